@@ -1,0 +1,63 @@
+# Needs make and Python 3.11 or newer; everything else goes into .venv, pinned by requirements/dev.txt.
+
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+PY := $(BIN)/python
+STAMP := .venv/.installed
+
+STRUCTURE := $(wildcard tests/test_rooms.py tests/test_docs.py)
+QUICK := $(wildcard tests/core tests/contract tests/flows) $(STRUCTURE)
+
+.DEFAULT_GOAL := help
+.PHONY: help install test quick check format prove bench lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv and install the locked tools and this checkout into it
+
+test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
+	$(PY) -m pytest $(ARGS)
+
+quick: $(STAMP) ## run the fast tests, in under a minute
+	$(PY) -m pytest -m "not slow" $(QUICK) $(ARGS)
+
+check: $(STAMP) ## check format, lint, types, room boundaries and documentation
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PY) -m pytest -q $(STRUCTURE)
+
+format: $(STAMP) ## format the code and apply the safe lint fixes
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+prove: $(STAMP) ## prove the promises on real processes (ARGS are passed on)
+	$(PY) -m tests.prove $(ARGS)
+
+bench: $(STAMP) ## measure (ARGS are passed on)
+	$(PY) -m tests.bench $(ARGS)
+
+# The index address is a fact about one machine, so it stays out of the lock files.
+COMPILE = $(BIN)/uv pip compile --quiet --python $(PY) --python-version 3.11 --universal \
+	--generate-hashes --no-emit-index-url --no-header $(ARGS) pyproject.toml
+
+lock: $(STAMP) ## write requirements/*.txt anew from pyproject.toml (ARGS=--upgrade for newer versions)
+	$(COMPILE) --output-file requirements/run.txt
+	$(COMPILE) --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+
+clean: ## remove .venv, caches and build results
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .coverage .coverage.* coverage.xml htmlcov
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Lastgood needs Python 3.11 or newer, and '$(PYTHON)' is not; try: make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@

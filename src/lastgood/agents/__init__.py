@@ -1,0 +1,1 @@
+"""Agents: where their definitions come from, and which are served."""

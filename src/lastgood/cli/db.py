@@ -1,0 +1,73 @@
+"""`lastgood db`: looking after the database."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from dataclasses import dataclass, field
+
+from lastgood.cli.opening import TENANT, open_to_read, settings_of
+from lastgood.cli.output import count, one_line, print_json
+from lastgood.errors import NotFound, StoreUnavailable
+from lastgood.flows.sessions import MOST_IN_PAGE
+from lastgood.model.ids import SessionId
+from lastgood.model.sessions import Session
+from lastgood.settings import Settings
+from lastgood.wiring import Lastgood
+
+
+@dataclass(slots=True)
+class Report:
+    sessions: int = 0
+    turns: int = 0
+    broken: dict[SessionId, str] = field(default_factory=dict)
+
+
+def check_database(args: argparse.Namespace) -> int:
+    report = asyncio.run(_check(settings_of(args)))
+    if args.json:
+        broken = [{"session": session, "problem": problem} for session, problem in report.broken.items()]
+        print_json({"sessions": report.sessions, "turns": report.turns, "broken": broken})
+    else:
+        for session, problem in report.broken.items():
+            print(f"{session} is broken: {one_line(problem)}")
+        verdict = f"{len(report.broken)} broken" if report.broken else "all as committed"
+        checked = f"{count(report.sessions, 'session')} with {count(report.turns, 'turn')}"
+        print(f"checked {checked}: {verdict}")
+    return 1 if report.broken else 0
+
+
+async def _check(settings: Settings) -> Report:
+    report = Report()
+    async with open_to_read(settings) as app:
+        cursor: int | None = None
+        while True:
+            page = await app.sessions.list(TENANT, limit=MOST_IN_PAGE, cursor=cursor)
+            for session in page.sessions:
+                await _check_session(app, session, report)
+            cursor = page.next_cursor
+            if cursor is None:
+                return report
+
+
+async def _check_session(app: Lastgood, session: Session, report: Report) -> None:
+    report.sessions += 1
+    report.turns += session.turns
+    problem = await _problem(app, session)
+    # It may have been deleted while we looked; that is no damage.
+    if problem is not None and await app.parts.store.get_session(TENANT, session.id) is not None:
+        report.broken[session.id] = problem
+
+
+async def _problem(app: Lastgood, session: Session) -> str | None:
+    try:
+        turn = await app.sessions.verify(TENANT, session.id)
+    except StoreUnavailable:
+        raise
+    except NotFound as error:
+        return error.message
+    except Exception as error:  # whatever a damaged row does to its reader is a finding
+        return f"its turns cannot be read: {error}"
+    if turn is None:
+        return None
+    return f"turn {turn.seq} ({turn.id}) is not as it was committed"

@@ -1,0 +1,132 @@
+"""What is printed: answers on stdout, remarks on stderr; for people, or as JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from lastgood.errors import LastgoodError
+from lastgood.model.attempts import Attempt
+from lastgood.model.messages import as_json
+from lastgood.model.sessions import Session, Turn, Usage
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def print_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def drop_stdout() -> None:
+    """Whoever read it has gone: the rest of it goes nowhere, and Python says nothing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(message: str) -> None:
+    print(f"lastgood: {one_line(message)}", file=sys.stderr)
+
+
+def remark(text: str) -> None:
+    """Something beside the answer; dim, where that can be shown."""
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        text = f"\x1b[2m{text}\x1b[0m"
+    print(text, file=sys.stderr, flush=True)
+
+
+def harmless(text: str) -> str:
+    """Control characters made visible: what a model says must not steer a terminal."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def one_line(text: str) -> str:
+    return harmless(" ".join(text.split()))
+
+
+def for_stream(text: str, stream: TextIO) -> str:
+    """A file or a pipe gets every character as it is."""
+    return harmless(text) if stream.isatty() else text
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+# -- nouns as JSON -------------------------------------------------------------
+
+
+def error_json(error: LastgoodError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "detail": error.detail}
+
+
+def _usage_json(usage: Usage) -> dict[str, Any]:
+    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost": usage.cost}
+
+
+def session_json(session: Session) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "id": session.id,
+        "title": session.title,
+        "agent_key": session.agent_key,
+        "model": session.model,
+        "working_dir": session.working_dir,
+        "created_at": _moment(session.created_at),
+        "updated_at": _moment(session.updated_at),
+        "head": session.head.turn if session.head else None,
+        "turns": session.turns,
+        "status": session.status.value,
+        **_usage_json(session.usage),
+        "last_event_seq": session.last_event_seq,
+        "starred": session.starred,
+    }
+    if session.forked_from is not None:
+        source, turn = session.forked_from
+        plain["forked_from"] = {"session": source, "turn": turn}
+    return plain
+
+
+def turn_json(turn: Turn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "seq": turn.seq,
+        "parent": turn.parent,
+        "attempt": turn.attempt,
+        "kind": turn.kind.value,
+        "messages": [as_json(message) for message in turn.messages],
+        "agent_digest": turn.agent_digest,
+        "model": turn.model,
+        "usage": _usage_json(turn.usage),
+        "decision": turn.decision,
+        "created_at": _moment(turn.created_at),
+    }
+
+
+def attempt_json(attempt: Attempt) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "id": attempt.id,
+        "turn": attempt.turn,
+        "number": attempt.number,
+        "status": attempt.status.value,
+        "base": attempt.base,
+        "fence": attempt.fence,
+        "decision": attempt.decision,
+        "started_at": _moment(attempt.started_at),
+        "ended_at": None if attempt.ended_at is None else _moment(attempt.ended_at),
+    }
+    if attempt.error_code is not None:
+        plain["error"] = {"code": attempt.error_code, "message": attempt.error_message}
+    if attempt.continues is not None:
+        plain["continues"] = attempt.continues
+    return plain

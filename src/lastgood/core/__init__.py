@@ -1,0 +1,1 @@
+"""The decisions: pure functions over plain values. No I/O, no clock, no async, no logging."""

@@ -1,0 +1,112 @@
+"""Decides what the model sees: the committed turns since the last reset, the turn's input, its own steps.
+
+Nothing else can get in, because nothing else is a parameter. Whatever was
+stored, what goes out is valid: each tool call has exactly one result next to
+it, no assistant message is empty, all text is Unicode. Pairs are made by
+adjacency, never by looking an id up in the whole transcript: providers reuse
+ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lastgood.model.messages import Message, Role, ToolCall, tool_result
+from lastgood.model.sessions import Head, Turn, TurnKind
+
+NO_RESULT = "No result was recorded for this call."
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The committed conversation at a head.
+
+    `settled` is repaired once and for ever, because turns never change; `tail`
+    holds messages whose last tool calls are still open, so that the next turn
+    may answer them. Immutable: whoever holds one can share it with anybody.
+    """
+
+    head: Head | None = None
+    settled: tuple[Message, ...] = ()
+    tail: tuple[Message, ...] = ()
+
+    def then(self, turn: Turn) -> History:
+        if turn.kind is TurnKind.RESET:
+            return History(turn.head)
+        tail = self.tail + tuple(map(mend_text, turn.messages))
+        if open_calls(tail):
+            return History(turn.head, self.settled, tail)
+        return History(turn.head, self.settled + repair(tail))
+
+    def prompt(self, own: Sequence[Message]) -> tuple[Message, ...]:
+        """The whole prompt: this history and the attempt's own input and steps."""
+        return self.settled + repair((*self.tail, *own))
+
+
+def history_of(turns: Iterable[Turn], before: History | None = None) -> History:
+    history = before or History()
+    for turn in turns:
+        history = history.then(turn)
+    return history
+
+
+def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The nearest valid conversation: missing results made, orphans and empty messages dropped."""
+    valid: list[Message] = []
+    waiting: list[ToolCall] = []  # calls of the last assistant message without a result yet
+    for message in map(mend_text, messages):
+        if message.role is Role.TOOL:
+            call = next((call for call in waiting if call.id == message.tool_call_id), None)
+            if call is not None:
+                waiting.remove(call)
+                valid.append(message)
+            continue
+        valid.extend(tool_result(call.id, NO_RESULT) for call in waiting)
+        waiting = list(message.tool_calls)
+        if message.role is not Role.ASSISTANT or message.content.strip() or message.tool_calls:
+            valid.append(message)
+    valid.extend(tool_result(call.id, NO_RESULT) for call in waiting)
+    return tuple(valid)
+
+
+def mend_text(message: Message) -> Message:
+    """Replaces what is no Unicode text, and NUL, which several providers refuse.
+
+    Drops what a role cannot carry: only the assistant calls tools, only results answer.
+    """
+    calls = message.tool_calls if message.role is Role.ASSISTANT else ()
+    answers = message.tool_call_id if message.role is Role.TOOL else None
+    mended = Message(
+        message.role,
+        mend(message.content),
+        tuple(ToolCall(mend(call.id), mend(call.name), mend(call.arguments)) for call in calls),
+        None if answers is None else mend(answers),
+    )
+    return message if mended == message else mended
+
+
+def mend(text: str) -> str:
+    if text.isascii():
+        return text.replace("\x00", "\ufffd")
+    # Surrogates that form a pair become the character they mean; halves become U+FFFD.
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return whole.replace("\x00", "\ufffd")
+
+
+def open_calls(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """The calls of the last assistant message that have no result yet."""
+    results: Counter[str | None] = Counter()
+    for message in reversed(messages):
+        if message.role is not Role.TOOL:
+            calls = message.tool_calls if message.role is Role.ASSISTANT else ()
+            return tuple(call for call in calls if not _take(results, call.id))
+        results[message.tool_call_id] += 1
+    return ()
+
+
+def _take(results: Counter[str | None], call_id: str) -> bool:
+    """One result answers one call, also where a provider gave two calls one id."""
+    results[call_id] -= 1
+    return results[call_id] >= 0

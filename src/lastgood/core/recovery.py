@@ -1,0 +1,65 @@
+"""Decides what becomes of a turn whose holder died.
+
+Promised turns are tried again; a plain request whose caller is gone is not: it
+was told nothing, so it owes nothing. A new try adopts the finished steps if the
+world they were made in still stands. Only the database knows who is dead; only
+the tools know whether a call may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lastgood.core.history import open_calls
+from lastgood.model.agents import OnUnknown
+from lastgood.model.attempts import Interrupted, Step
+from lastgood.model.messages import ToolCall
+
+#: A turn that kills its server would otherwise do so for ever.
+MOST_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    adopt: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    reason: str
+
+
+Recovery = TryAgain | Leave
+
+
+def recover(found: Interrupted, *, digest: str | None, model: str) -> Recovery:
+    """`digest` and `model` are what the turn would run on now; no digest: the agent is not served."""
+    attempt = found.attempt
+    if not found.request.accepted:
+        return Leave("its requester is gone, and a plain request is never continued by itself")
+    if attempt.number >= MOST_ATTEMPTS:
+        return Leave(f"it was tried {attempt.number} times")
+    if digest is None:
+        return Leave("its agent is not served now")
+    if found.head != attempt.base:
+        return TryAgain(False, "the session has moved on, so it starts from its input")
+    if digest != attempt.agent_digest:
+        return TryAgain(False, "the agent has changed, so it starts from its input")
+    if model != attempt.model:
+        return TryAgain(False, "the model has changed, so it starts from its input")
+    return TryAgain(True, f"it goes on after {len(found.steps)} finished steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A call that was asked for before the crash and has no result: it may or may not have happened."""
+
+    call: ToolCall
+    policy: OnUnknown
+
+
+def unsettled(steps: Sequence[Step], policy_of: Callable[[str], OnUnknown]) -> tuple[Unsettled, ...]:
+    calls = open_calls([step.message for step in steps])
+    return tuple(Unsettled(call, policy_of(call.name)) for call in calls)

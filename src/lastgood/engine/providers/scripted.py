@@ -1,0 +1,135 @@
+"""`builtin/scripted`: a model without a network that does what the user's text tells it.
+
+Each line of the last user message that starts with `!` is a directive:
+
+    !say TEXT               answer with TEXT
+    !say-json "TEXT"        the same, as a JSON string: any character can be said
+    !remember               answer with everything the user has said in this session
+    !tool NAME {JSON}       call a tool, then go on
+    !also NAME {JSON}       call this one in the same response as the tool before it
+    !slow SECONDS           wait that long before every chunk
+    !fail WHEN [N]          fail before, during or after streaming; with N only on the first N attempts
+    !empty                  answer with nothing
+
+Without a directive it repeats what was said. The same prompt always gives the
+same answer. Every prompt is given to `log` before anything else happens: what
+the model saw can be judged from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.errors import ModelError
+from lastgood.model.messages import Message, Role, ToolCall, as_json, assistant
+from lastgood.model.sessions import Usage
+
+PromptLog = Callable[[dict[str, Any]], None]
+
+_DIRECTIVE = re.compile(r"^!([a-z-]+)(?: (.*))?$", re.MULTILINE)
+_WORDS = re.compile(r"\S+\s*|\s+")
+
+
+@dataclass(slots=True)
+class _Script:
+    says: str
+    calls: list[list[tuple[str, str]]] = field(default_factory=list)  # one list per response
+    slow: float = 0.0
+    fail: str | None = None
+    fail_attempts: int | None = None
+
+
+def _read(messages: Sequence[Message]) -> _Script:
+    said = [message.content for message in messages if message.role is Role.USER]
+    last = said[-1] if said else ""
+    script = _Script(says="You said: " + _DIRECTIVE.sub("", last).strip())
+    for verb, rest in _DIRECTIVE.findall(last):
+        _apply(script, verb, rest.strip(), said)
+    return script
+
+
+def _apply(script: _Script, verb: str, rest: str, said: list[str]) -> None:
+    match verb:
+        case "say":
+            script.says = rest
+        case "say-json":
+            script.says = json.loads(rest)
+        case "remember":
+            plain = [_DIRECTIVE.sub("", text).strip() for text in said]
+            script.says = "I remember: " + " | ".join(text for text in plain if text)
+        case "empty":
+            script.says = ""
+        case "tool":
+            script.calls.append([_call(rest)])
+        case "also" if script.calls:
+            script.calls[-1].append(_call(rest))
+        case "slow":
+            script.slow = float(rest)
+        case "fail":
+            when, _, attempts = rest.partition(" ")
+            script.fail, script.fail_attempts = when, int(attempts) if attempts else None
+        case _:
+            raise ModelError(f"the scripted model knows no directive !{verb}")
+
+
+def _call(rest: str) -> tuple[str, str]:
+    name, _, arguments = rest.partition(" ")
+    return name, arguments or "{}"
+
+
+class Scripted:
+    def __init__(self, log: PromptLog | None = None) -> None:
+        self._log = log
+
+    async def stream(self, call: ModelCall) -> AsyncIterator[Chunk | Answer]:
+        if self._log is not None:
+            prompt = [as_json(message) for message in call.messages]
+            self._log({**call.about, "model": call.model, "prompt": prompt})
+        script = _read(call.messages)
+        fails = _fails(script, call)
+        if fails == "before":
+            raise ModelError("the scripted model failed before it answered, as it was told to")
+        message = _response(script, call.messages)
+        words = _WORDS.findall(message.content)
+        for number, word in enumerate(words):
+            if script.slow:
+                await asyncio.sleep(script.slow)
+            if fails == "during" and number >= len(words) // 2:
+                raise ModelError("the scripted model cut its stream, as it was told to")
+            yield Chunk(word)
+        if fails is not None:
+            raise ModelError("the scripted model failed after its last word, as it was told to")
+        yield Answer(message, _usage(call.messages, message))
+
+
+def _fails(script: _Script, call: ModelCall) -> str | None:
+    if script.fail_attempts is not None and call.about.get("number", 1) > script.fail_attempts:
+        return None
+    return script.fail
+
+
+def _response(script: _Script, messages: Sequence[Message]) -> Message:
+    """The next response of this turn: as many were given as there are assistant messages after the user's."""
+    given = 0
+    for message in reversed(messages):
+        if message.role is Role.USER:
+            break
+        given += message.role is Role.ASSISTANT
+    if given >= len(script.calls):
+        return assistant(script.says)
+    calls = (
+        # Numbered anew in each turn, as some providers do: ids repeat across turns.
+        ToolCall(f"call-{given}-{number}", name, arguments)
+        for number, (name, arguments) in enumerate(script.calls[given])
+    )
+    return assistant("", *calls)
+
+
+def _usage(messages: Sequence[Message], answer: Message) -> Usage:
+    return Usage(sum(len(message.content) for message in messages) // 4 + 1, len(answer.content) // 4 + 1)

@@ -1,0 +1,40 @@
+"""What the loop needs of a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lastgood.model.agents import OnUnknown
+from lastgood.model.ids import AttemptId, SessionId, TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """One call. Outside effects are at least once: `key` is the same in every attempt at the turn."""
+
+    arguments: dict[str, Any]
+    key: str
+    session: SessionId
+    turn: TurnId
+    attempt: AttemptId
+    attempt_number: int
+    working_dir: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    description: str
+    parameters: dict[str, Any]  # JSON schema
+    run: Callable[[ToolUse], Awaitable[str]]
+    on_unknown: OnUnknown = OnUnknown.FAIL
+
+    def as_json(self) -> dict[str, Any]:
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+
+class ToolFailed(Exception):
+    """The tool did not do what it was asked; its text is the result the model sees."""

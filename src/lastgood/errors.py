@@ -1,0 +1,220 @@
+"""Everything that can go wrong, by name.
+
+An error's docstring is its default message and says what to do next. Codes are
+what callers may rely on; statuses and exit codes are the surfaces' business.
+
+    LastgoodError
+    ├── InvalidRequest          malformed, blank or out of range
+    │   ├── TooLarge
+    │   ├── ModelUnknown        a model override nobody can serve
+    │   └── IdempotencyMismatch
+    ├── NotFound
+    │   ├── SessionNotFound
+    │   ├── TurnNotFound
+    │   ├── AttemptNotFound
+    │   └── AgentNotFound       also: ambiguous, naming the candidates
+    ├── Conflict
+    │   ├── SessionBusy
+    │   ├── StaleHead
+    │   ├── NothingPending
+    │   └── AttemptLost         fenced out: another attempt holds the session
+    ├── TurnFailed              the attempt failed; nothing was committed
+    │   ├── TurnTimeout
+    │   ├── TurnCancelled
+    │   ├── ModelError
+    │   └── AgentUnavailable
+    ├── NeedsAnswer             the turn waits for a person
+    └── StoreError
+        ├── StoreUnavailable    try again
+        ├── OutcomeUnknown      the answer of a write was lost
+        ├── StoreFull
+        ├── StoreLocked         another process owns the database file
+        ├── NotADatabase
+        └── NewerDatabase
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+class LastgoodError(Exception):
+    """Something went wrong inside Lastgood; please report it."""
+
+    code = "internal_error"
+
+    def __init__(self, message: str | None = None, **detail: Any) -> None:
+        super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
+        self.detail = detail
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class InvalidRequest(LastgoodError):
+    """The request is malformed; correct it and send it again."""
+
+    code = "invalid_request"
+
+
+class TooLarge(InvalidRequest):
+    """The input is larger than this server accepts; send less, or raise the limit."""
+
+    code = "too_large"
+
+
+class ModelUnknown(InvalidRequest):
+    """No such model; use provider/model, for example builtin/scripted."""
+
+    code = "model_unknown"
+
+
+class IdempotencyMismatch(InvalidRequest):
+    """This idempotency key was used with another request; use a new key for a new request."""
+
+    code = "idempotency_mismatch"
+
+
+class NotFound(LastgoodError):
+    """There is no such thing."""
+
+    code = "not_found"
+
+
+class SessionNotFound(NotFound):
+    """No such session; list the sessions there are, or create one."""
+
+    code = "session_not_found"
+
+
+class TurnNotFound(NotFound):
+    """No such turn in this session; read the session to see its turns."""
+
+    code = "turn_not_found"
+
+
+class AttemptNotFound(NotFound):
+    """No such attempt in this session."""
+
+    code = "attempt_not_found"
+
+
+class AgentNotFound(NotFound):
+    """The session's agent is not served here; serve it again, or rebind the session."""
+
+    code = "agent_not_found"
+
+
+class Conflict(LastgoodError):
+    """The state has moved on; read it again and decide anew."""
+
+    code = "conflict"
+
+
+class SessionBusy(Conflict):
+    """A turn of this session is running or waiting; try again when it has ended, or cancel it."""
+
+    code = "session_busy"
+
+
+class StaleHead(Conflict):
+    """The session has moved past the turn you expected; read it again."""
+
+    code = "stale_head"
+
+
+class NothingPending(Conflict):
+    """Nothing waits for an answer here; read the session to see its state."""
+
+    code = "nothing_pending"
+
+
+class AttemptLost(Conflict):
+    """This attempt no longer holds its session; nothing it does from here on counts."""
+
+    code = "attempt_lost"
+
+
+class TurnFailed(LastgoodError):
+    """The turn failed and nothing was committed; send it again."""
+
+    code = "turn_failed"
+
+
+class TurnTimeout(TurnFailed):
+    """The turn took too long and was ended; nothing was committed. Send it again, or raise the limit."""
+
+    code = "turn_timeout"
+
+
+class TurnCancelled(TurnFailed):
+    """The turn was cancelled; nothing was committed."""
+
+    code = "turn_cancelled"
+
+
+class ModelError(TurnFailed):
+    """The model failed to answer; nothing was committed. Send the turn again."""
+
+    code = "model_error"
+
+
+class AgentUnavailable(TurnFailed):
+    """The agent could not be loaded; nothing was committed."""
+
+    code = "agent_unavailable"
+
+
+class NeedsAnswer(LastgoodError):
+    """The turn waits for a person's answer."""
+
+    code = "waiting"
+
+    def __init__(self, question: dict[str, Any], seconds: float) -> None:
+        super().__init__()
+        self.question = question
+        self.seconds = seconds
+
+
+class StoreError(LastgoodError):
+    """The database failed."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached; nothing was changed. Try again shortly."""
+
+    code = "store_unavailable"
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The database did not say whether the write happened; read the session before sending it again."""
+
+    code = "outcome_unknown"
+
+
+class StoreFull(StoreUnavailable):
+    """The disk of the database is full or cannot be written; free some space and try again."""
+
+    code = "store_full"
+
+
+class StoreLocked(StoreError):
+    """Another Lastgood process is using this database; stop it, or use another --data-dir."""
+
+    code = "store_locked"
+
+
+class NotADatabase(StoreError):
+    """This file is not a Lastgood database; it was left as it is. Choose another path."""
+
+    code = "not_a_database"
+
+
+class NewerDatabase(StoreError):
+    """This database was written by a newer Lastgood; it was left as it is. Upgrade Lastgood."""
+
+    code = "newer_database"

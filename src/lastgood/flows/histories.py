@@ -1,0 +1,53 @@
+"""Decoded histories, kept under their head turn. Turns never change, so what is kept cannot be stale."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from lastgood.core.history import History, history_of
+from lastgood.errors import StoreError
+from lastgood.model.ids import TenantId, TurnId
+from lastgood.model.sessions import Head, Turn
+from lastgood.ports import TurnStore
+
+
+class Histories:
+    """Keeps the `most` used last. Losing one costs a read, never a conversation."""
+
+    def __init__(self, store: TurnStore, most: int = 256) -> None:
+        self._store = store
+        self._most = most
+        self._kept: OrderedDict[TurnId, History] = OrderedDict()
+
+    async def at(self, tenant: TenantId, head: Head | None) -> History:
+        if head is None:
+            return History()
+        kept = self._kept.get(head.turn)
+        if kept is not None:
+            self._kept.move_to_end(head.turn)
+            return kept
+        turns = await self._store.read_turns(tenant, head.turn)
+        _check_whole(turns, head)
+        return self._keep(history_of(turns))
+
+    def grow(self, history: History, turn: Turn) -> None:
+        """After a commit: the next turn starts from here without reading anything."""
+        if history.head is not None:
+            self._kept.pop(history.head.turn, None)
+        self._keep(history.then(turn))
+
+    def _keep(self, history: History) -> History:
+        assert history.head is not None
+        self._kept[history.head.turn] = history
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return history
+
+
+def _check_whole(turns: tuple[Turn, ...], head: Head) -> None:
+    """A history that cannot be read whole is an error, never a shorter history."""
+    if len(turns) != head.seq or turns[-1].hash != head.hash:
+        raise StoreError(
+            f"the history up to turn {head.turn} cannot be read whole ({len(turns)} of {head.seq} turns); "
+            "check the database with `lastgood db check`"
+        )

@@ -1,0 +1,149 @@
+"""The attempts this process holds: started here, kept alive by a heartbeat, stopped here.
+
+A lease that was not renewed counts as lost before it can end: a run stops itself
+while nobody else may start one. An answer to a heartbeat that never came has
+renewed nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from lastgood.core.lifecycle import Move
+from lastgood.errors import AttemptLost, StoreError, TurnCancelled, TurnFailed
+from lastgood.flows.parts import Parts
+from lastgood.flows.run import Outcome, Run, Stop, conduct
+from lastgood.model.attempts import Attempt, OnLeave
+from lastgood.model.ids import AttemptId
+
+
+class Live:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._runs: dict[AttemptId, Run] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
+
+    def get(self, attempt: AttemptId) -> Run | None:
+        return self._runs.get(attempt)
+
+    def start(self, run: Run) -> None:
+        loop = asyncio.get_running_loop()
+        run.lease_ends = loop.time() + self._parts.limits.lease_seconds
+        self._runs[run.hold.attempt] = run
+        self.spawn(self._conduct(run))
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _conduct(self, run: Run) -> None:
+        try:
+            outcome = await conduct(run)
+            # The hold has ended before anybody hears of it: whoever reads the end may begin at once.
+            del self._runs[run.hold.attempt]
+            run.done.set_result(outcome)
+        except BaseException as error:
+            self._runs.pop(run.hold.attempt, None)
+            if not run.done.done():
+                run.done.set_exception(error if isinstance(error, Exception) else TurnCancelled())
+                run.done.exception()  # looked at: nobody may be waiting
+            raise
+
+    async def stop(self, run: Run, stop: Stop) -> Outcome:
+        run.stop(stop)
+        return await asyncio.shield(run.done)
+
+    async def leave(self, run: Run) -> None:
+        """A requester has gone. What that means was settled when the turn began."""
+        run.watchers -= 1
+        if run.watchers > 0 or run.done.done():
+            return
+        match run.begin.ask.on_leave:
+            case OnLeave.CONTINUE:
+                return
+            case OnLeave.CANCEL:
+                await self.stop(
+                    run, Stop(Move.CANCEL, TurnCancelled("the requester left; nothing was committed"))
+                )
+            case OnLeave.ORPHAN:
+                await self._orphan(run)
+
+    async def _orphan(self, run: Run) -> None:
+        gone = Stop(
+            Move.CANCEL, TurnCancelled("the requester left and did not come back; nothing was committed")
+        )
+        try:
+            await self._parts.store.set_orphaned(run.hold, True)
+        except StoreError:
+            # It must not commit while nobody is there, and that could not be written down.
+            run.stop(gone)
+            return
+        self.spawn(self._end_orphan(run, gone))
+
+    async def _end_orphan(self, run: Run, gone: Stop) -> None:
+        await asyncio.wait({run.done}, timeout=self._parts.limits.grace_seconds)
+        if run.watchers == 0 and not run.done.done():
+            run.stop(gone)
+
+    async def attach(self, run: Run) -> None:
+        """Somebody asks for the same again, and waits for it now."""
+        run.watchers += 1
+        if run.begin.ask.on_leave is OnLeave.ORPHAN:
+            await self._parts.store.set_orphaned(run.hold, False)
+            run.attended.set()
+
+    # -- heartbeat -------------------------------------------------------------
+
+    async def keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._parts.limits.heartbeat_seconds)
+            await self.beat()
+
+    async def beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        limits = self._parts.limits
+        runs = list(self._runs.values())
+        sent = loop.time()
+        held = await self._renew(runs) if runs else None
+        for run in runs:
+            if held is not None:
+                self._hear(run, held.get(run.hold.attempt), sent + limits.lease_seconds)
+            if loop.time() + limits.heartbeat_seconds >= run.lease_ends:
+                run.stop(
+                    Stop(None, AttemptLost("the lease could not be renewed in time; the turn was given up"))
+                )
+
+    async def _renew(self, runs: list[Run]) -> dict[AttemptId, Attempt] | None:
+        limits = self._parts.limits
+        try:
+            async with asyncio.timeout(limits.heartbeat_seconds):
+                return await self._parts.store.renew_leases([run.hold for run in runs], limits.lease_seconds)
+        except (StoreError, TimeoutError):
+            return None
+
+    def _hear(self, run: Run, attempt: Attempt | None, lease_ends: float) -> None:
+        if attempt is None:
+            run.stop(Stop(None, AttemptLost()))
+            return
+        run.lease_ends = lease_ends
+        if attempt.cancel_asked:
+            run.stop(Stop(Move.CANCEL, TurnCancelled()))
+        if not attempt.orphaned:
+            run.attended.set()
+
+    async def close(self, seconds: float) -> None:
+        """Lets runs finish for a while; the rest is interrupted, and found again by recovery."""
+        if self._runs:
+            await asyncio.wait({run.done for run in self._runs.values()}, timeout=seconds)
+        for run in list(self._runs.values()):
+            run.stop(Stop(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted")))
+        if self._runs:
+            await asyncio.wait({run.done for run in self._runs.values()})
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)

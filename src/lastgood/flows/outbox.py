@@ -1,0 +1,69 @@
+"""What an attempt tells its watchers, on its way to the store.
+
+The first event is stored at once, later ones together on a tick: never one
+write per token. Text that follows text is joined. Nothing is shown that was not
+stored, and nothing is stored without the hold; when a write fails or the hold is
+gone, `stop` is called and the attempt ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from lastgood.errors import AttemptLost, LastgoodError
+from lastgood.flows.parts import Parts
+from lastgood.model.attempts import Hold, Step
+from lastgood.model.events import Event, EventKind
+
+
+class Outbox:
+    def __init__(self, parts: Parts, hold: Hold, stop: Callable[[LastgoodError], None]) -> None:
+        self._parts = parts
+        self._hold = hold
+        self._stop = stop
+        self._waiting: list[Event] = []
+        self._writing = asyncio.Lock()  # keeps what is stored in the order it was put
+        self._flusher: asyncio.Task[None] | None = None
+
+    def put(self, event: Event) -> None:
+        last = self._waiting[-1] if self._waiting else None
+        if last is not None and last.kind is event.kind is EventKind.TEXT_STREAMED:
+            joined = {"content": last.data["content"] + event.data["content"]}
+            self._waiting[-1] = Event(event.kind, event.attempt, joined)
+        else:
+            self._waiting.append(event)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+
+    async def journal(self, step: Step) -> None:
+        """Stores a finished step and everything told before it, as one."""
+        async with self._writing:
+            held = await self._parts.store.journal_if_held(self._hold, (step,), self.take())
+        if not held:
+            raise AttemptLost()
+        self._parts.signals.tell(self._hold.session)
+
+    def take(self) -> Sequence[Event]:
+        """What is not stored yet, for a transaction that stores it with something else."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    async def close(self) -> None:
+        """No write of ours is under way after this. One that is, is finished: its events were promised."""
+        async with self._writing:
+            if self._flusher is not None:
+                self._flusher.cancel()
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting:
+                async with self._writing:
+                    last = await self._parts.store.append_events_if_held(self._hold, self.take())
+                if last is None:
+                    self._stop(AttemptLost())
+                    return
+                self._parts.signals.tell(self._hold.session)
+                await asyncio.sleep(self._parts.limits.tick_seconds)
+        except LastgoodError as error:
+            self._stop(error)

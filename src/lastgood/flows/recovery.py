@@ -1,0 +1,89 @@
+"""After a death: ends what the dead held, and tries promised turns again.
+
+Both halves can be repeated and interrupted at any point: what is dead is decided
+by the database in the statement that ends it, and what is owed is read from what
+is stored, never remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from lastgood.core.lifecycle import Move
+from lastgood.core.recovery import Leave, TryAgain, recover
+from lastgood.errors import AgentNotFound, LastgoodError, StoreError, TurnFailed
+from lastgood.flows.parts import Parts
+from lastgood.flows.turns import Turns
+from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted
+
+_PAGE = 100
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    def __init__(self, parts: Parts, turns: Turns) -> None:
+        self._parts = parts
+        self._turns = turns
+
+    async def at_start(self) -> int:
+        """On a store that only this process can use, whatever runs was left by a dead one."""
+        ended = 0
+        while self._parts.store.alone:
+            left = await self._parts.store.running_attempts(_PAGE)
+            if not left:
+                break
+            for attempt in left:
+                ended += await self._interrupt(attempt)
+        await self.retry_promised()
+        return ended
+
+    async def sweep(self) -> int:
+        """Ends what has outlived its lease or its deadline, then pays what is owed."""
+        ended = 0
+        for attempt in await self._parts.store.expired_attempts(_PAGE):
+            ended += await self._interrupt(attempt, only_if_expired=True)
+        await self.retry_promised()
+        return ended
+
+    async def _interrupt(self, attempt: Attempt, *, only_if_expired: bool = False) -> bool:
+        if attempt.status is AttemptStatus.WAITING:
+            error = TurnFailed("nobody answered in time; nothing was committed")
+            return await self._turns.end(attempt, Move.FAIL, error, only_if_expired=only_if_expired)
+        error = TurnFailed("the process that ran this turn died; nothing was committed")
+        return await self._turns.end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired)
+
+    async def retry_promised(self) -> None:
+        for found in await self._parts.store.interrupted_asks(_PAGE):
+            try:
+                await self._retry(found)
+            except LastgoodError as error:
+                log.warning("turn %s is still owed: %s", found.attempt.turn, error)
+
+    async def _retry(self, found: Interrupted) -> None:
+        session = await self._parts.store.get_session(found.attempt.tenant, found.attempt.session)
+        if session is None:
+            return
+        try:
+            agent, _ = await self._turns.resolve(found.request.agent_key or session.agent_key)
+            digest, model = agent.digest, found.request.model or session.model or agent.model
+        except AgentNotFound:
+            digest, model = None, ""
+        match recover(found, digest=digest, model=model):
+            case Leave(reason):
+                log.info("turn %s is left: %s", found.attempt.turn, reason)
+            case TryAgain(adopt, reason):
+                await self._turns.try_again(found.request, found.attempt.id if adopt else None, reason)
+
+    async def keep_sweeping(self) -> None:
+        limits = self._parts.limits
+        while True:
+            await asyncio.sleep(limits.sweep_seconds)
+            try:
+                await self.sweep()
+                await self._parts.store.tidy(
+                    events_older_than=limits.event_seconds, keys_older_than=limits.key_seconds
+                )
+            except StoreError as error:
+                log.warning("the sweep failed and will be repeated: %s", error)

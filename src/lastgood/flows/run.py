@@ -1,0 +1,356 @@
+"""One attempt, from its begin to its end: a pipeline of small steps over one record.
+
+    load history → work (journal each step) → commit
+                                            ↘ or end: failed, cancelled, interrupted, superseded; or wait
+
+The work is a task of its own that can be stopped at any await. What the attempt
+writes about itself is not: `conduct` is never cancelled from outside, so a
+commit or an end that was begun is also heard out. If the process dies instead,
+nothing was committed, and recovery ends the attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lastgood.core.commit import plan_commit
+from lastgood.core.history import History
+from lastgood.core.lifecycle import Move, after
+from lastgood.errors import (
+    AttemptLost,
+    LastgoodError,
+    NeedsAnswer,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+    TurnCancelled,
+    TurnFailed,
+    TurnTimeout,
+)
+from lastgood.flows.outbox import Outbox
+from lastgood.flows.parts import Parts
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import (
+    AttemptStatus,
+    Begin,
+    Begun,
+    Commit,
+    Committed,
+    Hold,
+    Step,
+    StepKind,
+)
+from lastgood.model.events import Event, EventKind
+from lastgood.model.ids import AttemptId, TurnId
+from lastgood.model.messages import Message
+from lastgood.model.sessions import Turn, TurnKind
+
+#: Pauses between tries of a write whose failure may pass, in seconds.
+_PATIENCE = (0.05, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, or that it waits for a person."""
+
+    attempt: AttemptId
+    status: AttemptStatus
+    turn: Turn | None = None
+    error: LastgoodError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why an attempt is stopped. No move: it is not ours any more, and nothing is written."""
+
+    move: Move | None
+    error: LastgoodError
+
+
+class _Stopped(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class Run:
+    """An attempt that this process holds."""
+
+    parts: Parts
+    begin: Begin
+    begun: Begun
+    agent: AgentSpec | None  # None: a turn without a model
+    adopted: tuple[Step, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    stopped: Stop | None = None
+    worker: asyncio.Task[list[Step]] | None = None
+    watchers: int = 1  # requesters that are there
+    lease_ends: float = 0.0  # on the loop's clock; after that nothing may be done
+    attended: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Future[Outcome] = field(init=False)
+    outbox: Outbox = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.done = asyncio.get_running_loop().create_future()
+        self.outbox = Outbox(self.parts, self.hold, lambda error: self.stop(_stop_for(error)))
+
+    @property
+    def hold(self) -> Hold:
+        return self.begun.hold
+
+    def is_stopped(self) -> bool:
+        return self.stopped is not None
+
+    def stop(self, stop: Stop) -> None:
+        """Asks it to end; `done` tells how it did. The first reason counts."""
+        if self.stopped is None:
+            self.stopped = stop
+            self.attended.set()
+            if self.worker is not None:
+                self.worker.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptWork:
+    """What the engine is given: all that the attempt may see."""
+
+    run: Run
+    agent: AgentSpec
+
+    @property
+    def model(self) -> str:
+        return self.run.begun.model
+
+    @property
+    def hold(self) -> Hold:
+        return self.run.hold
+
+    @property
+    def turn(self) -> TurnId:
+        return self.run.begun.turn
+
+    @property
+    def number(self) -> int:
+        return self.run.begun.number
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.run.adopted
+
+    @property
+    def answers(self) -> Mapping[str, str]:
+        return self.run.answers
+
+    @property
+    def working_dir(self) -> str | None:
+        return self.run.begun.session.working_dir
+
+    def prompt(self, steps: Sequence[Step]) -> tuple[Message, ...]:
+        own = (*self.run.begin.ask.messages, *(step.message for step in steps))
+        return self.run.history.prompt(own)
+
+
+async def conduct(run: Run) -> Outcome:
+    try:
+        run.history = await run.parts.histories.at(run.hold.tenant, run.begun.base)
+        steps = await _work(run)
+        outcome = await _commit(run, steps)
+    except _Stopped:
+        assert run.stopped is not None
+        outcome = await _end(run, run.stopped)
+    except NeedsAnswer as question:
+        outcome = await _wait(run, question)
+    except LastgoodError as error:
+        outcome = await _end(run, _stop_for(error))
+    except Exception as error:
+        outcome = await _end(run, Stop(Move.FAIL, TurnFailed(f"the turn failed: {error!r}")))
+    run.parts.signals.tell(run.hold.session)
+    return outcome
+
+
+def _stop_for(error: LastgoodError) -> Stop:
+    return Stop(None if isinstance(error, AttemptLost) else Move.FAIL, error)
+
+
+# -- work ---------------------------------------------------------------------
+
+
+async def _work(run: Run) -> list[Step]:
+    if run.is_stopped():
+        raise _Stopped
+    if run.begin.ask.kind is not TurnKind.RUN:
+        return []
+    run.worker = asyncio.create_task(_drive(run))
+    await asyncio.wait({run.worker}, timeout=run.parts.limits.turn_seconds)
+    if not run.worker.done() and not run.is_stopped():
+        seconds = run.parts.limits.turn_seconds
+        run.stop(
+            Stop(Move.FAIL, TurnTimeout(f"the turn took longer than {seconds:g} s; nothing was committed"))
+        )
+    if run.is_stopped():
+        # A tool that does not stop is left behind: its hold is ended next, so nothing it does counts.
+        await asyncio.wait({run.worker}, timeout=run.parts.limits.stop_seconds)
+        raise _Stopped
+    return run.worker.result()
+
+
+async def _drive(run: Run) -> list[Step]:
+    """Lets the engine work, and writes down each finished step before it goes on."""
+    assert run.agent is not None
+    steps = list(run.adopted)
+    work = run.parts.engine.run(AttemptWork(run, run.agent))
+    try:
+        while (item := await _next(work, run.parts.limits.idle_seconds)) is not None:
+            if isinstance(item, Event):
+                run.outbox.put(item)
+                continue
+            steps.append(item)
+            # The last answer is not journaled: the commit that follows at once stores it.
+            if item.kind is StepKind.TOOL or item.message.tool_calls:
+                await run.outbox.journal(item)
+        return steps
+    finally:
+        await work.aclose()
+
+
+async def _next(work: AsyncGenerator[Event | Step, None], idle_seconds: float) -> Event | Step | None:
+    """What the engine does next; None: it is done."""
+    idle = asyncio.timeout(idle_seconds)
+    try:
+        async with idle:
+            return await anext(work, None)
+    except TimeoutError:
+        if not idle.expired():
+            raise
+        raise TurnTimeout(f"no sign of life for {idle_seconds:g} s; nothing was committed") from None
+
+
+# -- the good end --------------------------------------------------------------
+
+
+async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
+    await run.outbox.close()
+    plan = plan_commit(run.begin, run.begun, steps, run.parts.clock.now())
+    events = (*run.outbox.take(), _committed_event(run, plan.turn))
+    while True:
+        if run.is_stopped():
+            raise _Stopped
+        match await _commit_once(run, plan, events):
+            case Committed.YES:
+                run.parts.histories.grow(run.history, plan.turn)
+                return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, plan.turn)
+            case Committed.LOST:
+                raise AttemptLost()
+            case Committed.ORPHANED:
+                # Nobody waits for this answer. It is kept until somebody asks
+                # again or the grace time ends, which stops the run.
+                await _until_attended(run)
+
+
+async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
+    """Commits, and finds out what became of it: a lost answer is read back, never assumed."""
+    store = run.parts.store
+    asked_before = False
+    for pause in (*_PATIENCE, None):
+        try:
+            answer = await store.commit_if_head(run.hold, plan, events)
+            if answer is Committed.LOST and asked_before:
+                # An earlier try of ours may be what moved the head.
+                found = await store.find_turn(run.hold.tenant, plan.turn.id)
+                return Committed.YES if found is not None else Committed.LOST
+            return answer
+        except StoreUnavailable as error:
+            asked_before = asked_before or isinstance(error, OutcomeUnknown)
+            if pause is None:
+                if asked_before:
+                    raise OutcomeUnknown() from error
+                raise
+        await asyncio.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+async def _until_attended(run: Run) -> None:
+    run.attended.clear()
+    try:
+        async with asyncio.timeout(run.parts.limits.poll_seconds):
+            await run.attended.wait()
+    except TimeoutError:
+        return
+
+
+def _committed_event(run: Run, turn: Turn) -> Event:
+    data = {
+        "turn": turn.id,
+        "seq": turn.seq,
+        "attempt": run.hold.attempt,
+        "model": turn.model,
+        "input_tokens": turn.usage.input_tokens,
+        "output_tokens": turn.usage.output_tokens,
+    }
+    return Event(EventKind.TURN_COMMITTED, run.hold.attempt, data)
+
+
+# -- every other end -----------------------------------------------------------
+
+
+async def _end(run: Run, stop: Stop) -> Outcome:
+    """Writes the attempt's own row and nothing else."""
+    await run.outbox.close()
+    if stop.move is None or isinstance(stop.error, OutcomeUnknown):
+        # Not ours any more, or nobody knows: whoever ends the lease also ends the attempt.
+        return await _as_stored(run, stop)
+    status = after(AttemptStatus.RUNNING, stop.move)
+    failed = failed_event(run.begun.turn, run.hold.attempt, status, stop.error)
+    for pause in (*_PATIENCE, None):
+        try:
+            ended = await run.parts.store.finish_if_held(
+                run.hold, status, (stop.error.code, stop.error.message), (*run.outbox.take(), failed)
+            )
+            if ended:
+                return Outcome(run.hold.attempt, status, None, stop.error)
+            break
+        except StoreError:
+            if pause is None:
+                break
+        await asyncio.sleep(pause)
+    return await _as_stored(run, stop)
+
+
+async def _as_stored(run: Run, stop: Stop) -> Outcome:
+    """Somebody else ended it, or an earlier write of ours did: the row tells, if it can be read."""
+    try:
+        attempt = await run.parts.store.get_attempt(run.hold.tenant, run.hold.attempt)
+        if attempt is not None and attempt.status is AttemptStatus.COMMITTED:
+            turn = await run.parts.store.find_turn(run.hold.tenant, attempt.turn)
+            return Outcome(attempt.id, attempt.status, turn)
+    except StoreError:
+        attempt = None
+    known = attempt is not None and attempt.ended_at is not None
+    status = attempt.status if attempt is not None and known else AttemptStatus.INTERRUPTED
+    error = TurnCancelled() if status is AttemptStatus.CANCELLED else stop.error
+    return Outcome(run.hold.attempt, status, None, error)
+
+
+async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
+    await run.outbox.close()
+    data = {"attempt": run.hold.attempt, "question": asked.question}
+    waits = Event(EventKind.ATTEMPT_WAITS, run.hold.attempt, data)
+    held = await run.parts.store.wait_if_held(
+        run.hold, asked.question, asked.seconds, (*run.outbox.take(), waits)
+    )
+    if not held:
+        return await _end(run, Stop(None, AttemptLost()))
+    return Outcome(run.hold.attempt, AttemptStatus.WAITING, None, asked)
+
+
+def failed_event(turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError) -> Event:
+    data = {
+        "turn": turn,
+        "attempt": attempt,
+        "status": status.value,
+        "code": error.code,
+        "message": error.message,
+    }
+    return Event(EventKind.TURN_FAILED, attempt, data)

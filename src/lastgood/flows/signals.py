@@ -1,0 +1,27 @@
+"""Hints between a run and its watchers in this process. The event table is the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from lastgood.model.ids import SessionId
+
+
+class Signals:
+    def __init__(self) -> None:
+        self._waiting: defaultdict[SessionId, set[asyncio.Event]] = defaultdict(set)
+
+    def tell(self, session: SessionId) -> None:
+        for event in self._waiting.get(session, ()):
+            event.set()
+
+    def listen(self, session: SessionId) -> asyncio.Event:
+        event = asyncio.Event()
+        self._waiting[session].add(event)
+        return event
+
+    def leave(self, session: SessionId, event: asyncio.Event) -> None:
+        self._waiting[session].discard(event)
+        if not self._waiting[session]:
+            del self._waiting[session]

@@ -1,0 +1,43 @@
+"""Titles, made beside the turn: one field, written after the commit, never over a person's."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lastgood.core.intake import first_words
+from lastgood.errors import LastgoodError
+from lastgood.flows.parts import Parts
+from lastgood.flows.run import Run
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.events import Event, EventKind
+from lastgood.model.sessions import TitleBy
+
+
+async def name_session(parts: Parts, run: Run, agent: AgentSpec) -> None:
+    """Fails silently: a session without a title is better than a turn without an end."""
+    messages = run.begin.ask.messages
+    asked = asyncio.create_task(parts.engine.title(agent, messages)) if agent.title_model else None
+    try:
+        outcome = await asyncio.shield(run.done)
+        if outcome.status is not AttemptStatus.COMMITTED:
+            return
+        title = await _within(asked, parts.limits.title_seconds) or first_words(messages)
+        told = Event(EventKind.TITLE_SET, None, {"title": title})
+        if await parts.store.set_title(run.hold.tenant, run.hold.session, title, TitleBy.US, (told,)):
+            parts.signals.tell(run.hold.session)
+    except LastgoodError:
+        return
+    finally:
+        if asked is not None:
+            asked.cancel()
+
+
+async def _within(asked: asyncio.Task[str | None] | None, seconds: float) -> str | None:
+    if asked is None:
+        return None
+    try:
+        async with asyncio.timeout(seconds):
+            return await asked
+    except (LastgoodError, TimeoutError):
+        return None

@@ -1,0 +1,359 @@
+"""Asking for a turn: check, resolve, begin, run; and what may be done to one that runs.
+
+A run belongs to its session. Whoever asked only watches: begin and run are tasks
+of this process, so a caller that is cancelled in the middle of asking leaves
+nothing half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+from lastgood.core import identity
+from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
+from lastgood.core.intake import check_input, check_text
+from lastgood.core.lifecycle import Move, after
+from lastgood.errors import (
+    AgentNotFound,
+    LastgoodError,
+    NothingPending,
+    OutcomeUnknown,
+    SessionBusy,
+    SessionNotFound,
+    StoreUnavailable,
+    TurnCancelled,
+    TurnFailed,
+)
+from lastgood.flows.live import Live
+from lastgood.flows.parts import Parts
+from lastgood.flows.run import Outcome, Run, Stop, failed_event
+from lastgood.flows.titles import name_session
+from lastgood.flows.watch import follow
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Begin, Begun, Hold, Request, Standing, Step
+from lastgood.model.events import TERMINAL, Event, EventKind, StoredEvent
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import as_json
+from lastgood.model.sessions import Session, TurnKind
+
+#: What stood in the way may be gone when we look again; someone else may be faster again, too.
+_MOST_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A turn that runs or has run: what to watch, and from which event on."""
+
+    tenant: TenantId
+    session: SessionId
+    turn: TurnId
+    attempt: AttemptId
+    after_event: int
+    run: Run | None = None  # None: another process holds it, or it has ended
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Everything settled before begin: a refusal up to here has changed nothing."""
+
+    agent: AgentSpec | None
+    decision: dict[str, Any]
+
+
+class Turns:
+    def __init__(self, parts: Parts, live: Live) -> None:
+        self._parts = parts
+        self._live = live
+
+    async def submit(self, ask: Ask) -> Submitted:
+        check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
+        session = await self._parts.store.get_session(ask.tenant, ask.session)
+        if session is None:
+            raise SessionNotFound()
+        plan = await self._plan(ask, session)
+        return await asyncio.shield(self._live.spawn(self._begin(ask, plan)))
+
+    async def _plan(self, ask: Ask, session: Session) -> _Plan:
+        if ask.kind is not TurnKind.RUN:
+            return _Plan(None, {"agent": "none", "reason": "no model is asked"})
+        agent, decision = await self.resolve(ask.agent_key or session.agent_key)
+        if ask.model is not None:
+            # Before anything is written: a bad reference leaves no trace.
+            check_text(ask.model, "the model")
+            self._parts.engine.check_model(agent, ask.model)
+        return _Plan(agent, decision)
+
+    async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
+        """The agent a session means, by the one rule there is; AgentNotFound says why not."""
+        resolution = identity.resolve(recorded, self._parts.agents.served())
+        decision = identity.as_record(resolution)
+        match resolution:
+            case identity.Exact(key) | identity.Stable(key):
+                return await self._parts.agents.load(key), decision
+            case identity.Ambiguous() | identity.Missing():
+                raise AgentNotFound(f"agent not found: {resolution.reason}", **decision)
+            case _:
+                assert_never(resolution)
+
+    # -- begin -----------------------------------------------------------------
+
+    async def _begin(
+        self, ask: Ask, plan: _Plan, *, again: TurnId | None = None, continues: AttemptId | None = None
+    ) -> Submitted:
+        begin = self._new_begin(ask, plan, again, continues)
+        if ask.is_retry:
+            # Without a key, only what stands there now can tell whether the first try is
+            # over: so look before beginning, and begin only if nothing has moved since.
+            begin = replace(begin, expected_turns=-1)
+        for _ in range(_MOST_TRIES):
+            found = await self._begin_once(begin)
+            if isinstance(found, Begun):
+                return await self._start(begin, found, plan)
+            match admit(ask, found):
+                case Admitted(turn, displace):
+                    if displace is not None:
+                        await self._displace(displace)
+                    if turn is not None and not begin.again:
+                        begin = self._new_begin(ask, plan, turn, None)
+                    if ask.is_retry and found.session is not None:
+                        begin = replace(begin, expected_turns=found.session.turns)
+                case Replay(attempt):
+                    return self._watched(ask, attempt, None, replayed=True)
+                case Attach(attempt):
+                    return await self._attach(ask, attempt)
+                case Busy(attempt):
+                    raise _busy(attempt)
+                case Refused(error):
+                    raise error
+        raise SessionBusy("other requests for this session were faster each time; try again")
+
+    def _new_begin(self, ask: Ask, plan: _Plan, again: TurnId | None, continues: AttemptId | None) -> Begin:
+        return Begin(
+            ask=ask,
+            turn=again or self._parts.ids.turn(),
+            attempt=self._parts.ids.attempt(),
+            holder=self._parts.node,
+            lease_seconds=self._parts.limits.lease_seconds,
+            agent_key=plan.agent.key if plan.agent else "",
+            agent_digest=plan.agent.digest if plan.agent else "",
+            agent_model=plan.agent.model if plan.agent else "",
+            decision=plan.decision,
+            again=again is not None,
+            continues=continues,
+        )
+
+    async def _begin_once(self, begin: Begin) -> Begun | Standing:
+        started = Event(
+            EventKind.ATTEMPT_STARTED,
+            begin.attempt,
+            {
+                "turn": begin.turn,
+                "attempt": begin.attempt,
+                "agent": begin.agent_key,
+                "input": [as_json(message) for message in begin.ask.messages],
+            },
+        )
+        try:
+            return await self._parts.store.begin_if_free(begin, (started,))
+        except OutcomeUnknown as unknown:
+            try:
+                # The same ids once more: if the first try did happen, it is what stands in the way.
+                found = await self._parts.store.begin_if_free(begin, (started,))
+            except StoreUnavailable:
+                raise unknown from None  # this one did nothing; about the first we still know nothing
+        if isinstance(found, Standing) and found.holder is not None and found.holder.id == begin.attempt:
+            assert found.session is not None
+            return _begun(found.holder, found.session)
+        return found
+
+    async def _displace(self, displace: Displace) -> None:
+        attempt, move = displace.attempt, displace.move
+        error = TurnFailed(
+            "another request took the place of this one"
+            if move is Move.SUPERSEDE
+            else "the process that ran this turn died"
+        )
+        run = self._live.get(attempt.id)
+        if run is not None and move is Move.SUPERSEDE:
+            await self._live.stop(run, Stop(move, error))
+            return
+        await self.end(attempt, move, error, only_if_expired=move is Move.INTERRUPT)
+
+    async def end(
+        self, attempt: Attempt, move: Move, error: LastgoodError, *, only_if_expired: bool = False
+    ) -> bool:
+        """Ends an attempt that nobody here holds. False: it had ended already."""
+        status = after(attempt.status, move)
+        ended = await self._parts.store.finish_if_held(
+            attempt.hold,
+            status,
+            (error.code, error.message),
+            (failed_event(attempt.turn, attempt.id, status, error),),
+            only_if_expired=only_if_expired,
+        )
+        self._parts.signals.tell(attempt.session)
+        return ended
+
+    async def _start(self, begin: Begin, begun: Begun, plan: _Plan) -> Submitted:
+        adopted: tuple[Step, ...] = ()
+        if begin.continues is not None:
+            adopted = await self._parts.store.read_steps(begun.hold.tenant, begun.hold.attempt)
+        return self._run(Run(self._parts, begin, begun, plan.agent, adopted))
+
+    def _run(self, run: Run) -> Submitted:
+        self._live.start(run)
+        if run.agent is not None and not run.begun.session.title:
+            self._live.spawn(name_session(self._parts, run, run.agent))
+        session = run.begun.session
+        return Submitted(
+            session.tenant, session.id, run.begun.turn, run.hold.attempt, session.last_event_seq - 1, run
+        )
+
+    async def _attach(self, ask: Ask, attempt: Attempt) -> Submitted:
+        run = self._live.get(attempt.id)
+        if run is not None:
+            await self._live.attach(run)
+        elif attempt.orphaned:
+            await self._parts.store.set_orphaned(attempt.hold, False)
+        return self._watched(ask, attempt, run)
+
+    def _watched(self, ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> Submitted:
+        return Submitted(ask.tenant, ask.session, attempt.turn, attempt.id, 0, run, replayed)
+
+    # -- watching ----------------------------------------------------------------
+
+    async def watch(self, submitted: Submitted) -> AsyncIterator[StoredEvent]:
+        """The events of one attempt, to its end."""
+        events = follow(
+            self._parts,
+            submitted.tenant,
+            submitted.session,
+            after=submitted.after_event,
+            until=submitted.attempt,
+        )
+        async for event in events:
+            if event.attempt == submitted.attempt:
+                yield event
+
+    async def wait(self, submitted: Submitted) -> Outcome:
+        """How it ended. Waiting changes nothing; giving up waiting is `leave`."""
+        if submitted.run is not None:
+            return await asyncio.shield(submitted.run.done)
+        store = self._parts.store
+        while True:
+            attempt = await store.get_attempt(submitted.tenant, submitted.attempt)
+            if attempt is None:
+                raise SessionNotFound()
+            if attempt.ended_at is not None or attempt.status is AttemptStatus.WAITING:
+                break
+            async for event in self.watch(replace(submitted, after_event=0)):
+                if event.kind in TERMINAL:
+                    break
+        turn = await store.find_turn(submitted.tenant, attempt.turn)
+        return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
+
+    async def leave(self, submitted: Submitted) -> None:
+        if submitted.run is not None:
+            await self._live.leave(submitted.run)
+
+    # -- changing its course -----------------------------------------------------
+
+    async def cancel(self, tenant: TenantId, session: SessionId) -> Outcome:
+        """Ends what runs or waits. Answers when it has ended, with how: it may have been too late."""
+        found = await self._parts.store.get_session(tenant, session)
+        if found is None:
+            raise SessionNotFound()
+        if found.attempt is None:
+            raise NothingPending("nothing is running in this session")
+        run = self._live.get(found.attempt)
+        if run is not None:
+            return await self._live.stop(run, Stop(Move.CANCEL, TurnCancelled()))
+        attempt = await self._parts.store.get_attempt(tenant, found.attempt)
+        if attempt is None:
+            raise NothingPending("nothing is running in this session")
+        if attempt.status is AttemptStatus.WAITING:
+            await self.end(attempt, Move.CANCEL, TurnCancelled())
+        else:
+            # Its holder is another process: it is told, and stops its tools before it lets go.
+            await self._parts.store.ask_cancel(attempt.hold)
+        return await self.wait(Submitted(tenant, session, attempt.turn, attempt.id, 0))
+
+    async def answer(
+        self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, str]
+    ) -> Submitted:
+        """Takes a waiting attempt up again, on this node, under a new fence."""
+        store = self._parts.store
+        attempt = await store.get_attempt(tenant, attempt_id)
+        if attempt is None or attempt.session != session:
+            raise SessionNotFound()
+        request = await store.read_request(tenant, attempt.turn)
+        found = await store.get_session(tenant, session)
+        if request is None or found is None or attempt.status is not AttemptStatus.WAITING:
+            raise NothingPending()
+        agent, decision = await self.resolve(attempt.agent_key)
+        hold = await store.resume_if_waiting(attempt.hold, self._parts.node, self._parts.limits.lease_seconds)
+        if hold is None:
+            raise NothingPending("it was answered already, or its time is over")
+        begin = replace(
+            self._new_begin(ask_of(request), _Plan(agent, decision), attempt.turn, None), attempt=attempt.id
+        )
+        begun = _begun(replace(attempt, fence=hold.fence), found)
+        steps = await store.read_steps(tenant, attempt.id)
+        return self._run(Run(self._parts, begin, begun, agent, steps, answers))
+
+    async def try_again(self, request: Request, continues: AttemptId | None, reason: str) -> Submitted:
+        """A new attempt at a turn that was asked for before, adopting the steps of `continues`."""
+        ask = ask_of(request)
+        session = await self._parts.store.get_session(ask.tenant, ask.session)
+        if session is None:
+            raise SessionNotFound()
+        plan = await self._plan(ask, session)
+        plan = _Plan(plan.agent, plan.decision | {"recovery": reason})
+        return await asyncio.shield(
+            self._live.spawn(self._begin(ask, plan, again=request.turn, continues=continues))
+        )
+
+
+def ask_of(request: Request) -> Ask:
+    return Ask(
+        tenant=request.tenant,
+        session=request.session,
+        messages=request.messages or (),
+        model=request.model,
+        agent_key=request.agent_key,
+        kind=request.kind,
+        key=request.key,
+        fingerprint=request.fingerprint,
+        caller=request.caller,
+        on_leave=request.on_leave,
+        accepted=request.accepted,
+    )
+
+
+def _begun(attempt: Attempt, session: Session) -> Begun:
+    """The hold of an attempt that is already there. Its base is the head: a held session has not moved."""
+    hold = Hold(attempt.tenant, attempt.session, attempt.id, attempt.fence)
+    return Begun(hold, attempt.turn, attempt.number, attempt.model, session.head, session)
+
+
+def _busy(attempt: Attempt) -> SessionBusy:
+    waiting = attempt.status is AttemptStatus.WAITING
+    what = "waits for an answer" if waiting else "is running"
+    return SessionBusy(
+        f"a turn of this session {what}; try again when it has ended, or cancel it",
+        attempt=attempt.id,
+        turn=attempt.turn,
+        status=attempt.status.value,
+    )
+
+
+def _error_of(attempt: Attempt) -> LastgoodError | None:
+    if attempt.error_code is None:
+        return None
+    error = TurnFailed(attempt.error_message)
+    error.code = attempt.error_code
+    return error

@@ -1,0 +1,190 @@
+"""A turn is asked for once and tried as often as it takes: the ask, the tries, and their steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import Message
+from lastgood.model.sessions import Head, Session, Turn, TurnKind, Usage
+
+
+class AttemptStatus(StrEnum):
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    SUPERSEDED = "superseded"
+
+
+class OnLeave(StrEnum):
+    """What becomes of a run whose requester has gone; settled when the turn begins."""
+
+    CONTINUE = "continue"
+    ORPHAN = "orphan"  # kept for a while, never commits while orphaned
+    CANCEL = "cancel"
+
+
+class StepKind(StrEnum):
+    MODEL = "model"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A finished piece of work: a whole model response or a whole tool result."""
+
+    kind: StepKind
+    message: Message
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What somebody wants said to a session. One ask is one turn, however often it is tried."""
+
+    tenant: TenantId
+    session: SessionId
+    messages: tuple[Message, ...]
+    model: str | None = None  # an override: holds for this turn and every later one
+    agent_key: str | None = None  # None: the session's own
+    kind: TurnKind = TurnKind.RUN
+    key: str | None = None  # idempotency key
+    fingerprint: str = ""  # of the whole request; two asks with one key must agree on it
+    caller: str = ""
+    is_retry: bool = False  # the client says that it sends this again
+    expected_head: TurnId | None = None
+    on_leave: OnLeave = OnLeave.CONTINUE
+    accepted: bool = False  # promised for later: recovery tries it again
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An attempt's claim on its session. Every write of the attempt is conditional on it."""
+
+    tenant: TenantId
+    session: SessionId
+    attempt: AttemptId
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    id: AttemptId
+    tenant: TenantId
+    session: SessionId
+    turn: TurnId
+    number: int
+    status: AttemptStatus
+    base: TurnId | None
+    fence: int
+    agent_key: str
+    agent_digest: str
+    model: str
+    decision: dict[str, Any]
+    orphaned: bool
+    cancel_asked: bool
+    question: dict[str, Any] | None
+    deadline: float | None
+    error_code: str | None
+    error_message: str | None
+    continues: AttemptId | None
+    started_at: float
+    ended_at: float | None
+
+    @property
+    def hold(self) -> Hold:
+        return Hold(self.tenant, self.session, self.id, self.fence)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The stored ask. Its messages are gone once the turn that holds them is committed."""
+
+    turn: TurnId
+    tenant: TenantId
+    session: SessionId
+    kind: TurnKind
+    key: str | None
+    fingerprint: str
+    caller: str
+    model: str | None
+    agent_key: str | None
+    on_leave: OnLeave
+    accepted: bool
+    messages: tuple[Message, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """All that begin writes. `again` tries a known turn once more instead of asking for a new one."""
+
+    ask: Ask
+    turn: TurnId
+    attempt: AttemptId
+    holder: str
+    lease_seconds: float
+    agent_key: str
+    agent_digest: str
+    agent_model: str
+    decision: dict[str, Any]
+    again: bool = False
+    continues: AttemptId | None = None  # whose finished steps are adopted
+    expected_turns: int | None = None  # how many turns the session must have for this to begin
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The session as begin found it, now held by us."""
+
+    hold: Hold
+    turn: TurnId
+    number: int
+    model: str
+    base: Head | None
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stood in the way of a begin, as the database saw it."""
+
+    session: Session | None
+    holder: Attempt | None = None
+    holder_request: Request | None = None
+    lease_expired: bool = False
+    prior: Request | None = None  # the request stored under the same key
+    prior_attempt: Attempt | None = None  # the newest try of it
+    head_request: Request | None = None  # the request that made the last committed turn
+    head_attempt: Attempt | None = None
+    head_age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """All that a commit writes, in one transaction."""
+
+    turn: Turn
+    override: str | None
+
+
+class Committed(StrEnum):
+    """What became of a commit. Only YES may be told to anybody as success."""
+
+    YES = "yes"
+    ORPHANED = "orphaned"  # its requester is away; nothing was written
+    LOST = "lost"  # the hold or the head is gone; nothing was written
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """An attempt whose holder died, with the ask it was trying."""
+
+    attempt: Attempt
+    request: Request
+    steps: tuple[Step, ...]
+    head: TurnId | None

@@ -1,0 +1,127 @@
+"""Sessions and the turns they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import Message
+
+
+class SessionStatus(StrEnum):
+    IDLE = "idle"
+    RUNNING = "running"
+    WAITING = "waiting"
+
+
+class TitleBy(StrEnum):
+    """Who gave a session its title. A person's is never replaced by ours."""
+
+    NOBODY = "nobody"
+    US = "us"
+    PERSON = "person"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cost + other.cost,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The last committed turn: what the next one is appended to, and compared with."""
+
+    turn: TurnId
+    seq: int
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A chain of committed turns and a head. Metadata only: reading it never reads a message."""
+
+    id: SessionId
+    tenant: TenantId
+    number: int  # rises with creation; orders lists, because no clock may
+    agent_key: str
+    title: str
+    title_by: TitleBy
+    model: str | None
+    working_dir: str | None
+    starred: bool
+    metadata: dict[str, Any]
+    conversation: str | None
+    forked_from: tuple[SessionId, TurnId | None] | None
+    head: Head | None
+    status: SessionStatus
+    attempt: AttemptId | None
+    fence: int
+    last_event_seq: int
+    usage: Usage
+    created_at: float
+    updated_at: float
+
+    @property
+    def turns(self) -> int:
+        return self.head.seq if self.head else 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    id: SessionId
+    tenant: TenantId
+    agent_key: str
+    title: str = ""
+    title_by: TitleBy = TitleBy.NOBODY
+    model: str | None = None
+    working_dir: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    conversation: str | None = None
+
+
+class TurnKind(StrEnum):
+    RUN = "run"
+    APPEND = "append"  # messages without a model call
+    RESET = "reset"  # prompts start after it
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Immutable. `body` is the encoded messages, input first; the hash covers it and everything before it."""
+
+    id: TurnId
+    session: SessionId  # where it was committed; a fork reads it from there
+    seq: int
+    parent: TurnId | None
+    attempt: AttemptId
+    kind: TurnKind
+    hash: bytes
+    agent_key: str
+    agent_digest: str
+    model: str
+    decision: dict[str, Any]
+    usage: Usage
+    created_at: float
+    body: bytes
+    messages: tuple[Message, ...]
+
+    @property
+    def head(self) -> Head:
+        return Head(self.id, self.seq, self.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    sessions: tuple[Session, ...]
+    next_cursor: int | None

@@ -1,0 +1,203 @@
+"""The seams: what the flows need from the outside, on one page.
+
+Writes name their condition (`begin_if_free`, `commit_if_head`), and the store
+checks it where it writes. Any store call may raise StoreUnavailable; one whose
+answer was lost raises OutcomeUnknown, and then it may have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
+
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import (
+    Attempt,
+    AttemptStatus,
+    Begin,
+    Begun,
+    Commit,
+    Committed,
+    Hold,
+    Interrupted,
+    Request,
+    Standing,
+    Step,
+)
+from lastgood.model.events import Event, StoredEvent
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import Message
+from lastgood.model.sessions import NewSession, Session, SessionPage, TitleBy, Turn
+
+
+class SessionStore(Protocol):
+    async def create_session(self, new: NewSession) -> Session: ...
+
+    async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None: ...
+
+    async def list_sessions(
+        self, tenant: TenantId, *, limit: int, cursor: int | None = None, query: str = ""
+    ) -> SessionPage:
+        """Newest first, metadata only."""
+        ...
+
+    async def set_title(
+        self, tenant: TenantId, session: SessionId, title: str, by: TitleBy, events: Sequence[Event] = ()
+    ) -> bool:
+        """Writes the title alone. Ours is written only where nobody gave one."""
+        ...
+
+    async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
+        """Writes `model`, `agent_key` (these only while free), `starred` or `metadata`, and nothing else."""
+        ...
+
+    async def fork_session(self, source: Session, at: Turn | None, new: NewSession) -> Session | None:
+        """A new session whose head is `at`; copies no message. None: the source is gone."""
+        ...
+
+    async def delete_session(self, tenant: TenantId, session: SessionId) -> bool:
+        """Ends its attempt and erases every turn that no other session reaches."""
+        ...
+
+
+class TurnStore(Protocol):
+    async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
+        """The chain that ends in `head`, oldest first, without the first `after_seq` turns."""
+        ...
+
+    async def find_turn(self, tenant: TenantId, turn: TurnId) -> Turn | None: ...
+
+
+class AttemptStore(Protocol):
+    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing: ...
+
+    async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool: ...
+
+    async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed: ...
+
+    async def finish_if_held(
+        self,
+        hold: Hold,
+        status: AttemptStatus,
+        error: tuple[str, str] | None,
+        events: Sequence[Event],
+        *,
+        only_if_expired: bool = False,
+    ) -> bool:
+        """Ends an attempt without a commit and frees its session. False: it had ended already."""
+        ...
+
+    async def wait_if_held(
+        self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
+    ) -> bool:
+        """Gives the lease back, keeps the session busy, and starts the question's own deadline."""
+        ...
+
+    async def resume_if_waiting(self, hold: Hold, holder: str, lease_seconds: float) -> Hold | None:
+        """Takes a waiting attempt up again under a new fence. None: it waits no more."""
+        ...
+
+    async def set_orphaned(self, hold: Hold, orphaned: bool) -> bool: ...
+
+    async def ask_cancel(self, hold: Hold) -> bool:
+        """Leaves word for whoever holds the attempt; it sees it when it renews its lease."""
+        ...
+
+    async def renew_leases(self, holds: Sequence[Hold], lease_seconds: float) -> dict[AttemptId, Attempt]:
+        """Those still held, as they now stand."""
+        ...
+
+    async def expired_attempts(self, limit: int) -> tuple[Attempt, ...]:
+        """Running ones past their lease and waiting ones past their deadline, by database time."""
+        ...
+
+    async def running_attempts(self, limit: int) -> tuple[Attempt, ...]: ...
+
+    async def interrupted_asks(self, limit: int) -> tuple[Interrupted, ...]:
+        """Promised asks whose newest try was interrupted and whose session is free."""
+        ...
+
+    async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None: ...
+
+    async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]: ...
+
+    async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None: ...
+
+    async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]: ...
+
+
+class EventStore(Protocol):
+    async def append_events_if_held(self, hold: Hold, events: Sequence[Event]) -> int | None:
+        """The number of the last one; None: the hold is gone, and nothing was stored."""
+        ...
+
+    async def read_events(
+        self, tenant: TenantId, session: SessionId, *, after: int, limit: int = 500
+    ) -> tuple[StoredEvent, ...]: ...
+
+    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 500) -> int:
+        """Drops what has served its time, at most `limit` at once; how many it dropped."""
+        ...
+
+
+class Store(SessionStore, TurnStore, AttemptStore, EventStore, Protocol):
+    alone: bool  # True: no other process can be using it, so what is found running at start is dead
+
+    async def close(self) -> None: ...
+
+
+class Work(Protocol):
+    """What an engine is given: everything the attempt may see, and nothing that it may change."""
+
+    @property
+    def agent(self) -> AgentSpec: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def hold(self) -> Hold: ...
+    @property
+    def turn(self) -> TurnId: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def steps(self) -> tuple[Step, ...]: ...
+    @property
+    def answers(self) -> Mapping[str, str]:
+        """What a person said about calls whose outcome was unknown, by call id."""
+        ...
+
+    @property
+    def working_dir(self) -> str | None: ...
+    def prompt(self, steps: Sequence[Step]) -> tuple[Message, ...]: ...
+
+
+class Engine(Protocol):
+    def run(self, work: Work) -> AsyncGenerator[Event | Step, None]:
+        """Works until the turn has its answer. Each step is journaled before the next thing happens."""
+        ...
+
+    def check_model(self, agent: AgentSpec, model: str) -> None:
+        """Raises ModelUnknown for a reference that nobody can serve."""
+        ...
+
+    async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None: ...
+
+
+class Agents(Protocol):
+    def served(self) -> Sequence[str]:
+        """The keys of the sources served now."""
+        ...
+
+    async def load(self, key: str) -> AgentSpec: ...
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since the epoch, for people; orders nothing."""
+        ...
+
+
+class Ids(Protocol):
+    def session(self) -> SessionId: ...
+    def turn(self) -> TurnId: ...
+    def attempt(self) -> AttemptId: ...

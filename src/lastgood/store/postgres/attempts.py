@@ -1,0 +1,208 @@
+"""Attempts on PostgreSQL: begin, journal, commit, and every other end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from lastgood.model.attempts import (
+    Attempt,
+    AttemptStatus,
+    Begin,
+    Begun,
+    Commit,
+    Committed,
+    Hold,
+    Interrupted,
+    Request,
+    Standing,
+    Step,
+)
+from lastgood.model.events import Event
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.store.postgres.database import AlreadyThere, Database
+from lastgood.store.postgres.events import of_events, of_hold
+from lastgood.store.rows import (
+    COLUMNS,
+    EVENT_LEAP,
+    Row,
+    of_begin,
+    of_commit,
+    of_step,
+    to_attempt,
+    to_request,
+    to_session,
+    to_step,
+)
+
+#: Lost races of a begin: its key was used meanwhile, or its turn was tried meanwhile.
+LOST_RACES = frozenset({"requests_by_key", "requests_pkey", "attempts_turn_id_number_key"})
+
+
+class PostgresAttempts:
+    db: Database
+
+    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
+        name = "begin_again_if_free" if begin.again else "begin_if_free"
+        try:
+            rows = await self.db.write(name, of_begin(begin) | of_events(events))
+        except AlreadyThere as found:
+            if found.constraint not in LOST_RACES:
+                raise
+            rows = []
+        if not rows:
+            return await self._standing(begin)
+        *row, number, model = rows[0]
+        session = to_session(row)
+        hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
+        return Begun(hold, begin.turn, number, model, session.head, session)
+
+    async def _standing(self, begin: Begin) -> Standing:
+        """Read after the begin lost, so it may be free again by now; then it is simply tried again."""
+        ask = begin.ask
+        parameters = {
+            "tenant": ask.tenant,
+            "session": ask.session,
+            "key": ask.key,
+            "again": begin.turn if begin.again else None,
+        }
+        row = await self.db.row("standing", parameters)
+        if row is None:
+            return Standing(None)
+        values = iter(row)
+        session = to_session(_take(values, "session"))
+        expired = next(values)
+        holder, asked, prior, tried = (
+            _take(values, kind) for kind in ("attempt", "request", "request", "attempt")
+        )
+        return Standing(session, _attempt(holder), _request(asked), expired, _request(prior), _attempt(tried))
+
+    async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
+        parameters = of_hold(hold) | of_events(events) | _of_steps(steps)
+        while True:
+            try:
+                return bool(await self.db.write("journal_if_held", parameters))
+            except AlreadyThere as found:
+                # Another journal of this attempt, whose answer was perhaps lost, was under
+                # way and took the numbers. It is through, so the next numbers are known now.
+                if found.constraint != "steps_pkey":
+                    raise
+
+    async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
+        parameters = of_hold(hold) | of_commit(commit) | of_events(events)
+        rows = await self.db.write("commit_if_head", parameters)
+        if not rows:
+            return Committed.LOST
+        return Committed.ORPHANED if rows[0][0] is None else Committed.YES
+
+    async def finish_if_held(
+        self,
+        hold: Hold,
+        status: AttemptStatus,
+        error: tuple[str, str] | None,
+        events: Sequence[Event],
+        *,
+        only_if_expired: bool = False,
+    ) -> bool:
+        leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
+        code, message = error or (None, None)
+        end = {
+            "only_if_expired": only_if_expired,
+            "status": status.value,
+            "code": code,
+            # PostgreSQL has no NUL in text, and no error may keep an attempt from ending.
+            "message": message and message.replace("\0", "\ufffd"),
+        }
+        parameters = of_hold(hold) | of_events(events, leap=leap) | end
+        return bool(await self.db.write("finish_if_held", parameters))
+
+    async def wait_if_held(
+        self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
+    ) -> bool:
+        asked = {"question": orjson.dumps(question).decode(), "seconds": seconds}
+        return bool(await self.db.write("wait_if_held", of_hold(hold) | of_events(events) | asked))
+
+    async def resume_if_waiting(self, hold: Hold, holder: str, lease_seconds: float) -> Hold | None:
+        parameters = of_hold(hold) | {"holder": holder, "lease": lease_seconds}
+        rows = await self.db.write("resume_if_waiting", parameters)
+        return Hold(hold.tenant, hold.session, hold.attempt, rows[0][0]) if rows else None
+
+    async def set_orphaned(self, hold: Hold, orphaned: bool) -> bool:
+        return bool(await self.db.write("set_orphaned", of_hold(hold) | {"orphaned": orphaned}))
+
+    async def ask_cancel(self, hold: Hold) -> bool:
+        return bool(await self.db.write("ask_cancel", of_hold(hold)))
+
+    async def renew_leases(self, holds: Sequence[Hold], lease_seconds: float) -> dict[AttemptId, Attempt]:
+        parameters = {
+            "tenants": [hold.tenant for hold in holds],
+            "sessions": [hold.session for hold in holds],
+            "attempts": [hold.attempt for hold in holds],
+            "fences": [hold.fence for hold in holds],
+            "lease": lease_seconds,
+        }
+        rows = await self.db.write("renew_leases", parameters)
+        held = (to_attempt(row) for *row, _ in rows)
+        return {attempt.id: attempt for attempt in held}
+
+    async def expired_attempts(self, limit: int) -> tuple[Attempt, ...]:
+        return tuple(to_attempt(row) for row in await self.db.rows("expired_attempts", {"limit": limit}))
+
+    async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
+        return tuple(to_attempt(row) for row in await self.db.rows("running_attempts", {"limit": limit}))
+
+    async def interrupted_asks(self, limit: int) -> tuple[Interrupted, ...]:
+        found: list[tuple[Attempt, Request, TurnId | None]] = []
+        for row in await self.db.rows("interrupted_asks", {"limit": limit}):
+            values = iter(row)
+            attempt, request = to_attempt(_take(values, "attempt")), to_request(_take(values, "request"))
+            found.append((attempt, request, next(values)))
+        steps: defaultdict[str, list[Step]] = defaultdict(list)
+        attempts = [attempt.id for attempt, _, _ in found]
+        for id, *row in await self.db.rows("steps_of", {"attempts": attempts}) if found else ():
+            steps[id].append(to_step(row))
+        return tuple(Interrupted(tried, asked, tuple(steps[tried.id]), head) for tried, asked, head in found)
+
+    async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None:
+        row = await self.db.row("get_attempt", {"tenant": tenant, "attempt": attempt})
+        return to_attempt(row) if row else None
+
+    async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
+        rows = await self.db.rows("list_attempts", {"tenant": tenant, "session": session})
+        return tuple(to_attempt(row) for row in rows)
+
+    async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None:
+        row = await self.db.row("read_request", {"tenant": tenant, "turn": turn})
+        return to_request(row) if row else None
+
+    async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]:
+        rows = await self.db.rows("read_steps", {"tenant": tenant, "attempt": attempt})
+        return tuple(to_step(row) for row in rows)
+
+
+def _of_steps(steps: Sequence[Step]) -> dict[str, Any]:
+    plain = [of_step(step) for step in steps]
+    return {
+        "step_kinds": [step["kind"] for step in plain],
+        "step_inputs": [step["input_tokens"] for step in plain],
+        "step_outputs": [step["output_tokens"] for step in plain],
+        "step_costs": [step["cost"] for step in plain],
+        "step_bodies": [step["body"] for step in plain],
+    }
+
+
+def _take(values: Iterator[Any], kind: str) -> Row:
+    """The next columns of a row that several tables share."""
+    return list(islice(values, COLUMNS[kind].count(",") + 1))
+
+
+def _attempt(row: Row) -> Attempt | None:
+    return to_attempt(row) if row[0] is not None else None
+
+
+def _request(row: Row) -> Request | None:
+    return to_request(row) if row[0] is not None else None

@@ -1,0 +1,266 @@
+"""Reaching the server: the pool, the errors, and the schema.
+
+A statement runs in a transaction of its own unless several must be one. No
+connection keeps any state between two of them (no SET, no session lock, no
+temporary table), so the server may be behind a transaction pooler; such a DSN
+says `?prepared=off`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import asyncpg
+
+from lastgood.errors import (
+    InvalidRequest,
+    LastgoodError,
+    NotADatabase,
+    OutcomeUnknown,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+from lastgood.store.migrate import LEDGER, Migration, migrations, pending
+from lastgood.store.rows import Row
+from lastgood.store.statements import Positional, named, positional
+
+if TYPE_CHECKING:
+    Connection = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+    Pool = asyncpg.Pool[asyncpg.Record]
+
+POOL_SIZE = 8
+#: For a connection, from the pool or new. Below the lease, so that a holder learns in time that it has none.
+ACQUIRE_SECONDS = 5.0
+#: For one statement. A server that says nothing for so long has been lost, not slow.
+STATEMENT_SECONDS = 30.0
+MIGRATION_SECONDS = 3600.0
+CLOSE_SECONDS = 5.0
+
+#: The first is built in from version 17 on, the other is there if the server was built with ICU.
+COLLATION = """
+SELECT collname FROM pg_collation WHERE collname IN ('pg_c_utf8', 'und-x-icu')
+ORDER BY collname <> 'pg_c_utf8' LIMIT 1
+"""
+
+#: What the driver raises; anything else is a bug of ours and stays what it is.
+FAILURES = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,  # TimeoutError is one of them
+)
+#: The connection went away with the statement under way. Among the server's own
+#: words, too: one that shuts down may say so after it has committed.
+LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InternalClientError,
+    OSError,
+)
+#: The server is there and refused; it has rolled the transaction back, and may not refuse the next time.
+NOT_NOW = (
+    asyncpg.InsufficientResourcesError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.PostgresSystemError,
+    asyncpg.PostgresIOError,
+)
+#: NUL, above all: it is a character everywhere but in the text of PostgreSQL.
+UNWRITABLE = (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError)
+#: A prepared statement is of one connection, and a pooler has put us on another.
+UNPREPARED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+#: Waiting does not help against these; somebody has to change the DSN or the server.
+MISCONFIGURED = (
+    asyncpg.ClientConfigurationError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+
+
+class AlreadyThere(StoreError):
+    """The database has something under this id or key already; nothing was changed."""
+
+    def __init__(self, constraint: str | None) -> None:
+        super().__init__(constraint=constraint)
+        self.constraint = constraint
+
+
+def translate(error: Exception, *, writing: bool) -> LastgoodError:
+    """The driver's error as one of ours; once, here."""
+    if isinstance(error, asyncpg.UniqueViolationError):
+        return AlreadyThere(error.constraint_name)
+    if isinstance(error, asyncpg.DiskFullError):
+        return StoreFull()
+    if isinstance(error, UNWRITABLE):
+        return InvalidRequest(f"the database cannot store this text ({error}); leave the character out")
+    if isinstance(error, UNPREPARED):
+        return StoreError(f"{error}; behind a transaction pooler, add prepared=off to the DSN")
+    if isinstance(error, LOST):
+        if writing:
+            return OutcomeUnknown()
+        return StoreUnavailable(f"the database went away ({_words(error)}); try again")
+    if isinstance(error, NOT_NOW):
+        return StoreUnavailable(f"the database cannot do this just now ({error}); try again")
+    if isinstance(error, asyncpg.InterfaceError) and "closed" in str(error):
+        return StoreUnavailable()  # the driver knew before it sent anything
+    return StoreError(f"the database refused a statement: {_words(error)}")
+
+
+def unreachable(error: Exception) -> LastgoodError:
+    """No connection was had, so nothing was sent."""
+    if isinstance(error, MISCONFIGURED):
+        return StoreError(f"the database lets nobody in with this DSN: {_words(error)}")
+    return StoreUnavailable(f"the database cannot be reached ({_words(error)}); try again shortly")
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+@asynccontextmanager
+async def reaching(pool: Pool, *, writing: bool) -> AsyncIterator[Connection]:
+    """The seam: every error of the driver passes here, and no other place looks at them."""
+    try:
+        connection = await pool.acquire(timeout=ACQUIRE_SECONDS)
+    except FAILURES as error:
+        raise unreachable(error) from error
+    try:
+        yield connection
+    except FAILURES as error:
+        raise translate(error, writing=writing) from error
+    finally:
+        # Of a statement that was cancelled the driver awaits the end, or drops
+        # the connection: nobody gets one with somebody else's answer in it.
+        await pool.release(connection)
+
+
+class Database:
+    """A pool, and every statement by name."""
+
+    def __init__(self, pool: Pool, collation: str) -> None:
+        self._pool = pool
+        self.sql: Mapping[str, Positional] = {
+            name: positional(statement.replace("every script", collation))
+            for name, statement in named("postgres").items()
+        }
+
+    async def rows(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        statement = self.sql[name]
+        async with reaching(self._pool, writing=False) as connection:
+            return cast(list[Row], await connection.fetch(statement.text, *statement.values(parameters)))
+
+    async def row(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
+        return next(iter(await self.rows(name, parameters)), None)
+
+    async def write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """One statement as one transaction; no rows: its condition did not hold, and nothing was written."""
+        statement = self.sql[name]
+        async with reaching(self._pool, writing=True) as connection:
+            return cast(list[Row], await connection.fetch(statement.text, *statement.values(parameters)))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """For what does not fit into one statement."""
+        async with reaching(self._pool, writing=True) as connection, connection.transaction():
+            yield Transaction(connection, self.sql)
+
+    async def close(self) -> None:
+        """Lets what is under way finish, for a while."""
+        try:
+            await asyncio.wait_for(self._pool.close(), CLOSE_SECONDS)
+        except (TimeoutError, *FAILURES):
+            self._pool.terminate()
+
+
+class Transaction:
+    def __init__(self, connection: Connection, sql: Mapping[str, Positional]) -> None:
+        self._connection = connection
+        self._sql = sql
+
+    async def row(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
+        statement = self._sql[name]
+        row = await self._connection.fetchrow(statement.text, *statement.values(parameters))
+        return cast(Row | None, row)
+
+
+async def open_database(
+    dsn: str, *, pool_size: int = POOL_SIZE, steps: tuple[Migration, ...] | None = None
+) -> Database:
+    address, prepared = split_dsn(dsn)
+    try:
+        pool = await asyncpg.create_pool(
+            address,
+            min_size=0,
+            max_size=pool_size,
+            timeout=ACQUIRE_SECONDS,
+            command_timeout=STATEMENT_SECONDS,
+            statement_cache_size=100 if prepared else 0,
+            reset=_keep,
+        )
+    except FAILURES as error:
+        raise unreachable(error) from error
+    try:
+        async with reaching(pool, writing=True) as connection:
+            await upgrade(connection, migrations("postgres") if steps is None else steps)
+            collation = await connection.fetchval(COLLATION) or "default"
+    except BaseException:
+        pool.terminate()
+        raise
+    return Database(pool, collation)
+
+
+async def _keep(connection: object) -> None:
+    """In place of the driver's reset, a round trip that would undo what we never do."""
+
+
+def split_dsn(dsn: str) -> tuple[str, bool]:
+    """The DSN as the driver knows it, and whether it may prepare statements."""
+    address, _, query = dsn.partition("?")
+    options = query.split("&") if query else []
+    rest = "&".join(option for option in options if not option.startswith("prepared="))
+    return f"{address}?{rest}" if rest else address, "prepared=off" not in options
+
+
+async def upgrade(connection: Connection, steps: tuple[Migration, ...]) -> None:
+    while pending(steps, await _applied(connection)):
+        try:
+            await _apply_next(connection, steps)
+        except (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError) as error:
+            raise NotADatabase(
+                f"this schema has things of another program in it ({error}); it was left as it is. "
+                "Choose another database or schema"
+            ) from error
+
+
+async def _apply_next(connection: Connection, steps: tuple[Migration, ...]) -> None:
+    """One migration and its record, or nothing."""
+    async with connection.transaction():
+        # Nodes that start at the same time queue up here, and the later one finds
+        # it done. The lock ends with the transaction: a pooler may give the
+        # next transaction to another connection.
+        await connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended('lastgood migrate', 0))", timeout=MIGRATION_SECONDS
+        )
+        step = next(iter(pending(steps, await _applied(connection))), None)
+        if step is None:
+            return
+        await connection.execute(LEDGER)
+        for statement in step.statements:
+            await connection.execute(statement, timeout=MIGRATION_SECONDS)
+        await connection.execute(
+            "INSERT INTO lastgood_schema VALUES ($1, $2)", step.version, step.compatible_from
+        )
+
+
+async def _applied(connection: Connection) -> list[tuple[int, int]]:
+    if await connection.fetchval("SELECT to_regclass('lastgood_schema')::text") is None:
+        return []
+    rows = await connection.fetch("SELECT version, compatible_from FROM lastgood_schema")
+    return [(int(version), int(compatible_from)) for version, compatible_from in rows]

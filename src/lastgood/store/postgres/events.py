@@ -1,0 +1,45 @@
+"""Events on PostgreSQL. Their numbers are taken from the session's row, in the statement that stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lastgood.model.attempts import Hold
+from lastgood.model.events import Event, StoredEvent
+from lastgood.model.ids import SessionId, TenantId
+from lastgood.store.postgres.database import Database
+from lastgood.store.rows import event_body, to_event
+
+
+def of_events(events: Sequence[Event], *, leap: int = 0) -> dict[str, Any]:
+    """`events` is how far the session's counter moves; those stored get the last numbers of that."""
+    return {
+        "events": len(events) + leap,
+        "event_kinds": [event.kind.value for event in events],
+        "event_attempts": [event.attempt for event in events],
+        "event_bodies": [event_body(event) for event in events],
+    }
+
+
+def of_hold(hold: Hold) -> dict[str, Any]:
+    return {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt, "fence": hold.fence}
+
+
+class PostgresEvents:
+    db: Database
+
+    async def append_events_if_held(self, hold: Hold, events: Sequence[Event]) -> int | None:
+        rows = await self.db.write("append_events_if_held", of_hold(hold) | of_events(events))
+        return int(rows[0][0]) if rows else None
+
+    async def read_events(
+        self, tenant: TenantId, session: SessionId, *, after: int, limit: int = 500
+    ) -> tuple[StoredEvent, ...]:
+        parameters = {"tenant": tenant, "session": session, "after": after, "limit": limit}
+        return tuple(to_event(row) for row in await self.db.rows("read_events", parameters))
+
+    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 500) -> int:
+        ages = {"events_age": events_older_than, "keys_age": keys_older_than, "limit": limit}
+        rows = await self.db.write("tidy", ages)
+        return int(rows[0][0])

@@ -1,0 +1,255 @@
+"""Rows to model values and back, the same for both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from lastgood.model.attempts import Attempt, AttemptStatus, Begin, Commit, OnLeave, Request, Step, StepKind
+from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import decode, encode
+from lastgood.model.sessions import Head, NewSession, Session, SessionStatus, TitleBy, Turn, TurnKind, Usage
+
+Row = Sequence[Any]
+
+
+def _columns(table: str, names: str) -> str:
+    return ", ".join(f"{table}.{name}" for name in names.split())
+
+
+COLUMNS = {
+    "session": _columns(
+        "sessions",
+        "id tenant n agent_key title title_by model working_dir starred metadata conversation forked_session"
+        " forked_turn head seq head_hash attempt_id lease_until fence event_seq input_tokens output_tokens"
+        " cost created_at updated_at",
+    ),
+    "turn": _columns(
+        "turns",
+        "id session_id seq parent attempt_id kind hash agent_key agent_digest model input_tokens"
+        " output_tokens cost created_at decision body",
+    ),
+    "attempt": _columns(
+        "attempts",
+        "id tenant session_id turn_id number status base fence agent_key agent_digest model decision orphaned"
+        " cancel_asked question deadline error_code error_message continues started_at ended_at",
+    ),
+    "request": _columns(
+        "requests",
+        "turn_id tenant session_id kind key fingerprint caller model agent_key on_leave accepted input",
+    ),
+}
+
+
+def to_session(row: Row) -> Session:
+    (
+        id, tenant, n, agent_key, title, title_by, model, working_dir, starred, metadata, conversation,
+        forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence, event_seq,
+        input_tokens, output_tokens, cost, created_at, updated_at,
+    ) = row  # fmt: skip
+    if attempt is None:
+        status = SessionStatus.IDLE
+    else:
+        status = SessionStatus.WAITING if lease_until is None else SessionStatus.RUNNING
+    return Session(
+        id=SessionId(id),
+        tenant=TenantId(tenant),
+        number=n,
+        agent_key=agent_key,
+        title=title,
+        title_by=TitleBy(title_by),
+        model=model,
+        working_dir=working_dir,
+        starred=bool(starred),
+        metadata={} if metadata == "{}" else orjson.loads(metadata),
+        conversation=conversation,
+        forked_from=(forked_session, forked_turn) if forked_session else None,
+        head=Head(TurnId(head), seq, bytes(head_hash)) if head else None,
+        status=status,
+        attempt=attempt,
+        fence=fence,
+        last_event_seq=event_seq,
+        usage=Usage(input_tokens, output_tokens, cost),
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+
+
+def to_turn(row: Row) -> Turn:
+    (
+        id, session, seq, parent, attempt, kind, hash_, agent_key, agent_digest, model,
+        input_tokens, output_tokens, cost, created_at, decision, body,
+    ) = row  # fmt: skip
+    body = bytes(body)
+    return Turn(
+        id=TurnId(id),
+        session=SessionId(session),
+        seq=seq,
+        parent=parent,
+        attempt=AttemptId(attempt),
+        kind=TurnKind(kind),
+        hash=bytes(hash_),
+        agent_key=agent_key,
+        agent_digest=agent_digest,
+        model=model,
+        decision=orjson.loads(decision),
+        usage=Usage(input_tokens, output_tokens, cost),
+        created_at=created_at,
+        body=body,
+        messages=decode(body),
+    )
+
+
+def to_attempt(row: Row) -> Attempt:
+    (
+        id, tenant, session, turn, number, status, base, fence, agent_key, agent_digest, model, decision,
+        orphaned, cancel_asked, question, deadline, error_code, error_message, continues, started_at,
+        ended_at,
+    ) = row  # fmt: skip
+    return Attempt(
+        id=AttemptId(id),
+        tenant=TenantId(tenant),
+        session=SessionId(session),
+        turn=TurnId(turn),
+        number=number,
+        status=AttemptStatus(status),
+        base=base,
+        fence=fence,
+        agent_key=agent_key,
+        agent_digest=agent_digest,
+        model=model,
+        decision=orjson.loads(decision),
+        orphaned=bool(orphaned),
+        cancel_asked=bool(cancel_asked),
+        question=orjson.loads(question) if question else None,
+        deadline=deadline,
+        error_code=error_code,
+        error_message=error_message,
+        continues=continues,
+        started_at=started_at,
+        ended_at=ended_at,
+    )
+
+
+def to_request(row: Row) -> Request:
+    turn, tenant, session, kind, key, fingerprint, caller, model, agent_key, on_leave, accepted, body = row
+    return Request(
+        turn=TurnId(turn),
+        tenant=TenantId(tenant),
+        session=SessionId(session),
+        kind=TurnKind(kind),
+        key=key,
+        fingerprint=fingerprint,
+        caller=caller,
+        model=model,
+        agent_key=agent_key,
+        on_leave=OnLeave(on_leave),
+        accepted=bool(accepted),
+        messages=None if body is None else decode(bytes(body)),
+    )
+
+
+def to_step(row: Row) -> Step:
+    kind, body, input_tokens, output_tokens, cost = row
+    return Step(StepKind(kind), decode(bytes(body))[0], Usage(input_tokens, output_tokens, cost))
+
+
+def to_event(row: Row) -> StoredEvent:
+    seq, kind, attempt, body, created_at = row
+    return StoredEvent(seq, EventKind(kind), attempt, orjson.loads(bytes(body)), created_at)
+
+
+def of_new_session(new: NewSession) -> dict[str, Any]:
+    return {
+        "id": new.id,
+        "tenant": new.tenant,
+        "agent_key": new.agent_key,
+        "title": new.title,
+        "title_by": new.title_by.value,
+        "model": new.model,
+        "working_dir": new.working_dir,
+        "metadata": orjson.dumps(new.metadata).decode(),
+        "conversation": new.conversation,
+    }
+
+
+def of_begin(begin: Begin) -> dict[str, Any]:
+    ask = begin.ask
+    return {
+        "tenant": ask.tenant,
+        "session": ask.session,
+        "turn": begin.turn,
+        "attempt": begin.attempt,
+        "holder": begin.holder,
+        "lease": begin.lease_seconds,
+        "expected_head": ask.expected_head,
+        "expected_turns": begin.expected_turns,
+        "kind": ask.kind.value,
+        "key": ask.key,
+        "fingerprint": ask.fingerprint,
+        "caller": ask.caller,
+        "override": ask.model,
+        "asked_agent_key": ask.agent_key,
+        "on_leave": ask.on_leave.value,
+        "accepted": ask.accepted,
+        "input": encode(ask.messages),
+        "agent_key": begin.agent_key,
+        "agent_digest": begin.agent_digest,
+        "agent_model": begin.agent_model,
+        "decision": orjson.dumps(begin.decision).decode(),
+        "continues": begin.continues,
+    }
+
+
+def of_commit(commit: Commit) -> dict[str, Any]:
+    turn = commit.turn
+    return {
+        "turn": turn.id,
+        "seq": turn.seq,
+        "base": turn.parent,
+        "kind": turn.kind.value,
+        "hash": turn.hash,
+        "agent_key": turn.agent_key,
+        "agent_digest": turn.agent_digest,
+        "model": turn.model,
+        "override": commit.override,
+        "decision": orjson.dumps(turn.decision).decode(),
+        "input_tokens": turn.usage.input_tokens,
+        "output_tokens": turn.usage.output_tokens,
+        "cost": turn.usage.cost,
+        "now": turn.created_at,
+        "body": turn.body,
+    }
+
+
+def of_step(step: Step) -> dict[str, Any]:
+    return {
+        "kind": step.kind.value,
+        "input_tokens": step.usage.input_tokens,
+        "output_tokens": step.usage.output_tokens,
+        "cost": step.usage.cost,
+        "body": encode((step.message,)),
+    }
+
+
+def event_body(event: Event) -> bytes:
+    return orjson.dumps(event.data)
+
+
+def like(query: str) -> str:
+    """A LIKE pattern for a search; the database lowers the title, we lower the query."""
+    if not query:
+        return ""
+    escaped = query.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
+
+
+#: A cursor before the first page: larger than any session's number.
+NEWEST = 2**62
+#: Numbers skipped when an attempt is interrupted. Event batches are not flushed
+#: to the disk one by one, so a power cut may take the last of them; a number that
+#: a watcher may have seen must not come back with another meaning.
+EVENT_LEAP = 2**20

@@ -1,0 +1,415 @@
+-- Statements on PostgreSQL. A write is one statement, so it is its own
+-- transaction: it happens as a whole or not at all.
+--
+-- Two rules of READ COMMITTED shape them. An UPDATE that waited for a row's lock
+-- looks at its WHERE clause again on the row as it is now; but sub-selects, and
+-- everything else the statement reads, still show the time it began. So whatever a
+-- write depends on is either in a row that it locks, or cannot change while it holds
+-- the session's row. And the parts of a WITH do not see one another's changes: what
+-- one needs from another goes through RETURNING.
+--
+-- Locks are taken in one order: the session's row, then its attempt's, then its request's.
+--
+-- Batches, leases and our own titles leave the flush to the server (`relaxed`):
+-- what a crash of the server could take of them belongs to an attempt that failed anyway.
+-- set_config(…, true) ends with its transaction, so it is safe behind a pooler.
+
+-- name: relaxed
+set_config('synchronous_commit', 'off', true);
+
+-- name: store_events
+-- A piece of others. `held` has moved the session's counter past these numbers just before.
+INSERT INTO events (session_id, seq, kind, attempt_id, created_at, body)
+SELECT :session, held.event_seq - cardinality(:event_kinds::text[]) + item.n, item.kind, item.attempt_id,
+       clock(), item.body
+FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::bytea[])
+     WITH ORDINALITY AS item (kind, attempt_id, body, n);
+
+-- name: create_session
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, metadata, conversation,
+                      created_at, updated_at)
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata, :conversation, now, now
+FROM (SELECT clock() AS now) AS moment
+RETURNING {session};
+
+-- name: list_sessions
+-- The index (tenant, n) gives the page; no message is ever touched. Letters are lowered by
+-- a collation that knows every script, whatever the database was made with.
+SELECT {session} FROM sessions
+WHERE tenant = :tenant AND n < :before
+  AND (:query = '' OR lower(title COLLATE "every script") LIKE :query ESCAPE '\')
+ORDER BY n DESC LIMIT :limit;
+
+-- name: lock_for_fork
+-- A fork and a delete of the same tenant exclude one another, forks do not: else a
+-- delete could erase the turn that a fork not yet visible to it starts from. Taken in
+-- a statement of its own, so that the next one sees what was done before the lock was free.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('lastgood erase ' || :tenant::text, 0));
+
+-- name: lock_for_delete
+-- Two deletes exclude one another as well: each would leave the turns they share to the other.
+SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text, 0));
+
+-- name: fork_session
+-- A pointer to a turn: no message is copied.
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, metadata,
+                      forked_session, forked_turn, head, seq, head_hash, created_at, updated_at)
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata,
+       :source, :head, :head, :seq, :hash, now, now
+FROM (SELECT clock() AS now) AS moment
+WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source)
+RETURNING {session};
+
+-- name: set_title
+WITH held AS (
+    UPDATE sessions SET title = :title, title_by = :by, event_seq = event_seq + :events
+    WHERE tenant = :tenant AND id = :session AND (:by = 'person' OR title_by = 'nobody')
+    RETURNING event_seq
+), stored AS (
+    {store_events}
+)
+SELECT event_seq, CASE WHEN :by <> 'person' THEN {relaxed} END FROM held;
+
+-- name: set_model
+UPDATE sessions SET model = :value WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL RETURNING 1;
+
+-- name: set_agent_key
+UPDATE sessions SET agent_key = :value
+WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL RETURNING 1;
+
+-- name: set_starred
+UPDATE sessions SET starred = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
+
+-- name: set_metadata
+UPDATE sessions SET metadata = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
+
+-- name: insert_attempt
+-- A piece of both begins. Another try that ended while this one waited for the session
+-- is not in the number; then UNIQUE (turn_id, number) undoes the whole begin.
+INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, fence, agent_key, agent_digest,
+                      model, decision, continues, started_at)
+SELECT :attempt, :tenant, :session, :turn,
+       1 + (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn),
+       'running', held.head, held.fence, :agent_key, :agent_digest,
+       coalesce(nullif(:override, ''), nullif(held.model, ''), :agent_model), :decision, :continues, clock()
+FROM held
+RETURNING number, model;
+
+-- name: adopt_steps
+-- A piece of both begins. Whose steps these are has ended, so there will be no more of them.
+INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
+SELECT :attempt, steps.n, steps.kind, steps.input_tokens, steps.output_tokens, steps.cost, steps.body
+FROM held JOIN steps ON steps.attempt_id = :continues;
+
+-- name: begin_if_free
+-- Free is decided here and nowhere else. A key that was used before breaks
+-- requests_by_key, which undoes the hold as well.
+WITH held AS (
+    UPDATE sessions
+    SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
+        event_seq = event_seq + :events
+    WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
+      AND (:expected_head::text IS NULL OR head = :expected_head)
+    RETURNING {session}
+), asked AS (
+    INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, model, agent_key,
+                          on_leave, accepted, created_at, input)
+    SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :override, :asked_agent_key,
+           :on_leave, :accepted, clock(), :input
+    FROM held
+), tried AS (
+    {insert_attempt}
+), adopted AS (
+    {adopt_steps}
+), stored AS (
+    {store_events}
+)
+SELECT held.*, tried.number, tried.model FROM held, tried;
+
+-- name: begin_again_if_free
+-- A turn that was committed meanwhile takes no further attempt. Its commit has taken
+-- the input out of the request, and the request is locked here: looking for the turn
+-- instead would look into the past if this statement had to wait for that very commit.
+WITH free AS (
+    SELECT sessions.id FROM sessions JOIN requests ON requests.session_id = sessions.id
+    WHERE sessions.tenant = :tenant AND sessions.id = :session AND sessions.attempt_id IS NULL
+      AND (:expected_head::text IS NULL OR sessions.head = :expected_head)
+      AND requests.turn_id = :turn AND requests.input IS NOT NULL
+    FOR NO KEY UPDATE OF sessions, requests
+), held AS (
+    UPDATE sessions
+    SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
+        event_seq = event_seq + :events
+    FROM free WHERE sessions.id = free.id
+    RETURNING {session}
+), tried AS (
+    {insert_attempt}
+), adopted AS (
+    {adopt_steps}
+), stored AS (
+    {store_events}
+)
+SELECT held.*, tried.number, tried.model FROM held, tried;
+
+-- name: standing
+-- What stood in the way of a begin, in one look: pieces read one after the other
+-- could tell of a state that never was.
+SELECT {session}, coalesce(sessions.lease_until < clock(), false), holder.*, asked.*, prior.*, tried.*
+FROM sessions
+LEFT JOIN (SELECT {attempt} FROM attempts) AS holder
+       ON holder.tenant = sessions.tenant AND holder.id = sessions.attempt_id
+LEFT JOIN (SELECT {request} FROM requests) AS asked
+       ON asked.tenant = sessions.tenant AND asked.turn_id = holder.turn_id
+LEFT JOIN (SELECT {request} FROM requests) AS prior
+       ON prior.tenant = sessions.tenant AND prior.turn_id = CASE
+          WHEN :key::text IS NOT NULL
+          THEN (SELECT turn_id FROM requests WHERE tenant = :tenant AND key = :key)
+          ELSE :again::text END
+LEFT JOIN LATERAL (
+    SELECT {attempt} FROM attempts
+    WHERE attempts.tenant = :tenant AND attempts.turn_id = prior.turn_id ORDER BY number DESC LIMIT 1
+) AS tried ON true
+WHERE sessions.tenant = :tenant AND sessions.id = :session;
+
+-- name: touch_if_held
+-- A piece of others: reserves event numbers, and is the fence check of every write of an attempt.
+UPDATE sessions SET event_seq = event_seq + :events
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+RETURNING event_seq;
+
+-- name: append_events_if_held
+WITH held AS (
+    {touch_if_held}
+), stored AS (
+    {store_events}
+)
+SELECT event_seq, {relaxed} FROM held;
+
+-- name: journal_if_held
+WITH held AS (
+    {touch_if_held}
+), journaled AS (
+    INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
+    SELECT :attempt, item.n + (SELECT coalesce(max(n), 0) FROM steps WHERE attempt_id = :attempt),
+           item.kind, item.input_tokens, item.output_tokens, item.cost, item.body
+    FROM held, unnest(:step_kinds::text[], :step_inputs::bigint[], :step_outputs::bigint[],
+                      :step_costs::double precision[], :step_bodies::bytea[])
+         WITH ORDINALITY AS item (kind, input_tokens, output_tokens, cost, body, n)
+), stored AS (
+    {store_events}
+)
+SELECT event_seq, {relaxed} FROM held;
+
+-- name: commit_if_head
+-- The one statement that moves a head. Head, fence and attempt are compared here,
+-- not in an `if` above: two nodes can both read turn 7, and only one may go on from it.
+-- Orphaned is compared in the UPDATE of the attempt, which waits for a set_orphaned
+-- that is under way and then looks again; a set_orphaned that comes later waits for this
+-- one and finds the attempt ended. The head moves only if the attempt could be ended, and
+-- the session is locked before that, so nothing can come between the two.
+WITH own AS (
+    SELECT id, event_seq + :events AS event_seq FROM sessions
+    WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+      AND lease_until IS NOT NULL AND head IS NOT DISTINCT FROM :base::text
+    FOR NO KEY UPDATE
+), ended AS (
+    UPDATE attempts SET status = 'committed', last_event = own.event_seq, ended_at = clock()
+    FROM own WHERE attempts.id = :attempt AND status = 'running' AND NOT orphaned
+    RETURNING attempts.session_id
+), held AS (
+    UPDATE sessions
+    SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NULL, lease_until = NULL,
+        model = coalesce(:override, model), event_seq = event_seq + :events,
+        input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
+        cost = cost + :cost, updated_at = :now
+    FROM ended WHERE sessions.id = ended.session_id
+    RETURNING event_seq
+), chained AS (
+    INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest,
+                       model, decision, input_tokens, output_tokens, cost, created_at, body)
+    SELECT :turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
+           :decision, :input_tokens, :output_tokens, :cost, :now, :body
+    FROM held
+), forgotten AS (
+    UPDATE requests SET input = NULL FROM held WHERE turn_id = :turn
+), stored AS (
+    {store_events}
+)
+SELECT held.event_seq FROM own LEFT JOIN held ON true;
+
+-- name: finish_if_held
+-- Ends a hold without a commit. Nothing of the history is named here. The deadline may
+-- be read from the past: it changes only when the attempt begins to wait, and then it
+-- is not over yet, or when it is resumed, and then the fence has moved.
+WITH held AS (
+    UPDATE sessions SET attempt_id = NULL, holder = NULL, lease_until = NULL, event_seq = event_seq + :events
+    WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+      AND (NOT :only_if_expired OR lease_until < clock()
+           OR EXISTS (SELECT 1 FROM attempts WHERE attempts.id = :attempt AND deadline < clock()))
+    RETURNING event_seq
+), ended AS (
+    UPDATE attempts
+    SET status = :status, error_code = :code, error_message = :message, question = NULL, deadline = NULL,
+        last_event = held.event_seq, ended_at = clock()
+    FROM held WHERE attempts.id = :attempt AND ended_at IS NULL
+), stored AS (
+    {store_events}
+)
+SELECT event_seq FROM held;
+
+-- name: wait_if_held
+WITH held AS (
+    UPDATE sessions SET lease_until = NULL, holder = NULL, event_seq = event_seq + :events
+    WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+      AND lease_until IS NOT NULL
+    RETURNING event_seq
+), waits AS (
+    UPDATE attempts SET status = 'waiting', question = :question, deadline = clock() + :seconds
+    FROM held WHERE attempts.id = :attempt AND status = 'running'
+), stored AS (
+    {store_events}
+)
+SELECT event_seq FROM held;
+
+-- name: resume_if_waiting
+WITH held AS (
+    UPDATE sessions SET fence = fence + 1, holder = :holder, lease_until = clock() + :lease
+    WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND lease_until IS NULL
+    RETURNING fence
+), runs AS (
+    UPDATE attempts SET status = 'running', fence = held.fence, question = NULL, deadline = NULL
+    FROM held WHERE attempts.id = :attempt AND status = 'waiting'
+)
+SELECT fence FROM held;
+
+-- name: set_orphaned
+-- Locks the attempt alone; commit_if_head says why that is enough.
+UPDATE attempts SET orphaned = :orphaned
+WHERE tenant = :tenant AND id = :attempt AND fence = :fence AND ended_at IS NULL RETURNING 1;
+
+-- name: ask_cancel
+UPDATE attempts SET cancel_asked = true
+WHERE tenant = :tenant AND id = :attempt AND fence = :fence AND ended_at IS NULL RETURNING 1;
+
+-- name: renew_leases
+-- The only write that locks several sessions; in the order of their ids, so that two
+-- nodes that both think they hold the same ones cannot wait for each other.
+WITH own AS (
+    SELECT sessions.id, sessions.attempt_id
+    FROM unnest(:tenants::text[], :sessions::text[], :attempts::text[], :fences::bigint[])
+         AS hold (tenant, session_id, attempt_id, fence)
+    JOIN sessions ON sessions.id = hold.session_id
+    WHERE sessions.tenant = hold.tenant AND sessions.attempt_id = hold.attempt_id
+      AND sessions.fence = hold.fence AND sessions.lease_until IS NOT NULL
+    ORDER BY sessions.id FOR NO KEY UPDATE OF sessions
+), held AS (
+    UPDATE sessions SET lease_until = clock() + :lease FROM own WHERE sessions.id = own.id
+    RETURNING sessions.attempt_id
+)
+SELECT {attempt}, {relaxed} FROM held JOIN attempts ON attempts.id = held.attempt_id;
+
+-- name: expired_attempts
+SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
+WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id
+  AND (sessions.lease_until < clock() OR attempts.deadline < clock())
+LIMIT :limit;
+
+-- name: running_attempts
+SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
+WHERE attempts.ended_at IS NULL AND attempts.status = 'running' AND sessions.attempt_id = attempts.id
+LIMIT :limit;
+
+-- name: interrupted_asks
+-- Promised, not committed, newest try interrupted, nobody on the session.
+SELECT {attempt}, {request}, sessions.head
+FROM requests
+JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
+JOIN LATERAL (
+    SELECT * FROM attempts AS tries WHERE tries.turn_id = requests.turn_id ORDER BY tries.number DESC LIMIT 1
+) AS attempts ON attempts.status = 'interrupted'
+WHERE requests.accepted AND requests.input IS NOT NULL
+ORDER BY attempts.started_at LIMIT :limit;
+
+-- name: steps_of
+SELECT attempt_id, kind, body, input_tokens, output_tokens, cost FROM steps
+WHERE attempt_id = ANY(:attempts::text[]) ORDER BY attempt_id, n;
+
+-- name: read_turns
+-- A chain is a few segments: what one session committed, up to one of its turns. The
+-- turn before a session's first one is where it was forked from.
+WITH RECURSIVE segment (session_id, upto) AS (
+    SELECT session_id, seq FROM turns WHERE tenant = :tenant AND id = :head AND seq > :after
+    UNION ALL
+    SELECT before.session_id, before.seq
+    FROM segment
+    CROSS JOIN LATERAL (
+        SELECT parent FROM turns WHERE turns.session_id = segment.session_id ORDER BY seq LIMIT 1
+    ) AS first
+    JOIN turns AS before ON before.id = first.parent
+    WHERE before.seq > :after
+)
+SELECT {turn} FROM segment JOIN turns ON turns.session_id = segment.session_id
+WHERE turns.tenant = :tenant AND turns.seq <= segment.upto AND turns.seq > :after
+ORDER BY turns.seq;
+
+-- name: delete_session
+-- First of four. It waits for whoever is writing to the session, and nobody writes to it
+-- after: every other write asks for this row.
+DELETE FROM sessions WHERE tenant = :tenant AND id = :session RETURNING head;
+
+-- name: delete_attempts
+-- Before the events: tidy takes them in this order, too.
+WITH gone AS (DELETE FROM attempts WHERE session_id = :session RETURNING id)
+DELETE FROM steps USING gone WHERE steps.attempt_id = gone.id;
+
+-- name: delete_traces
+WITH requests_gone AS (
+    DELETE FROM requests WHERE session_id = :session
+), queued_gone AS (
+    DELETE FROM queued WHERE session_id = :session
+)
+DELETE FROM events WHERE session_id = :session;
+
+-- name: erase_turns
+-- Walks back from the head of a deleted session. It stops where another session
+-- still reaches: at a turn whose own session lives, at one that a fork starts from, or
+-- at one that has another follower, be it in its own session or in a fork. That one is
+-- still needed, or the walk that erased what came after it would have erased it, too.
+WITH RECURSIVE gone (id, parent) AS (
+    SELECT NULL::text, :head::text
+    UNION ALL
+    SELECT turns.id, turns.parent
+    FROM gone JOIN turns ON turns.id = gone.parent
+    WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
+      AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = turns.session_id)
+      AND NOT EXISTS (SELECT 1 FROM turns AS next
+                      WHERE next.parent = turns.id AND next.id IS DISTINCT FROM gone.id)
+)
+DELETE FROM turns WHERE id IN (SELECT id FROM gone);
+
+-- name: tidy
+-- One node at a time: two that tidy different attempts of one session could wait for
+-- each other's events. Rows that somebody is deleting are left to them. The times are
+-- sub-selects, because an index can be searched for those and not for a function that moves.
+WITH mine AS MATERIALIZED (
+    SELECT pg_try_advisory_xact_lock(hashtextextended('lastgood tidy', 0)) AS alone
+), old AS MATERIALIZED (
+    SELECT id, session_id, last_event FROM attempts
+    WHERE (SELECT alone FROM mine) AND ended_at IS NOT NULL AND NOT tidied
+      AND ended_at < (SELECT clock() - :events_age)
+    ORDER BY ended_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+), dropped AS (
+    DELETE FROM events USING old WHERE events.session_id = old.session_id AND events.seq <= old.last_event
+    RETURNING 1
+), marked AS (
+    UPDATE attempts SET tidied = true FROM old WHERE attempts.id = old.id RETURNING 1
+), settled AS MATERIALIZED (
+    -- What is left of committed asks: their keys, once these need not be remembered any more.
+    SELECT turn_id FROM requests
+    WHERE (SELECT alone FROM mine) AND input IS NULL AND created_at < (SELECT clock() - :keys_age)
+    LIMIT :limit FOR UPDATE SKIP LOCKED
+), forgotten AS (
+    DELETE FROM requests USING settled WHERE requests.turn_id = settled.turn_id RETURNING 1
+)
+SELECT (SELECT count(*) FROM dropped) + (SELECT count(*) FROM marked) + (SELECT count(*) FROM forgotten),
+       {relaxed};

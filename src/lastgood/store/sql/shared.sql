@@ -1,0 +1,60 @@
+-- Reads that both databases understand. {session}, {turn}, {attempt} and {request}
+-- stand for the column lists of store/rows.py, next to the code that maps them.
+
+-- name: get_session
+SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session;
+
+-- name: list_sessions
+-- The index (tenant, n) gives the page; no message is ever touched.
+SELECT {session} FROM sessions
+WHERE tenant = :tenant AND n < :before AND (:query = '' OR lower(title) LIKE :query ESCAPE '\')
+ORDER BY n DESC LIMIT :limit;
+
+-- name: find_turn
+SELECT {turn} FROM turns WHERE tenant = :tenant AND id = :turn;
+
+-- name: read_segment
+-- The turns that one session committed, up to one of them. A fork's chain is a few such segments.
+SELECT {turn} FROM turns
+WHERE tenant = :tenant AND session_id = :session AND seq <= :upto AND seq > :after
+ORDER BY seq;
+
+-- name: get_attempt
+SELECT {attempt} FROM attempts WHERE tenant = :tenant AND id = :attempt;
+
+-- name: list_attempts
+SELECT {attempt} FROM attempts WHERE tenant = :tenant AND session_id = :session ORDER BY fence;
+
+-- name: newest_attempt
+SELECT {attempt} FROM attempts WHERE tenant = :tenant AND turn_id = :turn ORDER BY number DESC LIMIT 1;
+
+-- name: read_request
+SELECT {request} FROM requests WHERE tenant = :tenant AND turn_id = :turn;
+
+-- name: request_by_key
+SELECT {request} FROM requests WHERE tenant = :tenant AND key = :key;
+
+-- name: read_steps
+SELECT steps.kind, steps.body, steps.input_tokens, steps.output_tokens, steps.cost
+FROM steps JOIN attempts ON attempts.id = steps.attempt_id
+WHERE attempts.tenant = :tenant AND steps.attempt_id = :attempt ORDER BY steps.n;
+
+-- name: read_events
+SELECT events.seq, events.kind, events.attempt_id, events.body, events.created_at
+FROM events JOIN sessions ON sessions.id = events.session_id
+WHERE sessions.tenant = :tenant AND events.session_id = :session AND events.seq > :after
+ORDER BY events.seq LIMIT :limit;
+
+-- name: running_attempts
+SELECT {attempt} FROM attempts JOIN sessions ON sessions.attempt_id = attempts.id
+WHERE attempts.status = 'running' LIMIT :limit;
+
+-- name: interrupted_asks
+-- Promised, not committed, newest try interrupted, nobody on the session.
+SELECT {attempt}, sessions.head
+FROM requests
+JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
+JOIN attempts ON attempts.turn_id = requests.turn_id
+WHERE requests.accepted = 1 AND requests.input IS NOT NULL AND attempts.status = 'interrupted'
+  AND attempts.number = (SELECT max(newer.number) FROM attempts AS newer WHERE newer.turn_id = requests.turn_id)
+ORDER BY attempts.started_at LIMIT :limit;

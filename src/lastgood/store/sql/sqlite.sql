@@ -1,0 +1,210 @@
+-- Writes on SQLite. Each runs inside a transaction of the one writer; the
+-- conditions are in the WHERE clauses all the same, because the caller's view is
+-- older than the transaction. clock() is the database's time.
+
+-- name: create_session
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, metadata, conversation,
+                      created_at, updated_at)
+VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata, :conversation,
+        clock(), clock())
+RETURNING {session};
+
+-- name: fork_session
+-- A pointer to a turn: no message is copied.
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, metadata,
+                      forked_session, forked_turn, head, seq, head_hash, created_at, updated_at)
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata,
+       :source, :head, :head, :seq, :hash, clock(), clock()
+WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source)
+RETURNING {session};
+
+-- name: set_title
+UPDATE sessions SET title = :title, title_by = :by, event_seq = event_seq + :events
+WHERE tenant = :tenant AND id = :session AND (:by = 'person' OR title_by = 'nobody')
+RETURNING event_seq;
+
+-- name: set_model
+UPDATE sessions SET model = :value WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL;
+
+-- name: set_agent_key
+UPDATE sessions SET agent_key = :value WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL;
+
+-- name: set_starred
+UPDATE sessions SET starred = :value WHERE tenant = :tenant AND id = :session;
+
+-- name: set_metadata
+UPDATE sessions SET metadata = :value WHERE tenant = :tenant AND id = :session;
+
+-- name: hold_session
+-- Begin. Free is decided here and nowhere else.
+UPDATE sessions
+SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
+    event_seq = event_seq + :events
+WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
+  AND (:expected_head IS NULL OR head = :expected_head)
+  AND (:expected_turns IS NULL OR seq = :expected_turns)
+RETURNING {session};
+
+-- name: insert_request
+INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, model, agent_key,
+                      on_leave, accepted, created_at, input)
+VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :override, :asked_agent_key,
+        :on_leave, :accepted, clock(), :input);
+
+-- name: insert_attempt
+-- A turn that was committed meanwhile takes no further attempt.
+INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, fence, agent_key, agent_digest,
+                      model, decision, continues, started_at)
+SELECT :attempt, :tenant, :session, :turn,
+       1 + (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn),
+       'running', :base, :fence, :agent_key, :agent_digest, :model, :decision, :continues, clock()
+WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = :turn)
+RETURNING number;
+
+-- name: adopt_steps
+INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
+SELECT :attempt, n, kind, input_tokens, output_tokens, cost, body FROM steps WHERE attempt_id = :continues;
+
+-- name: insert_event
+INSERT INTO events (session_id, seq, kind, attempt_id, created_at, body)
+VALUES (:session, :seq, :kind, :attempt, clock(), :body);
+
+-- name: touch_if_held
+-- Reserves event numbers, and is the fence check of every write of an attempt.
+UPDATE sessions SET event_seq = event_seq + :events
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+RETURNING event_seq;
+
+-- name: insert_step
+INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
+VALUES (:attempt, 1 + (SELECT coalesce(max(n), 0) FROM steps WHERE attempt_id = :attempt),
+        :kind, :input_tokens, :output_tokens, :cost, :body);
+
+-- name: commit_head
+-- The one statement that moves a head. Head, fence and attempt are compared here,
+-- not in an `if` above: two nodes can both read turn 7, and only one may go on from it.
+UPDATE sessions
+SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NULL, lease_until = NULL,
+    model = coalesce(:override, model), event_seq = event_seq + :events,
+    input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
+    cost = cost + :cost, updated_at = :now
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND head IS :base
+  AND NOT EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND orphaned = 1)
+RETURNING event_seq;
+
+-- name: insert_turn
+INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest, model,
+                   decision, input_tokens, output_tokens, cost, created_at, body)
+VALUES (:turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
+        :decision, :input_tokens, :output_tokens, :cost, :now, :body);
+
+-- name: forget_input
+UPDATE requests SET input = NULL WHERE turn_id = :turn;
+
+-- name: is_orphaned
+SELECT 1 FROM attempts JOIN sessions ON sessions.attempt_id = attempts.id AND sessions.fence = :fence
+WHERE attempts.tenant = :tenant AND attempts.id = :attempt AND attempts.orphaned = 1;
+
+-- name: free_session
+-- Ends a hold without a commit. Nothing of the history is named here.
+UPDATE sessions SET attempt_id = NULL, holder = NULL, lease_until = NULL, event_seq = event_seq + :events
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+  AND (NOT :only_if_expired OR lease_until < clock()
+       OR EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND deadline < clock()))
+RETURNING event_seq;
+
+-- name: end_attempt
+UPDATE attempts
+SET status = :status, error_code = :code, error_message = :message, question = NULL, deadline = NULL,
+    last_event = :last_event, ended_at = clock()
+WHERE id = :attempt AND ended_at IS NULL;
+
+-- name: give_lease_back
+UPDATE sessions SET lease_until = NULL, holder = NULL, event_seq = event_seq + :events
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+RETURNING event_seq;
+
+-- name: set_waiting
+UPDATE attempts SET status = 'waiting', question = :question, deadline = clock() + :seconds
+WHERE id = :attempt AND status = 'running';
+
+-- name: hold_again
+UPDATE sessions SET fence = fence + 1, holder = :holder, lease_until = clock() + :lease
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND lease_until IS NULL
+RETURNING fence;
+
+-- name: set_running
+UPDATE attempts SET status = 'running', fence = :fence, question = NULL, deadline = NULL
+WHERE id = :attempt AND status = 'waiting';
+
+-- name: set_orphaned
+UPDATE attempts SET orphaned = :orphaned
+WHERE tenant = :tenant AND id = :attempt AND fence = :fence AND ended_at IS NULL;
+
+-- name: ask_cancel
+UPDATE attempts SET cancel_asked = 1
+WHERE tenant = :tenant AND id = :attempt AND fence = :fence AND ended_at IS NULL;
+
+-- name: renew_lease
+UPDATE sessions SET lease_until = clock() + :lease
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND lease_until IS NOT NULL;
+
+-- name: expired_attempts
+SELECT {attempt} FROM sessions JOIN attempts ON attempts.id = sessions.attempt_id
+WHERE sessions.attempt_id IS NOT NULL AND (sessions.lease_until < clock() OR attempts.deadline < clock())
+LIMIT :limit;
+
+-- name: is_expired
+SELECT 1 FROM sessions WHERE id = :session AND lease_until < clock();
+
+-- name: attempt_age
+SELECT clock() - max(ended_at) FROM attempts WHERE tenant = :tenant AND turn_id = :turn AND ended_at IS NOT NULL;
+
+-- name: delete_session
+DELETE FROM sessions WHERE tenant = :tenant AND id = :session RETURNING head;
+
+-- name: delete_steps
+DELETE FROM steps WHERE attempt_id IN (SELECT id FROM attempts WHERE session_id = :session);
+
+-- name: delete_attempts
+DELETE FROM attempts WHERE session_id = :session;
+
+-- name: delete_requests
+DELETE FROM requests WHERE session_id = :session;
+
+-- name: delete_events
+DELETE FROM events WHERE session_id = :session;
+
+-- name: delete_queued
+DELETE FROM queued WHERE session_id = :session;
+
+-- name: erase_turns
+-- Walks back from the head of a deleted session. It stops where another session
+-- still reaches: at a turn whose own session lives, at one that a fork starts
+-- from, or, on coming into another session's turns, at one that has a follower there.
+WITH RECURSIVE gone (id, session_id, seq, parent) AS (
+    SELECT CAST(NULL AS TEXT), :session, 0, :head
+    UNION ALL
+    SELECT turns.id, turns.session_id, turns.seq, turns.parent
+    FROM gone JOIN turns ON turns.id = gone.parent
+    WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
+      AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = turns.session_id)
+      AND (turns.session_id = gone.session_id OR NOT EXISTS (
+           SELECT 1 FROM turns AS next WHERE next.session_id = turns.session_id AND next.seq = turns.seq + 1))
+)
+DELETE FROM turns WHERE id IN (SELECT id FROM gone);
+
+-- name: tidy_attempts
+SELECT id, session_id, last_event FROM attempts
+WHERE ended_at IS NOT NULL AND tidied = 0 AND ended_at < clock() - :age ORDER BY ended_at LIMIT :limit;
+
+-- name: tidy_events
+DELETE FROM events WHERE session_id = :session AND seq <= :last;
+
+-- name: mark_tidied
+UPDATE attempts SET tidied = 1 WHERE id = :attempt;
+
+-- name: tidy_requests
+-- What is left of committed asks: their keys, once these need not be remembered any more.
+DELETE FROM requests WHERE turn_id IN (
+    SELECT turn_id FROM requests WHERE input IS NULL AND created_at < clock() - :age LIMIT :limit);

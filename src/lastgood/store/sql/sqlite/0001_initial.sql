@@ -1,0 +1,245 @@
+-- compatible-from: 1
+-- The schema of the whole mission. A session is a chain of immutable turns and a
+-- head; everything else is either beside the history or about who may extend it.
+-- Times are seconds since the epoch, for people. No time orders anything.
+
+CREATE TABLE sessions (
+    n              INTEGER PRIMARY KEY AUTOINCREMENT,  -- orders lists, because no clock may
+    id             TEXT NOT NULL UNIQUE,
+    tenant         TEXT NOT NULL,
+    agent_key      TEXT NOT NULL,
+    title          TEXT NOT NULL DEFAULT '',
+    title_by       TEXT NOT NULL DEFAULT 'nobody' CHECK (title_by IN ('nobody', 'us', 'person')),
+    model          TEXT,                    -- an override that was committed with a turn
+    working_dir    TEXT,
+    safety         TEXT,
+    permissions    TEXT,
+    starred        INTEGER NOT NULL DEFAULT 0,
+    metadata       TEXT NOT NULL DEFAULT '{}',
+    conversation   TEXT,                    -- the name a /v1 client gave it
+    scope_kind     TEXT,
+    scope_id       TEXT,
+    runtime_id     TEXT,
+    forked_session TEXT,
+    forked_turn    TEXT,                    -- keeps that turn and all before it from being erased
+    head           TEXT,
+    seq            INTEGER NOT NULL DEFAULT 0,
+    head_hash      BLOB,
+    fence          INTEGER NOT NULL DEFAULT 0,
+    attempt_id     TEXT,                    -- who holds it; NULL: free
+    holder         TEXT,
+    lease_until    REAL,                    -- NULL while held: waiting for a person
+    event_seq      INTEGER NOT NULL DEFAULT 0,
+    input_tokens   INTEGER NOT NULL DEFAULT 0,
+    output_tokens  INTEGER NOT NULL DEFAULT 0,
+    cost           REAL NOT NULL DEFAULT 0,
+    created_at     REAL NOT NULL,
+    updated_at     REAL NOT NULL,
+    CHECK ((head IS NULL) = (seq = 0)),
+    CHECK ((head IS NULL) = (head_hash IS NULL)),
+    CHECK (attempt_id IS NOT NULL OR lease_until IS NULL)
+);
+CREATE INDEX sessions_by_tenant ON sessions (tenant, n);
+CREATE UNIQUE INDEX sessions_by_conversation ON sessions (tenant, conversation) WHERE conversation IS NOT NULL;
+CREATE UNIQUE INDEX sessions_by_scope ON sessions (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL;
+CREATE INDEX sessions_by_fork ON sessions (forked_turn) WHERE forked_turn IS NOT NULL;
+CREATE INDEX sessions_held ON sessions (attempt_id) WHERE attempt_id IS NOT NULL;
+
+CREATE TABLE turns (
+    id            TEXT NOT NULL UNIQUE,     -- minted at begin; the chain takes it at most once
+    tenant        TEXT NOT NULL,
+    session_id    TEXT NOT NULL,            -- where it was committed; may be deleted while a fork lives
+    seq           INTEGER NOT NULL CHECK (seq > 0),
+    parent        TEXT,
+    attempt_id    TEXT NOT NULL,
+    kind          TEXT NOT NULL CHECK (kind IN ('run', 'append', 'reset')),
+    hash          BLOB NOT NULL,
+    agent_key     TEXT NOT NULL,
+    agent_digest  TEXT NOT NULL,
+    model         TEXT NOT NULL,
+    decision      TEXT NOT NULL,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost          REAL NOT NULL,
+    created_at    REAL NOT NULL,
+    body          BLOB NOT NULL,
+    UNIQUE (session_id, seq),
+    CHECK ((parent IS NULL) = (seq = 1))
+);
+
+CREATE TABLE requests (
+    turn_id     TEXT PRIMARY KEY,
+    tenant      TEXT NOT NULL,
+    session_id  TEXT NOT NULL,
+    kind        TEXT NOT NULL,
+    key         TEXT,
+    fingerprint TEXT NOT NULL,
+    caller      TEXT NOT NULL,
+    model       TEXT,
+    agent_key   TEXT,
+    on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
+    accepted    INTEGER NOT NULL,
+    created_at  REAL NOT NULL,
+    input       BLOB                        -- NULL once the turn that holds it is committed
+);
+CREATE UNIQUE INDEX requests_by_key ON requests (tenant, key) WHERE key IS NOT NULL;
+CREATE INDEX requests_by_session ON requests (session_id);
+CREATE INDEX requests_settled ON requests (created_at) WHERE input IS NULL;
+CREATE INDEX requests_promised ON requests (turn_id) WHERE accepted = 1 AND input IS NOT NULL;
+
+CREATE TABLE attempts (
+    id            TEXT PRIMARY KEY,
+    tenant        TEXT NOT NULL,
+    session_id    TEXT NOT NULL,
+    turn_id       TEXT NOT NULL,
+    number        INTEGER NOT NULL,
+    status        TEXT NOT NULL CHECK (status IN
+                  ('running', 'waiting', 'committed', 'failed', 'cancelled', 'interrupted', 'superseded')),
+    base          TEXT,
+    fence         INTEGER NOT NULL,
+    agent_key     TEXT NOT NULL,
+    agent_digest  TEXT NOT NULL,
+    model         TEXT NOT NULL,
+    decision      TEXT NOT NULL,
+    orphaned      INTEGER NOT NULL DEFAULT 0,
+    cancel_asked  INTEGER NOT NULL DEFAULT 0,
+    question      TEXT,
+    deadline      REAL,
+    error_code    TEXT,
+    error_message TEXT,
+    continues     TEXT,
+    last_event    INTEGER,
+    tidied        INTEGER NOT NULL DEFAULT 0,
+    started_at    REAL NOT NULL,
+    ended_at      REAL,
+    UNIQUE (turn_id, number),
+    CHECK ((ended_at IS NULL) = (status IN ('running', 'waiting'))),
+    CHECK ((status = 'waiting') = (deadline IS NOT NULL))
+);
+CREATE UNIQUE INDEX attempts_live ON attempts (session_id) WHERE ended_at IS NULL;
+CREATE INDEX attempts_by_session ON attempts (session_id, started_at);
+CREATE INDEX attempts_to_tidy ON attempts (ended_at) WHERE ended_at IS NOT NULL AND tidied = 0;
+
+CREATE TABLE steps (
+    attempt_id    TEXT NOT NULL,
+    n             INTEGER NOT NULL,
+    kind          TEXT NOT NULL CHECK (kind IN ('model', 'tool')),
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost          REAL NOT NULL,
+    body          BLOB NOT NULL,
+    PRIMARY KEY (attempt_id, n)
+) WITHOUT ROWID;
+
+CREATE TABLE events (
+    session_id TEXT NOT NULL,
+    seq        INTEGER NOT NULL,
+    kind       TEXT NOT NULL,
+    attempt_id TEXT,
+    created_at REAL NOT NULL,
+    body       BLOB NOT NULL,
+    PRIMARY KEY (session_id, seq)
+) WITHOUT ROWID;
+
+CREATE TABLE queued (
+    n          INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant     TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    kind       TEXT NOT NULL CHECK (kind IN ('steer', 'followup')),
+    key        TEXT,
+    caller     TEXT NOT NULL,
+    attempt_id TEXT,                        -- the attempt that has taken it; its commit removes the row
+    failures   INTEGER NOT NULL DEFAULT 0,
+    parked     TEXT,                        -- why it is not tried any more
+    created_at REAL NOT NULL,
+    input      BLOB NOT NULL
+);
+CREATE INDEX queued_by_session ON queued (session_id, n);
+CREATE UNIQUE INDEX queued_by_key ON queued (tenant, key) WHERE key IS NOT NULL;
+
+CREATE TABLE tokens (
+    id           TEXT PRIMARY KEY,
+    tenant       TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    hash         BLOB NOT NULL UNIQUE,      -- the token itself is stored nowhere
+    scopes       TEXT NOT NULL,
+    created_at   REAL NOT NULL,
+    expires_at   REAL,
+    revoked_at   REAL
+);
+
+CREATE TABLE runtimes (
+    id           TEXT PRIMARY KEY,
+    tenant       TEXT NOT NULL,
+    worker_id    TEXT NOT NULL,
+    provider     TEXT NOT NULL,
+    profile      TEXT NOT NULL DEFAULT '',
+    account      TEXT NOT NULL DEFAULT '',
+    name         TEXT NOT NULL,
+    owner        TEXT NOT NULL,
+    shared       INTEGER NOT NULL DEFAULT 0,
+    last_seen_at REAL NOT NULL,
+    created_at   REAL NOT NULL,
+    UNIQUE (tenant, worker_id, provider, profile, account)
+);
+
+CREATE TABLE tasks (
+    n            INTEGER PRIMARY KEY AUTOINCREMENT,
+    id           TEXT NOT NULL UNIQUE,
+    tenant       TEXT NOT NULL,
+    session_id   TEXT NOT NULL,
+    turn_id      TEXT NOT NULL,             -- its ask is a request like any other
+    agent_key    TEXT NOT NULL,
+    runtime_id   TEXT NOT NULL,             -- stamped when it is queued; resuming compares with this one
+    status       TEXT NOT NULL CHECK (status IN
+                 ('queued', 'claimed', 'running', 'completed', 'failed', 'cancelled')),
+    priority     INTEGER NOT NULL DEFAULT 0,
+    fresh        INTEGER NOT NULL DEFAULT 0,
+    rerun_of     TEXT,
+    due_at       REAL,
+    why          TEXT NOT NULL DEFAULT '',  -- what a task that waits is waiting for
+    claim_token  BLOB,                      -- hashed; valid until the task is claimed again
+    claims       INTEGER NOT NULL DEFAULT 0,
+    lease_until  REAL,
+    decision     TEXT,
+    report       TEXT,                      -- the answer to the final report, to be repeated
+    created_at   REAL NOT NULL,
+    ended_at     REAL,
+    CHECK ((ended_at IS NULL) = (status IN ('queued', 'claimed', 'running')))
+);
+CREATE INDEX tasks_to_claim ON tasks (runtime_id, priority DESC, n) WHERE status = 'queued';
+CREATE INDEX tasks_leased ON tasks (lease_until) WHERE status IN ('claimed', 'running');
+CREATE UNIQUE INDEX tasks_open ON tasks (session_id) WHERE status IN ('claimed', 'running');
+CREATE INDEX tasks_by_tenant ON tasks (tenant, n);
+
+CREATE TABLE pointers (
+    n              INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant         TEXT NOT NULL,
+    scope_kind     TEXT NOT NULL,
+    scope_id       TEXT NOT NULL,
+    agent_key      TEXT NOT NULL,
+    attempt_id     TEXT NOT NULL UNIQUE,    -- one attempt, one pointer: it cannot be mispaired
+    native_session TEXT,
+    runtime_id     TEXT,                    -- NULL only in rows brought along from elsewhere
+    provider       TEXT NOT NULL,
+    account        TEXT NOT NULL DEFAULT '',
+    format         TEXT NOT NULL DEFAULT '',
+    work_dir       TEXT,
+    through_turn   TEXT,                    -- the last committed turn it has seen
+    dirty          INTEGER NOT NULL DEFAULT 0,
+    failed_resumes INTEGER NOT NULL DEFAULT 0,
+    retired        TEXT,                    -- why it is never resumed again
+    created_at     REAL NOT NULL
+);
+CREATE INDEX pointers_by_scope ON pointers (tenant, scope_kind, scope_id, agent_key, n);
+
+CREATE TABLE audit (
+    n          INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant     TEXT NOT NULL,
+    at         REAL NOT NULL,
+    actor      TEXT NOT NULL,
+    what       TEXT NOT NULL,
+    subject    TEXT NOT NULL,
+    detail     TEXT NOT NULL DEFAULT '{}'
+);
+CREATE INDEX audit_by_tenant ON audit (tenant, n);

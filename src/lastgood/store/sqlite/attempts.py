@@ -1,0 +1,270 @@
+"""Attempts on SQLite: begin, journal, commit, and every other end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import apsw
+import orjson
+
+from lastgood.model.attempts import (
+    Attempt,
+    AttemptStatus,
+    Begin,
+    Begun,
+    Commit,
+    Committed,
+    Hold,
+    Interrupted,
+    Request,
+    Standing,
+    Step,
+)
+from lastgood.model.events import Event
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.store.rows import (
+    EVENT_LEAP,
+    of_begin,
+    of_commit,
+    of_step,
+    to_attempt,
+    to_request,
+    to_session,
+    to_step,
+)
+from lastgood.store.sqlite.database import Database
+from lastgood.store.sqlite.events import insert_events, touch_if_held
+
+
+class _StandsInTheWay(Exception):
+    """Rolls a begin back."""
+
+
+def _of_hold(hold: Hold) -> dict[str, Any]:
+    return {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt, "fence": hold.fence}
+
+
+class SqliteAttempts:
+    db: Database
+
+    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
+        parameters = of_begin(begin) | {"events": len(events)}
+
+        def work(connection: apsw.Connection) -> Begun:
+            sql = self.db.sql
+            row = connection.execute(sql["hold_session"], parameters).fetchone()
+            if row is None:
+                raise _StandsInTheWay
+            session = to_session(row)
+            model = begin.ask.model or session.model or begin.agent_model
+            if not begin.again:
+                try:
+                    connection.execute(sql["insert_request"], parameters)
+                except apsw.ConstraintError:  # the key was used before
+                    raise _StandsInTheWay from None
+            more = {
+                "fence": session.fence,
+                "base": session.head.turn if session.head else None,
+                "model": model,
+            }
+            number = connection.execute(sql["insert_attempt"], parameters | more).fetchone()
+            if number is None:
+                raise _StandsInTheWay
+            if begin.continues:
+                connection.execute(sql["adopt_steps"], parameters)
+            insert_events(connection, sql, session.id, session.last_event_seq, events)
+            hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
+            return Begun(hold, begin.turn, number[0], model, session.head, session)
+
+        try:
+            return await self.db.write(work)
+        except _StandsInTheWay:
+            return self._standing(begin)
+
+    def _standing(self, begin: Begin) -> Standing:
+        """Read after the begin lost, so it may be free again by now; then it is simply tried again."""
+        ask = begin.ask
+        scope = {"tenant": ask.tenant}
+        row = self.db.row("get_session", scope | {"session": ask.session})
+        if row is None:
+            return Standing(None)
+        session = to_session(row)
+        holder = request = prior = prior_attempt = None
+        if session.attempt is not None:
+            holder = self._attempt("get_attempt", scope | {"attempt": session.attempt})
+        if holder is not None:
+            request = self._request("read_request", scope | {"turn": holder.turn})
+        if ask.key is not None:
+            prior = self._request("request_by_key", scope | {"key": ask.key})
+        elif begin.again:
+            prior = self._request("read_request", scope | {"turn": begin.turn})
+        if prior is not None:
+            prior_attempt = self._attempt("newest_attempt", scope | {"turn": prior.turn})
+        expired = self.db.row("is_expired", {"session": ask.session}) is not None
+        standing = Standing(session, holder, request, expired, prior, prior_attempt)
+        if not ask.is_retry or session.head is None:
+            return standing
+        turn = scope | {"turn": session.head.turn}
+        return replace(
+            standing,
+            head_request=self._request("read_request", turn),
+            head_attempt=self._attempt("newest_attempt", turn),
+            head_age_seconds=(self.db.row("attempt_age", turn) or (0.0,))[0],
+        )
+
+    async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            if touch_if_held(connection, self.db.sql, hold, events) is None:
+                return False
+            for step in steps:
+                connection.execute(self.db.sql["insert_step"], of_step(step) | {"attempt": hold.attempt})
+            return True
+
+        return await self.db.write(work, durable=False)
+
+    async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
+        parameters = _of_hold(hold) | of_commit(commit) | {"events": len(events)}
+
+        def work(connection: apsw.Connection) -> Committed:
+            sql = self.db.sql
+            row = connection.execute(sql["commit_head"], parameters).fetchone()
+            if row is None:
+                orphaned = connection.execute(sql["is_orphaned"], parameters).fetchone()
+                return Committed.ORPHANED if orphaned else Committed.LOST
+            connection.execute(sql["insert_turn"], parameters)
+            connection.execute(sql["forget_input"], parameters)
+            end = {
+                "status": AttemptStatus.COMMITTED.value,
+                "code": None,
+                "message": None,
+                "last_event": row[0],
+            }
+            connection.execute(sql["end_attempt"], parameters | end)
+            insert_events(connection, sql, hold.session, row[0], events)
+            return Committed.YES
+
+        return await self.db.write(work)
+
+    async def finish_if_held(
+        self,
+        hold: Hold,
+        status: AttemptStatus,
+        error: tuple[str, str] | None,
+        events: Sequence[Event],
+        *,
+        only_if_expired: bool = False,
+    ) -> bool:
+        leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
+        code, message = error or (None, None)
+        parameters = _of_hold(hold) | {
+            "only_if_expired": only_if_expired,
+            "status": status.value,
+            "code": code,
+            "message": message,
+            "events": len(events) + leap,
+        }
+
+        def work(connection: apsw.Connection) -> bool:
+            sql = self.db.sql
+            row = connection.execute(sql["free_session"], parameters).fetchone()
+            if row is None:
+                return False
+            connection.execute(sql["end_attempt"], parameters | {"last_event": row[0]})
+            insert_events(connection, sql, hold.session, row[0], events)
+            return True
+
+        return await self.db.write(work)
+
+    async def wait_if_held(
+        self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
+    ) -> bool:
+        asked = {"question": orjson.dumps(question).decode(), "seconds": seconds, "events": len(events)}
+        parameters = _of_hold(hold) | asked
+
+        def work(connection: apsw.Connection) -> bool:
+            row = connection.execute(self.db.sql["give_lease_back"], parameters).fetchone()
+            if row is None:
+                return False
+            connection.execute(self.db.sql["set_waiting"], parameters)
+            insert_events(connection, self.db.sql, hold.session, row[0], events)
+            return True
+
+        return await self.db.write(work)
+
+    async def resume_if_waiting(self, hold: Hold, holder: str, lease_seconds: float) -> Hold | None:
+        parameters = _of_hold(hold) | {"holder": holder, "lease": lease_seconds}
+
+        def work(connection: apsw.Connection) -> Hold | None:
+            row = connection.execute(self.db.sql["hold_again"], parameters).fetchone()
+            if row is None:
+                return None
+            connection.execute(self.db.sql["set_running"], parameters | {"fence": row[0]})
+            return Hold(hold.tenant, hold.session, hold.attempt, row[0])
+
+        return await self.db.write(work)
+
+    async def set_orphaned(self, hold: Hold, orphaned: bool) -> bool:
+        return await self._change("set_orphaned", _of_hold(hold) | {"orphaned": orphaned})
+
+    async def ask_cancel(self, hold: Hold) -> bool:
+        return await self._change("ask_cancel", _of_hold(hold))
+
+    async def _change(self, name: str, parameters: dict[str, Any]) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            connection.execute(self.db.sql[name], parameters)
+            return connection.changes() == 1
+
+        return await self.db.write(work)
+
+    async def renew_leases(self, holds: Sequence[Hold], lease_seconds: float) -> dict[AttemptId, Attempt]:
+        def work(connection: apsw.Connection) -> dict[AttemptId, Attempt]:
+            held: dict[AttemptId, Attempt] = {}
+            for hold in holds:
+                parameters = _of_hold(hold) | {"lease": lease_seconds}
+                connection.execute(self.db.sql["renew_lease"], parameters)
+                if connection.changes() == 1:
+                    row = connection.execute(self.db.sql["get_attempt"], parameters).fetchall()[0]
+                    held[hold.attempt] = to_attempt(row)
+            return held
+
+        return await self.db.write(work, durable=False)
+
+    async def expired_attempts(self, limit: int) -> tuple[Attempt, ...]:
+        return tuple(to_attempt(row) for row in self.db.rows("expired_attempts", {"limit": limit}))
+
+    async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
+        return tuple(to_attempt(row) for row in self.db.rows("running_attempts", {"limit": limit}))
+
+    async def interrupted_asks(self, limit: int) -> tuple[Interrupted, ...]:
+        found = []
+        for *row, head in list(self.db.rows("interrupted_asks", {"limit": limit})):
+            attempt = to_attempt(row)
+            request = self._request("read_request", {"tenant": attempt.tenant, "turn": attempt.turn})
+            if request is not None:
+                steps = await self.read_steps(attempt.tenant, attempt.id)
+                found.append(Interrupted(attempt, request, steps, head))
+        return tuple(found)
+
+    async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None:
+        return self._attempt("get_attempt", {"tenant": tenant, "attempt": attempt})
+
+    async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
+        rows = self.db.rows("list_attempts", {"tenant": tenant, "session": session})
+        return tuple(to_attempt(row) for row in rows)
+
+    async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None:
+        return self._request("read_request", {"tenant": tenant, "turn": turn})
+
+    async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]:
+        rows = self.db.rows("read_steps", {"tenant": tenant, "attempt": attempt})
+        return tuple(to_step(row) for row in rows)
+
+    def _attempt(self, name: str, parameters: dict[str, Any]) -> Attempt | None:
+        row = self.db.row(name, parameters)
+        return to_attempt(row) if row else None
+
+    def _request(self, name: str, parameters: dict[str, Any]) -> Request | None:
+        row = self.db.row(name, parameters)
+        return to_request(row) if row else None

@@ -1,0 +1,195 @@
+"""Opening the file: whose it is, whether it is one of ours, and how it is set up.
+
+The lock file says who may write. Its holder is the only process, so whatever it
+finds running at start was left by a dead one and is recovered at once. A file
+that is busy, unreadable, newer or not ours is refused; it is never moved away
+and never reset.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from lastgood.errors import NotADatabase, StoreError, StoreFull, StoreLocked, StoreUnavailable
+from lastgood.store.migrate import LEDGER, Migration, migrations, pending
+from lastgood.store.sqlite.writer import Inline, Threaded, Transaction, Writer, translate
+from lastgood.store.statements import named
+
+#: 'LGud' in the file's header: a SQLite file of another program is not ours to touch.
+APPLICATION_ID = 0x4C477564
+
+T = TypeVar("T")
+
+
+class Database:
+    """One connection that reads, on the caller's thread, and one writer."""
+
+    def __init__(self, reader: apsw.Connection, writer: Writer, lock: Lock | None) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._lock = lock
+        self.sql = named("sqlite")
+
+    def rows(self, name: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """Rows of a read. In memory or a page away, so they are read where they are needed."""
+        try:
+            yield from self._reader.execute(self.sql[name], parameters)
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def row(self, name: str, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        return next(iter(list(self.rows(name, parameters))), None)
+
+    async def write(self, work: Transaction[T], *, durable: bool = True) -> T:
+        return await self._writer.run(work, durable=durable)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+class Lock:
+    """An advisory lock that dies with its process, however that dies."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _cannot_open(path, error) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.read(self._file, 32).decode(errors="replace").strip()
+            os.close(self._file)
+            raise StoreLocked(
+                f"another Lastgood process{f' ({owner})' if owner else ''} is using {path.with_suffix('')}; "
+                "stop it, or use another database"
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.write(self._file, f"pid {os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        os.close(self._file)
+
+
+def open_database(
+    path: Path,
+    *,
+    read_only: bool = False,
+    inline: bool = False,
+    clock: Callable[[], float] = time.time,
+    steps: tuple[Migration, ...] | None = None,
+) -> Database:
+    """`read_only` takes no lock: it can look into the file of a process that runs."""
+    if read_only:
+        if not path.exists():
+            raise StoreUnavailable(f"there is no database at {path}")
+        reader = _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
+        _check_ours(reader, path)
+        pending(steps or migrations("sqlite"), _applied(reader))
+        return Database(reader, _NoWriter(), None)
+    lock = Lock(path.with_name(path.name + ".lock"))
+    try:
+        connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, clock)
+        _check_ours(connection, path)
+        _set_up(connection, path)
+        upgrade(connection, steps or migrations("sqlite"))
+        reader = _connect(path, apsw.SQLITE_OPEN_READWRITE, clock)
+        reader.pragma("query_only", True)
+    except BaseException:
+        lock.release()
+        raise
+    return Database(reader, Inline(connection) if inline else Threaded(connection), lock)
+
+
+class _NoWriter:
+    async def run(self, work: Transaction[T], *, durable: bool) -> T:
+        raise StoreLocked("the database was opened for reading only")
+
+    def close(self) -> None:
+        pass
+
+
+def _connect(path: Path, flags: int, clock: Callable[[], float]) -> apsw.Connection:
+    if flags & apsw.SQLITE_OPEN_CREATE:
+        _create_private(path)
+    try:
+        connection = apsw.Connection(str(path), flags=flags)
+        connection.set_busy_timeout(5000)
+        connection.create_scalar_function("clock", lambda *_: clock(), 0)
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    except apsw.Error as error:
+        raise translate(error) from error
+    return connection
+
+
+def _create_private(path: Path) -> None:
+    """Conversations are nobody else's business: the file is readable by its owner alone."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise _cannot_open(path, error) from error
+
+
+def _cannot_open(path: Path, error: OSError) -> StoreError:
+    return StoreFull(
+        f"cannot write {path}: {error.strerror}; make the folder writable or choose another database"
+    )
+
+
+def _check_ours(connection: apsw.Connection, path: Path) -> None:
+    try:
+        mark = connection.pragma("application_id")
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    except apsw.Error as error:
+        raise translate(error) from error
+    if mark != APPLICATION_ID and (mark != 0 or tables):
+        raise NotADatabase(
+            f"{path} is the database of another program; it was left as it is. Choose another path"
+        )
+
+
+def _set_up(connection: apsw.Connection, path: Path) -> None:
+    try:
+        if connection.pragma("application_id") == 0:
+            connection.pragma("application_id", APPLICATION_ID)
+        mode = connection.pragma("journal_mode", "wal")
+        connection.pragma("foreign_keys", False)
+        connection.pragma("cache_size", -16_000)
+    except apsw.Error as error:
+        raise translate(error) from error
+    if mode != "wal":
+        raise StoreUnavailable(
+            f"the file system of {path} cannot hold a write-ahead log; use a local disk, or PostgreSQL"
+        )
+
+
+def _applied(connection: apsw.Connection) -> list[tuple[int, int]]:
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lastgood_schema'").fetchall():
+        return []
+    return [
+        (int(version), int(compatible_from))
+        for version, compatible_from in connection.execute(
+            "SELECT version, compatible_from FROM lastgood_schema"
+        )
+    ]
+
+
+def upgrade(connection: apsw.Connection, steps: tuple[Migration, ...]) -> None:
+    for step in pending(steps, _applied(connection)):
+        with connection:  # a savepoint: all of a migration and its record, or nothing
+            connection.execute(LEDGER)
+            for statement in step.statements:
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO lastgood_schema VALUES (?, ?)", (step.version, step.compatible_from)
+            )

@@ -1,0 +1,86 @@
+"""Events on SQLite. Their numbers are taken from the session's row, in the transaction that stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import apsw
+
+from lastgood.model.attempts import Hold
+from lastgood.model.events import Event, StoredEvent
+from lastgood.model.ids import SessionId, TenantId
+from lastgood.store.rows import event_body, to_event
+from lastgood.store.sqlite.database import Database
+
+
+def insert_events(
+    connection: apsw.Connection,
+    sql: Mapping[str, str],
+    session: SessionId,
+    last: int,
+    events: Sequence[Event],
+) -> None:
+    """Numbers end at `last`: the session's counter was moved past them just before."""
+    first = last - len(events) + 1
+    for seq, event in enumerate(events, first):
+        connection.execute(
+            sql["insert_event"],
+            {
+                "session": session,
+                "seq": seq,
+                "kind": event.kind.value,
+                "attempt": event.attempt,
+                "body": event_body(event),
+            },
+        )
+
+
+def touch_if_held(
+    connection: apsw.Connection, sql: Mapping[str, str], hold: Hold, events: Sequence[Event]
+) -> int | None:
+    """Stores events under a hold; None: it is gone, and nothing was written."""
+    row = connection.execute(
+        sql["touch_if_held"],
+        {
+            "tenant": hold.tenant,
+            "session": hold.session,
+            "attempt": hold.attempt,
+            "fence": hold.fence,
+            "events": len(events),
+        },
+    ).fetchone()
+    if row is None:
+        return None
+    insert_events(connection, sql, hold.session, row[0], events)
+    return int(row[0])
+
+
+class SqliteEvents:
+    db: Database
+
+    async def append_events_if_held(self, hold: Hold, events: Sequence[Event]) -> int | None:
+        def work(connection: apsw.Connection) -> int | None:
+            return touch_if_held(connection, self.db.sql, hold, events)
+
+        return await self.db.write(work, durable=False)
+
+    async def read_events(
+        self, tenant: TenantId, session: SessionId, *, after: int, limit: int = 500
+    ) -> tuple[StoredEvent, ...]:
+        parameters = {"tenant": tenant, "session": session, "after": after, "limit": limit}
+        return tuple(to_event(row) for row in self.db.rows("read_events", parameters))
+
+    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 500) -> int:
+        def work(connection: apsw.Connection) -> int:
+            sql = self.db.sql
+            before = connection.total_changes()
+            old = connection.execute(
+                sql["tidy_attempts"], {"age": events_older_than, "limit": limit}
+            ).fetchall()
+            for attempt, session, last_event in old:
+                connection.execute(sql["tidy_events"], {"session": session, "last": last_event})
+                connection.execute(sql["mark_tidied"], {"attempt": attempt})
+            connection.execute(sql["tidy_requests"], {"age": keys_older_than, "limit": limit})
+            return connection.total_changes() - before
+
+        return await self.db.write(work, durable=False)

@@ -1,0 +1,123 @@
+"""Sessions and turns on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+import orjson
+
+from lastgood.model.events import Event
+from lastgood.model.ids import SessionId, TenantId, TurnId
+from lastgood.model.sessions import NewSession, Session, SessionPage, TitleBy, Turn
+from lastgood.store.rows import NEWEST, like, of_new_session, to_session, to_turn
+from lastgood.store.sqlite.database import Database
+from lastgood.store.sqlite.events import insert_events
+
+
+class SqliteSessions:
+    db: Database
+
+    async def create_session(self, new: NewSession) -> Session:
+        def work(connection: apsw.Connection) -> Session:
+            return to_session(
+                connection.execute(self.db.sql["create_session"], of_new_session(new)).fetchall()[0]
+            )
+
+        return await self.db.write(work)
+
+    async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None:
+        row = self.db.row("get_session", {"tenant": tenant, "session": session})
+        return to_session(row) if row else None
+
+    async def list_sessions(
+        self, tenant: TenantId, *, limit: int, cursor: int | None = None, query: str = ""
+    ) -> SessionPage:
+        found = [
+            to_session(row)
+            for row in self.db.rows(
+                "list_sessions",
+                {"tenant": tenant, "before": cursor or NEWEST, "query": like(query), "limit": limit + 1},
+            )
+        ]
+        page = tuple(found[:limit])
+        return SessionPage(page, page[-1].number if len(found) > limit else None)
+
+    async def set_title(
+        self, tenant: TenantId, session: SessionId, title: str, by: TitleBy, events: Sequence[Event] = ()
+    ) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            parameters = {"tenant": tenant, "session": session, "title": title, "by": by.value}
+            row = connection.execute(
+                self.db.sql["set_title"], parameters | {"events": len(events)}
+            ).fetchone()
+            if row is None:
+                return False
+            insert_events(connection, self.db.sql, session, row[0], events)
+            return True
+
+        return await self.db.write(work, durable=by is TitleBy.PERSON)
+
+    async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
+        plain = orjson.dumps(value).decode() if field == "metadata" else value
+
+        def work(connection: apsw.Connection) -> bool:
+            parameters = {"tenant": tenant, "session": session, "value": plain}
+            connection.execute(self.db.sql[f"set_{field}"], parameters)
+            return connection.changes() == 1
+
+        return await self.db.write(work)
+
+    async def fork_session(self, source: Session, at: Turn | None, new: NewSession) -> Session | None:
+        parameters = of_new_session(new) | {
+            "source": source.id,
+            "head": at.id if at else None,
+            "seq": at.seq if at else 0,
+            "hash": at.hash if at else None,
+        }
+
+        def work(connection: apsw.Connection) -> Session | None:
+            row = connection.execute(self.db.sql["fork_session"], parameters).fetchone()
+            return to_session(row) if row else None
+
+        return await self.db.write(work)
+
+    async def delete_session(self, tenant: TenantId, session: SessionId) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            parameters = {"tenant": tenant, "session": session}
+            row = connection.execute(self.db.sql["delete_session"], parameters).fetchone()
+            if row is None:
+                return False
+            for part in (
+                "delete_steps",
+                "delete_attempts",
+                "delete_requests",
+                "delete_events",
+                "delete_queued",
+            ):
+                connection.execute(self.db.sql[part], {"session": session})
+            connection.execute(self.db.sql["erase_turns"], {"session": session, "head": row[0]})
+            return True
+
+        return await self.db.write(work)
+
+
+class SqliteTurns:
+    db: Database
+
+    async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
+        chain: list[Turn] = []
+        row = self.db.row("find_turn", {"tenant": tenant, "turn": head})
+        while row is not None:
+            last = to_turn(row)
+            if last.seq <= after_seq:
+                break
+            parameters = {"tenant": tenant, "session": last.session, "upto": last.seq, "after": after_seq}
+            segment = [to_turn(found) for found in self.db.rows("read_segment", parameters)]
+            chain[:0] = segment
+            row = self.db.row("find_turn", {"tenant": tenant, "turn": segment[0].parent})
+        return tuple(chain)
+
+    async def find_turn(self, tenant: TenantId, turn: TurnId) -> Turn | None:
+        row = self.db.row("find_turn", {"tenant": tenant, "turn": turn})
+        return to_turn(row) if row else None

@@ -1,0 +1,29 @@
+"""The whole store: one file per noun, put together here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lastgood.store.sqlite.attempts import SqliteAttempts
+from lastgood.store.sqlite.database import Database, open_database
+from lastgood.store.sqlite.events import SqliteEvents
+from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
+
+
+class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteEvents):
+    #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
+    alone = True
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+
+    async def close(self) -> None:
+        self.db.close()
+
+
+def open_sqlite(
+    path: Path, *, read_only: bool = False, inline: bool = False, clock: Callable[[], float] = time.time
+) -> SqliteStore:
+    return SqliteStore(open_database(path, read_only=read_only, inline=inline, clock=clock))

@@ -1,0 +1,62 @@
+"""Named statements out of `.sql` files.
+
+A block starts with `-- name: x`. `{session}` and its kind are replaced by the
+column lists of rows.py, so that a list and the code that maps it cannot drift
+apart; `{x}` is replaced by the block x above it. Parameters are written `:name`
+in both dialects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from lastgood.store.rows import COLUMNS
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Positional:
+    """A statement whose `:names` became `$1, $2, …`, and the order to pass their values in."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def values(self, parameters: Mapping[str, Any]) -> list[Any]:
+        return [parameters[name] for name in self.names]
+
+
+def _parse(text: str) -> dict[str, str]:
+    parts = _NAME.split(text)
+    found: dict[str, str] = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        found[name] = _COMMENT.sub("", body).strip().rstrip(";").format_map(COLUMNS | found)
+    return found
+
+
+def read(name: str) -> str:
+    return (files("lastgood.store") / "sql" / name).read_text()
+
+
+@cache
+def named(dialect: str) -> dict[str, str]:
+    """All statements of a dialect by name; the shared ones are in both."""
+    return _parse(read("shared.sql")) | _parse(read(f"{dialect}.sql"))
+
+
+def positional(statement: str) -> Positional:
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    return Positional(_PARAMETER.sub(number, statement), tuple(names))

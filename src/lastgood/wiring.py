@@ -1,0 +1,161 @@
+"""The composition root: settings in, a working Lastgood out. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lastgood.agents.builtin import SCRIPTED, scripted_agent
+from lastgood.agents.catalog import Catalog
+from lastgood.engine.loop import AgentLoop
+from lastgood.engine.providers.scripted import PromptLog, Scripted
+from lastgood.engine.tools.echo import ECHO
+from lastgood.engine.tools.protocol import Tool
+from lastgood.errors import InvalidRequest
+from lastgood.flows.histories import Histories
+from lastgood.flows.live import Live
+from lastgood.flows.parts import Limits, Parts
+from lastgood.flows.recovery import Recovery
+from lastgood.flows.sessions import Sessions
+from lastgood.flows.turns import Turns
+from lastgood.model.agents import AgentSpec
+from lastgood.model.ids import AttemptId, SessionId, TurnId
+from lastgood.ports import Clock, Engine, Ids, Store
+from lastgood.settings import Settings
+from lastgood.store.sqlite import open_sqlite
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.time()
+
+
+class RandomIds:
+    """128 random bits each. The prefix is for people who read logs."""
+
+    def session(self) -> SessionId:
+        return SessionId("ses_" + secrets.token_hex(16))
+
+    def turn(self) -> TurnId:
+        return TurnId("turn_" + secrets.token_hex(16))
+
+    def attempt(self) -> AttemptId:
+        return AttemptId("att_" + secrets.token_hex(16))
+
+
+@dataclass(frozen=True, slots=True)
+class Lastgood:
+    """All flows over one store."""
+
+    parts: Parts
+    live: Live
+    turns: Turns
+    sessions: Sessions
+    recovery: Recovery
+
+
+def assemble(
+    store: Store,
+    engine: Engine,
+    agents: Iterable[AgentSpec],
+    *,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    node: str | None = None,
+) -> Lastgood:
+    parts = Parts(
+        store=store,
+        engine=engine,
+        agents=Catalog(agents),
+        clock=clock or SystemClock(),
+        ids=ids or RandomIds(),
+        node=node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        histories=Histories(store),
+        limits=limits or Limits(),
+    )
+    live = Live(parts)
+    turns = Turns(parts, live)
+    return Lastgood(parts, live, turns, Sessions(parts, live), Recovery(parts, turns))
+
+
+def scripted_engine(log: PromptLog | None = None, tools: Sequence[Tool] = (ECHO,)) -> AgentLoop:
+    return AgentLoop({SCRIPTED: Scripted(log)}, tools)
+
+
+def file_log(path: Path) -> PromptLog:
+    """One line per prompt, in one write each: whole or absent after kill -9."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def log(record: dict[str, Any]) -> None:
+        os.write(file, orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+    return log
+
+
+def sqlite_path(database: str) -> Path | None:
+    """The file of a SQLite database; None: it is in no file of ours."""
+    scheme, _, rest = database.partition("://")
+    if scheme != "sqlite":
+        return None
+    return Path(rest[1:] if rest.startswith("//") else rest)
+
+
+async def open_store(database: str, *, read_only: bool = False) -> Store:
+    path = sqlite_path(database)
+    if path is not None:
+        if not read_only:
+            _make_folder(path.parent)
+        return open_sqlite(path, read_only=read_only)
+    if database.startswith(("postgresql://", "postgres://")):
+        from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
+
+        return await open_postgres(database)
+    raise InvalidRequest(f"no such database: {database!r}; use sqlite:///PATH or postgresql://…")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot make the folder {folder}: {error.strerror}; choose another --data-dir"
+        ) from error
+
+
+@asynccontextmanager
+async def open_lastgood(settings: Settings) -> AsyncIterator[Lastgood]:
+    """A Lastgood that has recovered, keeps its leases and sweeps, until the block ends."""
+    store = await open_store(settings.database)
+    log = file_log(settings.prompt_log) if settings.prompt_log else None
+    app = assemble(store, scripted_engine(log), [scripted_agent()])
+    try:
+        async with running(app):
+            yield app
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def running(app: Lastgood, grace_seconds: float = 10.0) -> AsyncIterator[Lastgood]:
+    await app.recovery.at_start()
+    beat = asyncio.create_task(app.live.keep_alive())
+    sweep = asyncio.create_task(app.recovery.keep_sweeping())
+    try:
+        yield app
+    finally:
+        await app.live.close(grace_seconds)
+        for task in (beat, sweep):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,139 @@
+"""One suite for every store. `-k sqlite` and `-k postgres` choose one."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import apsw
+import asyncpg
+import pytest
+
+from lastgood.ports import Store
+from lastgood.store.postgres import open_postgres
+from lastgood.store.sqlite import open_sqlite
+from tests.postgres import PostgresServer
+
+Dump = dict[str, list[tuple[Any, ...]]]
+
+
+class Backend(Protocol):
+    """A store and, past it, the database: to see what was really written, and to damage it."""
+
+    name: str
+    store: Store
+
+    async def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+    async def execute(self, sql: str) -> None: ...
+
+    async def tables(self) -> list[str]: ...
+
+
+async def dump(backend: Backend) -> Dump:
+    """Every row of every table."""
+    found = {table: await backend.rows(f"SELECT * FROM {table}") for table in await backend.tables()}
+    return {table: sorted(rows, key=repr) for table, rows in found.items()}
+
+
+class SqliteBackend:
+    name = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store: Store = open_sqlite(path)
+        self._outside = apsw.Connection(str(path))
+        self._outside.set_busy_timeout(5000)
+
+    async def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return list(self._outside.execute(sql))
+
+    async def execute(self, sql: str) -> None:
+        self._outside.execute(sql)
+
+    async def tables(self) -> list[str]:
+        found = await self.rows(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY 1"
+        )
+        return [name for (name,) in found]
+
+    async def close(self) -> None:
+        self._outside.close()
+        await self.store.close()
+
+
+class PostgresBackend:
+    name = "postgres"
+
+    def __init__(self, dsn: str, store: Store, outside: Any) -> None:
+        self.dsn = dsn
+        self.store = store
+        self._outside = outside
+
+    async def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self._outside.fetch(sql)]
+
+    async def execute(self, sql: str) -> None:
+        await self._outside.execute(sql)
+
+    async def tables(self) -> list[str]:
+        found = await self.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+        return [name for (name,) in found]
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self._outside.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> str:
+    """A migrated database, to be copied instead of migrating again."""
+    name = "contract_template"
+    postgres_server.create_database(name)
+
+    async def migrate() -> None:
+        await (await open_postgres(postgres_server.dsn(name))).close()
+
+    asyncio.run(migrate())
+    return name
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def postgres_database(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """A copy for each file of tests; between two tests it is emptied, which is fifty times faster."""
+    name = f"contract_{next(_numbers)}"
+    postgres_server.create_database(name, postgres_template)
+    yield postgres_server.dsn(name)
+    postgres_server.drop_database(name)
+
+
+async def _emptied(dsn: str) -> PostgresBackend:
+    backend = PostgresBackend(dsn, await open_postgres(dsn), await asyncpg.connect(dsn))
+    tables = [table for table in await backend.tables() if table != "lastgood_schema"]
+    await backend.execute(";".join(f"DELETE FROM {table}" for table in tables))
+    return backend
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a database is: a file, or a connection string."""
+    if request.param == "sqlite":
+        return tmp_path / "lastgood.db"
+    dsn: str = request.getfixturevalue("postgres_database")
+    return dsn
+
+
+@pytest.fixture
+async def backend(where: Path | str) -> AsyncIterator[Backend]:
+    opened = SqliteBackend(where) if isinstance(where, Path) else await _emptied(where)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def store(backend: Backend) -> Store:
+    return backend.store

@@ -1,0 +1,443 @@
+"""Attempts: who may begin, what is written only under the hold, and every way to end."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lastgood.core.lifecycle import ATTEMPT, is_final
+from lastgood.model.attempts import Ask, AttemptStatus, Committed, OnLeave, Standing
+from lastgood.model.events import Event, EventKind
+from lastgood.model.ids import AttemptId, SessionId, TurnId
+from lastgood.model.messages import ToolCall, assistant, user
+from lastgood.model.sessions import SessionStatus, TurnKind
+from lastgood.ports import Store
+from tests.contract import given
+from tests.contract.conftest import Backend, dump
+from tests.contract.given import TENANT
+
+pytestmark = pytest.mark.anyio
+
+ENDS = [AttemptStatus.FAILED, AttemptStatus.CANCELLED, AttemptStatus.INTERRUPTED, AttemptStatus.SUPERSEDED]
+
+
+async def status_of(store: Store, attempt: AttemptId) -> AttemptStatus:
+    found = await store.get_attempt(TENANT, attempt)
+    assert found is not None
+    return found.status
+
+
+# --- begin -------------------------------------------------------------------------------------------------
+
+
+async def test_a_free_session_is_held_by_whoever_begins(store: Store) -> None:
+    session = await given.session(store, model="session/model")
+    turn = await given.commit(store, session)
+    tried = await given.start(store, given.ask(session, user("next")))
+    begun = tried.begun
+    assert (begun.turn, begun.number, begun.base) == (tried.begin.turn, 1, turn.head)
+    assert begun.model == "session/model"
+    assert begun.session == await given.again(store, session)
+    assert (begun.session.status, begun.session.attempt) == (SessionStatus.RUNNING, tried.hold.attempt)
+    assert begun.session.fence == begun.hold.fence
+
+    attempt = await store.get_attempt(TENANT, tried.hold.attempt)
+    assert attempt is not None
+    assert attempt.hold == begun.hold
+    assert (attempt.status, attempt.turn, attempt.base) == (AttemptStatus.RUNNING, begun.turn, turn.id)
+    assert (attempt.agent_key, attempt.agent_digest) == ("agent", "digest")
+    assert (attempt.decision, attempt.model) == ({"agent": "exact"}, "session/model")
+    assert (attempt.orphaned, attempt.cancel_asked, attempt.question) == (False, False, None)
+    assert attempt.ended_at is None
+
+
+async def test_the_request_is_stored_as_it_was_asked(store: Store) -> None:
+    session = await given.session(store)
+    asked = given.ask(
+        session,
+        user("one 🧭"),
+        assistant("", ToolCall("1", "read", "{}")),
+        model="other/model",
+        agent_key="other",
+        kind=TurnKind.APPEND,
+        key="key",
+        fingerprint="print",
+        caller="caller",
+        on_leave=OnLeave.ORPHAN,
+        accepted=True,
+    )
+    tried = await given.start(store, asked)
+    request = await store.read_request(TENANT, tried.begin.turn)
+    assert request is not None
+    for field in (
+        "tenant",
+        "session",
+        "messages",
+        "model",
+        "agent_key",
+        "kind",
+        "key",
+        "fingerprint",
+        "caller",
+    ):
+        assert getattr(request, field) == getattr(asked, field)
+    assert (request.turn, request.on_leave, request.accepted) == (tried.begin.turn, OnLeave.ORPHAN, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_session", "runs_on"),
+    [
+        ("ask/model", "session/model", "ask/model"),
+        (None, "session/model", "session/model"),
+        (None, None, "default/model"),
+    ],
+)
+async def test_M3_3_the_model_is_the_asked_one_else_the_sessions_else_the_agents(
+    store: Store, asked: str | None, of_session: str | None, runs_on: str
+) -> None:
+    session = await given.session(store, model=of_session)
+    assert (await given.start(store, given.ask(session, model=asked))).begun.model == runs_on
+
+
+async def test_I13_M3_1_a_held_session_is_busy_and_the_second_request_changes_nothing(
+    backend: Backend,
+) -> None:
+    store = backend.store
+    session = await given.session(store)
+    first = await given.start(store, given.ask(session, fingerprint="first", caller="somebody"))
+    before = await dump(backend)
+    standing = await given.refused(store, given.ask(session, key="key"), given.events("x"))
+    assert await dump(backend) == before
+    assert standing.session == await given.again(store, session)
+    assert standing.holder == await store.get_attempt(TENANT, first.hold.attempt)
+    assert standing.holder_request == await store.read_request(TENANT, first.begin.turn)
+    assert (standing.lease_expired, standing.prior, standing.prior_attempt) == (False, None, None)
+
+
+async def test_M2_5_other_sessions_go_on(store: Store) -> None:
+    await given.start(store, given.ask(await given.session(store)))
+    await given.start(store, given.ask(await given.session(store)))
+
+
+async def test_an_unknown_session_cannot_begin(backend: Backend) -> None:
+    session = await given.session(backend.store)
+    before = await dump(backend)
+    unknown = Ask(TENANT, SessionId("unknown"), (user("x"),), key="key")
+    assert await given.refused(backend.store, unknown, given.events("x")) == Standing(None)
+    assert await dump(backend) == before
+    assert await given.again(backend.store, session) == session
+
+
+async def test_an_expected_head_is_compared_where_the_session_is_taken(backend: Backend) -> None:
+    store = backend.store
+    session = await given.session(store)
+    first = await given.commit(store, session)
+    second = await given.commit(store, session)
+    before = await dump(backend)
+    standing = await given.refused(store, given.ask(session, expected_head=first.id), given.events("x"))
+    assert standing.holder is None
+    assert await dump(backend) == before
+    await given.start(store, given.ask(session, expected_head=second.id))
+
+
+async def test_an_expected_head_of_an_empty_session_is_refused(store: Store) -> None:
+    session = await given.session(store)
+    await given.refused(store, given.ask(session, expected_head=TurnId("some")))
+
+
+@pytest.mark.parametrize("status", ENDS)
+async def test_a_turn_that_failed_is_tried_again_under_its_own_id(
+    store: Store, status: AttemptStatus
+) -> None:
+    session = await given.session(store)
+    first = await given.start(store, given.ask(session))
+    await store.finish_if_held(first.hold, status, None, [])
+    second = await given.start(store, first.begin.ask, turn=first.begin.turn, again=True)
+    assert (second.begun.turn, second.begun.number) == (first.begin.turn, 2)
+    assert await store.commit_if_head(second.hold, second.plan(), []) is Committed.YES
+    assert [attempt.number for attempt in await store.list_attempts(TENANT, session.id)] == [1, 2]
+
+
+async def test_I3_a_turn_that_was_committed_meanwhile_takes_no_further_attempt(backend: Backend) -> None:
+    store = backend.store
+    session = await given.session(store)
+    turn = await given.commit(store, session)
+    before = await dump(backend)
+    standing = await given.refused(store, given.ask(session), given.events("x"), turn=turn.id, again=True)
+    assert await dump(backend) == before
+    assert standing.holder is None
+    assert standing.prior is not None
+    assert standing.prior.turn == turn.id
+    assert standing.prior_attempt is not None
+    assert standing.prior_attempt.status is AttemptStatus.COMMITTED
+
+
+async def test_I3_a_turn_id_is_asked_for_once(backend: Backend) -> None:
+    store = backend.store
+    session = await given.session(store)
+    turn = await given.commit(store, session)
+    before = await dump(backend)
+    await given.refused(store, given.ask(session), given.events("x"), turn=turn.id)
+    assert await dump(backend) == before
+
+
+# --- steps -------------------------------------------------------------------------------------------------
+
+
+async def test_steps_come_back_in_order(store: Store) -> None:
+    tried = await given.start(store, given.ask(await given.session(store)))
+    steps = (given.answer("one"), given.result("1", "two é"), given.answer("three"))
+    assert await store.journal_if_held(tried.hold, steps[:1], [])
+    assert await store.journal_if_held(tried.hold, steps[1:], given.events("x"))
+    assert await store.read_steps(TENANT, tried.hold.attempt) == steps
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"fence": 7}, {"attempt": AttemptId("other")}, {"session": SessionId("other")}]
+)
+async def test_I10_steps_and_events_are_written_only_under_the_hold(
+    backend: Backend, wrong: dict[str, Any]
+) -> None:
+    store = backend.store
+    tried = await given.start(store, given.ask(await given.session(store)))
+    before = await dump(backend)
+    hold = replace(tried.hold, **wrong)
+    assert not await store.journal_if_held(hold, [given.answer("x")], given.events("x"))
+    assert await store.append_events_if_held(hold, given.events("x")) is None
+    assert not await store.wait_if_held(hold, {}, 60, given.events("x"))
+    assert not await store.finish_if_held(hold, AttemptStatus.FAILED, None, given.events("x"))
+    assert await store.renew_leases([hold], 60) == {}
+    assert await dump(backend) == before
+
+
+async def test_I33_a_new_try_adopts_the_finished_steps_of_another(store: Store) -> None:
+    session = await given.session(store)
+    first = await given.start(store, given.ask(session, accepted=True))
+    steps = (given.answer("one"), given.result("1", "two"))
+    await store.journal_if_held(first.hold, steps, [])
+    await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])
+    second = await given.start(
+        store, first.begin.ask, turn=first.begin.turn, again=True, continues=first.hold.attempt
+    )
+    assert await store.read_steps(TENANT, second.hold.attempt) == steps
+    attempt = await store.get_attempt(TENANT, second.hold.attempt)
+    assert attempt is not None
+    assert attempt.continues == first.hold.attempt
+    await store.journal_if_held(second.hold, [given.answer("three")], [])
+    assert len(await store.read_steps(TENANT, second.hold.attempt)) == 3
+    assert await store.read_steps(TENANT, first.hold.attempt) == steps
+
+
+# --- ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ENDS)
+async def test_I2_an_attempt_without_success_leaves_the_history_unchanged(
+    backend: Backend, status: AttemptStatus
+) -> None:
+    store = backend.store
+    session = await given.session(store)
+    await given.talk(store, session, 2)
+    before, turns = await given.again(store, session), (await dump(backend))["turns"]
+    tried = await given.start(store, given.ask(session, model="other/model"))
+    await store.journal_if_held(tried.hold, [given.answer("half")], given.events("half"))
+    assert await store.finish_if_held(tried.hold, status, ("code", "why"), given.events("end"))
+
+    after = await given.again(store, session)
+    assert (after.head, after.usage, after.model) == (before.head, before.usage, before.model)
+    assert (after.status, after.attempt) == (SessionStatus.IDLE, None)
+    assert (await dump(backend))["turns"] == turns
+    attempt = await store.get_attempt(TENANT, tried.hold.attempt)
+    assert attempt is not None
+    assert (attempt.status, attempt.error_code, attempt.error_message) == (status, "code", "why")
+    assert attempt.ended_at is not None
+    await given.commit(store, session)
+
+
+async def brought_to(store: Store, status: AttemptStatus) -> given.Try:
+    tried = await given.start(store, given.ask(await given.session(store)))
+    if status is AttemptStatus.COMMITTED:
+        assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    elif status is AttemptStatus.WAITING:
+        assert await store.wait_if_held(tried.hold, {"ask": "?"}, 60, [])
+    elif status is not AttemptStatus.RUNNING:
+        assert await store.finish_if_held(tried.hold, status, None, [])
+    assert await status_of(store, tried.hold.attempt) is status
+    return tried
+
+
+@pytest.mark.parametrize(("status", "end"), list(itertools.product(AttemptStatus, ENDS)))
+async def test_I14_an_attempt_ends_as_the_table_says(
+    backend: Backend, status: AttemptStatus, end: AttemptStatus
+) -> None:
+    store = backend.store
+    tried = await brought_to(store, status)
+    if end in ATTEMPT[status].values():
+        assert await store.finish_if_held(tried.hold, end, None, given.events("x"))
+        assert await status_of(store, tried.hold.attempt) is end
+    elif is_final(status):
+        before = await dump(backend)
+        assert not await store.finish_if_held(tried.hold, end, ("late", "late"), given.events("x"))
+        assert await dump(backend) == before
+
+
+@pytest.mark.parametrize("status", [status for status in AttemptStatus if is_final(status)])
+async def test_I14_an_attempt_that_has_ended_writes_nothing_any_more(
+    backend: Backend, status: AttemptStatus
+) -> None:
+    store = backend.store
+    tried = await brought_to(store, status)
+    before = await dump(backend)
+    assert await store.commit_if_head(tried.hold, tried.plan(), given.events("x")) is Committed.LOST
+    assert not await store.journal_if_held(tried.hold, [given.answer("x")], given.events("x"))
+    assert await store.append_events_if_held(tried.hold, given.events("x")) is None
+    assert not await store.wait_if_held(tried.hold, {}, 60, given.events("x"))
+    assert await store.resume_if_waiting(tried.hold, "node", 60) is None
+    assert not await store.set_orphaned(tried.hold, True)
+    assert not await store.ask_cancel(tried.hold)
+    assert await store.renew_leases([tried.hold], 60) == {}
+    assert await dump(backend) == before
+
+
+async def test_exactly_one_attempt_of_a_session_is_live(store: Store) -> None:
+    session = await given.session(store)
+    for status in ENDS:
+        tried = await given.start(store, given.ask(session))
+        await given.refused(store, given.ask(session))
+        live = [each for each in await store.list_attempts(TENANT, session.id) if not is_final(each.status)]
+        assert [attempt.id for attempt in live] == [tried.hold.attempt]
+        await store.finish_if_held(tried.hold, status, None, [])
+    assert all(is_final(attempt.status) for attempt in await store.list_attempts(TENANT, session.id))
+
+
+async def test_attempts_are_listed_in_the_order_of_their_fences(store: Store) -> None:
+    session = await given.session(store)
+    begun = []
+    for _ in range(4):
+        tried = await given.start(store, given.ask(session))
+        begun.append(tried.hold.attempt)
+        await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
+    assert [attempt.id for attempt in await store.list_attempts(TENANT, session.id)] == begun
+
+
+# --- waiting -----------------------------------------------------------------------------------------------
+
+
+async def test_a_waiting_attempt_keeps_its_session_busy_and_shows_its_question(store: Store) -> None:
+    session = await given.session(store)
+    tried = await given.start(store, given.ask(session))
+    asked = [Event(EventKind.ATTEMPT_WAITS, tried.hold.attempt, {})]
+    assert await store.wait_if_held(tried.hold, {"question": ["é?"]}, 60, asked)
+    assert (await given.again(store, session)).status is SessionStatus.WAITING
+    standing = await given.refused(store, given.ask(session))
+    assert standing.holder is not None
+    assert standing.holder.status is AttemptStatus.WAITING
+    assert standing.holder.question == {"question": ["é?"]}
+    assert standing.holder.deadline is not None
+    assert standing.holder.ended_at is None
+    assert not standing.lease_expired
+    assert [event.kind for event in await store.read_events(TENANT, session.id, after=0)] == [
+        EventKind.ATTEMPT_WAITS
+    ]
+
+
+async def test_I10_a_resumed_attempt_has_a_new_fence_and_the_old_one_is_dead(backend: Backend) -> None:
+    store = backend.store
+    session = await given.session(store)
+    tried = await given.start(store, given.ask(session))
+    old = tried.hold
+    await store.wait_if_held(old, {"q": 1}, 60, [])
+    new = await store.resume_if_waiting(old, "other node", 60)
+    assert new is not None
+    assert new == replace(old, fence=new.fence)
+    assert new.fence > old.fence
+    attempt = await store.get_attempt(TENANT, old.attempt)
+    assert attempt is not None
+    assert (attempt.hold, attempt.status) == (new, AttemptStatus.RUNNING)
+    assert (attempt.question, attempt.deadline) == (None, None)
+    assert (await given.again(store, session)).status is SessionStatus.RUNNING
+
+    before = await dump(backend)
+    assert await store.commit_if_head(old, tried.plan(), []) is Committed.LOST
+    assert not await store.journal_if_held(old, [given.answer("x")], [])
+    assert not await store.finish_if_held(old, AttemptStatus.FAILED, None, [])
+    assert await store.resume_if_waiting(old, "node", 60) is None
+    assert not await store.ask_cancel(old)
+    assert not await store.set_orphaned(old, True)
+    assert await dump(backend) == before
+    assert await store.commit_if_head(new, tried.plan(), []) is Committed.YES
+
+
+async def test_an_attempt_that_does_not_wait_cannot_be_resumed(backend: Backend) -> None:
+    store = backend.store
+    tried = await given.start(store, given.ask(await given.session(store)))
+    before = await dump(backend)
+    assert await store.resume_if_waiting(tried.hold, "node", 60) is None
+    assert await dump(backend) == before
+
+
+async def test_a_waiting_attempt_has_no_lease_to_renew(store: Store) -> None:
+    tried = await given.start(store, given.ask(await given.session(store)))
+    await store.wait_if_held(tried.hold, {}, 60, [])
+    assert await store.renew_leases([tried.hold], 60) == {}
+
+
+async def test_I14_only_a_running_attempt_commits(backend: Backend) -> None:
+    """The table has no such move: who waits must be resumed, under a new fence, first."""
+    store = backend.store
+    tried = await brought_to(store, AttemptStatus.WAITING)
+    before = await dump(backend)
+    assert await store.commit_if_head(tried.hold, tried.plan(), given.events("x")) is Committed.LOST
+    assert await dump(backend) == before
+
+
+async def test_who_waits_cannot_wait_once_more(backend: Backend) -> None:
+    store = backend.store
+    tried = await brought_to(store, AttemptStatus.WAITING)
+    before = await dump(backend)
+    assert not await store.wait_if_held(tried.hold, {"another": "?"}, 60, given.events("x"))
+    assert await dump(backend) == before
+
+
+# --- orphans and cancels -----------------------------------------------------------------------------------
+
+
+async def test_I21_an_orphan_never_commits_until_somebody_is_there_again(backend: Backend) -> None:
+    store = backend.store
+    session = await given.session(store)
+    tried = await given.start(store, given.ask(session, on_leave=OnLeave.ORPHAN))
+    assert await store.set_orphaned(tried.hold, True)
+    before = await dump(backend)
+    assert await store.commit_if_head(tried.hold, tried.plan(), given.events("x")) is Committed.ORPHANED
+    assert await dump(backend) == before
+    standing = await given.refused(store, given.ask(session))
+    assert standing.holder is not None
+    assert standing.holder.orphaned
+
+    assert await store.set_orphaned(tried.hold, False)
+    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+
+
+async def test_an_orphan_that_lost_its_hold_is_lost(store: Store) -> None:
+    tried = await given.start(store, given.ask(await given.session(store)))
+    await store.set_orphaned(tried.hold, True)
+    await store.finish_if_held(tried.hold, AttemptStatus.SUPERSEDED, None, [])
+    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.LOST
+
+
+async def test_a_cancel_is_seen_when_the_lease_is_renewed(store: Store) -> None:
+    tried = await given.start(store, given.ask(await given.session(store)))
+    renewed = await store.renew_leases([tried.hold], 60)
+    assert not renewed[tried.hold.attempt].cancel_asked
+    assert await store.ask_cancel(tried.hold)
+    renewed = await store.renew_leases([tried.hold], 60)
+    assert renewed[tried.hold.attempt].cancel_asked
+    assert renewed[tried.hold.attempt].status is AttemptStatus.RUNNING
+
+
+async def test_unknown_things_are_not_there(store: Store) -> None:
+    assert await store.get_attempt(TENANT, AttemptId("unknown")) is None
+    assert await store.read_request(TENANT, TurnId("unknown")) is None
+    assert await store.read_steps(TENANT, AttemptId("unknown")) == ()
+    assert await store.list_attempts(TENANT, SessionId("unknown")) == ()

@@ -1,0 +1,110 @@
+"""What a write costs does not depend on how long the conversation is."""
+
+import statistics
+
+import apsw
+import pytest
+
+from lastgood.model.messages import user
+from lastgood.model.sessions import Session
+from lastgood.ports import Store
+from lastgood.store.sqlite import SqliteStore
+from tests.contract import given
+from tests.contract.conftest import Backend, SqliteBackend, dump
+from tests.contract.given import TENANT
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+LONG = 1_000
+
+
+class Written:
+    """Counts the bytes that the database has put into its write-ahead log."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    async def start(self) -> None:
+        """No checkpoint may shorten the log, and a page must not be logged whole because of one."""
+        if isinstance(self.backend, SqliteBackend):
+            assert isinstance(self.backend.store, SqliteStore)
+            await self.backend.store.db.write(lambda connection: connection.wal_autocheckpoint(0))
+
+    async def now(self) -> int:
+        if isinstance(self.backend, SqliteBackend):
+            wal = self.backend.path.with_name(self.backend.path.name + "-wal")
+            return wal.stat().st_size
+        ((written,),) = await self.backend.rows("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        return int(written)
+
+
+async def cost_of_turns(written: Written, store: Store, session: Session, turns: int) -> float:
+    """The median: a page split or a page logged whole after a checkpoint is somebody else's cost."""
+    costs = []
+    for number in range(turns):
+        before = await written.now()
+        await given.commit(store, session, user(f"question {number:4}"))
+        costs.append(await written.now() - before)
+    return statistics.median(costs)
+
+
+async def test_the_thousandth_turn_costs_what_the_first_did_and_a_fork_next_to_nothing(
+    backend: Backend,
+) -> None:
+    store, written = backend.store, Written(backend)
+    await written.start()
+    session = await given.session(store)
+    # The pages of an empty database fill up and split; what counts begins after that.
+    await given.talk(store, await given.session(store), 60)
+    first = await cost_of_turns(written, store, session, 15)
+    await given.talk(store, session, LONG - 30)
+    last = await cost_of_turns(written, store, session, 15)
+    assert (await given.again(store, session)).turns == LONG
+    assert last < 1.5 * first, (first, last)
+
+    source = await given.again(store, session)
+    assert source.head is not None
+    at = await store.find_turn(TENANT, source.head.turn)
+    rows = await dump(backend)
+    before = await written.now()
+    fork = await given.fork(store, source, at)
+    # A row, its index entries and, on PostgreSQL, some of their pages logged whole.
+    assert await written.now() - before < 80_000
+    after = await dump(backend)
+    assert after["turns"] == rows["turns"]
+    assert len(after["sessions"]) == len(rows["sessions"]) + 1
+    assert len(await store.read_turns(TENANT, fork.head.turn if fork.head else source.head.turn)) == LONG
+    assert await cost_of_turns(written, store, fork, 15) < 1.5 * first
+
+
+async def test_a_page_of_ten_thousand_sessions_reads_a_page(backend: Backend) -> None:
+    store = backend.store
+    session = await given.session(store, title="needle")
+    await given.talk(store, session, 3)
+    columns = "tenant, agent_key, created_at, updated_at, metadata, title, title_by"
+    await backend.execute(
+        f"WITH RECURSIVE many (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM many WHERE i < 10000) "
+        f"INSERT INTO sessions (id, {columns}) SELECT 'copy-' || i, {columns} FROM many, sessions"
+    )
+    if backend.name == "postgres":
+        await backend.execute("ANALYZE sessions")
+    await backend.execute("ALTER TABLE turns RENAME TO taken_turns")
+    try:
+        before = pages_read(store)
+        page = await store.list_sessions(TENANT, limit=50)
+        assert len(page.sessions) == 50
+        page = await store.list_sessions(TENANT, limit=50, cursor=page.next_cursor)
+        assert len({each.number for each in page.sessions}) == 50
+        assert pages_read(store) - before < 400
+    finally:
+        await backend.execute("ALTER TABLE taken_turns RENAME TO turns")
+
+
+def pages_read(store: Store) -> int:
+    """Of SQLite's reader, from its cache or not; nothing elsewhere."""
+    if not isinstance(store, SqliteStore):
+        return 0
+    reader = store.db._reader
+    return sum(
+        reader.status(what)[0] for what in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS)
+    )

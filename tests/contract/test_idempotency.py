@@ -1,0 +1,108 @@
+"""Keys: one request, one turn, however often it is sent (I20)."""
+
+import pytest
+
+from lastgood.core.admission import Admitted, Attach, Refused, Replay, admit
+from lastgood.errors import IdempotencyMismatch
+from lastgood.model.attempts import AttemptStatus, Committed
+from lastgood.ports import Store
+from tests.contract import given
+from tests.contract.conftest import Backend, dump
+from tests.contract.given import STRANGER, TENANT, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_I20_a_key_used_before_finds_its_request_and_its_newest_try(backend: Backend) -> None:
+    store = backend.store
+    session = await given.session(store)
+    asked = given.ask(session, key="key", fingerprint="print")
+    first = await given.start(store, asked)
+    await store.finish_if_held(first.hold, AttemptStatus.FAILED, None, [])
+    before = await dump(backend)
+    standing = await given.refused(store, asked, given.events("x"))
+    assert await dump(backend) == before
+    assert standing.prior == await store.read_request(TENANT, first.begin.turn)
+    assert standing.prior_attempt == await store.get_attempt(TENANT, first.hold.attempt)
+    assert standing.holder is None
+
+    decision = admit(asked, standing)
+    assert decision == Admitted(first.begin.turn)
+    second = await given.start(store, asked, turn=first.begin.turn, again=True)
+    standing = await given.refused(store, asked)
+    assert standing.prior_attempt == standing.holder == await store.get_attempt(TENANT, second.hold.attempt)
+    assert isinstance(admit(asked, standing), Attach)
+
+    assert await store.commit_if_head(second.hold, second.plan(), []) is Committed.YES
+    standing = await given.refused(store, asked)
+    assert isinstance(admit(asked, standing), Replay)
+    assert len(await store.read_turns(TENANT, first.begin.turn)) == 1
+
+
+async def test_I20_a_key_used_in_another_session_is_found_too(store: Store) -> None:
+    one, other = await given.session(store), await given.session(store)
+    turn = await given.commit(store, one, key="key")
+    asked = given.ask(other, key="key")
+    standing = await given.refused(store, asked)
+    assert standing.prior is not None
+    assert (standing.prior.session, standing.prior.turn) == (one.id, turn.id)
+    decision = admit(asked, standing)
+    assert isinstance(decision, Refused)
+    assert isinstance(decision.error, IdempotencyMismatch)
+    await given.start(store, given.ask(other))
+
+
+async def test_I35_another_tenant_may_use_the_same_key(store: Store) -> None:
+    ours, theirs = await given.session(store), await given.session(store, STRANGER)
+    await given.commit(store, ours, key="key")
+    tried = await given.start(store, given.ask(theirs, key="key"))
+    standing = await given.refused(store, given.ask(theirs, key="key"))
+    assert standing.prior is not None
+    assert standing.prior.turn == tried.begin.turn
+
+
+async def test_requests_without_a_key_never_meet(store: Store) -> None:
+    session = await given.session(store)
+    await given.commit(store, session)
+    await given.commit(store, session)
+
+
+async def test_I20_a_key_is_stored_with_its_begin_or_not_at_all(store: Store) -> None:
+    session = await given.session(store)
+    holder = await given.start(store, given.ask(session))
+    standing = await given.refused(store, given.ask(session, key="key"))
+    assert standing.prior is None
+    await store.finish_if_held(holder.hold, AttemptStatus.FAILED, None, [])
+    await given.start(store, given.ask(session, key="key"))
+
+
+async def test_I20_a_busy_session_still_finds_the_prior_request(store: Store) -> None:
+    session = await given.session(store)
+    turn = await given.commit(store, session, key="key")
+    holder = await given.start(store, given.ask(session))
+    standing = await given.refused(store, given.ask(session, key="key"))
+    assert standing.holder is not None
+    assert standing.holder.id == holder.hold.attempt
+    assert standing.prior is not None
+    assert standing.prior.turn == turn.id
+    assert standing.prior_attempt is not None
+    assert standing.prior_attempt.status is AttemptStatus.COMMITTED
+
+
+async def test_I20_tidying_keeps_young_keys_and_drops_old_ones_of_committed_turns(store: Store) -> None:
+    session = await given.session(store)
+    turn = await given.commit(store, session, key="committed")
+    failed = await given.start(store, given.ask(session, key="failed"))
+    await store.finish_if_held(failed.hold, AttemptStatus.FAILED, None, [])
+
+    await store.tidy(events_older_than=3600, keys_older_than=3600)
+    assert await store.read_request(TENANT, turn.id) is not None
+
+    async def dropped() -> bool:
+        await store.tidy(events_older_than=3600, keys_older_than=0)
+        return await store.read_request(TENANT, turn.id) is None
+
+    await eventually(dropped)
+    assert await store.read_request(TENANT, failed.begin.turn) is not None
+    assert await store.find_turn(TENANT, turn.id) == turn
+    await given.start(store, given.ask(session, key="committed"))

@@ -1,0 +1,322 @@
+"""Sessions: made, listed, changed one field at a time, forked and deleted for good."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lastgood.errors import StoreError
+from lastgood.model.attempts import AttemptStatus, Committed, Standing
+from lastgood.model.events import Event, EventKind
+from lastgood.model.ids import SessionId
+from lastgood.model.sessions import Session, SessionStatus, TitleBy, Usage
+from lastgood.ports import Store
+from tests.contract import given
+from tests.contract.conftest import Backend, dump
+from tests.contract.given import STRANGER, TENANT
+
+pytestmark = pytest.mark.anyio
+
+
+async def listed(store: Store, **how: Any) -> list[SessionId]:
+    page = await store.list_sessions(TENANT, **({"limit": 100} | how))
+    return [session.id for session in page.sessions]
+
+
+# --- made and read -----------------------------------------------------------------------------------------
+
+
+async def test_a_session_comes_back_as_it_was_made(store: Store) -> None:
+    new = given.new_session(
+        agent_key="https://example.com/a.yaml?tag=é",
+        title="A title 🧭",
+        title_by=TitleBy.PERSON,
+        model="some/model",
+        working_dir="/somewhere",
+        metadata={"a": [1, 2.5, None, "é"], "b": {"c": True}},
+        conversation="conversation",
+    )
+    made = await store.create_session(new)
+    assert await store.get_session(TENANT, new.id) == made
+    for field in new.__dataclass_fields__:
+        assert getattr(made, field) == getattr(new, field)
+    assert (made.head, made.turns, made.attempt, made.forked_from) == (None, 0, None, None)
+    assert (made.status, made.usage, made.starred) == (SessionStatus.IDLE, Usage(), False)
+    assert 1_600_000_000 < made.created_at <= made.updated_at
+
+
+async def test_an_unknown_session_is_no_session(store: Store) -> None:
+    assert await store.get_session(TENANT, SessionId("unknown")) is None
+
+
+async def test_an_id_is_given_once(backend: Backend) -> None:
+    session = await given.session(backend.store)
+    before = await dump(backend)
+    with pytest.raises(StoreError):
+        await backend.store.create_session(replace(given.new_session(), id=session.id))
+    assert await dump(backend) == before
+
+
+async def test_a_conversation_name_is_one_session_within_its_tenant(backend: Backend) -> None:
+    await given.session(backend.store, conversation="c")
+    before = await dump(backend)
+    with pytest.raises(StoreError):
+        await given.session(backend.store, conversation="c")
+    assert await dump(backend) == before
+    await given.session(backend.store, STRANGER, conversation="c")
+
+
+# --- listed ------------------------------------------------------------------------------------------------
+
+
+async def test_I5_sessions_are_listed_newest_first(store: Store) -> None:
+    made = [(await given.session(store)).id for _ in range(4)]
+    await given.session(store, STRANGER)
+    assert await listed(store) == made[::-1]
+
+
+async def test_pages_join_to_the_whole_list(store: Store) -> None:
+    made = [(await given.session(store)).id for _ in range(5)][::-1]
+    for limit in range(1, 7):
+        pages, cursor = [], None
+        while True:
+            page = await store.list_sessions(TENANT, limit=limit, cursor=cursor)
+            pages.append([session.id for session in page.sessions])
+            if (cursor := page.next_cursor) is None:
+                break
+        assert [id for page_ids in pages for id in page_ids] == made
+        assert all(len(page_ids) == limit for page_ids in pages[:-1])
+
+
+async def test_no_sessions_are_an_empty_page(store: Store) -> None:
+    page = await store.list_sessions(TENANT, limit=10)
+    assert (page.sessions, page.next_cursor) == ((), None)
+
+
+async def test_pages_stay_in_place_while_sessions_come_and_go(store: Store) -> None:
+    made = [await given.session(store) for _ in range(6)]
+    first = await store.list_sessions(TENANT, limit=2)
+    await given.session(store)
+    await given.commit(store, made[0])
+    await store.set_title(TENANT, made[1].id, "touched", TitleBy.PERSON)
+    await store.delete_session(TENANT, made[4].id)  # the cursor itself
+    rest = await listed(store, cursor=first.next_cursor)
+    assert rest == [session.id for session in made[3::-1]]
+
+
+async def test_a_number_is_never_given_twice(store: Store) -> None:
+    first = await given.session(store)
+    await store.delete_session(TENANT, first.id)
+    assert (await given.session(store)).number > first.number
+
+
+@pytest.mark.parametrize(
+    ("title", "query", "found"),
+    [
+        ("A nice title", "nice", True),
+        ("A nice title", "NICE", True),
+        ("A NICE title", "nice", True),
+        ("A nice title", "", True),
+        ("A nice title", "other", False),
+        ("100 % sure", "100 %", True),
+        ("100 percent", "0 %", False),
+        ("snake_case", "e_c", True),
+        ("snakecase", "e_c", False),
+        ("a\\b", "\\", True),
+        ("a/b", "\\", False),
+        ("it's", "t's", True),
+        ("Äpfel", "Äpfel", True),
+        ("Äpfel", "äpfel", True),
+        ("ÜBER", "über", True),
+        ("Привет", "привет", True),
+        ("日本語", "本", True),
+    ],
+)
+async def test_a_search_finds_words_of_titles_in_any_case_and_script(
+    store: Store, title: str, query: str, found: bool
+) -> None:
+    session = await given.session(store, title=title)
+    assert await listed(store, query=query) == ([session.id] if found else [])
+
+
+async def test_M1_5_listing_and_viewing_read_no_message(backend: Backend) -> None:
+    """Every table but the sessions' own is taken away, and nobody misses it."""
+    session = await given.session(backend.store, title="here")
+    await given.talk(backend.store, session, 2)
+    await given.start(backend.store, given.ask(session))
+    seen = await given.again(backend.store, session)
+    others = [table for table in await backend.tables() if table != "sessions"]
+    for table in others:
+        await backend.execute(f"ALTER TABLE {table} RENAME TO taken_{table}")
+    try:
+        assert await given.again(backend.store, session) == seen
+        assert await listed(backend.store) == [session.id]
+        assert await listed(backend.store, query="here") == [session.id]
+    finally:
+        for table in others:
+            await backend.execute(f"ALTER TABLE taken_{table} RENAME TO {table}")
+
+
+# --- changed -----------------------------------------------------------------------------------------------
+
+FIELDS: list[tuple[str, Any]] = [
+    ("model", "other/model"),
+    ("model", None),
+    ("starred", True),
+    ("metadata", {"k": ["é", 1]}),
+    ("agent_key", "other"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), FIELDS)
+async def test_M3_7_a_change_of_one_field_changes_only_this_field(
+    backend: Backend, field: str, value: Any
+) -> None:
+    store = backend.store
+    fields: dict[str, Any] = {"title": "t", "model": "a/model", "metadata": {"old": 1}, "conversation": "c"}
+    session = await given.session(store, **fields)
+    await given.commit(store, session)
+    other = await given.session(store)
+    before, tables = await given.again(store, session), await dump(backend)
+    assert await store.set_field(TENANT, session.id, field, value)
+    assert await given.again(store, session) == replace(before, **{field: value})
+    assert await given.again(store, other) == other
+    after = await dump(backend)
+    assert after.pop("sessions") != tables.pop("sessions")
+    assert after == tables
+
+
+@pytest.mark.parametrize(("field", "value"), FIELDS)
+async def test_what_a_running_turn_works_with_is_changed_only_while_free(
+    store: Store, field: str, value: Any
+) -> None:
+    session = await given.session(store, model="a/model")
+    tried = await given.start(store, given.ask(session))
+    before = await given.again(store, session)
+    changed = await store.set_field(TENANT, session.id, field, value)
+    assert changed == (field not in ("model", "agent_key"))
+    assert await given.again(store, session) == (replace(before, **{field: value}) if changed else before)
+    await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
+    assert await store.set_field(TENANT, session.id, field, value)
+
+
+@pytest.mark.parametrize(("field", "value"), FIELDS)
+async def test_a_change_of_an_unknown_session_is_refused(store: Store, field: str, value: Any) -> None:
+    assert not await store.set_field(TENANT, SessionId("unknown"), field, value)
+
+
+@pytest.mark.parametrize("before", TitleBy)
+@pytest.mark.parametrize("by", [TitleBy.US, TitleBy.PERSON])
+async def test_M3_7_our_title_never_takes_the_place_of_another(
+    backend: Backend, before: TitleBy, by: TitleBy
+) -> None:
+    store = backend.store
+    session = await given.session(store, title="old", title_by=before, metadata={"a": 1}, model="m")
+    tables = await dump(backend)
+    told = [Event(EventKind.TITLE_SET, None, {"title": "new"})]
+    written = await store.set_title(TENANT, session.id, "new", by, told)
+    assert written == (by is TitleBy.PERSON or before is TitleBy.NOBODY)
+    if written:
+        expected = replace(session, title="new", title_by=by, last_event_seq=1)
+        assert await given.again(store, session) == expected
+        (event,) = await store.read_events(TENANT, session.id, after=0)
+        assert (event.seq, event.kind, event.data) == (1, EventKind.TITLE_SET, {"title": "new"})
+    else:
+        assert await dump(backend) == tables
+
+
+async def test_M3_7_a_title_does_not_disturb_a_running_turn(store: Store) -> None:
+    session = await given.session(store)
+    tried = await given.start(store, given.ask(session))
+    assert await store.set_title(TENANT, session.id, "new", TitleBy.US)
+    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    assert (await given.again(store, session)).title == "new"
+
+
+async def test_a_title_of_an_unknown_session_is_refused(store: Store) -> None:
+    assert not await store.set_title(TENANT, SessionId("unknown"), "new", TitleBy.PERSON, given.events("x"))
+
+
+# --- deleted -----------------------------------------------------------------------------------------------
+
+
+async def everything_of(store: Store) -> Session:
+    """A session with something in every table: turns, a failed try, a running one with steps and events."""
+    session = await given.session(store, title="t")
+    await given.talk(store, session, 2)
+    failed = await given.start(store, given.ask(session, key="failed"), given.events("x"))
+    await store.finish_if_held(failed.hold, AttemptStatus.FAILED, ("code", "why"), given.events("y"))
+    return session
+
+
+def is_empty(tables: dict[str, list[Any]]) -> bool:
+    return not any(rows for table, rows in tables.items() if table != "lastgood_schema")
+
+
+async def test_I15_nothing_of_a_deleted_session_is_left_or_comes_back(backend: Backend) -> None:
+    store = backend.store
+    session = await everything_of(store)
+    tried = await given.start(store, given.ask(session), given.events("z"))
+    hold = tried.hold
+    await store.journal_if_held(hold, [given.answer("a")], given.events("a"))
+    assert await store.delete_session(TENANT, session.id)
+    assert is_empty(await dump(backend))
+
+    assert not await store.journal_if_held(hold, [given.answer("late")], given.events("late"))
+    assert await store.append_events_if_held(hold, given.events("late")) is None
+    assert await store.commit_if_head(hold, tried.plan(), given.events("late")) is Committed.LOST
+    assert not await store.wait_if_held(hold, {"q": 1}, 60, given.events("late"))
+    assert await store.resume_if_waiting(hold, "node", 60) is None
+    assert not await store.set_orphaned(hold, True)
+    assert not await store.ask_cancel(hold)
+    assert await store.renew_leases([hold], 60) == {}
+    assert not await store.finish_if_held(hold, AttemptStatus.FAILED, None, given.events("late"))
+    assert not await store.set_title(TENANT, session.id, "late", TitleBy.PERSON, given.events("late"))
+    for field, value in FIELDS:
+        assert not await store.set_field(TENANT, session.id, field, value)
+    standing = await store.begin_if_free(given.begin(given.ask(session)), given.events("late"))
+    assert standing == Standing(None)
+    again = given.begin(given.ask(session), turn=tried.begin.turn, again=True)
+    assert await store.begin_if_free(again, []) == Standing(None)
+    assert await store.fork_session(session, None, given.new_session()) is None
+    assert not await store.delete_session(TENANT, session.id)
+    assert is_empty(await dump(backend))
+
+
+async def test_I15_a_deleted_session_is_not_found_by_any_read(store: Store) -> None:
+    session = await everything_of(store)
+    tried = await given.start(store, given.ask(session, accepted=True), lease_seconds=-1)
+    head = (await given.again(store, session)).head
+    assert head is not None
+    await store.delete_session(TENANT, session.id)
+    assert await store.get_session(TENANT, session.id) is None
+    assert await listed(store) == []
+    assert await store.read_turns(TENANT, head.turn) == ()
+    assert await store.find_turn(TENANT, head.turn) is None
+    assert await store.list_attempts(TENANT, session.id) == ()
+    assert await store.get_attempt(TENANT, tried.hold.attempt) is None
+    assert await store.read_request(TENANT, tried.begin.turn) is None
+    assert await store.read_steps(TENANT, tried.hold.attempt) == ()
+    assert await store.read_events(TENANT, session.id, after=0) == ()
+    assert await store.expired_attempts(10) == ()
+    assert await store.running_attempts(10) == ()
+    assert await store.interrupted_asks(10) == ()
+
+
+async def test_I15_a_delete_leaves_every_other_session_alone(backend: Backend) -> None:
+    store = backend.store
+    kept = await everything_of(store)
+    await given.start(store, given.ask(kept))
+    before = await dump(backend)
+    gone = await given.session(store)
+    await given.talk(store, gone, 2)
+    await given.start(store, given.ask(gone), given.events("x"))
+    assert await store.delete_session(TENANT, gone.id)
+    assert await dump(backend) == before
+
+
+async def test_a_key_of_a_deleted_session_can_be_used_again(store: Store) -> None:
+    session = await given.session(store)
+    await given.commit(store, session, key="key")
+    await store.delete_session(TENANT, session.id)
+    await given.start(store, given.ask(await given.session(store), key="key"))

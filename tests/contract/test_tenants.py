@@ -1,0 +1,153 @@
+"""Every call carries the tenant, and a foreign id answers exactly like an unknown one (I35)."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from lastgood.model.attempts import AttemptStatus, Commit, Hold, Standing
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.sessions import Session, TitleBy, Turn
+from lastgood.ports import AttemptStore, EventStore, SessionStore, Store, TurnStore
+from tests.contract import given
+from tests.contract.conftest import Backend, dump
+from tests.contract.given import STRANGER, TENANT
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(frozen=True)
+class Known:
+    """What somebody may know of a session: its ids. They are not credentials (I36)."""
+
+    tenant: TenantId
+    session: Session
+    turn: Turn
+    hold: Hold
+    running_turn: TurnId
+
+    @property
+    def foreign(self) -> "Known":
+        return replace(
+            self,
+            tenant=STRANGER,
+            session=replace(self.session, tenant=STRANGER),
+            hold=replace(self.hold, tenant=STRANGER),
+        )
+
+    @property
+    def unknown(self) -> "Known":
+        return Known(
+            self.tenant,
+            replace(self.session, id=SessionId("unknown")),
+            replace(self.turn, id=TurnId("unknown")),
+            Hold(self.tenant, SessionId("unknown"), AttemptId("unknown"), 1),
+            TurnId("unknown"),
+        )
+
+
+Call = Callable[[Store, Known], Awaitable[Any]]
+
+CALLS: dict[str, Call] = {
+    "get_session": lambda store, it: store.get_session(it.tenant, it.session.id),
+    "set_title": lambda store, it: store.set_title(
+        it.tenant, it.session.id, "x", TitleBy.PERSON, given.events("x")
+    ),
+    "set_field model": lambda store, it: store.set_field(it.tenant, it.session.id, "model", "x"),
+    "set_field starred": lambda store, it: store.set_field(it.tenant, it.session.id, "starred", True),
+    "set_field metadata": lambda store, it: store.set_field(it.tenant, it.session.id, "metadata", {"x": 1}),
+    "set_field agent_key": lambda store, it: store.set_field(it.tenant, it.session.id, "agent_key", "x"),
+    "fork_session": lambda store, it: store.fork_session(it.session, it.turn, given.new_session(it.tenant)),
+    "fork_session at nothing": lambda store, it: store.fork_session(
+        it.session, None, given.new_session(it.tenant)
+    ),
+    "delete_session": lambda store, it: store.delete_session(it.tenant, it.session.id),
+    "read_turns": lambda store, it: store.read_turns(it.tenant, it.turn.id),
+    "find_turn": lambda store, it: store.find_turn(it.tenant, it.turn.id),
+    "begin_if_free": lambda store, it: store.begin_if_free(given.begin(given.ask(it.session, key="k")), []),
+    "begin_if_free again": lambda store, it: store.begin_if_free(
+        given.begin(given.ask(it.session), turn=it.running_turn, again=True), []
+    ),
+    "journal_if_held": lambda store, it: store.journal_if_held(
+        it.hold, [given.answer("x")], given.events("x")
+    ),
+    "commit_if_head": lambda store, it: store.commit_if_head(
+        it.hold, Commit(replace(it.turn, id=TurnId("new"), seq=2, parent=it.turn.id), "x"), []
+    ),
+    "finish_if_held": lambda store, it: store.finish_if_held(
+        it.hold, AttemptStatus.FAILED, None, given.events("x")
+    ),
+    "wait_if_held": lambda store, it: store.wait_if_held(it.hold, {}, 60, given.events("x")),
+    "resume_if_waiting": lambda store, it: store.resume_if_waiting(it.hold, "node", 60),
+    "set_orphaned": lambda store, it: store.set_orphaned(it.hold, True),
+    "ask_cancel": lambda store, it: store.ask_cancel(it.hold),
+    "renew_leases": lambda store, it: store.renew_leases([it.hold], 600),
+    "get_attempt": lambda store, it: store.get_attempt(it.tenant, it.hold.attempt),
+    "list_attempts": lambda store, it: store.list_attempts(it.tenant, it.session.id),
+    "read_request": lambda store, it: store.read_request(it.tenant, it.running_turn),
+    "read_steps": lambda store, it: store.read_steps(it.tenant, it.hold.attempt),
+    "append_events_if_held": lambda store, it: store.append_events_if_held(it.hold, given.events("x")),
+    "read_events": lambda store, it: store.read_events(it.tenant, it.session.id, after=0),
+}
+#: Housekeeping of the server itself, and calls whose answer for a stranger is a list of his own.
+WITHOUT = {
+    "create_session",
+    "list_sessions",
+    "expired_attempts",
+    "running_attempts",
+    "interrupted_asks",
+    "tidy",
+}
+
+
+def test_I35_no_call_is_missing_here() -> None:
+    methods = {
+        name
+        for part in (SessionStore, TurnStore, AttemptStore, EventStore)
+        for name in vars(part)
+        if not name.startswith("_")
+    }
+    assert {name.split()[0] for name in CALLS} | WITHOUT == methods
+
+
+async def known(store: Store, *, waiting: bool) -> Known:
+    session = await given.session(store, title="title")
+    turn = await given.commit(store, session)
+    tried = await given.start(store, given.ask(session), given.events("a"))
+    await store.journal_if_held(tried.hold, [given.answer("a")], given.events("b"))
+    if waiting:
+        await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
+    return Known(TENANT, await given.again(store, session), turn, tried.hold, tried.begin.turn)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+async def test_I35_a_foreign_id_answers_like_an_unknown_one_and_changes_nothing(
+    backend: Backend, name: str, waiting: bool
+) -> None:
+    store, call = backend.store, CALLS[name]
+    it = await known(store, waiting=waiting)
+    before = await dump(backend)
+    foreign = await call(store, it.foreign)
+    assert foreign == await call(store, it.unknown)
+    assert foreign == Standing(None) if name.startswith("begin") else str(foreign) in EMPTY
+    assert await dump(backend) == before
+
+
+EMPTY = {"None", "False", "()", "{}", "lost"}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(CALLS) - {"set_field model", "set_field agent_key", "begin_if_free"})
+)
+async def test_the_owner_does_get_an_answer(store: Store, name: str) -> None:
+    """Otherwise the test above would prove nothing."""
+    it = await known(store, waiting=name == "resume_if_waiting")
+    assert str(await CALLS[name](store, it)) not in EMPTY
+
+
+async def test_I35_a_stranger_lists_nothing(store: Store) -> None:
+    await known(store, waiting=False)
+    assert (await store.list_sessions(STRANGER, limit=10)).sessions == ()
+    assert (await store.list_sessions(STRANGER, limit=10, query="title")).sessions == ()

@@ -1,0 +1,289 @@
+"""What the model sees, and that it is always valid (I1, I4)."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastgood.core.history import NO_RESULT, History, history_of, mend, mend_text, open_calls, repair
+from lastgood.model.messages import Message, Role, ToolCall, assistant, tool_result, user
+from lastgood.model.sessions import Head, Turn, TurnKind
+from tests.core.given import turn
+
+A, B = ToolCall("a", "read", "{}"), ToolCall("b", "write", "{}")
+MADE_A, MADE_B = tool_result("a", NO_RESULT), tool_result("b", NO_RESULT)
+
+
+def is_text(text: str) -> bool:
+    return "\x00" not in text and not any(0xD800 <= ord(char) <= 0xDFFF for char in text)
+
+
+def faults(messages: Sequence[Message]) -> list[str]:
+    """What a strict provider would refuse, told without knowing how a repair is made."""
+    found: list[str] = []
+    place = 0
+    while place < len(messages):
+        message = messages[place]
+        place += 1
+        texts = [message.content, message.tool_call_id or ""]
+        texts += [text for call in message.tool_calls for text in (call.id, call.name, call.arguments)]
+        if not all(map(is_text, texts)):
+            found.append(f"{place}: no text")
+        if message.role is Role.TOOL:
+            found.append(f"{place}: a result without its call")
+            continue
+        if message.tool_call_id is not None:
+            found.append(f"{place}: answers a call but is no result")
+        if message.role is not Role.ASSISTANT:
+            if message.tool_calls:
+                found.append(f"{place}: calls a tool but is not the assistant's")
+            continue
+        if not message.content.strip() and not message.tool_calls:
+            found.append(f"{place}: empty")
+        results: Counter[str | None] = Counter()
+        while (
+            place < len(messages)
+            and messages[place].role is Role.TOOL
+            and results.total() < len(message.tool_calls)
+        ):
+            results[messages[place].tool_call_id] += 1
+            if messages[place].tool_calls or not is_text(messages[place].content):
+                found.append(f"{place}: a bad result")
+            place += 1
+        if results != Counter(call.id for call in message.tool_calls):
+            found.append(f"{place}: calls and results differ")
+    return found
+
+
+TEXTS = st.one_of(
+    st.sampled_from(["", " ", "\n", "hello", "\x00", "\ud800", "\udc00", "é\udfff", "🧭", "\ud83d\udcaf"]),
+    st.text(max_size=3),
+)
+CALLS = st.builds(
+    ToolCall, st.sampled_from(["a", "b", "c", "\x00"]), st.sampled_from(["read", "w\x00"]), TEXTS
+)
+ODD = st.builds(
+    Message,
+    st.sampled_from(Role),
+    TEXTS,
+    st.lists(CALLS, max_size=3).map(tuple),
+    st.sampled_from([None, "a", "b", "c", "\x00", "\ufffd"]),
+)
+#: Nearly right ones, so that calls do meet results.
+LIKELY = st.one_of(
+    TEXTS.map(user),
+    TEXTS.map(assistant),
+    st.lists(CALLS, min_size=1, max_size=3).map(lambda calls: assistant("", *calls)),
+    st.builds(tool_result, st.sampled_from(["a", "b", "c"]), TEXTS),
+)
+CONVERSATIONS = st.lists(st.one_of(LIKELY, ODD), max_size=12).map(tuple)
+
+
+@st.composite
+def valid_conversations(draw: st.DrawFn) -> tuple[Message, ...]:
+    made: list[Message] = []
+    for kind in draw(st.lists(st.sampled_from(["user", "answer", "calls", "system"]), max_size=8)):
+        if kind == "user":
+            made.append(user(draw(st.sampled_from(["", "hello", "🧭"]))))
+        elif kind == "system":
+            made.append(Message(Role.SYSTEM, "be kind"))
+        elif kind == "answer":
+            made.append(assistant("fine"))
+        else:
+            calls = draw(st.lists(st.sampled_from([A, B, ToolCall("c", "x", "")]), min_size=1, max_size=3))
+            made.append(assistant(draw(st.sampled_from(["", "let me see"])), *calls))
+            made += [
+                tool_result(call.id, draw(st.sampled_from(["", "x"])))
+                for call in draw(st.permutations(calls))
+            ]
+    return tuple(made)
+
+
+@pytest.mark.parametrize(
+    ("stored", "sent"),
+    [
+        ((), ()),
+        ((user("u"), assistant("a")), (user("u"), assistant("a"))),
+        # a call without a result gets one, next to it
+        ((assistant("", A),), (assistant("", A), MADE_A)),
+        ((assistant("", A), user("u")), (assistant("", A), MADE_A, user("u"))),
+        (
+            (assistant("", A, B), tool_result("b", "x"), user("u")),
+            (assistant("", A, B), tool_result("b", "x"), MADE_A, user("u")),
+        ),
+        ((assistant("", A), assistant("", B)), (assistant("", A), MADE_A, assistant("", B), MADE_B)),
+        # a result without its call goes
+        ((tool_result("a", "x"), user("u")), (user("u"),)),
+        ((assistant("", A), tool_result("b", "x")), (assistant("", A), MADE_A)),
+        ((assistant("", A), user("u"), tool_result("a", "x")), (assistant("", A), MADE_A, user("u"))),
+        (
+            (assistant("", A), tool_result("a", "x"), tool_result("a", "y")),
+            (assistant("", A), tool_result("a", "x")),
+        ),
+        # providers reuse ids: pairs are made by adjacency
+        (
+            (assistant("", A), tool_result("a", "x"), user("u"), assistant("", A)),
+            (assistant("", A), tool_result("a", "x"), user("u"), assistant("", A), MADE_A),
+        ),
+        ((assistant("", A, A), tool_result("a", "x")), (assistant("", A, A), tool_result("a", "x"), MADE_A)),
+        # empty assistant messages go, other empty ones stay
+        ((user(""), assistant(""), assistant(" \n"), user("u")), (user(""), user("u"))),
+        # text is made Unicode
+        ((user("\x00"), assistant("\ud800")), (user("\ufffd"), assistant("\ufffd"))),
+        (
+            (assistant("", ToolCall("a", "read", "\ud800")),),
+            (assistant("", ToolCall("a", "read", "\ufffd")), MADE_A),
+        ),
+        # only the assistant calls, only results answer
+        ((Message(Role.USER, "u", (A,), "b"),), (user("u"),)),
+        ((assistant("", A), Message(Role.TOOL, "x", (B,), "a")), (assistant("", A), tool_result("a", "x"))),
+    ],
+)
+def test_I4_what_goes_out_is_the_nearest_valid_conversation(
+    stored: tuple[Message, ...], sent: tuple[Message, ...]
+) -> None:
+    assert repair(stored) == sent
+    assert faults(sent) == []
+
+
+@given(CONVERSATIONS)
+def test_I4_a_repaired_conversation_is_valid_and_stays_as_it_is(messages: tuple[Message, ...]) -> None:
+    repaired = repair(messages)
+    assert faults(repaired) == []
+    assert repair(repaired) == repaired
+
+
+@given(valid_conversations())
+def test_I4_a_valid_conversation_is_left_unchanged(messages: tuple[Message, ...]) -> None:
+    assert faults(messages) == []
+    assert repair(messages) == messages
+
+
+@given(CONVERSATIONS)
+def test_I8_a_repair_loses_no_words_of_the_user(messages: tuple[Message, ...]) -> None:
+    said = [mend(message.content) for message in messages if message.role is Role.USER]
+    assert [message.content for message in repair(messages) if message.role is Role.USER] == said
+
+
+def turns_of(contents: Sequence[tuple[Message, ...]]) -> list[Turn]:
+    made: list[Turn] = []
+    base: Head | None = None
+    for messages in contents:
+        storable = tuple(
+            Message(
+                message.role,
+                message.content.encode(errors="replace").decode(),
+                tuple(
+                    ToolCall(call.id, call.name, call.arguments.encode(errors="replace").decode())
+                    for call in message.tool_calls
+                ),
+                message.tool_call_id,
+            )
+            for message in messages
+        )
+        made.append(turn(base, *storable))
+        base = made[-1].head
+    return made
+
+
+@given(st.lists(CONVERSATIONS, max_size=4), CONVERSATIONS)
+def test_I1_a_prompt_is_the_committed_turns_and_the_attempts_own_messages(
+    contents: list[tuple[Message, ...]], own: tuple[Message, ...]
+) -> None:
+    """Repaired turn by turn as they come in, or all at once: the same prompt."""
+    turns = turns_of(contents)
+    flat = tuple(message for each in turns for message in each.messages)
+    prompt = history_of(turns).prompt(own)
+    assert prompt == repair((*flat, *own))
+    assert faults(prompt) == []
+
+
+@given(st.lists(CONVERSATIONS, min_size=1, max_size=4), st.integers(0, 3))
+def test_I1_a_history_can_be_continued_from_anywhere(contents: list[tuple[Message, ...]], place: int) -> None:
+    turns = turns_of(contents)
+    half = history_of(turns[:place])
+    assert history_of(turns[place:], half) == history_of(turns)
+
+
+def test_I1_a_prompt_starts_after_the_last_reset() -> None:
+    first = turn(None, user("old"), assistant("", A))
+    reset = turn(first.head, kind=TurnKind.RESET)
+    second = turn(reset.head, user("new"), assistant("answer"))
+    history = history_of([first, reset, second])
+    assert history.prompt([user("next")]) == (user("new"), assistant("answer"), user("next"))
+    assert history.head == second.head
+    assert history_of([first, reset]) == History(reset.head)
+
+
+def test_a_call_left_open_by_a_turn_can_be_answered_by_the_next() -> None:
+    history = history_of([turn(None, user("u"), assistant("", A, B), tool_result("a", "x"))])
+    assert history.tail
+    answered = history.prompt([tool_result("b", "y"), user("v")])
+    assert answered[-3:] == (tool_result("a", "x"), tool_result("b", "y"), user("v"))
+    assert history.prompt([user("v")])[-2:] == (MADE_B, user("v"))
+
+
+def test_of_two_calls_with_one_id_the_second_stays_open() -> None:
+    history = history_of([turn(None, assistant("", A, A), tool_result("a", "x"))])
+    assert history.prompt([tool_result("a", "y")])[-1] == tool_result("a", "y")
+
+
+def test_M2_4_a_history_shares_nothing_that_can_change() -> None:
+    before = history_of([turn(None, user("u"), assistant("a"))])
+    kept = (before.head, before.settled, before.tail)
+    after = before.then(turn(before.head, user("v"), assistant("b")))
+    before.prompt([user("w")])
+    assert (before.head, before.settled, before.tail) == kept
+    assert after.settled[: len(before.settled)] == before.settled
+
+
+@pytest.mark.parametrize(
+    ("messages", "calls"),
+    [
+        ([], ()),
+        ([user("u")], ()),
+        ([assistant("", A, B)], (A, B)),
+        ([assistant("", A, B), tool_result("a", "x")], (B,)),
+        ([assistant("", A), tool_result("a", "x")], ()),
+        ([assistant("", A), user("u")], ()),
+        ([assistant("", A, A), tool_result("a", "x")], (A,)),
+        ([tool_result("a", "x")], ()),
+        ([Message(Role.USER, "u", (A,))], ()),
+    ],
+)
+def test_open_calls_are_those_of_the_last_assistant_message(
+    messages: list[Message], calls: tuple[ToolCall, ...]
+) -> None:
+    assert open_calls(messages) == calls
+
+
+@pytest.mark.parametrize(
+    ("text", "mended"),
+    [
+        ("plain", "plain"),
+        ("a\x00b", "a\ufffdb"),
+        ("é\x00", "é\ufffd"),
+        ("\ud83e\udded", "🧭"),
+        ("\ud83e", "\ufffd"),
+        ("\udded\ud83e", "\ufffd\ufffd"),
+        ("é", "é"),
+    ],
+)
+def test_text_is_mended_to_unicode(text: str, mended: str) -> None:
+    assert mend(text) == mended
+
+
+@given(TEXTS)
+def test_mended_text_is_text_and_stays_as_it_is(text: str) -> None:
+    mended = mend(text)
+    assert is_text(mended)
+    assert mend(mended) == mended
+    if is_text(text):
+        assert mended == text
+
+
+@given(valid_conversations())
+def test_a_good_message_is_not_even_copied(messages: tuple[Message, ...]) -> None:
+    assert all(mend_text(message) is message for message in messages)

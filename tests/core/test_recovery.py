@@ -1,0 +1,74 @@
+"""What becomes of a turn whose holder died."""
+
+from dataclasses import replace
+
+import pytest
+
+from lastgood.core.recovery import MOST_ATTEMPTS, Leave, Recovery, TryAgain, Unsettled, recover, unsettled
+from lastgood.model.agents import OnUnknown
+from lastgood.model.attempts import AttemptStatus, Interrupted
+from lastgood.model.ids import TurnId
+from lastgood.model.messages import ToolCall, assistant, tool_result
+from tests.core.given import HEAD, attempt, request, step
+
+FOUND = Interrupted(
+    attempt(AttemptStatus.INTERRUPTED), request(accepted=True), (step(assistant("a")),), HEAD.turn
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "digest", "model", "expected"),
+    [
+        (FOUND, "digest", "model", TryAgain(True, "it goes on after 1 finished steps")),
+        (replace(FOUND, steps=()), "digest", "model", TryAgain(True, "it goes on after 0 finished steps")),
+        (
+            replace(FOUND, head=TurnId("newer")),
+            "digest",
+            "model",
+            TryAgain(False, "the session has moved on, so it starts from its input"),
+        ),
+        (FOUND, "new", "model", TryAgain(False, "the agent has changed, so it starts from its input")),
+        (FOUND, "digest", "new", TryAgain(False, "the model has changed, so it starts from its input")),
+        (FOUND, None, "model", Leave("its agent is not served now")),
+        (
+            replace(FOUND, request=request()),
+            "digest",
+            "model",
+            Leave("its requester is gone, and a plain request is never continued by itself"),
+        ),
+    ],
+)
+def test_a_promised_turn_is_tried_again_and_adopts_what_still_stands(
+    found: Interrupted, digest: str | None, model: str, expected: Recovery
+) -> None:
+    assert recover(found, digest=digest, model=model) == expected
+
+
+@pytest.mark.parametrize("number", range(1, MOST_ATTEMPTS + 2))
+def test_I8_a_turn_that_kills_its_server_is_given_up(number: int) -> None:
+    found = replace(FOUND, attempt=attempt(AttemptStatus.INTERRUPTED, number=number))
+    decision = recover(found, digest="digest", model="model")
+    assert isinstance(decision, TryAgain if number < MOST_ATTEMPTS else Leave)
+
+
+def test_I26_the_same_facts_give_the_same_answer() -> None:
+    assert recover(FOUND, digest="d", model="m") == recover(FOUND, digest="d", model="m")
+
+
+READ, WRITE = ToolCall("1", "read", "{}"), ToolCall("2", "write", "{}")
+POLICIES = {"read": OnUnknown.REPEAT, "write": OnUnknown.ASK}
+
+
+def test_I33_calls_without_a_result_are_unsettled_and_judged_by_their_tool() -> None:
+    steps = (step(assistant("", READ, WRITE)),)
+    assert unsettled(steps, POLICIES.__getitem__) == (
+        Unsettled(READ, OnUnknown.REPEAT),
+        Unsettled(WRITE, OnUnknown.ASK),
+    )
+
+
+def test_I33_a_call_with_a_result_is_settled() -> None:
+    steps = (step(assistant("", READ, WRITE)), step(tool_result("1", "done")))
+    assert unsettled(steps, POLICIES.__getitem__) == (Unsettled(WRITE, OnUnknown.ASK),)
+    assert unsettled((*steps, step(tool_result("2", "done"))), POLICIES.__getitem__) == ()
+    assert unsettled((), POLICIES.__getitem__) == ()

@@ -1,0 +1,91 @@
+"""The `lastgood` command as its users have it: a process of its own, on a data folder of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+AGENT = "builtin/scripted"
+SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Command:
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = folder / "data"
+        self.database = self.data_dir / "lastgood.db"
+        self.prompt_log = folder / "prompts.jsonl"
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("LASTGOOD_")}
+        self._env = clean | {
+            "LASTGOOD_DATA_DIR": str(self.data_dir),
+            "LASTGOOD_PROMPT_LOG": str(self.prompt_log),
+        }
+
+    def __call__(self, *args: str, stdin: bytes = b"") -> Done:
+        ran = subprocess.run(self.line(*args), input=stdin, capture_output=True, env=self._env, timeout=60)
+        return Done(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+
+    def start(self, *args: str, **pipes: Any) -> subprocess.Popen[bytes]:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes
+        return subprocess.Popen(self.line(*args), env=self._env, **streams)
+
+    def line(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "lastgood", *args]
+
+    # -- shorthands ------------------------------------------------------------
+
+    def say(self, text: str, *options: str) -> Done:
+        return self("run", AGENT, text, *options)
+
+    def new_session(self, text: str = "hello") -> str:
+        done = self.say(text, "--json")
+        assert done.code == 0, done.err
+        return str(done.lines[-1]["session"])
+
+    def remembered(self, session: str) -> list[str]:
+        """What the agent is shown of the session: asked on a fork, so that asking changes nothing."""
+        fork = self("sessions", "fork", session).out.strip()
+        said = self.say("!remember", "--session", fork).out.removeprefix("I remember: ").strip()
+        assert self("sessions", "delete", fork).code == 0
+        return said.split(" | ") if said else []
+
+    def attempts(self, session: str) -> list[dict[str, Any]]:
+        shown = self("sessions", "show", session, "--attempts", "--json")
+        return list(shown.json["attempts"])
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return list(self("sessions", "list", "--json").json)
+
+    def prompts(self) -> int:
+        return len(self.prompt_log.read_text().splitlines()) if self.prompt_log.exists() else 0
+
+
+def finish(process: subprocess.Popen[bytes], already: bytes = b"") -> Done:
+    out, err = process.communicate(timeout=SECONDS)
+    return Done(process.returncode, (already + out).decode(), err.decode())
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

@@ -1,0 +1,327 @@
+"""The real flows on a virtual clock, with seeded clients, nodes and faults.
+
+One seed is one run: the same interleaving, the same faults, the same end. Two
+nodes share one SQLite file through an inline writer; their leases expire in
+virtual seconds. When all is over the faults stop, recovery runs, every session
+must answer once more, and the checker judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lastgood.flows.parts import Limits
+from lastgood.model.attempts import OnLeave
+from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
+from lastgood.model.sessions import TurnKind
+from lastgood.store.sqlite import SqliteStore, open_sqlite
+from lastgood.wiring import Lastgood
+from tests.faults.checker import check
+from tests.faults.faults import Faults, FaultyEngine, FaultyStore, Mode
+from tests.faults.world import OTHER_MODEL, World
+
+T = TypeVar("T")
+
+EPOCH = 1_000_000_000.0
+SHM = Path("/dev/shm")
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Does not wait: moves the clock instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if not ready:
+            if timeout is None:
+                raise RuntimeError("the simulation is stuck: nothing will ever happen again")
+            self.now += max(timeout, 0.0)
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(make(loop))
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+
+
+@dataclass(slots=True)
+class Node:
+    app: Lastgood
+    faults: Faults
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Weather:
+    """How often things go wrong, per call."""
+
+    fault: float = 0.03
+    deaths: int = 1
+    stall: float = 0.01
+    latency: float = 0.05
+
+
+LIMITS = Limits(
+    lease_seconds=15,
+    heartbeat_seconds=4,
+    sweep_seconds=5,
+    idle_seconds=60,
+    turn_seconds=120,
+    grace_seconds=3,
+    stop_seconds=1,
+)
+
+
+class Simulation:
+    def __init__(self, loop: VirtualLoop, seed: int, weather: Weather, folder: Path) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.weather = weather
+        self.store: SqliteStore = open_sqlite(
+            folder / "simulation.db", inline=True, clock=lambda: EPOCH + loop.time()
+        )
+        self.world = World(self.store)
+        self.nodes: list[Node] = []
+        self.sessions: list[SessionId] = []
+        self.calm = False
+        self._count = 0
+
+    # -- nodes -------------------------------------------------------------------
+
+    def start_node(self) -> Node:
+        name = f"node{len(self.nodes)}"
+        faults = Faults(stall_seconds=LIMITS.lease_seconds * 1.5)
+        faults.jitter = self._jitter
+        app = self.world.node(
+            name,
+            store=FaultyStore(self.store, faults),  # type: ignore[arg-type]
+            engine=FaultyEngine(self.world.engine(), faults),
+            limits=LIMITS,
+            seed=str(self.seed),
+        )
+        node = Node(app, faults)
+        node.tasks = [
+            asyncio.create_task(app.live.keep_alive()),
+            asyncio.create_task(app.recovery.keep_sweeping()),
+        ]
+        self.nodes.append(node)
+        return node
+
+    async def _jitter(self, point: str) -> Mode | None:
+        await asyncio.sleep(self.random.random() * self.weather.latency)
+        if self.calm:
+            return None
+        luck = self.random.random()
+        if luck < self.weather.stall:
+            return Mode.STALL
+        if luck < self.weather.stall + self.weather.fault:
+            return self.random.choice([Mode.RAISE, Mode.LOST, Mode.SILENT])
+        return None
+
+    def living(self) -> Node:
+        return self.random.choice([node for node in self.nodes if not node.faults.dead])
+
+    def kill(self, node: Node) -> None:
+        """As kill -9 does: nothing of it ever returns; its clients hear nothing more."""
+        node.faults.dead = True
+        for task in node.tasks:
+            task.cancel()
+
+    # -- clients -----------------------------------------------------------------
+
+    async def client(self, number: int, steps: int) -> None:
+        for _ in range(steps):
+            await asyncio.sleep(self.random.random() * 2)
+            session = self.random.choice(self.sessions)
+            await self._act(session, f"tok{number}x{self._next():04d}")
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    async def _act(self, session: SessionId, token: str) -> None:
+        node, pick = self.living(), self.random.random()
+        world = self.world
+        if pick < 0.22:
+            await self._patiently(world.ask(node.app, session, self._text(), token, watch=pick < 0.1))
+        elif pick < 0.50:
+            await self._keyed(session, token)
+        elif pick < 0.60:
+            await self._leaving(node, session, token)
+        elif pick < 0.68:
+            more = (f"{token}-a", f"{token}-b")
+            await self._patiently(world.ask(node.app, session, "!say three", token, more=more))
+        elif pick < 0.76:
+            await self._patiently(world.ask(node.app, session, self._text(), token, model=OTHER_MODEL))
+        elif pick < 0.84:
+            await self._patiently(world.cancel(node.app, session))
+        else:
+            await self._rarer(node, session, token, (pick - 0.84) / 0.16)
+
+    async def _rarer(self, node: Node, session: SessionId, token: str, pick: float) -> None:
+        world, sessions = self.world, node.app.sessions
+        if pick < 0.25:
+            await self._patiently(self._fork(node, session))
+        elif pick < 0.45:
+            await self._patiently(
+                world.do(
+                    "rename",
+                    session,
+                    sessions.rename(DEFAULT_TENANT, session, f"named {token}"),
+                    f"named {token}",
+                )
+            )
+        elif pick < 0.6:
+            await self._patiently(world.do("star", session, sessions.star(DEFAULT_TENANT, session, True)))
+        elif pick < 0.8:
+            await self._patiently(world.ask(node.app, session, "", "", kind=TurnKind.RESET, messages=()))
+        elif len(self.sessions) > 2:
+            self.sessions.remove(session)
+            await self._patiently(world.do("delete", session, sessions.delete(DEFAULT_TENANT, session)))
+
+    def _text(self) -> str:
+        return self.random.choice(
+            [
+                "hello",
+                "\n!remember",
+                "\n!fail before",
+                "\n!fail during",
+                "\n!fail after",
+                "\n!empty",
+                "\n!fail before 1",
+                '\n!tool ledger-repeat {"text": "r"}\n!say done',
+                '\n!tool ledger-fail {"text": "f"}\n!tool echo {"text": "e"}\n!say done',
+                '\n!tool ledger-fail {"text": "f"}\n!also ledger-repeat {"text": "g"}\n!slow 0.5\n!say it is',
+                "\n!slow 2\n!say slowly now",
+                '\n!say-json "half \\ud800 a pair"',
+            ]
+        )
+
+    async def _keyed(self, session: SessionId, token: str) -> None:
+        """A client that sends the same again until it knows."""
+        text = self._text()
+        for _ in range(3):
+            told = await self._patiently(
+                self.world.ask(self.living().app, session, text, token, key=f"key {token}", watch=True)
+            )
+            if told is not None and told.outcome in ("committed", "cancelled", "refused"):
+                return
+
+    async def _leaving(self, node: Node, session: SessionId, token: str) -> None:
+        """A client that goes away in the middle; sometimes it sends the same again, as SDKs do."""
+        leave = asyncio.Event()
+        self.loop.call_later(self.random.random() * 2, leave.set)
+        text = "\n!slow 0.3\n!say one two three four"
+        first = asyncio.create_task(
+            self._patiently(
+                self.world.ask(node.app, session, text, token, on_leave=OnLeave.ORPHAN, leave=leave)
+            )
+        )
+        if self.random.random() < 0.5:
+            await leave.wait()
+            await asyncio.sleep(self.random.random())
+            await self._patiently(
+                self.world.ask(
+                    self.living().app, session, text, token, on_leave=OnLeave.ORPHAN, is_retry=True
+                )
+            )
+        await first
+
+    async def _fork(self, node: Node, session: SessionId) -> None:
+        turn: TurnId | None = None
+        with suppress(Exception):
+            whole = await node.app.sessions.read(DEFAULT_TENANT, session)
+            turn = self.random.choice(whole.turns).id if whole.turns else None
+        told = await self.world.do("fork", session, node.app.sessions.fork(DEFAULT_TENANT, session, turn))
+        if told.outcome == "done":
+            self.sessions.append(SessionId(told.other))
+
+    async def _patiently(self, work: Awaitable[T]) -> T | None:
+        """A client's own patience: a dead node never answers."""
+        try:
+            async with asyncio.timeout(90):
+                return await work
+        except TimeoutError:
+            return None
+
+    # -- the run -----------------------------------------------------------------
+
+    async def run(self, *, clients: int = 4, steps: int = 6) -> list[str]:
+        self.start_node()
+        self.start_node()
+        calm, self.calm = self.calm, True
+        for _ in range(3):
+            self.sessions.append(await self.world.create(self.nodes[0].app))
+        self.calm = calm
+        deaths = asyncio.create_task(self._deaths())
+        await asyncio.gather(*(self.client(number, steps) for number in range(clients)))
+        await deaths
+        return await self._settle()
+
+    async def _deaths(self) -> None:
+        for _ in range(self.weather.deaths):
+            await asyncio.sleep(self.random.random() * 12)
+            self.kill(self.living())
+            self.start_node()
+
+    async def _settle(self) -> list[str]:
+        """The faults stop. Every session must be free in time, and answer."""
+        self.calm = True
+        await asyncio.sleep(LIMITS.turn_seconds + 3 * (LIMITS.lease_seconds + LIMITS.sweep_seconds))
+        found: list[str] = []
+        for session in self.sessions:
+            told = await self._patiently(
+                self.world.ask(self.living().app, session, "\n!remember", f"last{self._next():04d}")
+            )
+            if told is None or told.outcome != "committed":
+                found.append(f"I12 {session}: does not answer after all is over: {told}")
+        self.world.log = [told for told in self.world.log if told.outcome is not None or _unheard(told)]
+        return found + await check(self.world)
+
+
+def _unheard(told: Any) -> bool:
+    told.outcome = "unknown"
+    return True
+
+
+def simulate(seed: int, weather: Weather | None = None, *, clients: int = 4, steps: int = 6) -> list[str]:
+    """Every violation of one seeded run."""
+    with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:
+
+        async def work(loop: VirtualLoop) -> list[str]:
+            simulation = Simulation(loop, seed, weather or Weather(), Path(folder))
+            try:
+                return await simulation.run(clients=clients, steps=steps)
+            finally:
+                await simulation.store.close()
+
+        return run_virtually(work)

@@ -1,0 +1,260 @@
+"""A small world to judge: nodes on one store, and clients that write down what they were told.
+
+The model is the scripted one: it logs every prompt it sees. The `ledger` tool's
+only effect is a line in `ledger`. What clients were told, what the model saw and
+what the store holds in the end is all that the checker gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lastgood.agents.builtin import scripted_agent
+from lastgood.engine.loop import AgentLoop
+from lastgood.engine.providers.scripted import Scripted
+from lastgood.engine.tools.echo import ECHO
+from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.errors import LastgoodError, OutcomeUnknown, StoreUnavailable
+from lastgood.flows.parts import Limits
+from lastgood.flows.run import Outcome
+from lastgood.model.agents import AgentSpec, OnUnknown
+from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
+from lastgood.model.events import StoredEvent
+from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
+from lastgood.model.messages import Message, user
+from lastgood.model.sessions import TurnKind
+from lastgood.ports import Store
+from lastgood.wiring import Lastgood, assemble
+
+AGENT = "builtin/scripted"
+OTHER_MODEL = "builtin/other"  # a second reference to the same scripted model, for overrides
+
+
+@dataclass(slots=True)
+class Told:
+    """One thing a client did, and what it was told. `outcome` is None while it has no answer."""
+
+    what: str
+    session: SessionId
+    token: str = ""
+    texts: tuple[str, ...] = ()
+    key: str | None = None
+    model: str | None = None
+    accepted: bool = False
+    plain: bool = True
+    is_retry: bool = False
+    outcome: str | None = None  # committed, failed, cancelled, refused, unknown, done
+    code: str = ""
+    turn: TurnId | None = None
+    attempt: AttemptId | None = None
+    other: str = ""
+    events: list[tuple[int, str]] = field(default_factory=list)
+
+
+class SeededIds:
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+
+    def _next(self, prefix: str) -> str:
+        return f"{prefix}_{self._random.getrandbits(128):032x}"
+
+    def session(self) -> SessionId:
+        return SessionId(self._next("ses"))
+
+    def turn(self) -> TurnId:
+        return TurnId(self._next("turn"))
+
+    def attempt(self) -> AttemptId:
+        return AttemptId(self._next("att"))
+
+
+@dataclass(slots=True)
+class World:
+    store: Store
+    log: list[Told] = field(default_factory=list)
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+    ledger: list[dict[str, Any]] = field(default_factory=list)
+    on_prompt: Callable[[dict[str, Any]], None] | None = None
+    on_effect: Callable[[dict[str, Any]], None] | None = None
+
+    # -- nodes -------------------------------------------------------------------
+
+    def engine(self) -> AgentLoop:
+        scripted = Scripted(self._saw)
+        return AgentLoop({AGENT: scripted, OTHER_MODEL: scripted}, [ECHO, *self._ledgers()])
+
+    def _saw(self, record: dict[str, Any]) -> None:
+        self.prompts.append(record)
+        if self.on_prompt is not None:
+            self.on_prompt(record)
+
+    def _ledgers(self) -> Sequence[Tool]:
+        return [self._ledger(policy) for policy in OnUnknown]
+
+    def _ledger(self, policy: OnUnknown) -> Tool:
+        async def run(use: ToolUse) -> str:
+            line = {
+                "key": use.key,
+                "session": use.session,
+                "attempt": use.attempt,
+                "number": use.attempt_number,
+                "text": use.arguments.get("text"),
+            }
+            self.ledger.append(line)
+            if self.on_effect is not None:
+                self.on_effect(line)
+            await asyncio.sleep(0)
+            return f"noted {use.arguments.get('text')}"
+
+        return Tool(f"ledger-{policy.value}", "Writes a line outside.", {"type": "object"}, run, policy)
+
+    def agent(self) -> AgentSpec:
+        return replace(scripted_agent(), tools=("echo", *(f"ledger-{policy.value}" for policy in OnUnknown)))
+
+    def node(
+        self,
+        name: str,
+        *,
+        store: Store | None = None,
+        engine: Any = None,
+        limits: Limits | None = None,
+        seed: str = "",
+    ) -> Lastgood:
+        return assemble(
+            store or self.store,
+            engine or self.engine(),
+            [self.agent()],
+            limits=limits,
+            ids=SeededIds(f"{name} {seed}") if seed else None,
+            node=name,
+        )
+
+    # -- clients -----------------------------------------------------------------
+
+    async def create(self, node: Lastgood, title: str = "") -> SessionId:
+        session = await node.sessions.create(DEFAULT_TENANT, AGENT, title=title)
+        self.log.append(Told("create", session.id, outcome="done", other=title))
+        return session.id
+
+    async def ask(
+        self,
+        node: Lastgood,
+        session: SessionId,
+        text: str,
+        token: str,
+        *,
+        more: Sequence[str] = (),
+        key: str | None = None,
+        model: str | None = None,
+        accepted: bool = False,
+        on_leave: OnLeave = OnLeave.CONTINUE,
+        is_retry: bool = False,
+        watch: bool = False,
+        kind: TurnKind = TurnKind.RUN,
+        messages: Sequence[Message] | None = None,
+        leave: asyncio.Event | None = None,
+    ) -> Told:
+        texts = (*more, f"{token} {text}" if kind is TurnKind.RUN else text)
+        told = Told(
+            "ask",
+            session,
+            token,
+            texts,
+            key,
+            model,
+            accepted or key is not None,
+            key is None and not accepted,
+        )
+        told.is_retry = is_retry
+        self.log.append(told)
+        ask = Ask(
+            tenant=DEFAULT_TENANT,
+            session=session,
+            messages=tuple(messages if messages is not None else map(user, texts)),
+            model=model,
+            kind=kind,
+            key=key,
+            fingerprint=f"{session} {texts} {model}",
+            caller="client",
+            is_retry=is_retry,
+            on_leave=on_leave,
+            accepted=told.accepted,
+        )
+        try:
+            submitted = await node.turns.submit(ask)
+            told.attempt = submitted.attempt
+            if watch:
+                async for event in node.turns.watch(submitted):
+                    told.events.append((event.seq, event.kind.value))
+            if leave is not None:
+                await leave.wait()
+                await node.turns.leave(submitted)
+            outcome = await node.turns.wait(submitted)
+        except OutcomeUnknown:
+            told.outcome = "unknown"
+        except StoreUnavailable as error:
+            # Before a begin: nothing happened. While waiting for an end: who knows.
+            told.outcome, told.code = "refused" if told.attempt is None else "unknown", error.code
+        except LastgoodError as error:
+            told.outcome, told.code = "refused", error.code
+        else:
+            _note(told, outcome)
+        return told
+
+    async def cancel(self, node: Lastgood, session: SessionId) -> Told:
+        told = Told("cancel", session)
+        self.log.append(told)
+        try:
+            outcome = await node.turns.cancel(DEFAULT_TENANT, session)
+        except OutcomeUnknown:
+            told.outcome = "unknown"
+        except LastgoodError as error:
+            told.outcome, told.code = "refused", error.code
+        else:
+            told.attempt = outcome.attempt
+            told.outcome = "done" if outcome.status is AttemptStatus.CANCELLED else "late"
+        return told
+
+    async def do(self, what: str, session: SessionId, work: Any, other: str = "") -> Told:
+        """Any other call: `work` is its coroutine; `other` is what the checker needs to know of it."""
+        told = Told(what, session, other=other)
+        self.log.append(told)
+        try:
+            result = await work
+        except OutcomeUnknown:
+            told.outcome = "unknown"
+        except LastgoodError as error:
+            told.outcome, told.code = "refused", error.code
+        else:
+            told.outcome = "done"
+            if what == "fork":
+                told.other = result.id
+        return told
+
+
+def _note(told: Told, outcome: Outcome) -> None:
+    told.turn = outcome.turn.id if outcome.turn else None
+    told.attempt = outcome.attempt
+    told.code = outcome.error.code if outcome.error else ""
+    match outcome.status:
+        case AttemptStatus.COMMITTED:
+            told.outcome = "committed"
+        case AttemptStatus.CANCELLED:
+            told.outcome = "cancelled"
+        case AttemptStatus.WAITING:
+            told.outcome = "waiting"
+        case _ if isinstance(outcome.error, OutcomeUnknown) or told.code in (
+            "attempt_lost",
+            "outcome_unknown",
+        ):
+            told.outcome = "unknown"
+        case _:
+            told.outcome = "failed"
+
+
+def seen(events: Sequence[StoredEvent]) -> list[tuple[int, str]]:
+    return [(event.seq, event.kind.value) for event in events]
