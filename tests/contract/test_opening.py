@@ -67,7 +67,7 @@ async def test_a_closed_store_says_so(path: Path) -> None:
         await given.session(store)
 
 
-async def test_I41_the_file_is_for_its_owner_alone(path: Path) -> None:
+def test_I41_the_file_is_for_its_owner_alone(path: Path) -> None:
     with closing(open_database(path)):
         assert path.stat().st_mode & 0o777 == 0o600
 
@@ -78,7 +78,7 @@ async def test_I41_the_file_is_for_its_owner_alone(path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"hello, this is a diary\n" * 300, b"SQLite format 3\x00" + b"\xff" * 8000]
 )
-async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     for read_only in (False, True):
         with pytest.raises(NotADatabase):
@@ -88,7 +88,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Pat
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 @pytest.mark.parametrize("mark", [0, 0x12345678])
-async def test_the_database_of_another_program_is_refused_and_left_as_it_is(
+def test_the_database_of_another_program_is_refused_and_left_as_it_is(
     path: Path, mode: str, mark: int
 ) -> None:
     with closing(apsw.Connection(str(path))) as other:
@@ -103,7 +103,7 @@ async def test_the_database_of_another_program_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete"])  # a copy made by VACUUM INTO comes without a log
-async def test_I30_a_newer_database_is_refused_and_left_as_it_is(path: Path, mode: str) -> None:
+def test_I30_a_newer_database_is_refused_and_left_as_it_is(path: Path, mode: str) -> None:
     open_database(path, steps=(*migrations("sqlite"), INCOMPATIBLE)).close()
     with closing(apsw.Connection(str(path))) as copied:
         copied.pragma("journal_mode", mode)
@@ -121,7 +121,7 @@ async def test_I30_a_newer_database_that_we_can_serve_is_opened(path: Path) -> N
     await store.close()
 
 
-async def test_a_refused_open_leaves_no_lock_behind(path: Path) -> None:
+def test_a_refused_open_leaves_no_lock_behind(path: Path) -> None:
     steps = (*migrations("sqlite"), INCOMPATIBLE)
     open_database(path, steps=steps).close()
     with pytest.raises(NewerDatabase):
@@ -145,7 +145,7 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(0)
 
 
-async def test_an_unwritable_folder_is_named() -> None:
+def test_an_unwritable_folder_is_named() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o555)
@@ -156,13 +156,13 @@ async def test_an_unwritable_folder_is_named() -> None:
         folder.chmod(0o755)
 
 
-async def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
         open_sqlite(tmp_path / "missing" / "lastgood.db")
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_folder_is_no_database(path: Path) -> None:
+def test_a_folder_is_no_database(path: Path) -> None:
     path.mkdir()
     for read_only in (False, True):
         with pytest.raises(StoreError):
@@ -170,7 +170,7 @@ async def test_a_folder_is_no_database(path: Path) -> None:
     assert list(path.iterdir()) == []
 
 
-async def test_nothing_is_read_where_nothing_is(path: Path) -> None:
+def test_nothing_is_read_where_nothing_is(path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="no database"):
         open_sqlite(path, read_only=True)
     assert not path.exists()
@@ -228,7 +228,7 @@ async def test_I16_on_a_full_disk_exactly_what_was_acknowledged_is_there(path: P
     await backend.close()
 
 
-# --- somebody else's just now --------------------------------------------------------------------------------
+# --- somebody else's just now ------------------------------------------------------------------------------
 
 PROGRAM = """
 import sys
@@ -290,7 +290,7 @@ async def test_I9_a_file_has_one_writer_and_the_second_is_told_who_it_is(path: P
     await open_sqlite(path).close()
 
 
-async def test_I9_of_two_processes_that_open_a_new_file_one_wins(path: Path) -> None:
+def test_I9_of_two_processes_that_open_a_new_file_one_wins(path: Path) -> None:
     with Opener(path) as one, Opener(path) as other:
         one.tell()
         other.tell()

@@ -217,7 +217,7 @@ def _messages_at(turns: tuple[Turn, ...], base: TurnId | None) -> list[Plain]:
 
 
 def _with_results(messages: list[Plain]) -> list[Plain]:
-    """Committed calls that never got a result are shown with a made one; nothing else is changed."""
+    """As committed; only calls without a result get a made one, and empty messages are left out."""
     shown: list[Plain] = []
     open_calls: list[str] = []
 
@@ -234,7 +234,8 @@ def _with_results(messages: list[Plain]) -> list[Plain]:
                 shown.append(message)
             continue
         close()
-        shown.append(message)
+        if message["role"] != "assistant" or message["content"].strip() or message.get("tool_calls"):
+            shown.append(message)
         open_calls += [call["id"] for call in message.get("tool_calls", ())]
     close()
     return shown

@@ -1,0 +1,482 @@
+"""Deliberate defects: each breaks one thing the promise rests on, and must be caught.
+
+A defect is a context manager that changes the running code: a condition taken out
+of a named statement, a step of a flow replaced. `catch` runs the probes and then
+simulations under it until one of them objects; what objected is the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import apsw
+
+from lastgood.core import admission as core_admission
+from lastgood.core import commit as core_commit
+from lastgood.core import history as core_history
+from lastgood.core import recovery as core_recovery
+from lastgood.core.history import History
+from lastgood.core.recovery import TryAgain
+from lastgood.errors import OutcomeUnknown, StoreError, TurnCancelled
+from lastgood.flows import live as flow_live
+from lastgood.flows import recovery as flow_recovery
+from lastgood.flows import run as flow_run
+from lastgood.flows import turns as flow_turns
+from lastgood.flows.histories import Histories
+from lastgood.flows.run import Outcome, Run, Stop
+from lastgood.model.attempts import AttemptStatus, Begin, Begun, Commit, Committed, Standing, Step
+from lastgood.model.events import Event
+from lastgood.model.ids import SessionId, TenantId
+from lastgood.model.sessions import Head, Session
+from lastgood.store import migrate
+from lastgood.store.sqlite.attempts import SqliteAttempts
+from lastgood.store.sqlite.sessions import SqliteSessions
+from lastgood.store.statements import named
+from tests.faults.probes import PROBES
+from tests.faults.simulation import Weather, simulate
+
+Planted = contextlib.AbstractContextManager[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    name: str
+    plant: Callable[[], Planted]
+    by_kill: bool = False  # only a real kill -9 can show it
+
+
+DEFECTS: list[Defect] = []
+
+
+def defect(name: str) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
+    def register(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
+        DEFECTS.append(Defect(name, contextlib.contextmanager(make)))
+        return make
+
+    return register
+
+
+@contextlib.contextmanager
+def statement(name: str, *changes: tuple[str, str]) -> Iterator[None]:
+    """A named SQLite statement with parts replaced. A part that is not there is a mistake of ours."""
+    sql = named("sqlite")
+    whole = sql[name]
+    changed = whole
+    for part, instead in changes:
+        assert part in changed, f"{name} has no {part!r}"
+        changed = changed.replace(part, instead)
+    with patch.dict(sql, {name: changed}):
+        yield
+
+
+@contextlib.contextmanager
+def schema(*changes: tuple[str, str]) -> Iterator[None]:
+    """The schema with parts replaced: second nets that would hide what a first one lets through."""
+    whole = migrate.migrations("sqlite")
+
+    def changed(dialect: str) -> tuple[migrate.Migration, ...]:
+        result = []
+        for step in whole:
+            statements = step.statements
+            for part, instead in changes:
+                assert any(part in text for text in statements), f"the schema has no {part!r}"
+                statements = tuple(text.replace(part, instead) for text in statements)
+            result.append(replace(step, statements=tuple(text for text in statements if text.strip())))
+        return tuple(result)
+
+    with patch("lastgood.store.sqlite.database.migrations", changed):
+        yield
+
+
+ONE_LIVE = ("CREATE UNIQUE INDEX attempts_live", "CREATE INDEX attempts_live")
+ONE_PLACE = ("UNIQUE (session_id, seq),\n", "")
+
+# -- history ---------------------------------------------------------------------
+
+
+@defect("the input is appended to the kept history before the run")
+def _() -> Iterator[None]:
+    real = flow_run._work
+
+    async def work(run: Run) -> list[Step]:
+        head = run.history.head
+        if head is not None:
+            polluted = replace(run.history, settled=run.history.settled + run.begin.ask.messages)
+            run.parts.histories._kept[head.turn] = polluted
+        return await real(run)
+
+    with patch.object(flow_run, "_work", work):
+        yield
+
+
+@defect("a failed attempt's steps stay in the kept history")
+def _() -> Iterator[None]:
+    real = flow_run._end
+
+    async def end(run: Run, stop: Stop) -> Outcome:
+        outcome = await real(run, stop)
+        head = run.history.head
+        if head is not None and outcome.status is not AttemptStatus.COMMITTED:
+            polluted = replace(run.history, settled=(*run.history.settled, *run.begin.ask.messages))
+            run.parts.histories._kept[head.turn] = polluted
+        return outcome
+
+    with patch.object(flow_run, "_end", end):
+        yield
+
+
+@defect("a continuation shares its history with the conversation")
+def _() -> Iterator[None]:
+    real = History.prompt
+
+    def prompt(self: History, own: Sequence[Any]) -> Any:
+        whole = real(self, own)
+        object.__setattr__(self, "settled", whole)
+        return whole
+
+    with patch.object(History, "prompt", prompt):
+        yield
+
+
+@defect("a history that cannot be read is taken for an empty one")
+def _() -> Iterator[None]:
+    real = Histories.at
+
+    async def at(self: Histories, tenant: TenantId, head: Head | None) -> History:
+        try:
+            return await real(self, tenant, head)
+        except StoreError:
+            return History(head)
+
+    with patch.object(Histories, "at", at), patch.object(Histories, "grow", lambda self, history, turn: None):
+        yield
+
+
+@defect("prompts are not repaired")
+def _() -> Iterator[None]:
+    with patch.object(core_history, "repair", tuple):
+        yield
+
+
+@defect("a reset is ignored")
+def _() -> Iterator[None]:
+    real = History.then
+
+    def then(self: History, turn: Any) -> History:
+        grown = real(self, turn)
+        return replace(grown, settled=grown.settled or self.settled)
+
+    with patch.object(History, "then", then):
+        yield
+
+
+@defect("only the last message of a request is stored")
+def _() -> Iterator[None]:
+    real = core_commit.plan_commit
+
+    def plan(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -> Commit:
+        return real(
+            replace(begin, ask=replace(begin.ask, messages=begin.ask.messages[-1:])), begun, steps, now
+        )
+
+    with patch.object(flow_run, "plan_commit", plan):
+        yield
+
+
+@defect("the hash does not cover the turn before")
+def _() -> Iterator[None]:
+    real = core_commit.link
+    with patch.object(core_commit, "link", lambda base, turn, seq, body: real(None, turn, seq, body)):
+        yield
+
+
+# -- exclusion -------------------------------------------------------------------
+
+
+@defect("no lease: a begin does not look whether the session is free")
+def _() -> Iterator[None]:
+    with schema(ONE_LIVE), statement("hold_session", (" AND attempt_id IS NULL", "")):
+        yield
+
+
+@defect("a commit without its compare-and-swap")
+def _() -> Iterator[None]:
+    with schema(ONE_PLACE), statement("commit_head", (" AND head IS :base", "")):
+        yield
+
+
+@defect("a commit without its fence")
+def _() -> Iterator[None]:
+    with statement("commit_head", ("attempt_id = :attempt AND fence = :fence AND ", "")):
+        yield
+
+
+@defect("journal and events without a fence")
+def _() -> Iterator[None]:
+    with statement("touch_if_held", (" AND attempt_id = :attempt AND fence = :fence", "")):
+        yield
+
+
+@defect("fences do not rise")
+def _() -> Iterator[None]:
+    with statement("hold_session", ("fence = fence + 1", "fence = fence")):
+        yield
+
+
+@defect("a sweep ends attempts whose lease still runs")
+def _() -> Iterator[None]:
+    with (
+        statement("expired_attempts", ("sessions.lease_until < clock()", "sessions.lease_until IS NOT NULL")),
+        statement("free_session", ("NOT :only_if_expired", "1")),
+    ):
+        yield
+
+
+@defect("an expired lease is never swept")
+def _() -> Iterator[None]:
+    with (
+        statement("expired_attempts", ("LIMIT :limit", "LIMIT 0 * :limit")),
+        statement("is_expired", ("lease_until < clock()", "0")),
+    ):
+        yield
+
+
+@defect("an orphan commits")
+def _() -> Iterator[None]:
+    with statement("commit_head", ("orphaned = 1", "orphaned = 2")):
+        yield
+
+
+@defect("a cancel is acknowledged before the run has stopped")
+def _() -> Iterator[None]:
+    async def stop(self: flow_live.Live, run: Run, stop: Stop) -> Outcome:
+        return Outcome(run.hold.attempt, AttemptStatus.CANCELLED, None, TurnCancelled())
+
+    with patch.object(flow_live.Live, "stop", stop):
+        yield
+
+
+@defect("a delete leaves the session's rows to whoever holds it")
+def _() -> Iterator[None]:
+    async def delete(self: Any, tenant: TenantId, session: SessionId) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            connection.execute("DELETE FROM turns WHERE session_id = ?", (session,))
+            hide = "UPDATE sessions SET head = NULL, seq = 0, head_hash = NULL WHERE id = ?"
+            connection.execute(hide, (session,))
+            return True
+
+        return bool(await self.db.write(work))
+
+    with patch.object(SqliteSessions, "delete_session", delete):
+        yield
+
+
+@defect("a delete takes turns that a fork needs")
+def _() -> Iterator[None]:
+    with statement(
+        "erase_turns",
+        ("NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)", "1"),
+        ("NOT EXISTS (SELECT 1 FROM sessions WHERE id = turns.session_id)", "1"),
+    ):
+        yield
+
+
+@defect("a fork starts at the head instead of its turn")
+def _() -> Iterator[None]:
+    real = SqliteSessions.fork_session
+
+    async def fork(self: Any, source: Session, at: Any, new: Any) -> Any:
+        head = (await self.read_turns(source.tenant, source.head.turn))[-1] if source.head else None
+        return await real(self, source, head, new)
+
+    with patch.object(SqliteSessions, "fork_session", fork):
+        yield
+
+
+# -- durability ------------------------------------------------------------------
+
+
+@defect("a lost answer of a commit is taken for a failure")
+def _() -> Iterator[None]:
+    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
+        try:
+            return await run.parts.store.commit_if_head(run.hold, plan, events)
+        except OutcomeUnknown:
+            run.stop(Stop(None, TurnCancelled()))
+            return Committed.LOST
+
+    async def as_stored(run: Run, stop: Stop) -> Outcome:
+        return Outcome(run.hold.attempt, AttemptStatus.FAILED, None, stop.error)
+
+    with patch.object(flow_run, "_commit_once", once), patch.object(flow_run, "_as_stored", as_stored):
+        yield
+
+
+@defect("a lost answer of a commit is taken for success")
+def _() -> Iterator[None]:
+    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
+        try:
+            return await run.parts.store.commit_if_head(run.hold, plan, events)
+        except OutcomeUnknown:
+            return Committed.YES
+
+    with patch.object(flow_run, "_commit_once", once):
+        yield
+
+
+@defect("turn ids are not unique: a commit whose answer was lost is made again as another turn")
+def _() -> Iterator[None]:
+    real = flow_run._commit_once
+
+    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
+        try:
+            return await run.parts.store.commit_if_head(run.hold, plan, events)
+        except OutcomeUnknown:
+            found = await run.parts.store.find_turn(run.hold.tenant, plan.turn.id)
+            if found is None:
+                return await real(run, plan, events)
+            store: Any = run.parts.store
+
+            def work(connection: apsw.Connection) -> None:
+                connection.execute(
+                    "INSERT INTO turns SELECT id || '+', tenant, session_id, seq + 1, id, attempt_id, kind,"
+                    " hash, agent_key, agent_digest, model, decision, input_tokens, output_tokens, cost,"
+                    " created_at, body FROM turns WHERE id = ?",
+                    (found.id,),
+                )
+                connection.execute(
+                    "UPDATE sessions SET head = head || '+', seq = seq + 1 WHERE head = ?", (found.id,)
+                )
+
+            await store._store.db.write(work)
+            return Committed.YES
+
+    with patch.object(flow_run, "_commit_once", once):
+        yield
+
+
+@defect("the idempotency row is written outside the begin")
+def _() -> Iterator[None]:
+    real = SqliteAttempts.begin_if_free
+
+    async def begin_if_free(self: Any, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
+        found = await real(self, replace(begin, ask=replace(begin.ask, key=None)), events)
+        if isinstance(found, Begun):
+            return found
+        standing: Standing = self._standing(begin)
+        return standing
+
+    with patch.object(SqliteAttempts, "begin_if_free", begin_if_free):
+        yield
+
+
+@defect("event numbers are used again after a crash")
+def _() -> Iterator[None]:
+    with (
+        patch("lastgood.store.sqlite.attempts.EVENT_LEAP", 0),
+        statement("free_session", ("event_seq = event_seq + :events", "event_seq = max(1, event_seq - 1)")),
+        statement("insert_event", ("INSERT INTO", "INSERT OR REPLACE INTO")),
+    ):
+        yield
+
+
+@defect("a failed attempt has no terminal event")
+def _() -> Iterator[None]:
+    real = SqliteAttempts.finish_if_held
+
+    async def finish(self: Any, hold: Any, status: Any, error: Any, events: Any, **more: Any) -> bool:
+        return await real(self, hold, status, error, events[:-1], **more)
+
+    with patch.object(SqliteAttempts, "finish_if_held", finish):
+        yield
+
+
+# -- the turn --------------------------------------------------------------------
+
+
+@defect("the model override is applied when the turn begins")
+def _() -> Iterator[None]:
+    with statement("hold_session", ("SET fence", "SET model = coalesce(:override, model), fence")):
+        yield
+
+
+@defect("the title writes the whole session back")
+def _() -> Iterator[None]:
+    with statement("set_title", ("SET title", "SET starred = 0, model = NULL, title")):
+        yield
+
+
+@defect("our title replaces a person's")
+def _() -> Iterator[None]:
+    with statement("set_title", ("title_by = 'nobody'", "1")):
+        yield
+
+
+@defect("an adopted step is run again")
+def _() -> Iterator[None]:
+    real = flow_turns.Turns._run
+
+    def run(self: Any, one: Run) -> Any:
+        one.adopted = ()
+        return real(self, one)
+
+    with patch.object(flow_turns.Turns, "_run", run):
+        yield
+
+
+@defect("a plain request is continued although its requester is gone")
+def _() -> Iterator[None]:
+    with (
+        statement("interrupted_asks", ("requests.accepted = 1 AND ", "")),
+        patch.object(flow_recovery, "recover", lambda found, digest, model: TryAgain(True, "planted")),
+    ):
+        yield
+
+
+@defect("a promised turn is never tried again")
+def _() -> Iterator[None]:
+    with patch.object(flow_recovery, "recover", lambda found, digest, model: core_recovery.Leave("planted")):
+        yield
+
+
+# -- isolation -------------------------------------------------------------------
+
+
+@defect("a lookup without its tenant")
+def _() -> Iterator[None]:
+    with statement("get_session", ("tenant = :tenant AND ", "")):
+        yield
+
+
+@defect("another body under the same key is let through")
+def _() -> Iterator[None]:
+    real = core_admission.admit
+
+    def admit(ask: Any, standing: Standing) -> Any:
+        if standing.prior is not None:
+            ask = replace(ask, fingerprint=standing.prior.fingerprint)
+        return real(ask, standing)
+
+    with patch.object(flow_turns, "admit", admit):
+        yield
+
+
+def catch(one: Defect, *, seeds: int = 60) -> str | None:
+    """What caught it, or None."""
+    with one.plant():
+        for probe in PROBES:
+            if (objection := probe.objects()) is not None:
+                return f"{probe.name}: {objection}"
+        for weather in (Weather(), Weather(fault=0.0, stall=0.0, deaths=0)):
+            for seed in range(seeds):
+                try:
+                    found = simulate(seed, weather)
+                except Exception as error:
+                    return f"simulation, seed {seed}: {error!r}"
+                if found:
+                    return f"simulation, seed {seed}: {found[0]}"
+    return None
