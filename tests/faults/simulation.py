@@ -315,12 +315,24 @@ def _unheard(told: Any) -> bool:
 
 def simulate(seed: int, weather: Weather | None = None, *, clients: int = 4, steps: int = 6) -> list[str]:
     """Every violation of one seeded run."""
+    return _simulation(seed, weather or Weather(), clients, steps)[0]
+
+
+def trace(seed: int) -> list[dict[str, Any]]:
+    """Every prompt of one seeded run, in order: the run itself, for comparison."""
+    return _simulation(seed, Weather(), 4, 6)[1]
+
+
+def _simulation(
+    seed: int, weather: Weather, clients: int, steps: int
+) -> tuple[list[str], list[dict[str, Any]]]:
     with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:
 
-        async def work(loop: VirtualLoop) -> list[str]:
-            simulation = Simulation(loop, seed, weather or Weather(), Path(folder))
+        async def work(loop: VirtualLoop) -> tuple[list[str], list[dict[str, Any]]]:
+            simulation = Simulation(loop, seed, weather, Path(folder))
             try:
-                return await simulation.run(clients=clients, steps=steps)
+                found = await simulation.run(clients=clients, steps=steps)
+                return found, simulation.world.prompts
             finally:
                 await simulation.store.close()
 

@@ -80,6 +80,7 @@ class World:
     ledger: list[dict[str, Any]] = field(default_factory=list)
     on_prompt: Callable[[dict[str, Any]], None] | None = None
     on_effect: Callable[[dict[str, Any]], None] | None = None
+    on_told: Callable[[Told], None] | None = None
 
     # -- nodes -------------------------------------------------------------------
 
@@ -137,8 +138,18 @@ class World:
 
     async def create(self, node: Lastgood, title: str = "") -> SessionId:
         session = await node.sessions.create(DEFAULT_TENANT, AGENT, title=title)
-        self.log.append(Told("create", session.id, outcome="done", other=title))
+        self._heard(self._noted(Told("create", session.id, outcome="done", other=title)))
         return session.id
+
+    def _noted(self, told: Told) -> Told:
+        """Written down before it is tried: whoever dies now has asked for it all the same."""
+        self.log.append(told)
+        return self._heard(told)
+
+    def _heard(self, told: Told) -> Told:
+        if self.on_told is not None:
+            self.on_told(told)
+        return told
 
     async def ask(
         self,
@@ -170,7 +181,7 @@ class World:
             key is None and not accepted,
         )
         told.is_retry = is_retry
-        self.log.append(told)
+        self._noted(told)
         ask = Ask(
             tenant=DEFAULT_TENANT,
             session=session,
@@ -187,6 +198,7 @@ class World:
         try:
             submitted = await node.turns.submit(ask)
             told.attempt = submitted.attempt
+            self._heard(told)
             if watch:
                 async for event in node.turns.watch(submitted):
                     told.events.append((event.seq, event.kind.value))
@@ -203,11 +215,10 @@ class World:
             told.outcome, told.code = "refused", error.code
         else:
             _note(told, outcome)
-        return told
+        return self._heard(told)
 
     async def cancel(self, node: Lastgood, session: SessionId) -> Told:
-        told = Told("cancel", session)
-        self.log.append(told)
+        told = self._noted(Told("cancel", session))
         try:
             outcome = await node.turns.cancel(DEFAULT_TENANT, session)
         except OutcomeUnknown:
@@ -217,12 +228,11 @@ class World:
         else:
             told.attempt = outcome.attempt
             told.outcome = "done" if outcome.status is AttemptStatus.CANCELLED else "late"
-        return told
+        return self._heard(told)
 
     async def do(self, what: str, session: SessionId, work: Any, other: str = "") -> Told:
         """Any other call: `work` is its coroutine; `other` is what the checker needs to know of it."""
-        told = Told(what, session, other=other)
-        self.log.append(told)
+        told = self._noted(Told(what, session, other=other))
         try:
             result = await work
         except OutcomeUnknown:
@@ -233,7 +243,7 @@ class World:
             told.outcome = "done"
             if what == "fork":
                 told.other = result.id
-        return told
+        return self._heard(told)
 
 
 def _note(told: Told, outcome: Outcome) -> None:

@@ -8,7 +8,8 @@ Each line of the last user message that starts with `!` is a directive:
     !tool NAME {JSON}       call a tool, then go on
     !also NAME {JSON}       call this one in the same response as the tool before it
     !slow SECONDS           wait that long before every chunk
-    !fail WHEN [N]          fail before, during or after streaming; with N only on the first N attempts
+    !fail WHEN [N]          fail before, during or after streaming the last answer; with N only on the
+                            first N attempts
     !empty                  answer with nothing
 
 Without a directive it repeats what was said. The same prompt always gives the
@@ -92,10 +93,10 @@ class Scripted:
             prompt = [as_json(message) for message in call.messages]
             self._log({**call.about, "model": call.model, "prompt": prompt})
         script = _read(call.messages)
-        fails = _fails(script, call)
+        message = _response(script, call.messages)
+        fails = None if message.tool_calls else _fails(script, call)
         if fails == "before":
             raise ModelError("the scripted model failed before it answered, as it was told to")
-        message = _response(script, call.messages)
         words = _WORDS.findall(message.content)
         for number, word in enumerate(words):
             if script.slow:

@@ -1,0 +1,47 @@
+"""A checker that cannot fail proves nothing: each planted defect must be caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.defects import DEFECTS, Defect, caught_by_probe, caught_by_simulation
+
+#: Defects that other nets of the product hide from random runs; their probes look behind these.
+HIDDEN_FROM_SIMULATION = {
+    "prompts are not repaired",
+    "a commit without its compare-and-swap",
+    "a commit without its fence",
+    "journal and events without a fence",
+    "an orphan commits",
+    "a fork starts at the head instead of its turn",
+    "a lost answer of a commit is taken for a failure",
+    "a plain request is continued although its requester is gone",
+    "a promised turn is never tried again",
+    "a lookup without its tenant",
+    "another body under the same key is let through",
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_planted_defect_is_caught_by_a_probe(defect: Defect) -> None:
+    caught = caught_by_probe(defect)
+    if caught is None:
+        caught = caught_by_simulation(defect, seeds=10)
+    assert caught is not None, f"nothing noticed: {defect.name}"
+    print(f"{defect.name}\n    caught by {caught}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "defect",
+    [defect for defect in DEFECTS if defect.name not in HIDDEN_FROM_SIMULATION],
+    ids=lambda defect: defect.name,
+)
+def test_planted_defect_is_caught_by_the_checker_alone(defect: Defect) -> None:
+    assert caught_by_simulation(defect, seeds=25) is not None, f"the checker is blind to: {defect.name}"
+
+
+def test_there_are_enough_defects_and_no_name_is_stale() -> None:
+    names = {defect.name for defect in DEFECTS}
+    assert len(names) == len(DEFECTS) >= 20
+    assert names >= HIDDEN_FROM_SIMULATION

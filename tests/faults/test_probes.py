@@ -1,0 +1,12 @@
+"""Every probe tells its story and the checker finds nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.probes import PROBES, Probe
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
+def test_probe(probe: Probe) -> None:
+    assert probe.run() == []
