@@ -146,6 +146,49 @@ async def test_an_expected_head_of_an_empty_session_is_refused(store: Store) -> 
     await given.refused(store, given.ask(session, expected_head=TurnId("some")))
 
 
+@pytest.mark.parametrize(
+    ("expected", "begins"), [(None, True), (2, True), (1, False), (3, False), (-1, False)]
+)
+async def test_an_expected_number_of_turns_is_compared_where_the_session_is_taken(
+    backend: Backend, expected: int | None, begins: bool
+) -> None:
+    store = backend.store
+    session = await given.session(store)
+    await given.talk(store, session, 2)
+    before = await dump(backend)
+    if begins:
+        await given.start(store, given.ask(session), expected_turns=expected)
+    else:
+        await given.refused(store, given.ask(session), given.events("x"), expected_turns=expected)
+        assert await dump(backend) == before
+
+
+async def test_I21_a_retry_is_shown_the_request_that_made_the_head(store: Store) -> None:
+    session = await given.session(store)
+    await given.commit(store, session)
+    turn = await given.commit(store, session, on_leave=OnLeave.ORPHAN, fingerprint="print", caller="caller")
+    asked = given.ask(session, is_retry=True)
+    standing = await given.refused(store, asked, expected_turns=-1)
+    assert standing.head_request == await store.read_request(TENANT, turn.id)
+    assert standing.head_attempt == await store.get_attempt(TENANT, turn.attempt)
+    assert 0 <= standing.head_age_seconds < 10
+
+    first = standing.head_age_seconds
+
+    async def older() -> bool:
+        return (await given.refused(store, asked, expected_turns=-1)).head_age_seconds > first
+
+    await given.eventually(older)
+    await given.start(store, asked)
+
+
+async def test_a_retry_in_an_empty_session_finds_no_head(store: Store) -> None:
+    standing = await given.refused(
+        store, given.ask(await given.session(store), is_retry=True), expected_turns=-1
+    )
+    assert (standing.head_request, standing.head_attempt) == (None, None)
+
+
 @pytest.mark.parametrize("status", ENDS)
 async def test_a_turn_that_failed_is_tried_again_under_its_own_id(
     store: Store, status: AttemptStatus

@@ -1,10 +1,21 @@
 """Whether a turn may start, and who of two requests is meant."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from lastgood.core.admission import Admission, Admitted, Attach, Busy, Displace, Refused, Replay, admit
+from lastgood.core.admission import (
+    RETRY_SECONDS,
+    Admission,
+    Admitted,
+    Attach,
+    Busy,
+    Displace,
+    Refused,
+    Replay,
+    admit,
+)
 from lastgood.core.lifecycle import ATTEMPT, Move
 from lastgood.errors import IdempotencyMismatch, SessionNotFound, StaleHead
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave, Standing
@@ -157,6 +168,34 @@ def test_I21_an_sdk_retry_attaches_to_its_first_try(orphaned: bool) -> None:
 def test_I21_a_retry_needs_the_same_caller_and_request(retry: Ask, first: object) -> None:
     holder = attempt()
     assert admit(retry, standing(holder=holder, holder_request=first)) == Busy(holder)
+
+
+LAST = attempt(AttemptStatus.COMMITTED, turn=HEAD.turn)
+
+
+@pytest.mark.parametrize("age", [0.0, RETRY_SECONDS])
+def test_I21_a_retry_of_what_was_committed_just_now_is_told_its_outcome(age: float) -> None:
+    found = standing(head_request=FIRST, head_attempt=LAST, head_age_seconds=age)
+    assert admit(RETRY, found) == Replay(LAST)
+    # It moved the head itself, or another turn runs by now: the answer is the same.
+    assert admit(replace(RETRY, expected_head=TurnId("before")), found) == Replay(LAST)
+    assert admit(RETRY, replace(found, holder=OTHER)) == Replay(LAST)
+
+
+@pytest.mark.parametrize(
+    ("retry", "first", "age"),
+    [
+        (ask(), FIRST, 0.0),
+        (RETRY, FIRST, RETRY_SECONDS + 0.001),
+        (RETRY, None, 0.0),
+        (RETRY, request(on_leave=OnLeave.CONTINUE), 0.0),
+        (RETRY, request(on_leave=OnLeave.ORPHAN, caller="somebody else"), 0.0),
+        (RETRY, request(on_leave=OnLeave.ORPHAN, fingerprint="else"), 0.0),
+    ],
+)
+def test_I21_the_same_words_said_again_are_meant(retry: Ask, first: object, age: float) -> None:
+    found = standing(head_request=first, head_attempt=LAST, head_age_seconds=age)
+    assert admit(retry, found) == Admitted()
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,22 @@ class Command:
         ran = subprocess.run(self.line(*args), input=stdin, capture_output=True, env=self._env, timeout=60)
         return Done(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
-    def start(self, *args: str, **pipes: Any) -> subprocess.Popen[bytes]:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes
-        return subprocess.Popen(self.line(*args), env=self._env, **streams)
+    def start(
+        self,
+        *args: str,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
+        preexec_fn: Callable[[], object] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.line(*args),
+            env=self._env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=preexec_fn,
+        )
 
     def line(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "lastgood", *args]

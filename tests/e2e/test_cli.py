@@ -172,19 +172,22 @@ def test_reader_that_leaves_cancels_the_turn_quietly(
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    assert_quiet = process.wait(20), process.stderr.read() if process.stderr else None
-    assert assert_quiet == (1, b"")
+    assert process.stderr is not None
+    assert (process.wait(20), process.stderr.read()) == (1, b"")
     assert [attempt["status"] for attempt in lastgood.attempts(session)] == ["committed", "cancelled"]
 
 
-def test_model_override_holds_for_later_turns(lastgood: Command) -> None:
+def test_model_override_is_kept_only_by_a_turn_that_commits(lastgood: Command) -> None:
     session = lastgood.new_session()
-    other = f"{AGENT}"
-    assert lastgood.say("again", "--session", session, "--model", other).code == 0
-    assert lastgood.say("and again", "--session", session).code == 0
-    shown = lastgood("sessions", "show", session, "--json").json
-    assert shown["session"]["model"] == other
-    assert [turn["model"] for turn in shown["turns"]] == [AGENT, other, other]
+
+    def kept() -> object:
+        return lastgood("sessions", "show", session, "--json").json["session"]["model"]
+
+    assert lastgood.say("!fail before", "--session", session, "--model", AGENT).code == 1
+    assert kept() is None
+    assert lastgood.say("again", "--session", session, "--model", AGENT).code == 0
+    assert lastgood.say("later", "--session", session).code == 0
+    assert kept() == AGENT
 
 
 # -- keys ------------------------------------------------------------------------
@@ -429,8 +432,9 @@ def test_check_finds_what_was_changed(lastgood: Command) -> None:
     assert lastgood("db", "check").out == "checked 2 sessions with 3 turns: all as committed\n"
     assert lastgood("db", "check", "--json").json == {"sessions": 2, "turns": 3, "broken": []}
     with closing(sqlite3.connect(lastgood.database)) as database, database:
-        changed = "UPDATE turns SET body = replace(CAST(body AS TEXT), 'bad', 'BAD') WHERE session_id = ? AND seq = 1"
-        assert database.execute(changed, (bad,)).rowcount == 1
+        changed = "CAST(replace(CAST(body AS TEXT), 'bad', 'BAD') AS BLOB)"
+        where = "WHERE session_id = ? AND seq = 1"
+        assert database.execute(f"UPDATE turns SET body = {changed} {where}", (bad,)).rowcount == 1
     done = lastgood("db", "check")
     assert done.code == 1
     assert f"{bad} is broken: turn 1 " in done.out
@@ -441,9 +445,13 @@ def test_check_finds_what_was_changed(lastgood: Command) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    ["DELETE FROM turns WHERE seq = 1", "UPDATE turns SET body = 'no JSON' WHERE seq = 2"],
+    [
+        "DELETE FROM turns WHERE seq = 1",
+        "UPDATE turns SET body = CAST('no JSON' AS BLOB) WHERE seq = 2",
+        "UPDATE sessions SET head_hash = x'00'",
+    ],
 )
-def test_check_finds_what_cannot_be_read(lastgood: Command, damage: str) -> None:
+def test_check_finds_what_does_not_fit_together(lastgood: Command, damage: str) -> None:
     session = lastgood.new_session("one")
     lastgood.say("two", "--session", session)
     with closing(sqlite3.connect(lastgood.database)) as database, database:

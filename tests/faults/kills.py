@@ -13,7 +13,6 @@ import asyncio
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,9 +139,3 @@ async def _must_answer(world: World, node: Lastgood, session: SessionId) -> list
         world.log.remove(told)
         await asyncio.sleep(0.02)
     return [] if told.outcome == "committed" else [f"I12 {session}: does not answer: {told}"]
-
-
-def sqlite_kills(seed: int, kills: int) -> Killed:
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place("sqlite", f"{folder}/kills.db")
-        return rounds(place, Path(folder) / "diary", seed, kills)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from lastgood.ports import Store
 from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite import open_sqlite
+from tests.postgres import PostgresServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +25,35 @@ class Place:
         if self.kind == "sqlite":
             return open_sqlite(Path(self.where))
         return await open_postgres(self.where, pool_size=3)
+
+
+class Places:
+    """As many fresh ones as are asked for: on PostgreSQL if there is a server, else on SQLite."""
+
+    def __init__(self, folder: Path, server: PostgresServer | None) -> None:
+        self._folder = folder
+        self._server = server
+        self._name = f"p{os.getpid()}x{id(self):x}"
+        self._numbers = itertools.count(1)
+        if server is not None:
+            server.create_database(self._name)
+            asyncio.run(_migrate(Place("postgres", server.dsn(self._name))))
+
+    @property
+    def kind(self) -> str:
+        return "sqlite" if self._server is None else "postgres"
+
+    def new(self) -> Place:
+        number = next(self._numbers)
+        if self._server is None:
+            return Place("sqlite", str(self._folder / f"{number}.db"))
+        name = f"{self._name}x{number}"
+        self._server.create_database(name, template=self._name)
+        return Place("postgres", self._server.dsn(name))
+
+    def diary(self) -> Path:
+        return self._folder / f"{next(self._numbers)}.diary"
+
+
+async def _migrate(place: Place) -> None:
+    await (await place.open()).close()

@@ -156,7 +156,8 @@ async def _delete(args: argparse.Namespace) -> list[str]:
 
 def _headline(session: Session) -> str:
     title = one_line(session.title) or "(no title)"
-    return f"{session.id}  {when(session.updated_at)}  {session.status.value:7}  {count(session.turns, 'turn'):>9}  {title}"
+    turns = count(session.turns, "turn")
+    return f"{session.id}  {when(session.updated_at)}  {session.status.value:7}  {turns:>9}  {title}"
 
 
 def _print_session(whole: Whole) -> None:

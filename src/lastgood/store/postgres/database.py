@@ -260,7 +260,10 @@ async def _apply_next(connection: Connection, steps: tuple[Migration, ...]) -> N
 
 
 async def _applied(connection: Connection) -> list[tuple[int, int]]:
-    if await connection.fetchval("SELECT to_regclass('lastgood_schema')::text") is None:
+    # Not to_regclass: that may answer from a cache of this connection, which does not yet
+    # know what another node created while this one waited for the lock.
+    found = "SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'lastgood_schema'"
+    if await connection.fetchval(found) is None:
         return []
     rows = await connection.fetch("SELECT version, compatible_from FROM lastgood_schema")
     return [(int(version), int(compatible_from)) for version, compatible_from in rows]

@@ -1,0 +1,215 @@
+"""Writes the generated parts of the documentation from the code: `python docs/draw.py`.
+
+A generated part stands between `<!-- drawn: NAME -->` and `<!-- end: NAME -->`;
+everything else in a page is written by hand and left as it is. `tests/test_docs.py`
+fails while drawing would change a page, so a table here cannot lie for long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from inspect import cleandoc
+from pathlib import Path
+
+from lastgood import settings
+from lastgood.cli import _parser
+from lastgood.core.lifecycle import ATTEMPT, Move, is_final
+from lastgood.errors import LastgoodError
+from lastgood.flows.parts import Limits
+from lastgood.model.attempts import AttemptStatus
+
+DOCS = Path(__file__).parent
+
+#: One line each. A state, a move or a limit that is missing here fails the drawing.
+STATES: Mapping[AttemptStatus, str] = {
+    AttemptStatus.RUNNING: "A process holds the lease and works on the turn.",
+    AttemptStatus.WAITING: "A person is asked something. Nobody holds a lease; the session stays busy.",
+    AttemptStatus.COMMITTED: "The turn is in the history.",
+    AttemptStatus.FAILED: "The model, a tool or the store failed, or time ran out.",
+    AttemptStatus.CANCELLED: "Somebody ended it, or its requester left.",
+    AttemptStatus.INTERRUPTED: "The process that held it died or was stopped.",
+    AttemptStatus.SUPERSEDED: "It was orphaned, and another request took its place.",
+}
+MOVES: Mapping[Move, str] = {
+    Move.COMMIT: "the turn has its answer, the head is its base and the fence is its own",
+    Move.FAIL: "an error, a timeout, or a question that nobody answered in time",
+    Move.CANCEL: "a person cancels, or the requester leaves and does not come back",
+    Move.INTERRUPT: "its process died, or was stopped before the turn was done",
+    Move.SUPERSEDE: "another request takes the place of an orphan",
+    Move.WAIT: "a tool call has an unknown outcome, and its tool says that a person decides",
+    Move.RESUME: "the question is answered; the attempt goes on under a new fence",
+}
+LIMITS: Mapping[str, str] = {
+    "lease_seconds": "how long a lease holds without being renewed",
+    "heartbeat_seconds": "how often leases are renewed",
+    "sweep_seconds": "how often expired attempts are looked for",
+    "idle_seconds": "how long a model or a tool may give no sign of life",
+    "turn_seconds": "how long one attempt may take",
+    "grace_seconds": "how long an orphan is kept before it is cancelled",
+    "stop_seconds": "how long a cancelled tool may take to stop",
+    "title_seconds": "how long making a title may take",
+    "tick_seconds": "events of a stream are stored at most this often",
+    "poll_seconds": "how often a watcher looks for itself",
+    "input_bytes": "the size of one request's messages",
+    "event_seconds": "how long events are kept after their attempt has ended",
+    "key_seconds": "how long a settled idempotency key is remembered",
+}
+
+
+# -- parts -----------------------------------------------------------------------
+
+
+def diagram() -> Iterator[str]:
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield f"    [*] --> {AttemptStatus.RUNNING}: begin"
+    for status, moves in ATTEMPT.items():
+        for move, to in moves.items():
+            yield f"    {status} --> {to}: {move}"
+    for status in ATTEMPT:
+        if is_final(status):
+            yield f"    {status} --> [*]"
+    yield "```"
+
+
+def states() -> Iterator[str]:
+    yield from _table("state", "meaning", "moves")
+    for status, moves in ATTEMPT.items():
+        ways = ", ".join(f"{move} → `{to}`" for move, to in moves.items()) or "none: this is an end"
+        yield _row(f"`{status}`", STATES[status], ways)
+
+
+def moves() -> Iterator[str]:
+    yield from _table("move", "when")
+    for move in Move:
+        yield _row(move.value, MOVES[move])
+
+
+def errors() -> Iterator[str]:
+    yield from _table("code", "a kind of", "message unless a more precise one is known")
+    for error in _descendants(LastgoodError):
+        parent = error.__mro__[1]
+        kind = f"`{parent.code}`" if issubclass(parent, LastgoodError) else ""
+        kind = "" if parent is LastgoodError else kind
+        yield _row(f"`{error.code}`", kind, cleandoc(error.__doc__ or ""))
+
+
+def variables() -> Iterator[str]:
+    yield from _table("variable", "flag", "meaning")
+    source = Path(settings.__file__).read_text()
+    options = {option for action in _parser()._actions for option in action.option_strings}
+    for field in fields(settings.Settings):
+        found = re.search(rf"#: (.*) ?\((LASTGOOD_\w+)\)(.*)\n    {field.name}:", source)
+        assert found is not None, f"settings.py does not say what {field.name} is"
+        flag = f"--{field.name.replace('_', '-')}"
+        meaning = f"{found[1].strip()}{found[3]}"
+        yield _row(f"`{found[2]}`", f"`{flag}`" if flag in options else "none", meaning)
+
+
+def limits() -> Iterator[str]:
+    yield from _table("limit", "value", "meaning")
+    now = Limits()
+    for field in fields(Limits):
+        name, _, unit = field.name.rpartition("_")
+        value = getattr(now, field.name)
+        yield _row(name.replace("_", " "), f"{value:,.10g} {unit}", LIMITS[field.name])
+
+
+def commands() -> Iterator[str]:
+    for name, parser in walk(_parser()):
+        yield f"### `{name}`"
+        yield ""
+        yield parser.description or ""
+        yield ""
+        if not any(isinstance(action, argparse._SubParsersAction) for action in parser._actions):
+            yield f"`{' '.join([name, *_usage(parser)])}`"
+            yield ""
+        rows = [_row(f"`{_spelling(action)}`", action.help or "") for action in _arguments(parser)]
+        yield from (*_table("argument", "meaning"), *rows, "") if rows else ()
+
+
+PAGES: Mapping[str, Mapping[str, Callable[[], Iterable[str]]]] = {
+    "states.md": {"diagram": diagram, "states": states, "moves": moves},
+    "reference.md": {"commands": commands, "settings": variables, "limits": limits, "errors": errors},
+}
+
+
+# -- the command line --------------------------------------------------------------
+
+
+def walk(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The parser and every parser below it, each with its words."""
+    yield parser.prog, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from walk(below)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Its own, names before options. What every command takes is told once, at the top."""
+    top = {option for action in _parser()._actions for option in action.option_strings}
+    own = [
+        action
+        for action in parser._actions
+        if not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+        and (parser.prog == _parser().prog or not top & set(action.option_strings))
+    ]
+    return sorted(own, key=lambda action: bool(action.option_strings))
+
+
+def _spelling(action: argparse.Action) -> str:
+    takes_value = action.nargs != 0
+    return " ".join([*action.option_strings, *([str(action.metavar)] if takes_value else [])])
+
+
+def _usage(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in _arguments(parser):
+        name = str(action.metavar)
+        if action.option_strings:
+            yield f"[{_spelling(action)}]"
+        else:
+            yield {"*": f"[{name} …]", "+": f"{name} [{name} …]"}.get(str(action.nargs), name)
+
+
+# -- pages -------------------------------------------------------------------------
+
+
+def _table(*columns: str) -> Iterator[str]:
+    yield _row(*columns)
+    yield "|" + "---|" * len(columns)
+
+
+def _row(*cells: str) -> str:
+    flat = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(flat)} |"
+
+
+def _descendants(error: type[LastgoodError]) -> Iterator[type[LastgoodError]]:
+    yield error
+    for below in error.__subclasses__():
+        if below.__module__ == LastgoodError.__module__:
+            yield from _descendants(below)
+
+
+def drawn(page: str, text: str) -> str:
+    """The page with its generated parts made anew."""
+    for name, make in PAGES[page].items():
+        part = re.compile(rf"(<!-- drawn: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
+        body = "\n".join(make()).strip()
+        text, found = part.subn(lambda m, body=body: f"{m[1]}\n{body}\n\n{m[2]}", text)  # type: ignore[misc]
+        assert found == 1, f"{page} has {found} places for {name}"
+    return text
+
+
+def main() -> None:
+    for name in PAGES:
+        page = DOCS / name
+        page.write_text(drawn(name, page.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The fault matrix, on both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cells import (
+    BY_THE_CLOCK,
+    RECOVERY_POINTS,
+    TURNS,
+    Cell,
+    cells,
+    count_hits,
+    run_any,
+    run_recovery_killed,
+)
+from tests.faults.stores import Place, Places
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Places:
+    server = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
+    return Places(tmp_path_factory.mktemp("cells"), server)
+
+
+def _matrix(places: Places, turn: str) -> list[Cell]:
+    return cells(turn, asyncio.run(count_hits(places.new(), turn)))
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_no_fault_at_any_point_breaks_a_session(places: Places, turn: str) -> None:
+    """I1–I20 under {raise, lost answer, lost call, cancel, stall, kill -9} × {first, second, last hit}."""
+    matrix = _matrix(places, turn)
+    assert matrix
+    missed = []
+    for cell in matrix:
+        found, struck = run_any(places.new(), cell, places.diary())
+        assert found == [], str(cell)
+        if not struck:
+            missed.append(cell)
+    assert [cell for cell in missed if cell.hit == 1 or cell.point not in BY_THE_CLOCK] == []
+
+
+def test_dying_while_recovering_changes_nothing(places: Places) -> None:
+    """I19."""
+    struck = [_dies_recovering(places.new(), point, places.diary()) for point in RECOVERY_POINTS]
+    # One of the two ways to find the dead is not used by this kind of store.
+    assert sum(struck) >= len(RECOVERY_POINTS) - 1
+
+
+def _dies_recovering(place: Place, point: str, diary: Path) -> bool:
+    found, struck = run_recovery_killed(place, point, diary)
+    assert found == [], point
+    return struck
+
+
+def test_the_matrix_covers_every_write_of_a_turn(places: Places) -> None:
+    points = set(itertools.chain.from_iterable(count_points(places, turn) for turn in TURNS))
+    assert points >= {
+        "store.begin_if_free",
+        "store.journal_if_held",
+        "store.append_events_if_held",
+        "store.commit_if_head",
+        "store.finish_if_held",
+        "store.set_title",
+        "model.call",
+        "model.chunk",
+        "model.answer",
+        "tool.start",
+        "tool.end",
+    }
+
+
+def count_points(places: Places, turn: str) -> set[str]:
+    return set(asyncio.run(count_hits(places.new(), turn)))

@@ -1,0 +1,318 @@
+"""One real database, the nodes on it, and a world that writes down what the model saw.
+
+Nothing here sleeps to be right: a turn is held by a gate that a tool or a model
+waits at, a node is killed by cutting it off from its store, and what only the
+database can tell is asked for until it is so, with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lastgood.agents.catalog import Catalog
+from lastgood.engine.loop import AgentLoop
+from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Provider
+from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.flows.histories import Histories
+from lastgood.flows.live import Live
+from lastgood.flows.parts import Limits
+from lastgood.flows.recovery import Recovery
+from lastgood.flows.run import Outcome
+from lastgood.flows.sessions import Sessions
+from lastgood.flows.turns import Submitted, Turns
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Ask, Attempt
+from lastgood.model.events import EventKind
+from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId
+from lastgood.model.messages import Message, assistant, user
+from lastgood.model.sessions import Session, Turn, Usage
+from lastgood.ports import Agents
+from lastgood.store.postgres import open_postgres
+from lastgood.store.sqlite import open_sqlite
+from lastgood.wiring import Lastgood, assemble
+from tests.contract.conftest import Backend
+from tests.faults.faults import Faults, FaultyEngine, FaultyStore, Mode
+from tests.faults.world import World
+
+Plain = dict[str, Any]
+
+#: Everything that is waited for comes in milliseconds; this only ends a test that hangs.
+PATIENCE_SECONDS = 15.0
+
+#: A lease that no slow machine loses, and short times for all that a test waits for.
+LIMITS = Limits(
+    lease_seconds=20.0,
+    heartbeat_seconds=0.1,
+    sweep_seconds=0.05,
+    grace_seconds=0.2,
+    stop_seconds=0.1,
+    title_seconds=10.0,
+    tick_seconds=0.002,
+    poll_seconds=0.02,
+    input_bytes=1000,
+)
+
+#: For those who wait for a lease to end.
+SHORT_LEASE = replace(LIMITS, lease_seconds=0.5, heartbeat_seconds=0.1)
+
+
+class Gate:
+    """Where work waits until a test lets it go on. `reached` tells that it is there."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.reached.set()
+        await self.opened.wait()
+
+    async def until_reached(self) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self.reached.wait()
+
+    def open(self) -> None:
+        self.opened.set()
+
+
+def gate_tool(gate: Gate, name: str = "gate") -> Tool:
+    async def run(use: ToolUse) -> str:
+        await gate()
+        return "went through"
+
+    return Tool(name, "Waits at a gate.", {"type": "object"}, run)
+
+
+class TitleModel:
+    """Answers after its gate; an exception instead of a text is raised."""
+
+    def __init__(self, says: str | Exception, gate: Gate | None = None) -> None:
+        self.says = says
+        self.gate = gate
+        self.prompts: list[tuple[Message, ...]] = []
+
+    async def stream(self, call: ModelCall) -> AsyncIterator[Chunk | Answer]:
+        self.prompts.append(call.messages)
+        if self.gate is not None:
+            await self.gate()
+        if isinstance(self.says, Exception):
+            raise self.says
+        yield Answer(assistant(self.says), Usage())
+
+
+async def eventually(check: Callable[[], Awaitable[Any]]) -> Any:
+    """What `check` returns once that is true: for what only the database can tell."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (found := await check()):
+            await asyncio.sleep(0.005)
+    return found
+
+
+@dataclass(slots=True)
+class House:
+    backend: Backend
+    where: Path | str
+    world: World
+    _faults: dict[str, Faults] = field(default_factory=dict)
+    _nodes: dict[str, tuple[Lastgood, list[asyncio.Task[None]]]] = field(default_factory=dict)
+    _prompted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return isinstance(self.where, Path)
+
+    # -- nodes -------------------------------------------------------------------
+
+    def agent(self, key: str = "builtin/scripted", **fields: Any) -> AgentSpec:
+        agent = self.world.agent()
+        tools = (*agent.tools, *fields.pop("tools", ()))
+        return replace(agent, key=key, tools=tools, **fields)
+
+    def engine(
+        self, tools: Sequence[Tool] = (), providers: Mapping[str, Provider] | None = None
+    ) -> AgentLoop:
+        plain = self.world.engine()
+        return AgentLoop({**plain._providers, **(providers or {})}, [*plain._tools.values(), *tools])
+
+    async def node(
+        self,
+        name: str = "node",
+        *,
+        agents: Iterable[AgentSpec] | None = None,
+        served: Agents | None = None,
+        tools: Sequence[Tool] = (),
+        providers: Mapping[str, Provider] | None = None,
+        limits: Limits = LIMITS,
+        kept_histories: int = 256,
+        alone: bool = False,
+        alive: bool = True,
+    ) -> Lastgood:
+        """A node with faults of its own. `alone`: started on the bare store, as the one process there is.
+
+        Not `alive`: it neither renews its leases nor sweeps, like a process that is paused.
+        """
+        faults = Faults(stall_seconds=PATIENCE_SECONDS)
+        store: Any = self.backend.store if alone else FaultyStore(self.backend.store, faults)
+        engine = FaultyEngine(self.engine(tools, providers), faults)
+        if agents is None:
+            agents = [self.agent(tools=tuple(tool.name for tool in tools))]
+        plain = assemble(store, engine, agents, limits=limits, node=name)
+        histories = Histories(store, kept_histories)
+        parts = replace(plain.parts, agents=served or Catalog(agents), histories=histories)
+        live = Live(parts)
+        turns = Turns(parts, live)
+        node = Lastgood(parts, live, turns, Sessions(parts, live), Recovery(parts, turns))
+        # What `running` does, in pieces: a killed node must not be closed by leaving a block.
+        tasks = []
+        if alive:
+            await node.recovery.at_start()
+            tasks = [
+                asyncio.create_task(node.live.keep_alive()),
+                asyncio.create_task(node.recovery.keep_sweeping()),
+            ]
+        self._faults[name], self._nodes[name] = faults, (node, tasks)
+        return node
+
+    def faults(self, node: Lastgood) -> Faults:
+        return self._faults[node.parts.node]
+
+    def strike(self, node: Lastgood, point: str, mode: Mode, *, always: bool = False) -> None:
+        """The next call of this point fails, or each of them until `heal`."""
+        faults = self.faults(node)
+        if not always:
+            faults.point, faults.mode, faults.hit = point, mode, faults.hits[point] + 1
+            return
+
+        async def jitter(at: str) -> Mode | None:
+            return mode if at == point else None
+
+        faults.jitter = jitter
+
+    def heal(self, node: Lastgood) -> None:
+        faults = self.faults(node)
+        faults.jitter, faults.point = None, ""
+
+    async def kill(self, node: Lastgood) -> None:
+        """No word of it reaches the store any more, and its tasks are gone: nothing is closed or ended."""
+        self.faults(node).dead = True
+        _, tasks = self._nodes.pop(node.parts.node)
+        runs = list(node.live._runs.values())
+        left: list[asyncio.Task[Any] | None] = [*tasks, *node.live._tasks]
+        left += [task for run in runs for task in (run.worker, run.outbox._flusher)]
+        await _cancel(left)
+
+    async def stop(self, node: Lastgood) -> None:
+        _, tasks = self._nodes.pop(node.parts.node)
+        await node.live.close(0.0)
+        await _cancel(tasks)
+
+    async def reopen(self) -> None:
+        """What the next process finds. Closing the store object is what a death does to the lock."""
+        await self.backend.store.close()
+        if isinstance(self.where, Path):
+            self.backend.store = open_sqlite(self.where)
+        else:
+            self.backend.store = await open_postgres(self.where)
+        self.world.store = self.backend.store
+
+    async def close(self) -> None:
+        for name in list(self._nodes):
+            await self.stop(self._nodes[name][0])
+
+    # -- asking ------------------------------------------------------------------
+
+    async def session(self, node: Lastgood, key: str = "builtin/scripted", **fields: Any) -> SessionId:
+        """A session whose turns the test judges itself; those of `world.create` are judged by the checker."""
+        tenant = fields.pop("tenant", DEFAULT_TENANT)
+        return (await node.sessions.create(tenant, key, **fields)).id
+
+    def asked(self, session: SessionId, *texts: str, tenant: TenantId = DEFAULT_TENANT, **fields: Any) -> Ask:
+        fields.setdefault("fingerprint", repr((session, texts)))
+        fields.setdefault("messages", tuple(map(user, texts)))
+        return Ask(tenant, session, **fields)
+
+    async def submit(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Submitted:
+        return await node.turns.submit(self.asked(session, *texts, **fields))
+
+    async def say(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Outcome:
+        """A turn to its end."""
+        return await self.outcome(node, await self.submit(node, session, *texts, **fields))
+
+    async def outcome(self, node: Lastgood, submitted: Submitted) -> Outcome:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await node.turns.wait(submitted)
+
+    async def good(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Turn:
+        outcome = await self.say(node, session, *texts, **fields)
+        assert outcome.turn is not None, outcome.error
+        return outcome.turn
+
+    # -- seeing ------------------------------------------------------------------
+
+    def saw(self, _record: Plain) -> None:
+        self._prompted.set()
+
+    async def until_prompted(self, times: int = 1) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(self.world.prompts) < times:
+                self._prompted.clear()
+                await self._prompted.wait()
+
+    @property
+    def last_prompt(self) -> list[tuple[str, str]]:
+        return said(self.world.prompts[-1]["prompt"])
+
+    async def get(self, session: SessionId, tenant: TenantId = DEFAULT_TENANT) -> Session:
+        found = await self.backend.store.get_session(tenant, session)
+        assert found is not None
+        return found
+
+    async def turns(self, session: SessionId) -> tuple[Turn, ...]:
+        head = (await self.get(session)).head
+        return await self.backend.store.read_turns(DEFAULT_TENANT, head.turn) if head else ()
+
+    async def attempts(self, session: SessionId) -> tuple[Attempt, ...]:
+        return await self.backend.store.list_attempts(DEFAULT_TENANT, session)
+
+    async def attempt(self, attempt: AttemptId) -> Attempt:
+        found = await self.backend.store.get_attempt(DEFAULT_TENANT, attempt)
+        assert found is not None
+        return found
+
+    async def until_free(self, session: SessionId) -> Session:
+        async def free() -> Session | None:
+            found = await self.get(session)
+            return found if found.attempt is None else None
+
+        found: Session = await eventually(free)
+        return found
+
+    async def until_told(self, session: SessionId, kind: EventKind) -> None:
+        """An event of this kind is stored, so nothing before it is still on its way."""
+
+        async def told() -> bool:
+            events = await self.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+            return any(event.kind is kind for event in events)
+
+        await eventually(told)
+
+    async def quiet(self, node: Lastgood) -> None:
+        """All that the node does beside its turns is done, titles among it."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while tasks := set(node.live._tasks):
+                await asyncio.wait(tasks)
+
+
+def said(prompt: Iterable[Plain]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in prompt]
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    left = [task for task in tasks if task is not None]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
