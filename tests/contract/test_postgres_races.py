@@ -310,9 +310,11 @@ async def test_I15_nothing_appears_after_a_delete(store: PostgresStore, outside:
 
 async def test_I19_nodes_that_open_a_fresh_database_at_once_all_succeed(outside: Outside) -> None:
     # All have seen the database empty before the first of them may write.
-    lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
-    opening = [open_postgres(outside.dsn, pool_size=1) for _ in range(6)]
-    stores = await queued(outside, lock, "lastgood migrate", *opening)
+    async with outside.connection.transaction():
+        await outside.value("SELECT pg_advisory_xact_lock(hashtextextended('lastgood migrate', 0))")
+        opening = [asyncio.ensure_future(open_postgres(outside.dsn, pool_size=1)) for _ in range(6)]
+        await outside.until_waiting(6)
+    stores = await asyncio.gather(*opening)
     assert await outside.value("SELECT count(*) FROM lastgood_schema") == 1
     session = await given.session(stores[0])
     assert await given.again(stores[-1], session) == session

@@ -222,7 +222,7 @@ def _() -> Iterator[None]:
 
 @defect("fences do not rise")
 def _() -> Iterator[None]:
-    with statement("hold_session", ("fence = fence + 1", "fence = fence")):
+    with schema(("UNIQUE (session_id, fence),\n", "")), statement("hold_session", ("fence + 1", "fence")):
         yield
 
 

@@ -49,7 +49,7 @@ def one_line(text: str) -> str:
 
 def for_stream(text: str, stream: TextIO) -> str:
     """A file or a pipe gets every character as it is."""
-    return text
+    return harmless(text) if stream.isatty() else text
 
 
 def count(number: int, noun: str) -> str:

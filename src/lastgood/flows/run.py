@@ -12,7 +12,7 @@ nothing was committed, and recovery ends the attempt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lastgood.core.commit import plan_commit
@@ -88,6 +88,7 @@ class Run:
     worker: asyncio.Task[list[Step]] | None = None
     watchers: int = 1  # requesters that are there
     lease_ends: float = 0.0  # on the loop's clock; after that nothing may be done
+    last_sign: float = 0.0  # on the loop's clock: when the engine last did something
     attended: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Future[Outcome] = field(init=False)
     outbox: Outbox = field(init=False)
@@ -183,12 +184,7 @@ async def _work(run: Run) -> list[Step]:
     if run.begin.ask.kind is not TurnKind.RUN:
         return []
     run.worker = asyncio.create_task(_drive(run))
-    await asyncio.wait({run.worker}, timeout=run.parts.limits.turn_seconds)
-    if not run.worker.done() and not run.is_stopped():
-        seconds = run.parts.limits.turn_seconds
-        run.stop(
-            Stop(Move.FAIL, TurnTimeout(f"the turn took longer than {seconds:g} s; nothing was committed"))
-        )
+    await _watch(run, run.worker)
     if run.is_stopped():
         # A tool that does not stop is left behind: its hold is ended next, so nothing it does counts.
         await asyncio.wait({run.worker}, timeout=run.parts.limits.stop_seconds)
@@ -196,13 +192,33 @@ async def _work(run: Run) -> list[Step]:
     return run.worker.result()
 
 
+async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
+    """Until the work has ended, was stopped, or takes too long. One timer, however many signs of life."""
+    loop, limits = asyncio.get_running_loop(), run.parts.limits
+    ends = loop.time() + limits.turn_seconds
+    run.last_sign = loop.time()
+    while not worker.done() and not run.is_stopped():
+        idle_ends = run.last_sign + limits.idle_seconds
+        if loop.time() >= min(ends, idle_ends):
+            text = (
+                f"the turn took longer than {limits.turn_seconds:g} s; nothing was committed"
+                if loop.time() >= ends
+                else f"no sign of life for {limits.idle_seconds:g} s; nothing was committed"
+            )
+            run.stop(Stop(Move.FAIL, TurnTimeout(text)))
+            return
+        await asyncio.wait({worker}, timeout=min(ends, idle_ends) - loop.time())
+
+
 async def _drive(run: Run) -> list[Step]:
     """Lets the engine work, and writes down each finished step before it goes on."""
     assert run.agent is not None
+    loop = asyncio.get_running_loop()
     steps = list(run.adopted)
     work = run.parts.engine.run(AttemptWork(run, run.agent))
     try:
-        while (item := await _next(work, run.parts.limits.idle_seconds)) is not None:
+        async for item in work:
+            run.last_sign = loop.time()
             if isinstance(item, Event):
                 run.outbox.put(item)
                 continue
@@ -213,18 +229,6 @@ async def _drive(run: Run) -> list[Step]:
         return steps
     finally:
         await work.aclose()
-
-
-async def _next(work: AsyncGenerator[Event | Step, None], idle_seconds: float) -> Event | Step | None:
-    """What the engine does next; None: it is done."""
-    idle = asyncio.timeout(idle_seconds)
-    try:
-        async with idle:
-            return await anext(work, None)
-    except TimeoutError:
-        if not idle.expired():
-            raise
-        raise TurnTimeout(f"no sign of life for {idle_seconds:g} s; nothing was committed") from None
 
 
 # -- the good end --------------------------------------------------------------

@@ -46,8 +46,9 @@ WHERE sessions.tenant = :tenant AND events.session_id = :session AND events.seq 
 ORDER BY events.seq LIMIT :limit;
 
 -- name: running_attempts
-SELECT {attempt} FROM attempts JOIN sessions ON sessions.attempt_id = attempts.id
-WHERE attempts.status = 'running' LIMIT :limit;
+SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
+WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id AND attempts.status = 'running'
+LIMIT :limit;
 
 -- name: interrupted_asks
 -- Promised, not committed, newest try interrupted, nobody on the session.

@@ -150,8 +150,9 @@ UPDATE sessions SET lease_until = clock() + :lease
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND lease_until IS NOT NULL;
 
 -- name: expired_attempts
-SELECT {attempt} FROM sessions JOIN attempts ON attempts.id = sessions.attempt_id
-WHERE sessions.attempt_id IS NOT NULL AND (sessions.lease_until < clock() OR attempts.deadline < clock())
+SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
+WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id
+  AND (sessions.lease_until < clock() OR attempts.deadline < clock())
 LIMIT :limit;
 
 -- name: is_expired
@@ -170,7 +171,7 @@ DELETE FROM steps WHERE attempt_id IN (SELECT id FROM attempts WHERE session_id 
 DELETE FROM attempts WHERE session_id = :session;
 
 -- name: delete_requests
-DELETE FROM requests WHERE session_id = :session;
+DELETE FROM requests WHERE turn_id IN (SELECT turn_id FROM attempts WHERE session_id = :session);
 
 -- name: delete_events
 DELETE FROM events WHERE session_id = :session;

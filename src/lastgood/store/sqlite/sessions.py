@@ -90,8 +90,8 @@ class SqliteSessions:
                 return False
             for part in (
                 "delete_steps",
-                "delete_attempts",
                 "delete_requests",
+                "delete_attempts",
                 "delete_events",
                 "delete_queued",
             ):

@@ -43,7 +43,6 @@ CREATE INDEX sessions_by_tenant ON sessions (tenant, n);
 CREATE UNIQUE INDEX sessions_by_conversation ON sessions (tenant, conversation) WHERE conversation IS NOT NULL;
 CREATE UNIQUE INDEX sessions_by_scope ON sessions (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL;
 CREATE INDEX sessions_by_fork ON sessions (forked_turn) WHERE forked_turn IS NOT NULL;
-CREATE INDEX sessions_held ON sessions (attempt_id) WHERE attempt_id IS NOT NULL;
 
 CREATE TABLE turns (
     id            TEXT NOT NULL UNIQUE,     -- minted at begin; the chain takes it at most once
@@ -83,7 +82,6 @@ CREATE TABLE requests (
     input       BLOB                        -- NULL once the turn that holds it is committed
 );
 CREATE UNIQUE INDEX requests_by_key ON requests (tenant, key) WHERE key IS NOT NULL;
-CREATE INDEX requests_by_session ON requests (session_id);
 CREATE INDEX requests_settled ON requests (created_at) WHERE input IS NULL;
 CREATE INDEX requests_promised ON requests (turn_id) WHERE accepted = 1 AND input IS NOT NULL;
 
@@ -113,11 +111,11 @@ CREATE TABLE attempts (
     started_at    REAL NOT NULL,
     ended_at      REAL,
     UNIQUE (turn_id, number),
+    UNIQUE (session_id, fence),
     CHECK ((ended_at IS NULL) = (status IN ('running', 'waiting'))),
     CHECK ((status = 'waiting') = (deadline IS NOT NULL))
 );
 CREATE UNIQUE INDEX attempts_live ON attempts (session_id) WHERE ended_at IS NULL;
-CREATE INDEX attempts_by_session ON attempts (session_id, started_at);
 CREATE INDEX attempts_to_tidy ON attempts (ended_at) WHERE ended_at IS NOT NULL AND tidied = 0;
 
 CREATE TABLE steps (

@@ -1,0 +1,591 @@
+"""M2: what failed is kept beside the conversation, never in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
+from lastgood.errors import InvalidRequest, LastgoodError, ModelError, SessionBusy, StoreUnavailable, TooLarge
+from lastgood.flows.parts import Limits
+from lastgood.model.attempts import AttemptStatus, StepKind
+from lastgood.model.events import TERMINAL, EventKind
+from lastgood.model.ids import DEFAULT_TENANT, AttemptId
+from lastgood.model.messages import Message, assistant, tool_result, user
+from lastgood.model.sessions import Session, TurnKind, Usage
+from lastgood.wiring import Lastgood
+from tests.contract.conftest import dump
+from tests.faults.faults import Mode
+from tests.faults.world import World
+from tests.flows.house import LIMITS, Gate, House, gate_tool, said
+
+pytestmark = pytest.mark.anyio
+
+watched = pytest.mark.parametrize("watch", [True, False], ids=["watched", "not watched"])
+
+FIRST = [("user", "tok1 hello"), ("assistant", "You said: tok1 hello")]
+
+
+async def broken(use: ToolUse) -> str:
+    raise RuntimeError("no disk")
+
+
+async def refusing(use: ToolUse) -> str:
+    raise ModelError("a tool that ends the turn")
+
+
+TOOLS = [
+    Tool(name, "", {"type": "object"}, run) for name, run in [("broken", broken), ("refusing", refusing)]
+]
+
+
+@dataclass(frozen=True)
+class Failure:
+    name: str
+    text: str
+    code: str
+    limits: Limits = LIMITS
+    point: str = ""
+
+
+#: Each way a turn can fail by itself, and what its caller is told.
+FAILURES = [
+    Failure("before streaming", "\n!fail before", "model_error"),
+    Failure("during streaming", "\n!say a b c d\n!fail during", "model_error"),
+    Failure("after streaming", "\n!fail after", "model_error"),
+    Failure("after a tool", '\n!tool ledger-fail {"text": "x"}\n!fail before', "model_error"),
+    Failure("an empty answer", "\n!empty", "model_error"),
+    Failure("a blank answer", '\n!say-json " \\n "', "model_error"),
+    Failure("no sign of life", "\n!slow 60", "turn_timeout", replace(LIMITS, idle_seconds=0.05)),
+    Failure(
+        "too slow in all",
+        "\n!slow 0.02\n!say " + "a " * 200,
+        "turn_timeout",
+        replace(LIMITS, turn_seconds=0.1),
+    ),
+    Failure("too many calls", "\n!tool echo {}" * 4, "turn_failed"),
+    Failure("a tool ends it", "\n!tool refusing {}", "model_error"),
+    Failure("the journal fails", "\n!tool echo {}", "store_unavailable", point="store.journal_if_held"),
+    Failure("the events fail", "\n!say a b", "store_unavailable", point="store.append_events_if_held"),
+    Failure("the history is unreadable", "\n!say a", "store_unavailable", point="store.read_turns"),
+    Failure("the commit fails", "\n!say a", "store_unavailable", point="store.commit_if_head"),
+    Failure("the commit's answer is lost", "\n!say a", "outcome_unknown", point="lost store.commit_if_head"),
+]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes that fail for good are given up in milliseconds."""
+    monkeypatch.setattr("lastgood.flows.run._PATIENCE", (0.001, 0.001))
+
+
+async def fragile(house: House, failure: Failure) -> Lastgood:
+    agent = house.agent(tools=tuple(tool.name for tool in TOOLS), max_iterations=3)
+    return await house.node(agents=[agent], tools=TOOLS, limits=failure.limits, kept_histories=0)
+
+
+@watched
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.name)
+async def test_M2_1_a_failed_turn_leaves_the_next_prompt_clean(
+    house: House, world: World, impatient: None, failure: Failure, watch: bool
+) -> None:
+    """Also M2.2 and I2: streamed or not, the hash of the history is what it was."""
+    if failure.code == "outcome_unknown":
+        pytest.skip("told by its own test: nobody may say that it failed")
+    node = await fragile(house, failure)
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1", watch=watch)
+    before = await house.get(session)
+    if failure.point:
+        house.strike(node, failure.point, Mode.RAISE, always=True)
+    told = await world.ask(node, session, failure.text, "tok2", watch=watch)
+    house.heal(node)
+    assert told.outcome in ("failed", "unknown")
+    assert told.code == failure.code
+    if watch:
+        assert told.events[-1][1] == EventKind.TURN_FAILED
+    after = await house.get(session)
+    assert after.head == before.head
+    assert (after.usage, after.model, after.attempt) == (before.usage, before.model, None)
+    good = await world.ask(node, session, "again", "tok3", watch=watch)
+    assert good.outcome == "committed"
+    assert house.last_prompt == [*FIRST, ("user", "tok3 again")]
+
+
+@watched
+async def test_M2_1_a_retry_of_a_failed_first_turn_starts_from_nothing(
+    house: House, world: World, node: Lastgood, watch: bool
+) -> None:
+    session = await world.create(node)
+    for number in range(3):
+        told = await world.ask(node, session, "\n!fail during", f"tok{number}", watch=watch)
+        assert told.outcome == "failed"
+    assert (await house.get(session)).head is None
+    await world.ask(node, session, "fine", "tok9", watch=watch)
+    assert house.last_prompt == [("user", "tok9 fine")]
+
+
+@watched
+async def test_M2_1_a_cancelled_turn_leaves_the_next_prompt_clean(
+    house: House, world: World, watch: bool
+) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    before = await house.get(session)
+    running = asyncio.create_task(
+        world.ask(node, session, '\n!tool ledger-fail {"text": "x"}\n!tool gate {}', "tok2", watch=watch)
+    )
+    await gate.until_reached()
+    assert (await world.cancel(node, session)).outcome == "done"
+    assert (await running).outcome == "cancelled"
+    gate.open()
+    assert (await house.get(session)).head == before.head
+    await world.ask(node, session, "again", "tok3")
+    assert house.last_prompt == [*FIRST, ("user", "tok3 again")]
+
+
+async def test_M2_1_a_cancel_in_mid_stream_leaves_the_next_prompt_clean(
+    house: House, world: World, node: Lastgood
+) -> None:
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    running = asyncio.create_task(world.ask(node, session, "\n!slow 0.02\n!say " + "word " * 500, "tok2"))
+    await house.until_prompted(2)
+    await house.until_told(session, EventKind.TEXT_STREAMED)
+    assert (await world.cancel(node, session)).outcome == "done"
+    assert (await running).outcome == "cancelled"
+    await world.ask(node, session, "again", "tok3")
+    assert house.last_prompt == [*FIRST, ("user", "tok3 again")]
+
+
+async def test_M2_1_a_begin_that_fails_has_changed_nothing(
+    house: House, world: World, node: Lastgood
+) -> None:
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    before = await dump(house.backend)
+    house.strike(node, "store.begin_if_free", Mode.RAISE)
+    with pytest.raises(StoreUnavailable):
+        await house.submit(node, session, "tok2")
+    await house.quiet(node)
+    assert await dump(house.backend) == before
+    assert len(world.prompts) == 1
+    await world.ask(node, session, "again", "tok3")
+    assert house.last_prompt == [*FIRST, ("user", "tok3 again")]
+
+
+@pytest.mark.parametrize("mode", [Mode.LOST, Mode.SILENT])
+@pytest.mark.parametrize("point", ["store.begin_if_free", "store.commit_if_head"])
+async def test_M2_1_a_lost_answer_neither_doubles_nor_loses_the_turn(
+    house: House, world: World, node: Lastgood, point: str, mode: Mode
+) -> None:
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    house.strike(node, point, mode)
+    told = await world.ask(node, session, "two", "tok2")
+    assert told.outcome == "committed"
+    assert [attempt.number for attempt in await house.attempts(session)] == [1, 1]
+    await world.ask(node, session, "three", "tok3")
+    assert house.last_prompt[2:] == [
+        ("user", "tok2 two"),
+        ("assistant", "You said: tok2 two"),
+        ("user", "tok3 three"),
+    ]
+
+
+@pytest.mark.parametrize("mode", [Mode.LOST, Mode.SILENT])
+async def test_M2_1_a_commit_whose_answer_stays_lost_is_never_called_a_failure(
+    house: House, world: World, impatient: None, node: Lastgood, mode: Mode
+) -> None:
+    """Whoever reads afterwards finds the turn whole or not at all."""
+    session = await world.create(node)
+    house.strike(node, "store.commit_if_head", mode, always=True)
+    told = await world.ask(node, session, "hello", "tok1")
+    house.heal(node)
+    turns = await house.turns(session)
+    if mode is Mode.LOST:
+        assert told.outcome == "committed"
+        assert [turn.id for turn in turns] == [told.turn]
+    else:
+        assert told.outcome == "unknown"
+        assert turns == ()
+
+
+async def test_M2_1_a_tool_that_raises_is_a_result_and_no_failure(house: House, world: World) -> None:
+    async def failing(use: ToolUse) -> str:
+        raise ToolFailed("no such file")
+
+    tools = [*TOOLS, Tool("failing", "", {"type": "object"}, failing)]
+    node = await house.node(tools=tools)
+    session = await world.create(node)
+    told = await world.ask(node, session, "\n!tool broken {}\n!tool failing {}\n!tool nobody {}", "tok1")
+    assert told.outcome == "committed"
+    results = [text for role, text in house.last_prompt if role == "tool"]
+    assert results == [
+        "error: the tool broke: RuntimeError('no disk')",
+        "error: no such file",
+        "error: there is no tool named 'nobody'",
+    ]
+
+
+async def test_M2_1_a_tool_that_never_returns_is_left_behind_and_commits_nothing(
+    house: House, world: World
+) -> None:
+    gate = Gate()
+    effects: list[str] = []
+
+    async def stubborn(use: ToolUse) -> str:
+        while not gate.opened.is_set():
+            try:
+                await gate()
+            except asyncio.CancelledError:
+                continue
+        effects.append("late")
+        return "at last"
+
+    node = await house.node(tools=[Tool("stubborn", "", {"type": "object"}, stubborn)])
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    before = await house.get(session)
+    running = await house.submit(node, session, "!tool stubborn {}")
+    await gate.until_reached()
+    asked = asyncio.get_running_loop().time()
+    assert (await world.cancel(node, session)).outcome == "done"
+    took = asyncio.get_running_loop().time() - asked
+    assert LIMITS.stop_seconds <= took < LIMITS.stop_seconds + 3
+    await world.ask(node, session, "meanwhile", "tok2")
+    gate.open()
+    assert running.run is not None
+    assert running.run.worker is not None
+    await asyncio.wait({running.run.worker})
+    assert effects == ["late"]
+    assert running.run.worker.exception() is not None
+    assert (await house.attempt(running.attempt)).status is AttemptStatus.CANCELLED
+    assert await house.backend.store.read_steps(DEFAULT_TENANT, running.attempt) != ()
+    assert [turn.seq for turn in await house.turns(session)] == [1, 2]
+    assert before.head is not None
+    await world.ask(node, session, "again", "tok3")
+    assert house.last_prompt == [
+        *FIRST,
+        ("user", "tok2 meanwhile"),
+        ("assistant", "You said: tok2 meanwhile"),
+        ("user", "tok3 again"),
+    ]
+
+
+@watched
+async def test_M2_2_the_same_words_are_shown_and_the_outcome_decides(
+    house: House, world: World, node: Lastgood, watch: bool
+) -> None:
+    """The whole answer was streamed, and nothing is committed: what was sent decides nothing."""
+    session = await world.create(node)
+    await world.ask(node, session, "\n!say all of it\n!fail after", "tok1", watch=watch)
+    events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    text = "".join(e.data["content"] for e in events if e.kind is EventKind.TEXT_STREAMED)
+    assert text == "all of it"
+    assert [event.kind for event in events if event.kind in TERMINAL] == [EventKind.TURN_FAILED]
+    assert (await house.get(session)).head is None
+
+
+@watched
+async def test_M2_2_a_watcher_that_stops_reading_changes_nothing(
+    house: House, world: World, watch: bool
+) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
+    session = await house.session(node)
+    submitted = await house.submit(node, session, "!tool gate {}\n!say done")
+    if watch:
+        async for _ in node.turns.watch(submitted):
+            break
+    await gate.until_reached()
+    gate.open()
+    assert (await house.outcome(node, submitted)).status is AttemptStatus.COMMITTED
+
+
+# -- M2.3 ------------------------------------------------------------------------
+
+HALF = "\ud83d"
+
+UNUSABLE: dict[str, tuple[tuple[Message, ...], type[LastgoodError]]] = {
+    "nothing": ((), InvalidRequest),
+    "empty": ((user(""),), InvalidRequest),
+    "blank": ((user(" \n\t\u2003"),), InvalidRequest),
+    "only an assistant's": ((assistant("hello"),), InvalidRequest),
+    "an assistant's last": ((user("hello"), assistant("hello")), InvalidRequest),
+    "a result last": ((user("hello"), tool_result("call-0-0", "x")), InvalidRequest),
+    "one blank of two": ((user(" "), user("hello")), InvalidRequest),
+    "NUL": ((user("a\x00b"),), InvalidRequest),
+    "half a character": ((user(f"a{HALF}b"),), InvalidRequest),
+    "half a character in the first": ((user(HALF), user("fine")), InvalidRequest),
+    "too much": ((user("x" * 1001),), TooLarge),
+    "too many bytes": ((user("ä" * 501),), TooLarge),
+    "too much in all": ((user("x" * 600), user("x" * 600)), TooLarge),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+async def test_M2_3_unusable_input_is_refused_and_nothing_is_replayed(
+    house: House, world: World, node: Lastgood, case: str
+) -> None:
+    messages, error = UNUSABLE[case]
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    await house.quiet(node)
+    before = await dump(house.backend)
+    with pytest.raises(error) as refused:
+        await house.submit(node, session, messages=messages)
+    assert refused.type is error
+    assert await dump(house.backend) == before
+    assert len(world.prompts) == 1
+
+
+async def test_M2_3_input_at_the_limit_is_taken(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    await house.good(node, session, "x" * 1000)
+    await house.good(node, session, "😀" * 250)
+
+
+async def test_M2_3_the_expected_head_is_checked_before_anything_is_stored(
+    house: House, node: Lastgood
+) -> None:
+    session = await house.session(node)
+    first = await house.good(node, session, "one")
+    await house.good(node, session, "two", expected_head=first.id)
+    await house.quiet(node)
+    before = await dump(house.backend)
+    with pytest.raises(LastgoodError) as refused:
+        await house.submit(node, session, "three", expected_head=first.id)
+    assert refused.value.code == "stale_head"
+    assert await dump(house.backend) == before
+
+
+# -- M2.4 ------------------------------------------------------------------------
+
+
+async def test_M2_4_metadata_is_nobodys_but_the_sessions(house: House, node: Lastgood) -> None:
+    mine: dict[str, Any] = {"a": {"b": [1]}}
+    session = await house.session(node, metadata=mine)
+    mine["a"]["b"].append(2)
+    assert (await node.sessions.get(DEFAULT_TENANT, session)).metadata == {"a": {"b": [1]}}
+    await node.sessions.set_metadata(DEFAULT_TENANT, session, mine)
+    fork = await node.sessions.fork(DEFAULT_TENANT, session)
+    mine["a"]["b"].append(3)
+    (await node.sessions.get(DEFAULT_TENANT, session)).metadata["a"]["b"].append(4)
+    fork.metadata["a"]["b"].append(5)
+    for one in (session, fork.id):
+        assert (await node.sessions.get(DEFAULT_TENANT, one)).metadata == {"a": {"b": [1, 2]}}
+
+
+async def test_M2_4_what_a_caller_was_given_is_not_what_is_kept(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    turn = await house.good(node, session, "one")
+    kept = dict(turn.decision)
+    turn.decision.clear()
+    whole = await node.sessions.read(DEFAULT_TENANT, session)
+    whole.turns[0].decision.clear()
+    assert (await house.turns(session))[0].decision == kept
+    assert (await house.attempts(session))[0].decision == kept
+    await house.good(node, session, "two")
+    assert house.last_prompt == [("user", "one"), ("assistant", "You said: one"), ("user", "two")]
+
+
+async def test_M2_4_a_tool_may_spoil_its_arguments(house: House) -> None:
+    async def spoiling(use: ToolUse) -> str:
+        use.arguments["text"].append("spoiled")
+        return "done"
+
+    node = await house.node(tools=[Tool("spoiling", "", {"type": "object"}, spoiling)])
+    session = await house.session(node)
+    turn = await house.good(node, session, '!tool spoiling {"text": []}')
+    assert turn.messages[1].tool_calls[0].arguments == '{"text": []}'
+    await house.good(node, session, "two")
+    prompt = house.world.prompts[-1]["prompt"]
+    assert prompt[1]["tool_calls"][0]["function"]["arguments"] == '{"text": []}'
+
+
+async def test_M2_4_a_model_may_spoil_the_tool_definitions_it_is_given(house: House) -> None:
+    seen: list[Any] = []
+
+    class Spoiling:
+        async def stream(self, call: ModelCall) -> AsyncIterator[Chunk | Answer]:
+            parameters = call.tools[0]["function"]["parameters"]
+            seen.append(dict(parameters))
+            parameters["spoiled"] = True
+            yield Answer(assistant("fine"), Usage())
+
+    tool = Tool("free", "", {"type": "object"}, broken)
+    agent = replace(house.agent(model="builtin/spoiling"), tools=("free",))
+    node = await house.node(agents=[agent], tools=[tool], providers={"builtin/spoiling": Spoiling()})
+    for _ in range(2):
+        await house.good(node, await house.session(node), "hello")
+    assert seen == [{"type": "object"}, {"type": "object"}]
+
+
+async def test_M2_4_forks_that_run_at_once_do_not_see_each_other(house: House, world: World) -> None:
+    gates = [Gate(), Gate()]
+    node = await house.node(tools=[gate_tool(gates[0], "gate-0"), gate_tool(gates[1], "gate-1")])
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    forks = [await node.sessions.fork(DEFAULT_TENANT, session) for _ in gates]
+    running = [
+        await house.submit(node, fork.id, f"fork {number}\n!tool gate-{number} {{}}\n!remember")
+        for number, fork in enumerate(forks)
+    ]
+    for gate in gates:
+        await gate.until_reached()
+    await world.ask(node, session, "and here", "tok2")
+    for gate in gates:
+        gate.open()
+    for number, (fork, submitted) in enumerate(zip(forks, running, strict=True)):
+        outcome = await house.outcome(node, submitted)
+        assert outcome.turn is not None
+        assert outcome.turn.messages[-1].content == f"I remember: tok1 hello | fork {number}"
+        assert [turn.seq for turn in await house.turns(fork.id)] == [1, 2]
+    assert len(await house.turns(session)) == 2
+
+
+# -- M2.5 ------------------------------------------------------------------------
+
+
+@watched
+async def test_M2_5_a_busy_session_refuses_and_changes_nothing(house: House, watch: bool) -> None:
+    """Also M3.1 and I13; other sessions go on meanwhile."""
+    gate = Gate()
+    node = await house.node(
+        tools=[gate_tool(gate)], limits=replace(LIMITS, heartbeat_seconds=60, lease_seconds=300)
+    )
+    other = await house.node("other", tools=[gate_tool(gate)])
+    session, free = await house.session(node), await house.session(node)
+    running = await house.submit(node, session, "!tool gate {}\n!say done")
+    await gate.until_reached()
+    await house.until_told(session, EventKind.TOOL_CALLED)
+    before, prompts = await dump(house.backend), len(house.world.prompts)
+    for asked in (node, other):
+        with pytest.raises(SessionBusy) as refused:
+            await house.submit(asked, session, "me too")
+        assert refused.value.detail == {
+            "attempt": running.attempt,
+            "turn": running.turn,
+            "status": "running",
+        }
+    assert await dump(house.backend) == before
+    assert len(house.world.prompts) == prompts
+    await house.good(other, free, "in parallel")
+    gate.open()
+    if watch:
+        assert [event.kind async for event in node.turns.watch(running)][-1] is EventKind.TURN_COMMITTED
+    assert (await house.outcome(node, running)).status is AttemptStatus.COMMITTED
+    await house.good(other, session, "now me")
+    assert [text for role, text in house.last_prompt if role == "user"][1:] == ["now me"]
+
+
+async def test_M2_5_of_many_at_once_one_runs(house: House) -> None:
+    gate = Gate()
+    nodes = [await house.node(name, tools=[gate_tool(gate)]) for name in ("a", "b")]
+    session = await house.session(nodes[0])
+    asked = [house.submit(nodes[n % 2], session, f"try {n}\n!tool gate {{}}") for n in range(10)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    busy = [one for one in found if isinstance(one, SessionBusy)]
+    begun = [one for one in found if not isinstance(one, BaseException)]
+    assert (len(begun), len(busy)) == (1, 9)
+    assert {refused.detail["attempt"] for refused in busy} == {begun[0].attempt}
+    gate.open()
+    await house.until_free(session)
+    assert len(await house.turns(session)) == len(await house.attempts(session)) == 1
+
+
+async def test_M2_5_an_append_and_a_reset_wait_for_their_turn_too(house: House) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
+    session = await house.session(node)
+    running = await house.submit(node, session, "!tool gate {}")
+    await gate.until_reached()
+    for kind in (TurnKind.APPEND, TurnKind.RESET):
+        with pytest.raises(SessionBusy):
+            await house.submit(node, session, "note", kind=kind)
+    gate.open()
+    await house.outcome(node, running)
+    await house.good(node, session, "a note", kind=TurnKind.APPEND)
+    await house.good(node, session, "seen?")
+    assert house.last_prompt[-2:] == [("user", "a note"), ("user", "seen?")]
+    await house.good(node, session, messages=(), kind=TurnKind.RESET)
+    await house.good(node, session, "fresh")
+    assert house.last_prompt == [("user", "fresh")]
+
+
+# -- M2.6 and M2.7 -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("end", ["!say done", "!fail after"])
+async def test_M2_6_a_conversation_evicted_while_its_turn_runs_is_still_there(
+    house: House, world: World, kept: int, end: str
+) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)], kept_histories=kept)
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    running = asyncio.create_task(world.ask(node, session, f"\n!tool gate {{}}\n{end}", "tok2"))
+    await gate.until_reached()
+    for number in range(3):
+        await world.ask(node, await world.create(node), "another", f"other{number}")
+    gate.open()
+    outcome = (await running).outcome
+    await world.ask(node, session, "again", "tok3")
+    if end == "!say done":
+        assert outcome == "committed"
+        assert [text for _, text in house.last_prompt][-2:] == ["done", "tok3 again"]
+        assert len(house.last_prompt) == 2 + 4 + 1
+    else:
+        assert outcome == "failed"
+        assert house.last_prompt == [*FIRST, ("user", "tok3 again")]
+
+
+async def test_M2_7_failed_attempts_stay_readable_and_out_of_every_prompt(
+    house: House, world: World, node: Lastgood
+) -> None:
+    session = await world.create(node)
+    await world.ask(node, session, "hello", "tok1")
+    text = 'secret-1\n!tool ledger-fail {"text": "secret-2"}\n!say secret-3\n!fail during'
+    failed = await world.ask(node, session, text, "tok2")
+    await world.ask(node, session, "again", "tok3")
+    assert "secret" not in str(house.last_prompt)
+    tries = await node.sessions.attempts(DEFAULT_TENANT, session)
+    assert [one.status.value for one in tries] == ["committed", "failed", "committed"]
+    kept = tries[1]
+    assert kept.id == failed.attempt
+    assert (kept.error_code, kept.ended_at is not None) == ("model_error", True)
+    assert "cut its stream" in (kept.error_message or "")
+    assert kept.base == tries[2].base
+    steps = await house.backend.store.read_steps(DEFAULT_TENANT, AttemptId(kept.id))
+    assert [step.kind for step in steps] == [StepKind.MODEL, StepKind.TOOL]
+    assert steps[1].message.content == "noted secret-2"
+    request = await house.backend.store.read_request(DEFAULT_TENANT, kept.turn)
+    assert request is not None
+    assert request.messages == (user(f"tok2 {text}"),)
+
+
+async def test_M2_7_what_was_streamed_before_the_failure_can_be_read_again(
+    house: House, world: World, node: Lastgood
+) -> None:
+    """I22: the same events, in the same order, however often they are asked for."""
+    session = await house.session(node)
+    submitted = await house.submit(node, session, "!say a b c d\n!fail during")
+    first = [event async for event in node.turns.watch(submitted)]
+    second = [event async for event in node.turns.watch(submitted)]
+    assert first == second
+    assert [event.seq for event in first] == sorted({event.seq for event in first})
+    assert first[-1].data["code"] == "model_error"
+    assert said(house.world.prompts[-1]["prompt"]) == [("user", "!say a b c d\n!fail during")]
+
+
+def test_M2_4_a_session_is_a_frozen_value() -> None:
+    assert Session.__dataclass_params__.frozen  # type: ignore[attr-defined]
