@@ -139,7 +139,7 @@ def main() -> int:
     options.kills = options.kills or (10_000 if options.long else 1_000)
     options.simulations = options.simulations or (5_000 if options.long else 300)
     options.postgres_kills = options.kills // 10
-    options.defect_seeds = 25
+    options.defect_seeds = 40
     logging.disable(logging.CRITICAL)
     good = True
     with PostgresServer() as server:

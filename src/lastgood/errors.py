@@ -28,6 +28,7 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
         ├── StoreUnavailable    try again
         ├── OutcomeUnknown      the answer of a write was lost
         ├── StoreFull
+        ├── NoDatabase          nothing was ever stored there
         ├── StoreLocked         another process owns the database file
         ├── NotADatabase
         └── NewerDatabase
@@ -200,6 +201,12 @@ class StoreFull(StoreUnavailable):
     """The disk of the database is full or cannot be written; free some space and try again."""
 
     code = "store_full"
+
+
+class NoDatabase(StoreUnavailable):
+    """There is no database there yet; run a turn first."""
+
+    code = "no_database"
 
 
 class StoreLocked(StoreError):

@@ -103,7 +103,7 @@ def file_log(path: Path) -> PromptLog:
     return log
 
 
-def sqlite_path(database: str) -> Path | None:
+def _sqlite_path(database: str) -> Path | None:
     """The file of a SQLite database; None: it is in no file of ours."""
     scheme, _, rest = database.partition("://")
     if scheme != "sqlite":
@@ -112,7 +112,7 @@ def sqlite_path(database: str) -> Path | None:
 
 
 async def open_store(database: str, *, read_only: bool = False) -> Store:
-    path = sqlite_path(database)
+    path = _sqlite_path(database)
     if path is not None:
         if not read_only:
             _make_folder(path.parent)
@@ -135,22 +135,25 @@ def _make_folder(folder: Path) -> None:
 
 @asynccontextmanager
 async def open_lastgood(settings: Settings) -> AsyncIterator[Lastgood]:
-    """A Lastgood that has recovered, keeps its leases and sweeps, until the block ends."""
+    """A Lastgood for one command: it has recovered, and keeps its leases until the block ends."""
     store = await open_store(settings.database)
     log = file_log(settings.prompt_log) if settings.prompt_log else None
     app = assemble(store, scripted_engine(log), [scripted_agent()])
     try:
-        async with running(app):
+        async with running(app, pays_debts=False):
             yield app
     finally:
         await store.close()
 
 
 @asynccontextmanager
-async def running(app: Lastgood, grace_seconds: float = 10.0) -> AsyncIterator[Lastgood]:
+async def running(
+    app: Lastgood, *, pays_debts: bool = True, grace_seconds: float = 10.0
+) -> AsyncIterator[Lastgood]:
+    """`pays_debts`: promised turns of the dead are tried again, as a server does and a command does not."""
     await app.recovery.at_start()
     beat = asyncio.create_task(app.live.keep_alive())
-    sweep = asyncio.create_task(app.recovery.keep_sweeping())
+    sweep = asyncio.create_task(app.recovery.keep_sweeping(pays_debts=pays_debts))
     try:
         yield app
     finally:

@@ -54,11 +54,14 @@ async def test_I20_a_key_used_in_another_session_is_found_too(store: Store) -> N
 
 async def test_I35_another_tenant_may_use_the_same_key(store: Store) -> None:
     ours, theirs = await given.session(store), await given.session(store, STRANGER)
-    await given.commit(store, ours, key="key")
-    tried = await given.start(store, given.ask(theirs, key="key"))
-    standing = await given.refused(store, given.ask(theirs, key="key"))
-    assert standing.prior is not None
-    assert standing.prior.turn == tried.begin.turn
+    turns = {
+        session.tenant: (await given.start(store, given.ask(session, key="key"))).begin.turn
+        for session in (ours, theirs)
+    }
+    for session in (ours, theirs):
+        standing = await given.refused(store, given.ask(session, key="key"))
+        assert standing.prior is not None
+        assert (standing.prior.tenant, standing.prior.turn) == (session.tenant, turns[session.tenant])
 
 
 async def test_requests_without_a_key_never_meet(store: Store) -> None:

@@ -35,6 +35,7 @@ def session(**changes: Any) -> Session:
         attempt=None,
         fence=1,
         last_event_seq=0,
+        events_dropped=0,
         usage=Usage(),
         created_at=0.0,
         updated_at=0.0,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import sqlite3
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import AGENT, Command, Done, finish, until
+from tests.e2e.command import AGENT, SECONDS, Command, Done, finish, until
 
 #: Streams its first word after 0.2 s and would take a quarter of an hour.
 ENDLESS = "!slow 0.2\n" + "word " * 4000
@@ -257,6 +258,8 @@ class Terminal:
 
     def expect(self, text: str) -> None:
         while text.encode() not in self.seen:
+            ready, _, _ = select.select([self._ours], [], [], SECONDS)
+            assert ready, f"{text!r} did not come; there is {self.seen!r}"
             self.seen += os.read(self._ours, 65536)
         self.seen = self.seen.partition(text.encode())[2]
 

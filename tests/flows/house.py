@@ -291,12 +291,12 @@ class House:
         found: Session = await eventually(free)
         return found
 
-    async def until_told(self, session: SessionId, kind: EventKind) -> None:
-        """An event of this kind is stored, so nothing before it is still on its way."""
+    async def until_told(self, session: SessionId, kind: EventKind, times: int = 1) -> None:
+        """So many events of this kind are stored, so nothing before them is still on its way."""
 
         async def told() -> bool:
             events = await self.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-            return any(event.kind is kind for event in events)
+            return sum(event.kind is kind for event in events) >= times
 
         await eventually(told)
 

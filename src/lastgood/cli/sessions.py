@@ -19,13 +19,13 @@ from lastgood.cli.output import (
     when,
 )
 from lastgood.core.intake import check_text
-from lastgood.errors import LastgoodError
+from lastgood.errors import LastgoodError, NoDatabase
 from lastgood.flows.sessions import Whole
 from lastgood.model.attempts import Ask, Attempt
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message
 from lastgood.model.sessions import Session, SessionPage, Turn, TurnKind
-from lastgood.wiring import open_lastgood, sqlite_path
+from lastgood.wiring import open_lastgood
 
 # -- reading -------------------------------------------------------------------
 
@@ -45,12 +45,11 @@ def list_sessions(args: argparse.Namespace) -> int:
 
 
 async def _list(args: argparse.Namespace) -> SessionPage:
-    settings = settings_of(args)
-    path = sqlite_path(settings.database)
-    if path is not None and not path.exists():
+    try:
+        async with open_to_read(settings_of(args)) as app:
+            return await app.sessions.list(TENANT, limit=args.limit, cursor=args.cursor, query=args.query)
+    except NoDatabase:
         return SessionPage((), None)
-    async with open_to_read(settings) as app:
-        return await app.sessions.list(TENANT, limit=args.limit, cursor=args.cursor, query=args.query)
 
 
 def show_session(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ renewed nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 from lastgood.core.lifecycle import Move
@@ -136,14 +136,20 @@ class Live:
             run.attended.set()
 
     async def close(self, seconds: float) -> None:
-        """Lets runs finish for a while; the rest is interrupted, and found again by recovery."""
-        if self._runs:
-            await asyncio.wait({run.done for run in self._runs.values()}, timeout=seconds)
+        """Lets runs and titles finish for a while; the rest is interrupted, and found again by recovery."""
+        ends = asyncio.get_running_loop().time() + seconds
+        await self._until(ends, {run.done for run in self._runs.values()})
         for run in list(self._runs.values()):
             run.stop(Stop(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted")))
         if self._runs:
             await asyncio.wait({run.done for run in self._runs.values()})
+        await self._until(ends, self._tasks)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def _until(self, ends: float, work: Collection[asyncio.Future[Any]]) -> None:
+        left = ends - asyncio.get_running_loop().time()
+        if work and left > 0:
+            await asyncio.wait(work, timeout=left)

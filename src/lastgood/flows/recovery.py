@@ -36,15 +36,13 @@ class Recovery:
                 break
             for attempt in left:
                 ended += await self._interrupt(attempt)
-        await self.retry_promised()
         return ended
 
     async def sweep(self) -> int:
-        """Ends what has outlived its lease or its deadline, then pays what is owed."""
+        """Ends what has outlived its lease or its deadline."""
         ended = 0
         for attempt in await self._parts.store.expired_attempts(_PAGE):
             ended += await self._interrupt(attempt, only_if_expired=True)
-        await self.retry_promised()
         return ended
 
     async def _interrupt(self, attempt: Attempt, *, only_if_expired: bool = False) -> bool:
@@ -76,14 +74,17 @@ class Recovery:
             case TryAgain(adopt, reason):
                 await self._turns.try_again(found.request, found.attempt.id if adopt else None, reason)
 
-    async def keep_sweeping(self) -> None:
+    async def keep_sweeping(self, *, pays_debts: bool = True) -> None:
+        """Sweeps at once and then again and again; a failed sweep is repeated."""
         limits = self._parts.limits
         while True:
-            await asyncio.sleep(limits.sweep_seconds)
             try:
                 await self.sweep()
+                if pays_debts:
+                    await self.retry_promised()
                 await self._parts.store.tidy(
                     events_older_than=limits.event_seconds, keys_older_than=limits.key_seconds
                 )
             except StoreError as error:
                 log.warning("the sweep failed and will be repeated: %s", error)
+            await asyncio.sleep(limits.sweep_seconds)

@@ -75,10 +75,16 @@ class Sessions:
 
     async def newest(self, tenant: TenantId, back: int = 1) -> Session:
         """The `back`-th newest session."""
-        page = await self.list(tenant, limit=min(back, MOST_IN_PAGE))
-        if len(page.sessions) < back:
-            raise SessionNotFound(f"there are only {len(page.sessions)} sessions")
-        return page.sessions[back - 1]
+        cursor: int | None = None
+        passed = 0
+        while True:
+            page = await self.list(tenant, limit=min(back - passed, MOST_IN_PAGE), cursor=cursor)
+            passed += len(page.sessions)
+            if passed == back:
+                return page.sessions[-1]
+            if page.next_cursor is None:
+                raise SessionNotFound(f"there are only {passed} sessions")
+            cursor = page.next_cursor
 
     async def read(self, tenant: TenantId, session: SessionId) -> Whole:
         """Does not depend on the agent being there."""
@@ -154,12 +160,13 @@ class Sessions:
             raise SessionNotFound()
         self._parts.signals.tell(session)
 
-    async def verify(self, tenant: TenantId, session: SessionId) -> Turn | None:
-        """The first turn whose hash does not follow from the one before it; None: all is as committed."""
+    async def verify(self, tenant: TenantId, session: SessionId) -> str | None:
+        """What is not as it was committed; None: everything is."""
         whole = await self.read(tenant, session)
+        head = whole.session.head
         broken = broken_link(whole.turns)
-        if broken is None and whole.session.head and whole.session.head.seq != len(whole.turns):
-            raise TurnNotFound(
-                f"session {session} has {whole.session.head.seq} turns, {len(whole.turns)} found"
-            )
-        return broken
+        if broken is not None:
+            return f"turn {broken.seq} ({broken.id}) is not as it was committed"
+        if head is not None and (not whole.turns or whole.turns[-1].head != head):
+            return f"its head does not name turn {head.turn} as it was committed"
+        return None

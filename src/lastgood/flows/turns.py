@@ -74,8 +74,28 @@ class Turns:
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
-        plan = await self._plan(ask, session)
+        try:
+            plan = await self._plan(ask, session)
+        except LastgoodError:
+            known = await self._known(ask)
+            if known is None:
+                raise
+            return known
         return await asyncio.shield(self._live.spawn(self._begin(ask, plan)))
+
+    async def _known(self, ask: Ask) -> Submitted | None:
+        """What became of this key before. That is told even if the turn could not be run any more."""
+        if ask.key is None:
+            return None
+        look = replace(self._new_begin(ask, _Plan(None, {}), None, None), expected_turns=-1)
+        found = await self._parts.store.begin_if_free(look, ())
+        match admit(ask, found) if isinstance(found, Standing) else None:
+            case Replay(attempt):
+                return self._watched(ask, attempt, None, replayed=True)
+            case Attach(attempt):
+                return await self._attach(ask, attempt)
+            case _:
+                return None
 
     async def _plan(self, ask: Ask, session: Session) -> _Plan:
         if ask.kind is not TurnKind.RUN:

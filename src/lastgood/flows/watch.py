@@ -10,19 +10,29 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from lastgood.flows.parts import Parts
-from lastgood.model.events import TERMINAL, StoredEvent
+from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId
 
 
 async def follow(
     parts: Parts, tenant: TenantId, session: SessionId, *, after: int = 0, until: AttemptId | None = None
 ) -> AsyncIterator[StoredEvent]:
-    """Events numbered above `after`; ends with the last one of attempt `until`, or with the session."""
+    """Exactly the events above `after`, or one `resync` where some of them are gone for good.
+
+    Ends with the last event of attempt `until`, or with the session.
+    """
     told = parts.signals.listen(session)
+    over = False
     try:
         while True:
             told.clear()
             page = await parts.store.read_events(tenant, session, after=after)
+            if not page or page[0].seq != after + 1:
+                missed = await _missed(parts, tenant, session, after)
+                if missed is not None:
+                    yield missed
+                    after = missed.seq
+                    continue
             for event in page:
                 after = event.seq
                 yield event
@@ -30,12 +40,23 @@ async def follow(
                     return
             if page:
                 continue
-            if not await _heard(told, parts.limits.poll_seconds) and await _is_over(
-                parts, tenant, session, until
-            ):
+            if over:
                 return
+            # What ended between that read and this look is read once more before leaving.
+            over = not await _heard(told, parts.limits.poll_seconds) and await _is_over(
+                parts, tenant, session, until
+            )
     finally:
         parts.signals.leave(session, told)
+
+
+async def _missed(parts: Parts, tenant: TenantId, session: SessionId, after: int) -> StoredEvent | None:
+    """Numbers may be skipped; only what was stored and dropped is missed. So is a number never given."""
+    found = await parts.store.get_session(tenant, session)
+    if found is None or found.events_dropped <= after <= found.last_event_seq:
+        return None
+    known = found.events_dropped if after < found.events_dropped else found.last_event_seq
+    return StoredEvent(known, EventKind.RESYNC, None, {"after": known}, parts.clock.now())
 
 
 async def _heard(told: asyncio.Event, seconds: float) -> bool:
@@ -48,8 +69,8 @@ async def _heard(told: asyncio.Event, seconds: float) -> bool:
 
 
 async def _is_over(parts: Parts, tenant: TenantId, session: SessionId, until: AttemptId | None) -> bool:
-    """Nothing more will come: the session is deleted, or the attempt's events have been tidied away."""
+    """Nothing more will come: the session is deleted, or the attempt has ended."""
     if until is None:
         return await parts.store.get_session(tenant, session) is None
     attempt = await parts.store.get_attempt(tenant, until)
-    return attempt is None
+    return attempt is None or attempt.ended_at is not None

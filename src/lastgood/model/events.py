@@ -20,6 +20,7 @@ class EventKind(StrEnum):
     TURN_COMMITTED = "turn_committed"
     TURN_FAILED = "turn_failed"
     TITLE_SET = "title_set"
+    RESYNC = "resync"  # made for one watcher, never stored: what it missed is gone; read the session again
 
 
 #: Exactly one of these ends every attempt.

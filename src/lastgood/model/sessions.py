@@ -68,6 +68,7 @@ class Session:
     attempt: AttemptId | None
     fence: int
     last_event_seq: int
+    events_dropped: int  # events up to this number have been tidied away
     usage: Usage
     created_at: float
     updated_at: float

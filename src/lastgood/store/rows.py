@@ -24,8 +24,8 @@ COLUMNS = {
     "session": _columns(
         "sessions",
         "id tenant n agent_key title title_by model working_dir starred metadata conversation forked_session"
-        " forked_turn head seq head_hash attempt_id lease_until fence event_seq input_tokens output_tokens"
-        " cost created_at updated_at",
+        " forked_turn head seq head_hash attempt_id lease_until fence event_seq events_dropped input_tokens"
+        " output_tokens cost created_at updated_at",
     ),
     "turn": _columns(
         "turns",
@@ -48,7 +48,7 @@ def to_session(row: Row) -> Session:
     (
         id, tenant, n, agent_key, title, title_by, model, working_dir, starred, metadata, conversation,
         forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence, event_seq,
-        input_tokens, output_tokens, cost, created_at, updated_at,
+        events_dropped, input_tokens, output_tokens, cost, created_at, updated_at,
     ) = row  # fmt: skip
     if attempt is None:
         status = SessionStatus.IDLE
@@ -72,6 +72,7 @@ def to_session(row: Row) -> Session:
         attempt=attempt,
         fence=fence,
         last_event_seq=event_seq,
+        events_dropped=events_dropped,
         usage=Usage(input_tokens, output_tokens, cost),
         created_at=created_at,
         updated_at=updated_at,

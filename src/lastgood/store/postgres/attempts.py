@@ -69,17 +69,26 @@ class PostgresAttempts:
             "session": ask.session,
             "key": ask.key,
             "again": begin.turn if begin.again else None,
+            "is_retry": ask.is_retry,
         }
         row = await self.db.row("standing", parameters)
         if row is None:
             return Standing(None)
         values = iter(row)
         session = to_session(_take(values, "session"))
-        expired = next(values)
-        holder, asked, prior, tried = (
-            _take(values, kind) for kind in ("attempt", "request", "request", "attempt")
+        expired, head_age_seconds = next(values), next(values)
+        # Taken in the order in which the statement selects them.
+        return Standing(
+            session,
+            lease_expired=expired,
+            head_age_seconds=head_age_seconds,
+            holder=_attempt(values),
+            holder_request=_request(values),
+            prior=_request(values),
+            prior_attempt=_attempt(values),
+            head_request=_request(values),
+            head_attempt=_attempt(values),
         )
-        return Standing(session, _attempt(holder), _request(asked), expired, _request(prior), _attempt(tried))
 
     async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
         parameters = of_hold(hold) | of_events(events) | _of_steps(steps)
@@ -200,9 +209,11 @@ def _take(values: Iterator[Any], kind: str) -> Row:
     return list(islice(values, COLUMNS[kind].count(",") + 1))
 
 
-def _attempt(row: Row) -> Attempt | None:
+def _attempt(values: Iterator[Any]) -> Attempt | None:
+    row = _take(values, "attempt")
     return to_attempt(row) if row[0] is not None else None
 
 
-def _request(row: Row) -> Request | None:
+def _request(values: Iterator[Any]) -> Request | None:
+    row = _take(values, "request")
     return to_request(row) if row[0] is not None else None

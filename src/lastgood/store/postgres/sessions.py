@@ -29,7 +29,12 @@ class PostgresSessions:
     ) -> SessionPage:
         rows = await self.db.rows(
             "list_sessions",
-            {"tenant": tenant, "before": cursor or NEWEST, "query": like(query), "limit": limit + 1},
+            {
+                "tenant": tenant,
+                "before": NEWEST if cursor is None else cursor,
+                "query": like(query),
+                "limit": limit + 1,
+            },
         )
         page = tuple(to_session(row) for row in rows[:limit])
         return SessionPage(page, page[-1].number if len(rows) > limit else None)

@@ -110,6 +110,7 @@ WITH held AS (
         event_seq = event_seq + :events
     WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
       AND (:expected_head::text IS NULL OR head = :expected_head)
+      AND (:expected_turns::bigint IS NULL OR seq = :expected_turns)
     RETURNING {session}
 ), asked AS (
     INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, model, agent_key,
@@ -134,6 +135,7 @@ WITH free AS (
     SELECT sessions.id FROM sessions JOIN requests ON requests.session_id = sessions.id
     WHERE sessions.tenant = :tenant AND sessions.id = :session AND sessions.attempt_id IS NULL
       AND (:expected_head::text IS NULL OR sessions.head = :expected_head)
+      AND (:expected_turns::bigint IS NULL OR sessions.seq = :expected_turns)
       AND requests.turn_id = :turn AND requests.input IS NOT NULL
     FOR NO KEY UPDATE OF sessions, requests
 ), held AS (
@@ -154,7 +156,8 @@ SELECT held.*, tried.number, tried.model FROM held, tried;
 -- name: standing
 -- What stood in the way of a begin, in one look: pieces read one after the other
 -- could tell of a state that never was.
-SELECT {session}, coalesce(sessions.lease_until < clock(), false), holder.*, asked.*, prior.*, tried.*
+SELECT {session}, coalesce(sessions.lease_until < clock(), false), coalesce(clock() - last.ended_at, 0),
+       holder.*, asked.*, prior.*, tried.*, made.*, last.*
 FROM sessions
 LEFT JOIN (SELECT {attempt} FROM attempts) AS holder
        ON holder.tenant = sessions.tenant AND holder.id = sessions.attempt_id
@@ -169,12 +172,20 @@ LEFT JOIN LATERAL (
     SELECT {attempt} FROM attempts
     WHERE attempts.tenant = :tenant AND attempts.turn_id = prior.turn_id ORDER BY number DESC LIMIT 1
 ) AS tried ON true
+LEFT JOIN (SELECT {request} FROM requests) AS made
+       ON :is_retry AND made.tenant = sessions.tenant AND made.turn_id = sessions.head
+LEFT JOIN LATERAL (
+    SELECT {attempt} FROM attempts
+    WHERE :is_retry AND attempts.tenant = :tenant AND attempts.turn_id = sessions.head
+    ORDER BY number DESC LIMIT 1
+) AS last ON true
 WHERE sessions.tenant = :tenant AND sessions.id = :session;
 
 -- name: touch_if_held
 -- A piece of others: reserves event numbers, and is the fence check of every write of an attempt.
 UPDATE sessions SET event_seq = event_seq + :events
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+  AND lease_until IS NOT NULL
 RETURNING event_seq;
 
 -- name: append_events_if_held
@@ -314,11 +325,6 @@ WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id
   AND (sessions.lease_until < clock() OR attempts.deadline < clock())
 LIMIT :limit;
 
--- name: running_attempts
-SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
-WHERE attempts.ended_at IS NULL AND attempts.status = 'running' AND sessions.attempt_id = attempts.id
-LIMIT :limit;
-
 -- name: interrupted_asks
 -- Promised, not committed, newest try interrupted, nobody on the session.
 SELECT {attempt}, {request}, sessions.head
@@ -358,14 +364,17 @@ ORDER BY turns.seq;
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session RETURNING head;
 
 -- name: delete_attempts
--- Before the events: tidy takes them in this order, too.
-WITH gone AS (DELETE FROM attempts WHERE session_id = :session RETURNING id)
+-- With the asks they were tries of; every ask has one. Before the events: tidy takes
+-- them in this order, too.
+WITH gone AS (
+    DELETE FROM attempts WHERE session_id = :session RETURNING id, turn_id
+), requests_gone AS (
+    DELETE FROM requests USING gone WHERE requests.turn_id = gone.turn_id
+)
 DELETE FROM steps USING gone WHERE steps.attempt_id = gone.id;
 
 -- name: delete_traces
-WITH requests_gone AS (
-    DELETE FROM requests WHERE session_id = :session
-), queued_gone AS (
+WITH queued_gone AS (
     DELETE FROM queued WHERE session_id = :session
 )
 DELETE FROM events WHERE session_id = :session;
@@ -389,20 +398,25 @@ DELETE FROM turns WHERE id IN (SELECT id FROM gone);
 
 -- name: tidy
 -- One node at a time: two that tidy different attempts of one session could wait for
--- each other's events. Rows that somebody is deleting are left to them. The times are
+-- each other's events. Rows that somebody is writing to are left for the next time: it waits for nobody. The times are
 -- sub-selects, because an index can be searched for those and not for a function that moves.
 WITH mine AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended('lastgood tidy', 0)) AS alone
 ), old AS MATERIALIZED (
-    SELECT id, session_id, last_event FROM attempts
-    WHERE (SELECT alone FROM mine) AND ended_at IS NOT NULL AND NOT tidied
-      AND ended_at < (SELECT clock() - :events_age)
-    ORDER BY ended_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+    SELECT attempts.id, attempts.session_id, attempts.last_event
+    FROM attempts JOIN sessions ON sessions.id = attempts.session_id
+    WHERE (SELECT alone FROM mine) AND attempts.ended_at IS NOT NULL AND NOT attempts.tidied
+      AND attempts.ended_at < (SELECT clock() - :events_age)
+    ORDER BY attempts.ended_at LIMIT :limit FOR NO KEY UPDATE OF sessions, attempts SKIP LOCKED
 ), dropped AS (
     DELETE FROM events USING old WHERE events.session_id = old.session_id AND events.seq <= old.last_event
     RETURNING 1
 ), marked AS (
     UPDATE attempts SET tidied = true FROM old WHERE attempts.id = old.id RETURNING 1
+), noted AS (
+    UPDATE sessions SET events_dropped = greatest(events_dropped, gone.last)
+    FROM (SELECT session_id, max(last_event) AS last FROM old GROUP BY session_id) AS gone
+    WHERE sessions.id = gone.session_id
 ), settled AS MATERIALIZED (
     -- What is left of committed asks: their keys, once these need not be remembered any more.
     SELECT turn_id FROM requests

@@ -73,6 +73,7 @@ VALUES (:session, :seq, :kind, :attempt, clock(), :body);
 -- Reserves event numbers, and is the fence check of every write of an attempt.
 UPDATE sessions SET event_seq = event_seq + :events
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+  AND lease_until IS NOT NULL
 RETURNING event_seq;
 
 -- name: insert_step
@@ -89,6 +90,7 @@ SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NUL
     input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
     cost = cost + :cost, updated_at = :now
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND head IS :base
+  AND lease_until IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND orphaned = 1)
 RETURNING event_seq;
 
@@ -122,6 +124,7 @@ WHERE id = :attempt AND ended_at IS NULL;
 -- name: give_lease_back
 UPDATE sessions SET lease_until = NULL, holder = NULL, event_seq = event_seq + :events
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+  AND lease_until IS NOT NULL
 RETURNING event_seq;
 
 -- name: set_waiting
@@ -181,17 +184,17 @@ DELETE FROM queued WHERE session_id = :session;
 
 -- name: erase_turns
 -- Walks back from the head of a deleted session. It stops where another session
--- still reaches: at a turn whose own session lives, at one that a fork starts
--- from, or, on coming into another session's turns, at one that has a follower there.
-WITH RECURSIVE gone (id, session_id, seq, parent) AS (
-    SELECT CAST(NULL AS TEXT), :session, 0, :head
+-- still reaches: at a turn whose own session lives, at one that a fork starts from, or
+-- at one that has another follower, be it in its own session or in a fork. That one is
+-- still needed, or the walk that erased what came after it would have erased it, too.
+WITH RECURSIVE gone (id, parent) AS (
+    SELECT CAST(NULL AS TEXT), :head
     UNION ALL
-    SELECT turns.id, turns.session_id, turns.seq, turns.parent
+    SELECT turns.id, turns.parent
     FROM gone JOIN turns ON turns.id = gone.parent
     WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
       AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = turns.session_id)
-      AND (turns.session_id = gone.session_id OR NOT EXISTS (
-           SELECT 1 FROM turns AS next WHERE next.session_id = turns.session_id AND next.seq = turns.seq + 1))
+      AND NOT EXISTS (SELECT 1 FROM turns AS next WHERE next.parent = turns.id AND next.id IS NOT gone.id)
 )
 DELETE FROM turns WHERE id IN (SELECT id FROM gone);
 
@@ -201,6 +204,9 @@ WHERE ended_at IS NOT NULL AND tidied = 0 AND ended_at < clock() - :age ORDER BY
 
 -- name: tidy_events
 DELETE FROM events WHERE session_id = :session AND seq <= :last;
+
+-- name: mark_dropped
+UPDATE sessions SET events_dropped = max(events_dropped, :last) WHERE id = :session;
 
 -- name: mark_tidied
 UPDATE attempts SET tidied = 1 WHERE id = :attempt;

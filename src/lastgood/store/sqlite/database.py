@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from lastgood.errors import NotADatabase, StoreError, StoreFull, StoreLocked, StoreUnavailable
+from lastgood.errors import NoDatabase, NotADatabase, StoreError, StoreFull, StoreLocked, StoreUnavailable
 from lastgood.store.migrate import LEDGER, Migration, migrations, pending
 from lastgood.store.sqlite.writer import Inline, Threaded, Transaction, Writer, translate
 from lastgood.store.statements import named
@@ -92,15 +92,17 @@ def open_database(
     """`read_only` takes no lock: it can look into the file of a process that runs."""
     if read_only:
         if not path.exists():
-            raise StoreUnavailable(f"there is no database at {path}")
+            raise NoDatabase(f"there is no database at {path} yet; run a turn first")
         reader = _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
         _check_ours(reader, path)
-        pending(steps or migrations("sqlite"), _applied(reader))
+        if pending(steps or migrations("sqlite"), _applied(reader)):
+            raise NoDatabase(f"the database at {path} is not set up yet; run a turn first")
         return Database(reader, _NoWriter(), None)
     lock = Lock(path.with_name(path.name + ".lock"))
     try:
         connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, clock)
         _check_ours(connection, path)
+        pending(steps or migrations("sqlite"), _applied(connection))  # refused before anything is changed
         _set_up(connection, path)
         upgrade(connection, steps or migrations("sqlite"))
         reader = _connect(path, apsw.SQLITE_OPEN_READWRITE, clock)
@@ -126,10 +128,16 @@ def _connect(path: Path, flags: int, clock: Callable[[], float]) -> apsw.Connect
         connection = apsw.Connection(str(path), flags=flags)
         connection.set_busy_timeout(5000)
         connection.create_scalar_function("clock", lambda *_: clock(), 0)
+        # SQLite's own knows only ASCII.
+        connection.create_scalar_function("lower", _lower, 1, deterministic=True)
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except apsw.Error as error:
         raise translate(error) from error
     return connection
+
+
+def _lower(*texts: Any) -> str:
+    return str(texts[0]).lower()
 
 
 def _create_private(path: Path) -> None:

@@ -79,6 +79,7 @@ class SqliteEvents:
             ).fetchall()
             for attempt, session, last_event in old:
                 connection.execute(sql["tidy_events"], {"session": session, "last": last_event})
+                connection.execute(sql["mark_dropped"], {"session": session, "last": last_event})
                 connection.execute(sql["mark_tidied"], {"attempt": attempt})
             connection.execute(sql["tidy_requests"], {"age": keys_older_than, "limit": limit})
             return connection.total_changes() - before

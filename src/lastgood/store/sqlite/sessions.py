@@ -37,7 +37,12 @@ class SqliteSessions:
             to_session(row)
             for row in self.db.rows(
                 "list_sessions",
-                {"tenant": tenant, "before": cursor or NEWEST, "query": like(query), "limit": limit + 1},
+                {
+                    "tenant": tenant,
+                    "before": NEWEST if cursor is None else cursor,
+                    "query": like(query),
+                    "limit": limit + 1,
+                },
             )
         ]
         page = tuple(found[:limit])

@@ -35,6 +35,7 @@ CREATE TABLE sessions (
     holder         TEXT,
     lease_until    DOUBLE PRECISION,        -- NULL while held: waiting for a person
     event_seq      BIGINT NOT NULL DEFAULT 0,
+    events_dropped BIGINT NOT NULL DEFAULT 0,  -- up to here they have been tidied away
     input_tokens   BIGINT NOT NULL DEFAULT 0,
     output_tokens  BIGINT NOT NULL DEFAULT 0,
     cost           DOUBLE PRECISION NOT NULL DEFAULT 0,
@@ -91,7 +92,6 @@ CREATE TABLE requests (
     input       BYTEA                       -- NULL once the turn that holds it is committed
 );
 CREATE UNIQUE INDEX requests_by_key ON requests (tenant, key) WHERE key IS NOT NULL;
-CREATE INDEX requests_by_session ON requests (session_id);
 CREATE INDEX requests_settled ON requests (created_at) WHERE input IS NULL;
 CREATE INDEX requests_promised ON requests (turn_id) WHERE accepted AND input IS NOT NULL;
 
@@ -121,11 +121,11 @@ CREATE TABLE attempts (
     started_at    DOUBLE PRECISION NOT NULL,
     ended_at      DOUBLE PRECISION,
     UNIQUE (turn_id, number),
+    UNIQUE (session_id, fence),
     CHECK ((ended_at IS NULL) = (status IN ('running', 'waiting'))),
     CHECK ((status = 'waiting') = (deadline IS NOT NULL))
 ) WITH (fillfactor = 80);
 CREATE UNIQUE INDEX attempts_live ON attempts (session_id) WHERE ended_at IS NULL;
-CREATE INDEX attempts_by_session ON attempts (session_id, started_at);
 CREATE INDEX attempts_to_tidy ON attempts (ended_at) WHERE ended_at IS NOT NULL AND NOT tidied;
 
 CREATE TABLE steps (

@@ -30,6 +30,7 @@ CREATE TABLE sessions (
     holder         TEXT,
     lease_until    REAL,                    -- NULL while held: waiting for a person
     event_seq      INTEGER NOT NULL DEFAULT 0,
+    events_dropped INTEGER NOT NULL DEFAULT 0,  -- up to here they have been tidied away
     input_tokens   INTEGER NOT NULL DEFAULT 0,
     output_tokens  INTEGER NOT NULL DEFAULT 0,
     cost           REAL NOT NULL DEFAULT 0,
@@ -65,6 +66,7 @@ CREATE TABLE turns (
     UNIQUE (session_id, seq),
     CHECK ((parent IS NULL) = (seq = 1))
 );
+CREATE INDEX turns_by_parent ON turns (parent);
 
 CREATE TABLE requests (
     turn_id     TEXT PRIMARY KEY,

@@ -1,0 +1,235 @@
+"""What may be done to a session besides talking to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastgood.errors import (
+    InvalidRequest,
+    NothingPending,
+    SessionNotFound,
+    TurnNotFound,
+)
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.sessions import SessionStatus
+from lastgood.wiring import Lastgood
+from tests.flows.house import Gate, House, gate_tool
+
+pytestmark = pytest.mark.anyio
+
+STRANGER = TenantId("stranger")
+
+
+async def test_sessions_are_listed_newest_first_and_by_pages(house: House, node: Lastgood) -> None:
+    made = [await house.session(node, title=f"session {n}") for n in range(7)]
+    seen: list[SessionId] = []
+    cursor = None
+    while True:
+        page = await node.sessions.list(DEFAULT_TENANT, limit=3, cursor=cursor)
+        seen += [session.id for session in page.sessions]
+        # What is created meanwhile moves no page.
+        await house.session(node, title="later")
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == made[::-1]
+    assert (await node.sessions.newest(DEFAULT_TENANT, 4)).id == made[-1]
+    with pytest.raises(SessionNotFound):
+        await node.sessions.newest(DEFAULT_TENANT, 50)
+
+
+async def test_a_turn_does_not_move_a_session_in_the_list(house: House, node: Lastgood) -> None:
+    first, second = await house.session(node), await house.session(node)
+    await house.good(node, first, "hello")
+    page = await node.sessions.list(DEFAULT_TENANT)
+    assert [session.id for session in page.sessions] == [second, first]
+    assert [session.turns for session in page.sessions] == [0, 1]
+
+
+async def test_a_search_finds_titles(house: House, node: Lastgood) -> None:
+    found = await house.session(node, title="Weather in Oslo")
+    for other in ("Trains", "100% sure", "a_b"):
+        await house.session(node, title=other)
+    for query, count in (("oslo", 1), ("weather IN", 1), ("%", 1), ("_", 1), ("nothing like it", 0), ("", 4)):
+        page = await node.sessions.list(DEFAULT_TENANT, query=query)
+        assert len(page.sessions) == count, query
+    assert (await node.sessions.list(DEFAULT_TENANT, query="oslo")).sessions[0].id == found
+
+
+@pytest.mark.parametrize("limit", [0, -1, 201])
+async def test_a_page_has_a_size_from_1_to_200(node: Lastgood, limit: int) -> None:
+    with pytest.raises(InvalidRequest):
+        await node.sessions.list(DEFAULT_TENANT, limit=limit)
+
+
+async def test_a_running_session_says_so(house: House) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
+    session = await house.session(node)
+    running = await house.submit(node, session, "!tool gate {}")
+    await gate.until_reached()
+    found = await node.sessions.get(DEFAULT_TENANT, session)
+    assert (found.status, found.attempt) == (SessionStatus.RUNNING, running.attempt)
+    gate.open()
+    await house.outcome(node, running)
+    found = await node.sessions.get(DEFAULT_TENANT, session)
+    assert (found.status, found.attempt) == (SessionStatus.IDLE, None)
+
+
+async def test_fields_are_written_one_by_one_also_while_busy(house: House) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
+    session = await house.session(node, metadata={"a": 1})
+    running = await house.submit(node, session, "!tool gate {}")
+    await gate.until_reached()
+    await node.sessions.rename(DEFAULT_TENANT, session, "  my\n title ")
+    await node.sessions.star(DEFAULT_TENANT, session, True)
+    await node.sessions.set_metadata(DEFAULT_TENANT, session, {"b": [2]})
+    gate.open()
+    assert (await house.outcome(node, running)).status is AttemptStatus.COMMITTED
+    await house.quiet(node)
+    found = await node.sessions.get(DEFAULT_TENANT, session)
+    assert (found.title, found.starred, found.metadata) == ("my title", True, {"b": [2]})
+    await node.sessions.star(DEFAULT_TENANT, session, False)
+    assert not (await node.sessions.get(DEFAULT_TENANT, session)).starred
+
+
+@pytest.mark.parametrize("title", ["", " \n", "x" * 201, "a\x00", "\ud800"])
+async def test_a_title_that_is_none_is_refused(house: House, node: Lastgood, title: str) -> None:
+    session = await house.session(node, title="as it was")
+    with pytest.raises(InvalidRequest):
+        await node.sessions.rename(DEFAULT_TENANT, session, title)
+    assert (await node.sessions.get(DEFAULT_TENANT, session)).title == "as it was"
+
+
+# -- forks ---------------------------------------------------------------------------
+
+
+async def test_a_fork_goes_on_from_its_turn_and_copies_nothing(house: House, node: Lastgood) -> None:
+    session = await house.session(node, title="tale", metadata={"a": 1}, working_dir="/somewhere")
+    turns = [await house.good(node, session, f"{n}") for n in range(4)]
+    rows = await house.backend.rows("SELECT count(*) FROM turns")
+    fork = await node.sessions.fork(DEFAULT_TENANT, session, turns[1].id)
+    assert await house.backend.rows("SELECT count(*) FROM turns") == rows
+    assert (fork.title, fork.metadata, fork.working_dir) == ("tale (fork)", {"a": 1}, "/somewhere")
+    assert (fork.turns, fork.forked_from) == (2, (session, turns[1].id))
+    assert await house.turns(fork.id) == (await house.turns(session))[:2]
+    await house.good(node, fork.id, "elsewhere")
+    assert [text for role, text in house.last_prompt if role == "user"] == ["0", "1", "elsewhere"]
+    assert (await house.get(session)).turns == 4
+    assert await node.sessions.verify(DEFAULT_TENANT, fork.id) is None
+
+
+async def test_a_fork_of_a_fork_reaches_through_both(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    first = [await house.good(node, session, f"a{n}") for n in range(3)]
+    fork = await node.sessions.fork(DEFAULT_TENANT, session, first[1].id)
+    await house.good(node, fork.id, "b0")
+    second = await house.good(node, fork.id, "b1")
+    leaf = await node.sessions.fork(DEFAULT_TENANT, fork.id)
+    assert leaf.head == second.head
+    inner = await node.sessions.fork(DEFAULT_TENANT, leaf.id, first[0].id)
+    for dead in (session, fork.id):
+        await node.sessions.delete(DEFAULT_TENANT, dead)
+    await house.good(node, leaf.id, "c")
+    assert [text for role, text in house.last_prompt if role == "user"] == ["a0", "a1", "b0", "b1", "c"]
+    await house.good(node, inner.id, "d")
+    assert [text for role, text in house.last_prompt if role == "user"] == ["a0", "d"]
+    for one in (leaf.id, inner.id):
+        assert await node.sessions.verify(DEFAULT_TENANT, one) is None
+
+
+async def test_only_a_turn_of_its_own_chain_can_be_forked_from(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    turns = [await house.good(node, session, f"{n}") for n in range(3)]
+    fork = await node.sessions.fork(DEFAULT_TENANT, session, turns[0].id)
+    await house.good(node, fork.id, "b")
+    await house.good(node, fork.id, "c")
+    other = await house.session(node)
+    foreign = await house.good(node, other, "x")
+    for turn in (turns[1].id, foreign.id, TurnId("turn_unknown")):
+        with pytest.raises(TurnNotFound):
+            await node.sessions.fork(DEFAULT_TENANT, fork.id, turn)
+    empty = await house.session(node)
+    assert (await node.sessions.fork(DEFAULT_TENANT, empty)).head is None
+    with pytest.raises(TurnNotFound):
+        await node.sessions.fork(DEFAULT_TENANT, empty, turns[0].id)
+
+
+async def test_a_fork_taken_while_a_turn_runs_is_of_what_was_committed(house: House) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
+    session = await house.session(node)
+    await house.good(node, session, "one")
+    running = await house.submit(node, session, "two\n!tool gate {}")
+    await gate.until_reached()
+    fork = await node.sessions.fork(DEFAULT_TENANT, session)
+    await house.good(node, fork.id, "free at once")
+    assert [text for role, text in house.last_prompt if role == "user"] == ["one", "free at once"]
+    gate.open()
+    await house.outcome(node, running)
+    assert (await house.get(fork.id)).turns == (await house.get(session)).turns == 2
+
+
+# -- what is not there ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["unknown", "foreign", "deleted"])
+async def test_I35_unknown_foreign_and_deleted_ids_answer_alike(
+    house: House, node: Lastgood, who: str
+) -> None:
+    session = await house.session(node, title="as it was")
+    turn = await house.good(node, session, "hello")
+    tenant = STRANGER if who == "foreign" else DEFAULT_TENANT
+    asked = SessionId("ses_unknown") if who == "unknown" else session
+    if who == "deleted":
+        await node.sessions.delete(DEFAULT_TENANT, session)
+    calls = {
+        "get": node.sessions.get(tenant, asked),
+        "read": node.sessions.read(tenant, asked),
+        "attempts": node.sessions.attempts(tenant, asked),
+        "rename": node.sessions.rename(tenant, asked, "mine now"),
+        "star": node.sessions.star(tenant, asked, True),
+        "metadata": node.sessions.set_metadata(tenant, asked, {"mine": True}),
+        "rebind": node.sessions.rebind(tenant, asked, "another"),
+        "fork": node.sessions.fork(tenant, asked),
+        "fork at a turn": node.sessions.fork(tenant, asked, turn.id),
+        "verify": node.sessions.verify(tenant, asked),
+        "delete": node.sessions.delete(tenant, asked),
+        "cancel": node.turns.cancel(tenant, asked),
+        "answer": node.turns.answer(tenant, asked, AttemptId(turn.attempt), {}),
+        "submit": house.submit(node, asked, "me", tenant=tenant),
+    }
+    messages = set()
+    for name, call in calls.items():
+        with pytest.raises(SessionNotFound) as refused:
+            await call
+        messages.add((name, refused.value.message))
+    assert {message for _, message in messages} == {SessionNotFound().message}
+    assert (await node.sessions.list(STRANGER)).sessions == ()
+    if who != "deleted":
+        found = await node.sessions.get(DEFAULT_TENANT, session)
+        assert (found.title, found.starred, found.metadata, found.turns) == ("as it was", False, {}, 1)
+
+
+async def test_cancelling_what_does_not_run_is_told(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    with pytest.raises(NothingPending):
+        await node.turns.cancel(DEFAULT_TENANT, session)
+    turn = await house.good(node, session, "hello")
+    with pytest.raises(NothingPending):
+        await node.turns.cancel(DEFAULT_TENANT, session)
+    with pytest.raises(NothingPending):
+        await node.turns.answer(DEFAULT_TENANT, session, turn.attempt, {})
+
+
+async def test_I6_a_changed_byte_is_found(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    turns = [await house.good(node, session, f"{n}") for n in range(3)]
+    assert await node.sessions.verify(DEFAULT_TENANT, session) is None
+    changed = "CAST('[]' AS BLOB)" if house.is_sqlite else "convert_to('[]', 'UTF8')"
+    await house.backend.execute(f"UPDATE turns SET body = {changed} WHERE id = '{turns[1].id}'")
+    broken = await node.sessions.verify(DEFAULT_TENANT, session)
+    assert broken is not None
+    assert turns[1].id in broken
