@@ -65,7 +65,7 @@ def fault_cells(options: argparse.Namespace, server: PostgresServer) -> bool:
     for kind in (None, server):
         run = broken = struck = 0
         with tempfile.TemporaryDirectory() as folder:
-            places = Places(Path(folder), kind)
+            places = Places(Path(folder), kind, shared=True)
             for turn in TURNS:
                 for cell in cells(turn, asyncio.run(count_hits(places.new(), turn))):
                     found, hit = run_any(places.new(), cell, places.diary())

@@ -113,8 +113,8 @@ class AttemptStore(Protocol):
 
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]: ...
 
-    async def interrupted_asks(self, limit: int) -> tuple[Interrupted, ...]:
-        """Promised asks whose newest try was interrupted and whose session is free."""
+    async def interrupted_asks(self, limit: int, *, skip: int = 0) -> tuple[Interrupted, ...]:
+        """Promised asks whose newest try was interrupted and whose session is free, oldest first."""
         ...
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None: ...

@@ -127,7 +127,7 @@ class Story:
 
     async def ask_third(self, node: Lastgood, session: SessionId, turn: str) -> str | None:
         told = await self.world.ask(
-            node, session, TURNS[turn], "tok3", key="key3", model=OTHER_MODEL, watch=True
+            node, session, TURNS[turn], "tok3", key=f"key {session}", model=OTHER_MODEL, watch=True
         )
         return told.outcome
 

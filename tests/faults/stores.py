@@ -28,9 +28,14 @@ class Place:
 
 
 class Places:
-    """As many fresh ones as are asked for: on PostgreSQL if there is a server, else on SQLite."""
+    """Stores to work in, one after the other: on PostgreSQL if there is a server, else on SQLite.
 
-    def __init__(self, folder: Path, server: PostgresServer | None) -> None:
+    A database of its own costs time and space on PostgreSQL; stories that bring
+    their own sessions and keys share one.
+    """
+
+    def __init__(self, folder: Path, server: PostgresServer | None, *, shared: bool = False) -> None:
+        self._shared = shared
         self._folder = folder
         self._server = server
         self._name = f"p{os.getpid()}x{id(self):x}"
@@ -47,6 +52,8 @@ class Places:
         number = next(self._numbers)
         if self._server is None:
             return Place("sqlite", str(self._folder / f"{number}.db"))
+        if self._shared:
+            return Place("postgres", self._server.dsn(self._name))
         name = f"{self._name}x{number}"
         self._server.create_database(name, template=self._name)
         return Place("postgres", self._server.dsn(name))

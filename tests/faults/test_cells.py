@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Places:
     server = request.getfixturevalue("postgres_server") if request.param == "postgres" else None
-    return Places(tmp_path_factory.mktemp("cells"), server)
+    return Places(tmp_path_factory.mktemp("cells"), server, shared=True)
 
 
 def _matrix(places: Places, turn: str) -> list[Cell]:

@@ -114,7 +114,6 @@ async def test_ORPHAN_is_taken_up_on_another_node(house: House) -> None:
     assert len(await house.attempts(session)) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="the timer of the first node counts only the watchers it has itself")
 async def test_ORPHAN_that_was_taken_up_on_another_node_outlives_its_grace_time(house: House) -> None:
     gate = Gate()
     node, other = await held(house, gate, limits=HALF_A_SECOND), await held(house, gate, "other")
@@ -128,7 +127,6 @@ async def test_ORPHAN_that_was_taken_up_on_another_node_outlives_its_grace_time(
     assert (await house.outcome(other, again)).status is AttemptStatus.COMMITTED
 
 
-@pytest.mark.xfail(strict=True, reason="the timer of the first leave also counts for the second")
 async def test_ORPHAN_has_its_whole_grace_time_each_time_it_is_left(house: House) -> None:
     gate = Gate()
     node = await held(house, gate, limits=HALF_A_SECOND)
@@ -240,7 +238,6 @@ async def test_a_caller_cancelled_in_the_middle_of_asking_leaves_nothing_half_do
     assert house.last_prompt == [("user", "cut off"), ("assistant", "You said: cut off"), ("user", "me")]
 
 
-@pytest.mark.xfail(strict=True, reason="nobody leaves on behalf of a caller that was cancelled inside submit")
 @pytest.mark.parametrize("on_leave", [OnLeave.ORPHAN, OnLeave.CANCEL])
 async def test_a_caller_cancelled_in_the_middle_of_asking_has_left(
     house: House, node: Lastgood, on_leave: OnLeave

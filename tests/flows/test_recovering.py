@@ -308,7 +308,6 @@ async def test_I19_recovery_that_runs_on_every_node_tries_again_once(house: Hous
     assert effects(house) == ["a", "b"]
 
 
-@pytest.mark.xfail(strict=True, reason="what is left for ever stays on the one page that recovery reads")
 async def test_I12_what_is_left_does_not_hide_what_is_owed(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,11 +38,21 @@ async def test_M3_2_a_bad_override_leaves_no_trace(
     await house.quiet(node)
     before = await dump(house.backend)
     with pytest.raises(InvalidRequest) as refused:
-        await house.submit(node, session, "two", model=model, key="k")
+        await house.submit(node, session, "two", model=model)
     if "\x00" not in model and "\ud800" not in model:
         assert refused.type is ModelUnknown
     assert await dump(house.backend) == before
     assert len(world.prompts) == 1
+
+
+@pytest.mark.parametrize("model", ["nobody/knows", "x/\ud800"])
+async def test_M3_2_a_bad_override_with_a_key_is_refused_alike(
+    house: House, node: Lastgood, model: str
+) -> None:
+    session = await house.session(node)
+    with pytest.raises(InvalidRequest):
+        await house.submit(node, session, "two", model=model, key="k")
+    assert await house.attempts(session) == ()
 
 
 async def test_M3_3_an_override_holds_until_there_is_another(
@@ -221,10 +231,7 @@ async def test_M3_7_a_session_that_was_created_with_a_title_keeps_it(house: Hous
         ModelError("no title today"),
         "",
         " \n ",
-        pytest.param(
-            RuntimeError("a provider's own error"),
-            marks=pytest.mark.xfail(strict=True, reason="only LastgoodError and TimeoutError fall back"),
-        ),
+        RuntimeError("a provider's own error"),
     ],
     ids=["fails", "empty", "blank", "breaks"],
 )

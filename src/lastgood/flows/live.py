@@ -82,11 +82,19 @@ class Live:
             # It must not commit while nobody is there, and that could not be written down.
             run.stop(gone)
             return
-        self.spawn(self._end_orphan(run, gone))
+        run.left += 1
+        self.spawn(self._end_orphan(run, run.left, gone))
 
-    async def _end_orphan(self, run: Run, gone: Stop) -> None:
+    async def _end_orphan(self, run: Run, left: int, gone: Stop) -> None:
+        """After the grace time, unless somebody came back: here, or through another node."""
         await asyncio.wait({run.done}, timeout=self._parts.limits.grace_seconds)
-        if run.watchers == 0 and not run.done.done():
+        if run.done.done() or run.watchers > 0 or run.left != left:
+            return
+        try:
+            attempt = await self._parts.store.get_attempt(run.hold.tenant, run.hold.attempt)
+        except StoreError:
+            attempt = None
+        if attempt is None or attempt.orphaned:
             run.stop(gone)
 
     async def attach(self, run: Run) -> None:

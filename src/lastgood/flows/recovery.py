@@ -53,16 +53,23 @@ class Recovery:
         return await self._turns.end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired)
 
     async def retry_promised(self) -> None:
-        for found in await self._parts.store.interrupted_asks(_PAGE):
-            try:
-                await self._retry(found)
-            except LastgoodError as error:
-                log.warning("turn %s is still owed: %s", found.attempt.turn, error)
+        left = 0  # these stay where they are; the others are gone from the list once they are tried
+        full = True
+        while full:
+            page = await self._parts.store.interrupted_asks(_PAGE, skip=left)
+            full = len(page) == _PAGE
+            for found in page:
+                try:
+                    left += not await self._retry(found)
+                except LastgoodError as error:
+                    left += 1
+                    log.warning("turn %s is still owed: %s", found.attempt.turn, error)
 
-    async def _retry(self, found: Interrupted) -> None:
+    async def _retry(self, found: Interrupted) -> bool:
+        """False: it is left."""
         session = await self._parts.store.get_session(found.attempt.tenant, found.attempt.session)
         if session is None:
-            return
+            return False
         try:
             agent, _ = await self._turns.resolve(found.request.agent_key or session.agent_key)
             digest, model = agent.digest, found.request.model or session.model or agent.model
@@ -70,9 +77,11 @@ class Recovery:
             digest, model = None, ""
         match recover(found, digest=digest, model=model):
             case Leave(reason):
-                log.info("turn %s is left: %s", found.attempt.turn, reason)
+                log.debug("turn %s is left: %s", found.attempt.turn, reason)
+                return False
             case TryAgain(adopt, reason):
                 await self._turns.try_again(found.request, found.attempt.id if adopt else None, reason)
+                return True
 
     async def keep_sweeping(self, *, pays_debts: bool = True) -> None:
         """Sweeps at once and then again and again; a failed sweep is repeated."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import History
@@ -87,14 +88,17 @@ class Run:
     stopped: Stop | None = None
     worker: asyncio.Task[list[Step]] | None = None
     watchers: int = 1  # requesters that are there
+    left: int = 0  # how often the last of them has gone
     lease_ends: float = 0.0  # on the loop's clock; after that nothing may be done
     last_sign: float = 0.0  # on the loop's clock: when the engine last did something
     attended: asyncio.Event = field(default_factory=asyncio.Event)
+    halted: asyncio.Future[None] = field(init=False)  # it was asked to stop
     done: asyncio.Future[Outcome] = field(init=False)
     outbox: Outbox = field(init=False)
 
     def __post_init__(self) -> None:
-        self.done = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.done, self.halted = loop.create_future(), loop.create_future()
         self.outbox = Outbox(self.parts, self.hold, lambda error: self.stop(_stop_for(error)))
 
     @property
@@ -108,6 +112,7 @@ class Run:
         """Asks it to end; `done` tells how it did. The first reason counts."""
         if self.stopped is None:
             self.stopped = stop
+            self.halted.set_result(None)
             self.attended.set()
             if self.worker is not None:
                 self.worker.cancel()
@@ -207,7 +212,10 @@ async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
             )
             run.stop(Stop(Move.FAIL, TurnTimeout(text)))
             return
-        await asyncio.wait({worker}, timeout=min(ends, idle_ends) - loop.time())
+        # On the stop, too: a tool may take no notice of being cancelled.
+        ended: set[asyncio.Future[Any]] = {worker, run.halted}
+        left = min(ends, idle_ends) - loop.time()
+        await asyncio.wait(ended, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _drive(run: Run) -> list[Step]:

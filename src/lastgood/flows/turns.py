@@ -71,6 +71,8 @@ class Turns:
 
     async def submit(self, ask: Ask) -> Submitted:
         check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
+        for what, text in (("model", ask.model), ("key", ask.key), ("agent", ask.agent_key)):
+            check_text(text or "", f"the {what}")
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
@@ -81,7 +83,17 @@ class Turns:
             if known is None:
                 raise
             return known
-        return await asyncio.shield(self._live.spawn(self._begin(ask, plan)))
+        begin = self._live.spawn(self._begin(ask, plan))
+        try:
+            return await asyncio.shield(begin)
+        except asyncio.CancelledError:
+            # Whoever asked is gone before there was anything to leave.
+            begin.add_done_callback(self._leave_behind)
+            raise
+
+    def _leave_behind(self, begin: asyncio.Task[Submitted]) -> None:
+        if not begin.cancelled() and begin.exception() is None:
+            self._live.spawn(self.leave(begin.result()))
 
     async def _known(self, ask: Ask) -> Submitted | None:
         """What became of this key before. That is told even if the turn could not be run any more."""
@@ -103,7 +115,6 @@ class Turns:
         agent, decision = await self.resolve(ask.agent_key or session.agent_key)
         if ask.model is not None:
             # Before anything is written: a bad reference leaves no trace.
-            check_text(ask.model, "the model")
             self._parts.engine.check_model(agent, ask.model)
         return _Plan(agent, decision)
 

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from lastgood.model.agents import OnUnknown
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 
@@ -32,8 +34,10 @@ class Tool:
     on_unknown: OnUnknown = OnUnknown.FAIL
 
     def as_json(self) -> dict[str, Any]:
+        """A copy of its own for every caller: what a provider does to it stays there."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": function}
+        copied: dict[str, Any] = orjson.loads(orjson.dumps({"type": "function", "function": function}))
+        return copied
 
 
 class ToolFailed(Exception):

@@ -164,9 +164,9 @@ class PostgresAttempts:
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
         return tuple(to_attempt(row) for row in await self.db.rows("running_attempts", {"limit": limit}))
 
-    async def interrupted_asks(self, limit: int) -> tuple[Interrupted, ...]:
+    async def interrupted_asks(self, limit: int, *, skip: int = 0) -> tuple[Interrupted, ...]:
         found: list[tuple[Attempt, Request, TurnId | None]] = []
-        for row in await self.db.rows("interrupted_asks", {"limit": limit}):
+        for row in await self.db.rows("interrupted_asks", {"limit": limit, "skip": skip}):
             values = iter(row)
             attempt, request = to_attempt(_take(values, "attempt")), to_request(_take(values, "request"))
             found.append((attempt, request, next(values)))

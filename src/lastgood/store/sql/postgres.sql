@@ -334,7 +334,7 @@ JOIN LATERAL (
     SELECT * FROM attempts AS tries WHERE tries.turn_id = requests.turn_id ORDER BY tries.number DESC LIMIT 1
 ) AS attempts ON attempts.status = 'interrupted'
 WHERE requests.accepted AND requests.input IS NOT NULL
-ORDER BY attempts.started_at LIMIT :limit;
+ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;
 
 -- name: steps_of
 SELECT attempt_id, kind, body, input_tokens, output_tokens, cost FROM steps

@@ -58,4 +58,4 @@ JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NU
 JOIN attempts ON attempts.turn_id = requests.turn_id
 WHERE requests.accepted = 1 AND requests.input IS NOT NULL AND attempts.status = 'interrupted'
   AND attempts.number = (SELECT max(newer.number) FROM attempts AS newer WHERE newer.turn_id = requests.turn_id)
-ORDER BY attempts.started_at LIMIT :limit;
+ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;

@@ -237,9 +237,9 @@ class SqliteAttempts:
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
         return tuple(to_attempt(row) for row in self.db.rows("running_attempts", {"limit": limit}))
 
-    async def interrupted_asks(self, limit: int) -> tuple[Interrupted, ...]:
+    async def interrupted_asks(self, limit: int, *, skip: int = 0) -> tuple[Interrupted, ...]:
         found = []
-        for *row, head in list(self.db.rows("interrupted_asks", {"limit": limit})):
+        for *row, head in list(self.db.rows("interrupted_asks", {"limit": limit, "skip": skip})):
             attempt = to_attempt(row)
             request = self._request("read_request", {"tenant": attempt.tenant, "turn": attempt.turn})
             if request is not None:
