@@ -22,13 +22,15 @@ async def follow(
     Ends with the last event of attempt `until`, or with the session.
     """
     told = parts.signals.listen(session)
+    sure = False  # that nothing up to `after` was missed
     over = False
     try:
         while True:
             told.clear()
             page = await parts.store.read_events(tenant, session, after=after)
-            if not page or page[0].seq != after + 1:
+            if page[0].seq != after + 1 if page else not sure:
                 missed = await _missed(parts, tenant, session, after)
+                sure = True
                 if missed is not None:
                     yield missed
                     after = missed.seq
@@ -42,10 +44,9 @@ async def follow(
                 continue
             if over:
                 return
+            sure = await _heard(told, parts.limits.poll_seconds)
             # What ended between that read and this look is read once more before leaving.
-            over = not await _heard(told, parts.limits.poll_seconds) and await _is_over(
-                parts, tenant, session, until
-            )
+            over = not sure and await _is_over(parts, tenant, session, until)
     finally:
         parts.signals.leave(session, told)
 
