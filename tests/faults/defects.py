@@ -417,13 +417,13 @@ def _() -> Iterator[None]:
 
 @defect("an adopted step is run again")
 def _() -> Iterator[None]:
-    real = flow_turns.Turns._run
+    real = flow_run._load
 
-    def run(self: Any, one: Run) -> Any:
-        one.adopted = ()
-        return real(self, one)
+    async def load(run: Run) -> None:
+        await real(run)
+        run.adopted = ()
 
-    with patch.object(flow_turns.Turns, "_run", run):
+    with patch.object(flow_run, "_load", load):
         yield
 
 

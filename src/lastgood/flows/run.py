@@ -82,9 +82,9 @@ class Run:
     begin: Begin
     begun: Begun
     agent: AgentSpec | None  # None: a turn without a model
-    adopted: tuple[Step, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
     history: History = field(default_factory=History)
+    adopted: tuple[Step, ...] = ()  # finished by an earlier attempt, or before this one waited
     stopped: Stop | None = None
     worker: asyncio.Task[list[Step]] | None = None
     watchers: int = 1  # requesters that are there
@@ -160,7 +160,7 @@ class AttemptWork:
 
 async def conduct(run: Run) -> Outcome:
     try:
-        run.history = await run.parts.histories.at(run.hold.tenant, run.begun.base)
+        await _load(run)
         steps = await _work(run)
         outcome = await _commit(run, steps)
     except _Stopped:
@@ -174,6 +174,13 @@ async def conduct(run: Run) -> Outcome:
         outcome = await _end(run, Stop(Move.FAIL, TurnFailed(f"the turn failed: {error!r}")))
     run.parts.signals.tell(run.hold.session)
     return outcome
+
+
+async def _load(run: Run) -> None:
+    """Everything the attempt may see. What cannot be read whole fails the attempt, never shortens it."""
+    run.history = await run.parts.histories.at(run.hold.tenant, run.begun.base)
+    if run.begin.again:
+        run.adopted = await run.parts.store.read_steps(run.hold.tenant, run.hold.attempt)
 
 
 def _stop_for(error: LastgoodError) -> Stop:

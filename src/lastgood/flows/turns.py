@@ -33,7 +33,7 @@ from lastgood.flows.run import Outcome, Run, Stop, failed_event
 from lastgood.flows.titles import name_session
 from lastgood.flows.watch import follow
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Begin, Begun, Hold, Request, Standing, Step
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Begin, Begun, Hold, Request, Standing
 from lastgood.model.events import TERMINAL, Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json
@@ -143,7 +143,7 @@ class Turns:
         for _ in range(_MOST_TRIES):
             found = await self._begin_once(begin)
             if isinstance(found, Begun):
-                return await self._start(begin, found, plan)
+                return self._run(Run(self._parts, begin, found, plan.agent))
             match admit(ask, found):
                 case Admitted(turn, displace):
                     if displace is not None:
@@ -229,12 +229,6 @@ class Turns:
         self._parts.signals.tell(attempt.session)
         return ended
 
-    async def _start(self, begin: Begin, begun: Begun, plan: _Plan) -> Submitted:
-        adopted: tuple[Step, ...] = ()
-        if begin.continues is not None:
-            adopted = await self._parts.store.read_steps(begun.hold.tenant, begun.hold.attempt)
-        return self._run(Run(self._parts, begin, begun, plan.agent, adopted))
-
     def _run(self, run: Run) -> Submitted:
         self._live.start(run)
         if run.agent is not None and not run.begun.session.title:
@@ -282,7 +276,7 @@ class Turns:
             if attempt.ended_at is not None or attempt.status is AttemptStatus.WAITING:
                 break
             async for event in self.watch(replace(submitted, after_event=0)):
-                if event.kind in TERMINAL:
+                if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
                     break
         turn = await store.find_turn(submitted.tenant, attempt.turn)
         return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
@@ -333,8 +327,7 @@ class Turns:
             self._new_begin(ask_of(request), _Plan(agent, decision), attempt.turn, None), attempt=attempt.id
         )
         begun = _begun(replace(attempt, fence=hold.fence), found)
-        steps = await store.read_steps(tenant, attempt.id)
-        return self._run(Run(self._parts, begin, begun, agent, steps, answers))
+        return self._run(Run(self._parts, begin, begun, agent, answers))
 
     async def try_again(self, request: Request, continues: AttemptId | None, reason: str) -> Submitted:
         """A new attempt at a turn that was asked for before, adopting the steps of `continues`."""
