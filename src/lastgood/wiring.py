@@ -94,7 +94,7 @@ def scripted_engine(log: PromptLog | None = None, tools: Sequence[Tool] = (ECHO,
 
 
 def file_log(path: Path) -> PromptLog:
-    """One line per prompt, in one write each: whole or absent after kill -9."""
+    """One line per prompt, in one write each, before the model is asked."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def log(record: dict[str, Any]) -> None:

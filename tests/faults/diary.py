@@ -1,4 +1,8 @@
-"""A world's log on disk, for processes that are killed: each entry is one write, whole or absent."""
+"""A world's log on disk, for processes that are killed.
+
+Each entry is one write that starts a new line: one that was torn by a kill spoils
+itself alone, and is as good as never written.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class Diary:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
         def write(kind: str, entry: dict[str, Any]) -> None:
-            os.write(file, orjson.dumps([kind, entry], option=orjson.OPT_APPEND_NEWLINE))
+            os.write(file, b"\n" + orjson.dumps([kind, entry]))
 
         def told(one: Told) -> None:
             place = next(number for number, entry in enumerate(world.log) if entry is one)
@@ -35,7 +39,10 @@ class Diary:
         """What dead processes saw. What they had no answer to, has an unknown one."""
         tolds: dict[str, Told] = {}
         for line in self._path.read_bytes().splitlines() if self._path.exists() else ():
-            kind, entry = orjson.loads(line)
+            try:
+                kind, entry = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
             if kind == "prompt":
                 world.prompts.append(entry)
             elif kind == "effect":
