@@ -35,6 +35,8 @@ LIMITS = Limits(
     tick_seconds=0.002,
     poll_seconds=0.02,
 )
+#: In seconds. To reach a PostgreSQL and to open sessions there takes longer than to open a file.
+LATEST_KILL = {"sqlite": 0.08, "postgres": 0.4}
 TEXTS = (
     "hello",
     "\n!remember",
@@ -60,7 +62,7 @@ def rounds(place: Place, diary: Path, seed: int, kills: int) -> Killed:
     result = Killed()
     for number in range(kills):
         # Mostly early, when recovery and the first turns happen; sometimes late.
-        delay = dice.random() ** 2 * 0.08
+        delay = dice.random() ** 2 * LATEST_KILL[place.kind]
         result.kills += kill_after(partial(work_for_ever, place, diary, f"{seed}x{number}"), delay)
     found, acknowledged = asyncio.run(_judge(place, diary))
     result.found = found
