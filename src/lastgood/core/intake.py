@@ -38,7 +38,7 @@ def check_text(text: str, what: str) -> None:
     """Text that every store and every provider can carry."""
     if "\x00" in text:
         raise InvalidRequest(f"{what} contains a NUL character; remove it")
-    if any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else False:
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
         raise InvalidRequest(f"{what} contains half of a surrogate pair, which is no character; remove it")
 
 

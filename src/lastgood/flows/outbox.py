@@ -1,7 +1,7 @@
 """What an attempt tells its watchers, on its way to the store.
 
-The first event is stored at once, later ones together on a tick: never one
-write per token. Text that follows text is joined. Nothing is shown that was not
+The first event is stored at once if somebody is listening, later ones together on a
+tick: never one write per token. Text that follows text is joined. Nothing is shown that was not
 stored, and nothing is stored without the hold; when a write fails or the hold is
 gone, `stop` is called and the attempt ends.
 """
@@ -57,6 +57,10 @@ class Outbox:
 
     async def _flush(self) -> None:
         try:
+            if not self._parts.signals.is_heard(self._hold.session):
+                # Nobody is waiting for the first word here. If the turn is quick,
+                # its commit stores what it told, and one write is saved.
+                await asyncio.sleep(self._parts.limits.tick_seconds)
             while self._waiting:
                 async with self._writing:
                     last = await self._parts.store.append_events_if_held(self._hold, self.take())

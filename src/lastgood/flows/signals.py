@@ -16,6 +16,9 @@ class Signals:
         for event in self._waiting.get(session, ()):
             event.set()
 
+    def is_heard(self, session: SessionId) -> bool:
+        return session in self._waiting
+
     def listen(self, session: SessionId) -> asyncio.Event:
         event = asyncio.Event()
         self._waiting[session].add(event)
