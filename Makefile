@@ -21,8 +21,8 @@ install: $(STAMP) ## make .venv and install the locked tools and this checkout i
 test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
 	$(PY) -m pytest $(ARGS)
 
-quick: $(STAMP) ## run the fast tests, in under a minute
-	$(PY) -m pytest -m "not slow" $(QUICK) $(ARGS)
+quick: $(STAMP) ## run the fast tests on SQLite, in about a minute
+	$(PY) -m pytest -q -m "not slow" -k "not postgres" $(QUICK) $(ARGS)
 
 check: $(STAMP) ## check format, lint, types, room boundaries and documentation
 	$(BIN)/ruff format --check

@@ -71,7 +71,12 @@ FAILURES = [
     Failure("too many calls", "\n!tool echo {}" * 4, "turn_failed"),
     Failure("a tool ends it", "\n!tool refusing {}", "model_error"),
     Failure("the journal fails", "\n!tool echo {}", "store_unavailable", point="store.journal_if_held"),
-    Failure("the events fail", "\n!say a b", "store_unavailable", point="store.append_events_if_held"),
+    Failure(
+        "the events fail",
+        "\n!slow 0.02\n!say a b c d",
+        "store_unavailable",
+        point="store.append_events_if_held",
+    ),
     Failure("the history is unreadable", "\n!say a", "store_unavailable", point="store.read_turns"),
     Failure("the commit fails", "\n!say a", "store_unavailable", point="store.commit_if_head"),
 ]
