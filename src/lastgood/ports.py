@@ -7,7 +7,7 @@ answer was lost raises OutcomeUnknown, and then it may have happened.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from lastgood.model.agents import AgentSpec
@@ -142,6 +142,14 @@ class EventStore(Protocol):
 
 class Store(SessionStore, TurnStore, AttemptStore, EventStore, Protocol):
     alone: bool  # True: no other process can be using it, so what is found running at start is dead
+
+    def hint(self, session: SessionId) -> None:
+        """Tells other processes that the session has new events. Best effort: never waits, never fails."""
+        ...
+
+    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
+        """Calls `heard` when another process has told so. Hints get lost; whoever needs to know, looks."""
+        ...
 
     async def close(self) -> None: ...
 

@@ -27,6 +27,7 @@ from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits, Parts
 from lastgood.flows.recovery import Recovery
 from lastgood.flows.sessions import Sessions
+from lastgood.flows.signals import Signals
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.ids import AttemptId, SessionId, TurnId
@@ -74,6 +75,8 @@ def assemble(
     ids: Ids | None = None,
     node: str | None = None,
 ) -> Lastgood:
+    signals = Signals(store.hint)
+    store.on_hint(signals.heard)
     parts = Parts(
         store=store,
         engine=engine,
@@ -82,6 +85,7 @@ def assemble(
         ids=ids or RandomIds(),
         node=node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         histories=Histories(store),
+        signals=signals,
         limits=limits or Limits(),
     )
     live = Live(parts)

@@ -23,6 +23,7 @@ from lastgood.errors import ModelError, OutcomeUnknown, StoreUnavailable
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Step
 from lastgood.model.events import Event
+from lastgood.model.ids import SessionId
 from lastgood.model.messages import Message
 from lastgood.ports import Store, Work
 
@@ -118,6 +119,12 @@ class FaultyStore:
     def __init__(self, store: Store, faults: Faults) -> None:
         self._store = store
         self._faults = faults
+
+    def hint(self, session: SessionId) -> None:
+        self._store.hint(session)
+
+    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
+        self._store.on_hint(heard)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self._store, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lastgood.flows.histories import Histories
 from lastgood.flows.signals import Signals
@@ -35,5 +35,5 @@ class Parts:
     ids: Ids
     node: str
     histories: Histories
+    signals: Signals
     limits: Limits = Limits()
-    signals: Signals = field(default_factory=Signals)

@@ -1,18 +1,24 @@
-"""Hints between a run and its watchers in this process. The event table is the truth."""
+"""Hints between a run and its watchers, here and in other processes. The event table is the truth."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 
 from lastgood.model.ids import SessionId
 
 
 class Signals:
-    def __init__(self) -> None:
+    def __init__(self, tell_others: Callable[[SessionId], None]) -> None:
+        self._tell_others = tell_others
         self._waiting: defaultdict[SessionId, set[asyncio.Event]] = defaultdict(set)
 
     def tell(self, session: SessionId) -> None:
+        self.heard(session)
+        self._tell_others(session)
+
+    def heard(self, session: SessionId) -> None:
         for event in self._waiting.get(session, ()):
             event.set()
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from lastgood.model.ids import SessionId
 from lastgood.store.migrate import Migration
 from lastgood.store.postgres.attempts import PostgresAttempts
 from lastgood.store.postgres.database import POOL_SIZE, Database, open_database
 from lastgood.store.postgres.events import PostgresEvents
+from lastgood.store.postgres.hints import Hints
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
 
 
@@ -13,14 +17,22 @@ class PostgresStore(PostgresSessions, PostgresTurns, PostgresAttempts, PostgresE
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, hints: Hints) -> None:
         self.db = db
+        self._hints = hints
+
+    def hint(self, session: SessionId) -> None:
+        self._hints.send(session)
+
+    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
+        self._hints.listen(heard)
 
     async def close(self) -> None:
+        await self._hints.close()
         await self.db.close()
 
 
 async def open_postgres(
     dsn: str, *, pool_size: int = POOL_SIZE, steps: tuple[Migration, ...] | None = None
 ) -> PostgresStore:
-    return PostgresStore(await open_database(dsn, pool_size=pool_size, steps=steps))
+    return PostgresStore(await open_database(dsn, pool_size=pool_size, steps=steps), Hints(dsn))

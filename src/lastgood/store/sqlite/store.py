@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lastgood.model.ids import SessionId
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import Database, open_database
 from lastgood.store.sqlite.events import SqliteEvents
@@ -18,6 +19,12 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteEvents):
 
     def __init__(self, db: Database) -> None:
         self.db = db
+
+    def hint(self, session: SessionId) -> None:
+        """There is nobody else to tell."""
+
+    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
+        """There is nobody else to hear from."""
 
     async def close(self) -> None:
         self.db.close()
