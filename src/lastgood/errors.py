@@ -11,7 +11,6 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     ├── NotFound
     │   ├── SessionNotFound
     │   ├── TurnNotFound
-    │   ├── AttemptNotFound
     │   └── AgentNotFound       also: ambiguous, naming the candidates
     ├── Conflict
     │   ├── SessionBusy
@@ -21,8 +20,7 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     ├── TurnFailed              the attempt failed; nothing was committed
     │   ├── TurnTimeout
     │   ├── TurnCancelled
-    │   ├── ModelError
-    │   └── AgentUnavailable
+    │   └── ModelError
     ├── NeedsAnswer             the turn waits for a person
     └── StoreError
         ├── StoreUnavailable    try again
@@ -73,7 +71,7 @@ class ModelUnknown(InvalidRequest):
 
 
 class IdempotencyMismatch(InvalidRequest):
-    """This idempotency key was used with another request; use a new key for a new request."""
+    """This key was used with another request: session, message or model differ. Use a new key for it."""
 
     code = "idempotency_mismatch"
 
@@ -94,12 +92,6 @@ class TurnNotFound(NotFound):
     """No such turn in this session; read the session to see its turns."""
 
     code = "turn_not_found"
-
-
-class AttemptNotFound(NotFound):
-    """No such attempt in this session."""
-
-    code = "attempt_not_found"
 
 
 class AgentNotFound(NotFound):
@@ -160,12 +152,6 @@ class ModelError(TurnFailed):
     """The model failed to answer; nothing was committed. Send the turn again."""
 
     code = "model_error"
-
-
-class AgentUnavailable(TurnFailed):
-    """The agent could not be loaded; nothing was committed."""
-
-    code = "agent_unavailable"
 
 
 class NeedsAnswer(LastgoodError):

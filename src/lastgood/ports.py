@@ -113,8 +113,10 @@ class AttemptStore(Protocol):
 
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]: ...
 
-    async def interrupted_asks(self, limit: int, *, skip: int = 0) -> tuple[Interrupted, ...]:
-        """Promised asks whose newest try was interrupted and whose session is free, oldest first."""
+    async def interrupted_asks(
+        self, limit: int, *, tried_below: int, skip: int = 0
+    ) -> tuple[Interrupted, ...]:
+        """Promised asks, tried less often than that, whose last try was interrupted and session is free."""
         ...
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None: ...
@@ -184,7 +186,7 @@ class Engine(Protocol):
         """Works until the turn has its answer. Each step is journaled before the next thing happens."""
         ...
 
-    def check_model(self, agent: AgentSpec, model: str) -> None:
+    def check_model(self, model: str) -> None:
         """Raises ModelUnknown for a reference that nobody can serve."""
         ...
 

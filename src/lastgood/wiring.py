@@ -99,7 +99,10 @@ def scripted_engine(log: PromptLog | None = None, tools: Sequence[Tool] = (ECHO,
 
 def file_log(path: Path) -> PromptLog:
     """One line per prompt, in one write each, before the model is asked."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise InvalidRequest(f"LASTGOOD_PROMPT_LOG: cannot write {path}: {error.strerror}") from error
 
     def log(record: dict[str, Any]) -> None:
         os.write(file, orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
@@ -112,6 +115,8 @@ def _sqlite_path(database: str) -> Path | None:
     scheme, _, rest = database.partition("://")
     if scheme != "sqlite":
         return None
+    if not rest or rest.endswith((":memory:", "/")):
+        raise InvalidRequest(f"{database!r} names no file; use sqlite:///PATH with the path of one")
     return Path(rest[1:] if rest.startswith("//") else rest)
 
 
@@ -124,7 +129,7 @@ async def open_store(database: str, *, read_only: bool = False) -> Store:
     if database.startswith(("postgresql://", "postgres://")):
         from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
 
-        return await open_postgres(database)
+        return await open_postgres(database, read_only=read_only)
     raise InvalidRequest(f"no such database: {database!r}; use sqlite:///PATH or postgresql://…")
 
 
@@ -161,8 +166,13 @@ async def running(
     try:
         yield app
     finally:
+        # First the sweep, or it would begin again what is interrupted next; the heartbeat to the last.
+        await _end_task(sweep)
         await app.live.close(grace_seconds)
-        for task in (beat, sweep):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await _end_task(beat)
+
+
+async def _end_task(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

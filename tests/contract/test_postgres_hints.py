@@ -100,6 +100,7 @@ async def test_a_broken_connection_is_made_again(
 
 async def test_a_hint_to_nobody_costs_nothing(stores: tuple[PostgresStore, PostgresStore]) -> None:
     stores[0].hint(SessionId("ses_unheard"))
+    assert stores[0]._hints is not None
     assert stores[0]._hints._sessions == set()
 
 

@@ -414,7 +414,7 @@ def _effects(world: World, state: dict[SessionId, Kept]) -> list[str]:
         kept = state.get(lines[0]["session"])
         if kept is None:
             continue
-        call = key.split(":", 1)[1]
+        call = key.split(":", 2)[2]
         for line in lines[1:]:
             attempt = kept.attempts.get(line["attempt"])
             if attempt is None or attempt.continues is None:

@@ -181,8 +181,8 @@ class FaultyEngine:
     def run(self, work: Work) -> AsyncGenerator[Event | Step, None]:
         return self._loop.run(work)
 
-    def check_model(self, agent: AgentSpec, model: str) -> None:
-        self._loop.check_model(agent, model)
+    def check_model(self, model: str) -> None:
+        self._loop.check_model(model)
 
     async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None:
         return await self._loop.title(agent, messages)

@@ -6,7 +6,9 @@ import pytest
 
 from lastgood.errors import (
     InvalidRequest,
+    ModelUnknown,
     NothingPending,
+    SessionBusy,
     SessionNotFound,
     TurnNotFound,
 )
@@ -14,6 +16,7 @@ from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.sessions import SessionStatus
 from lastgood.wiring import Lastgood
+from tests.faults.world import OTHER_MODEL
 from tests.flows.house import Gate, House, gate_tool
 
 pytestmark = pytest.mark.anyio
@@ -233,3 +236,22 @@ async def test_I6_a_changed_byte_is_found(house: House, node: Lastgood) -> None:
     broken = await node.sessions.verify(DEFAULT_TENANT, session)
     assert broken is not None
     assert turns[1].id in broken
+
+
+async def test_a_model_is_set_for_later_turns_only_if_it_is_known_and_nothing_runs(house: House) -> None:
+    gate = Gate()
+    node = await house.node("gated", tools=[gate_tool(gate)])
+    session = await house.session(node)
+    with pytest.raises(ModelUnknown):
+        await node.sessions.set_model(DEFAULT_TENANT, session, "nobody/knows")
+    await node.sessions.set_model(DEFAULT_TENANT, session, OTHER_MODEL)
+    running = await house.submit(node, session, "!tool gate\n!say done")
+    await gate.until_reached()
+    with pytest.raises(SessionBusy):
+        await node.sessions.set_model(DEFAULT_TENANT, session, None)
+    gate.open()
+    outcome = await house.outcome(node, running)
+    assert outcome.turn is not None
+    assert outcome.turn.model == OTHER_MODEL
+    await node.sessions.set_model(DEFAULT_TENANT, session, None)
+    assert (await house.get(session)).model is None

@@ -180,11 +180,14 @@ class Talk:
             outcome = await self._watch(submitted)
             await self._screen.ended(submitted, outcome)
             return outcome
-        except BrokenPipeError:
+        except OSError as error:
             # Nobody reads any more. What that means for the turn was settled when it began.
             drop_stdout()
             await self._app.turns.leave(submitted)
-            return await self._app.turns.wait(submitted)
+            outcome = await self._app.turns.wait(submitted)
+            if not isinstance(error, BrokenPipeError):
+                complain(f"cannot write the answer ({error.strerror}); the turn is {outcome.status.value}")
+            return outcome
         finally:
             canceller.cancel()
 

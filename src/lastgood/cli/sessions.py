@@ -48,7 +48,8 @@ async def _list(args: argparse.Namespace) -> SessionPage:
     try:
         async with open_to_read(settings_of(args)) as app:
             return await app.sessions.list(TENANT, limit=args.limit, cursor=args.cursor, query=args.query)
-    except NoDatabase:
+    except NoDatabase as error:
+        remark(error.message)
         return SessionPage((), None)
 
 

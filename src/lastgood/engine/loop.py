@@ -35,7 +35,7 @@ class AgentLoop:
         self._providers = providers
         self._tools = {tool.name: tool for tool in tools}
 
-    def check_model(self, agent: AgentSpec, model: str) -> None:
+    def check_model(self, model: str) -> None:
         self._provider(model)
 
     def _provider(self, model: str) -> Provider:
@@ -92,7 +92,7 @@ class AgentLoop:
         attempt = work.hold.attempt
         called = {"id": call.id, "name": call.name, "arguments": call.arguments}
         yield Event(EventKind.TOOL_CALLED, attempt, called)
-        async for item in self._answered(work, call, await self._use(work, call), steps):
+        async for item in self._answered(work, call, await self._use(work, call, steps), steps):
             yield item
 
     async def _answered(
@@ -104,7 +104,7 @@ class AgentLoop:
         yield Event(EventKind.TOOL_ANSWERED, work.hold.attempt, answered)
         yield step
 
-    async def _use(self, work: Work, call: ToolCall) -> str:
+    async def _use(self, work: Work, call: ToolCall, steps: Sequence[Step]) -> str:
         """The result, or an error as a result: the model may try something else."""
         tool = self._tools.get(call.name)
         if tool is None or call.name not in work.agent.tools:
@@ -117,7 +117,8 @@ class AgentLoop:
             return "error: the arguments are not a JSON object"
         use = ToolUse(
             arguments=arguments,
-            key=f"{work.turn}:{call.id}",
+            # With the number of the response: some providers begin anew with their ids in each.
+            key=f"{work.turn}:{sum(step.kind is StepKind.MODEL for step in steps)}:{call.id}",
             session=work.hold.session,
             turn=work.turn,
             attempt=work.hold.attempt,

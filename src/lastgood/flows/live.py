@@ -29,9 +29,8 @@ class Live:
         return self._runs.get(attempt)
 
     def start(self, run: Run) -> None:
-        loop = asyncio.get_running_loop()
-        run.lease_ends = loop.time() + self._parts.limits.lease_seconds
         self._runs[run.hold.attempt] = run
+        self._rely_on_lease(run, run.sent)
         self.spawn(self._conduct(run))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -44,14 +43,19 @@ class Live:
         try:
             outcome = await conduct(run)
             # The hold has ended before anybody hears of it: whoever reads the end may begin at once.
-            del self._runs[run.hold.attempt]
+            self._forget(run)
             run.done.set_result(outcome)
         except BaseException as error:
-            self._runs.pop(run.hold.attempt, None)
+            self._forget(run)
             if not run.done.done():
                 run.done.set_exception(error if isinstance(error, Exception) else TurnCancelled())
                 run.done.exception()  # looked at: nobody may be waiting
             raise
+
+    def _forget(self, run: Run) -> None:
+        self._runs.pop(run.hold.attempt, None)
+        if run.lease is not None:
+            run.lease.cancel()
 
     async def stop(self, run: Run, stop: Stop) -> Outcome:
         run.stop(stop)
@@ -77,7 +81,7 @@ class Live:
             Move.CANCEL, TurnCancelled("the requester left and did not come back; nothing was committed")
         )
         try:
-            await self._parts.store.set_orphaned(run.hold, True)
+            await self._write_presence(run)
         except StoreError:
             # It must not commit while nobody is there, and that could not be written down.
             run.stop(gone)
@@ -101,8 +105,17 @@ class Live:
         """Somebody asks for the same again, and waits for it now."""
         run.watchers += 1
         if run.begin.ask.on_leave is OnLeave.ORPHAN:
-            await self._parts.store.set_orphaned(run.hold, False)
+            try:
+                await self._write_presence(run)
+            except BaseException:
+                run.watchers -= 1
+                raise
             run.attended.set()
+
+    async def _write_presence(self, run: Run) -> None:
+        """One after the other, and each what is true by then: a leave must not overtake an attach."""
+        async with run.presence:
+            await self._parts.store.set_orphaned(run.hold, run.watchers == 0)
 
     # -- heartbeat -------------------------------------------------------------
 
@@ -112,18 +125,22 @@ class Live:
             await self.beat()
 
     async def beat(self) -> None:
-        loop = asyncio.get_running_loop()
-        limits = self._parts.limits
         runs = list(self._runs.values())
-        sent = loop.time()
+        sent = asyncio.get_running_loop().time()
         held = await self._renew(runs) if runs else None
+        if held is None:
+            return  # nothing was renewed, so far as we know
         for run in runs:
-            if held is not None:
-                self._hear(run, held.get(run.hold.attempt), sent + limits.lease_seconds)
-            if loop.time() + limits.heartbeat_seconds >= run.lease_ends:
-                run.stop(
-                    Stop(None, AttemptLost("the lease could not be renewed in time; the turn was given up"))
-                )
+            self._hear(run, held.get(run.hold.attempt), sent)
+
+    def _rely_on_lease(self, run: Run, sent: float) -> None:
+        """Stops the run by itself, with time for its tools to end, before a lease given after `sent` can."""
+        limits = self._parts.limits
+        ends = sent + limits.lease_seconds - min(limits.stop_seconds, limits.lease_seconds / 3)
+        lost = Stop(None, AttemptLost("the lease could not be renewed in time; the turn was given up"))
+        if run.lease is not None:
+            run.lease.cancel()
+        run.lease = asyncio.get_running_loop().call_at(ends, run.stop, lost)
 
     async def _renew(self, runs: list[Run]) -> dict[AttemptId, Attempt] | None:
         limits = self._parts.limits
@@ -133,11 +150,12 @@ class Live:
         except (StoreError, TimeoutError):
             return None
 
-    def _hear(self, run: Run, attempt: Attempt | None, lease_ends: float) -> None:
+    def _hear(self, run: Run, attempt: Attempt | None, sent: float) -> None:
         if attempt is None:
             run.stop(Stop(None, AttemptLost()))
             return
-        run.lease_ends = lease_ends
+        if run.hold.attempt in self._runs:
+            self._rely_on_lease(run, sent)
         if attempt.cancel_asked:
             run.stop(Stop(Move.CANCEL, TurnCancelled()))
         if not attempt.orphaned:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from lastgood.core.lifecycle import Move
-from lastgood.core.recovery import Leave, TryAgain, recover
+from lastgood.core.recovery import MOST_ATTEMPTS, Leave, TryAgain, recover
 from lastgood.errors import AgentNotFound, LastgoodError, StoreError, TurnFailed
 from lastgood.flows.parts import Parts
 from lastgood.flows.turns import Turns
@@ -56,7 +56,7 @@ class Recovery:
         left = 0  # these stay where they are; the others are gone from the list once they are tried
         full = True
         while full:
-            page = await self._parts.store.interrupted_asks(_PAGE, skip=left)
+            page = await self._parts.store.interrupted_asks(_PAGE, tried_below=MOST_ATTEMPTS, skip=left)
             full = len(page) == _PAGE
             for found in page:
                 try:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lastgood.core.commit import plan_commit
-from lastgood.core.history import History
-from lastgood.core.lifecycle import Move, after
+from lastgood.core.history import History, mend
+from lastgood.core.lifecycle import ATTEMPT, Move, after
 from lastgood.errors import (
     AttemptLost,
     LastgoodError,
@@ -82,6 +82,7 @@ class Run:
     begin: Begin
     begun: Begun
     agent: AgentSpec | None  # None: a turn without a model
+    sent: float  # on the loop's clock: when the hold was asked for; its lease began after that
     answers: Mapping[str, str] = field(default_factory=dict)
     history: History = field(default_factory=History)
     adopted: tuple[Step, ...] = ()  # finished by an earlier attempt, or before this one waited
@@ -89,8 +90,11 @@ class Run:
     worker: asyncio.Task[list[Step]] | None = None
     watchers: int = 1  # requesters that are there
     left: int = 0  # how often the last of them has gone
-    lease_ends: float = 0.0  # on the loop's clock; after that nothing may be done
+    lease: asyncio.TimerHandle | None = None  # stops it before its lease can end
     last_sign: float = 0.0  # on the loop's clock: when the engine last did something
+    presence: asyncio.Lock = field(
+        default_factory=asyncio.Lock
+    )  # whether somebody is there is written in order
     attended: asyncio.Event = field(default_factory=asyncio.Event)
     halted: asyncio.Future[None] = field(init=False)  # it was asked to stop
     done: asyncio.Future[Outcome] = field(init=False)
@@ -178,7 +182,8 @@ async def conduct(run: Run) -> Outcome:
 
 async def _load(run: Run) -> None:
     """Everything the attempt may see. What cannot be read whole fails the attempt, never shortens it."""
-    run.history = await run.parts.histories.at(run.hold.tenant, run.begun.base)
+    if run.begin.ask.kind is TurnKind.RUN:
+        run.history = await run.parts.histories.at(run.hold.tenant, run.begun.base)
     if run.begin.again:
         run.adopted = await run.parts.store.read_steps(run.hold.tenant, run.hold.attempt)
 
@@ -258,7 +263,8 @@ async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
             raise _Stopped
         match await _commit_once(run, plan, events):
             case Committed.YES:
-                run.parts.histories.grow(run.history, plan.turn)
+                if run.begin.ask.kind is TurnKind.RUN:
+                    run.parts.histories.grow(run.history, plan.turn)
                 return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, plan.turn)
             case Committed.LOST:
                 raise AttemptLost()
@@ -317,15 +323,14 @@ def _committed_event(run: Run, turn: Turn) -> Event:
 async def _end(run: Run, stop: Stop) -> Outcome:
     """Writes the attempt's own row and nothing else."""
     await run.outbox.close()
-    if stop.move is None or isinstance(stop.error, OutcomeUnknown):
-        # Not ours any more, or nobody knows: whoever ends the lease also ends the attempt.
+    if stop.move is None:
         return await _as_stored(run, stop)
     status = after(AttemptStatus.RUNNING, stop.move)
     failed = failed_event(run.begun.turn, run.hold.attempt, status, stop.error)
     for pause in (*_PATIENCE, None):
         try:
             ended = await run.parts.store.finish_if_held(
-                run.hold, status, (stop.error.code, stop.error.message), (*run.outbox.take(), failed)
+                run.hold, status, words_of(stop.error), (*run.outbox.take(), failed)
             )
             if ended:
                 return Outcome(run.hold.attempt, status, None, stop.error)
@@ -356,20 +361,26 @@ async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     await run.outbox.close()
     data = {"attempt": run.hold.attempt, "question": asked.question}
     waits = Event(EventKind.ATTEMPT_WAITS, run.hold.attempt, data)
-    held = await run.parts.store.wait_if_held(
-        run.hold, asked.question, asked.seconds, (*run.outbox.take(), waits)
-    )
+    try:
+        held = await run.parts.store.wait_if_held(
+            run.hold, asked.question, asked.seconds, (*run.outbox.take(), waits)
+        )
+    except StoreError as error:
+        return await _end(run, _stop_for(error))
     if not held:
         return await _end(run, Stop(None, AttemptLost()))
+    if run.stopped is not None and run.stopped.move in ATTEMPT[AttemptStatus.WAITING]:
+        # Somebody cancelled it while it was about to wait; nobody would come to answer.
+        return await _end(run, run.stopped)
     return Outcome(run.hold.attempt, AttemptStatus.WAITING, None, asked)
 
 
+def words_of(error: LastgoodError) -> tuple[str, str]:
+    """What is written down of an error. No text may keep an attempt from ending."""
+    return error.code, mend(error.message)
+
+
 def failed_event(turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError) -> Event:
-    data = {
-        "turn": turn,
-        "attempt": attempt,
-        "status": status.value,
-        "code": error.code,
-        "message": error.message,
-    }
+    code, message = words_of(error)
+    data = {"turn": turn, "attempt": attempt, "status": status.value, "code": code, "message": message}
     return Event(EventKind.TURN_FAILED, attempt, data)

@@ -106,6 +106,13 @@ class Sessions:
     async def set_metadata(self, tenant: TenantId, session: SessionId, metadata: Mapping[str, Any]) -> None:
         await self._set(tenant, session, "metadata", dict(metadata))
 
+    async def set_model(self, tenant: TenantId, session: SessionId, model: str | None) -> None:
+        """The override of every later turn; None: the agent's own model."""
+        if model is not None:
+            check_text(model, "the model")
+            self._parts.engine.check_model(model)
+        await self._set(tenant, session, "model", model)
+
     async def rebind(self, tenant: TenantId, session: SessionId, agent_key: str) -> None:
         """Moves a session to another agent, because a person said so."""
         check_text(agent_key, "the agent")

@@ -15,9 +15,10 @@ from typing import Any, assert_never
 from lastgood.core import identity
 from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
 from lastgood.core.intake import check_input, check_text
-from lastgood.core.lifecycle import Move, after
+from lastgood.core.lifecycle import Move, after, is_final
 from lastgood.errors import (
     AgentNotFound,
+    InvalidRequest,
     LastgoodError,
     NothingPending,
     OutcomeUnknown,
@@ -29,7 +30,7 @@ from lastgood.errors import (
 )
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
-from lastgood.flows.run import Outcome, Run, Stop, failed_event
+from lastgood.flows.run import Outcome, Run, Stop, failed_event, words_of
 from lastgood.flows.titles import name_session
 from lastgood.flows.watch import follow
 from lastgood.model.agents import AgentSpec
@@ -39,6 +40,7 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json
 from lastgood.model.sessions import Session, TurnKind
 
+MOST_IN_KEY = 255
 #: What stood in the way may be gone when we look again; someone else may be faster again, too.
 _MOST_TRIES = 5
 
@@ -73,6 +75,8 @@ class Turns:
         check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
         for what, text in (("model", ask.model), ("key", ask.key), ("agent", ask.agent_key)):
             check_text(text or "", f"the {what}")
+        if ask.key is not None and not 1 <= len(ask.key) <= MOST_IN_KEY:
+            raise InvalidRequest(f"the key must have between 1 and {MOST_IN_KEY} characters")
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
@@ -115,7 +119,7 @@ class Turns:
         agent, decision = await self.resolve(ask.agent_key or session.agent_key)
         if ask.model is not None:
             # Before anything is written: a bad reference leaves no trace.
-            self._parts.engine.check_model(agent, ask.model)
+            self._parts.engine.check_model(ask.model)
         return _Plan(agent, decision)
 
     async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
@@ -141,9 +145,11 @@ class Turns:
             # over: so look before beginning, and begin only if nothing has moved since.
             begin = replace(begin, expected_turns=-1)
         for _ in range(_MOST_TRIES):
+            sent = asyncio.get_running_loop().time()
             found = await self._begin_once(begin)
             if isinstance(found, Begun):
-                return self._run(Run(self._parts, begin, found, plan.agent))
+                run = Run(self._parts, begin, found, plan.agent, sent)
+                return self._run(run, after_event=found.session.last_event_seq - 1)
             match admit(ask, found):
                 case Admitted(turn, displace):
                     if displace is not None:
@@ -222,21 +228,19 @@ class Turns:
         ended = await self._parts.store.finish_if_held(
             attempt.hold,
             status,
-            (error.code, error.message),
+            words_of(error),
             (failed_event(attempt.turn, attempt.id, status, error),),
             only_if_expired=only_if_expired,
         )
         self._parts.signals.tell(attempt.session)
         return ended
 
-    def _run(self, run: Run) -> Submitted:
+    def _run(self, run: Run, *, after_event: int) -> Submitted:
         self._live.start(run)
         if run.agent is not None and not run.begun.session.title:
             self._live.spawn(name_session(self._parts, run, run.agent))
         session = run.begun.session
-        return Submitted(
-            session.tenant, session.id, run.begun.turn, run.hold.attempt, session.last_event_seq - 1, run
-        )
+        return Submitted(session.tenant, session.id, run.begun.turn, run.hold.attempt, after_event, run)
 
     async def _attach(self, ask: Ask, attempt: Attempt) -> Submitted:
         run = self._live.get(attempt.id)
@@ -275,7 +279,9 @@ class Turns:
                 raise SessionNotFound()
             if attempt.ended_at is not None or attempt.status is AttemptStatus.WAITING:
                 break
-            async for event in self.watch(replace(submitted, after_event=0)):
+            async for event in self.watch(submitted):
+                # An attempt may wait, be answered and go on: from here, not from its start again.
+                submitted = replace(submitted, after_event=event.seq)
                 if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
                     break
         turn = await store.find_turn(submitted.tenant, attempt.turn)
@@ -294,18 +300,23 @@ class Turns:
             raise SessionNotFound()
         if found.attempt is None:
             raise NothingPending("nothing is running in this session")
-        run = self._live.get(found.attempt)
-        if run is not None:
-            return await self._live.stop(run, Stop(Move.CANCEL, TurnCancelled()))
-        attempt = await self._parts.store.get_attempt(tenant, found.attempt)
-        if attempt is None:
-            raise NothingPending("nothing is running in this session")
+        for _ in range(_MOST_TRIES):
+            run = self._live.get(found.attempt)
+            if run is not None:
+                return await self._live.stop(run, Stop(Move.CANCEL, TurnCancelled()))
+            attempt = await self._parts.store.get_attempt(tenant, found.attempt)
+            if attempt is None:
+                raise NothingPending("nothing is running in this session")
+            # It may begin to wait, be answered or end at this moment; then look again.
+            if is_final(attempt.status) or await self._ask_to_cancel(attempt):
+                return await self.wait(Submitted(tenant, session, attempt.turn, attempt.id, 0))
+        raise SessionBusy("the turn changed hands each time; try again")
+
+    async def _ask_to_cancel(self, attempt: Attempt) -> bool:
         if attempt.status is AttemptStatus.WAITING:
-            await self.end(attempt, Move.CANCEL, TurnCancelled())
-        else:
-            # Its holder is another process: it is told, and stops its tools before it lets go.
-            await self._parts.store.ask_cancel(attempt.hold)
-        return await self.wait(Submitted(tenant, session, attempt.turn, attempt.id, 0))
+            return await self.end(attempt, Move.CANCEL, TurnCancelled())
+        # Its holder is another process: it is told, and stops its tools before it lets go.
+        return await self._parts.store.ask_cancel(attempt.hold)
 
     async def answer(
         self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, str]
@@ -319,15 +330,21 @@ class Turns:
         found = await store.get_session(tenant, session)
         if request is None or found is None or attempt.status is not AttemptStatus.WAITING:
             raise NothingPending()
-        agent, decision = await self.resolve(attempt.agent_key)
-        hold = await store.resume_if_waiting(attempt.hold, self._parts.node, self._parts.limits.lease_seconds)
+        plan = _Plan(*await self.resolve(attempt.agent_key))
+        begin = replace(self._new_begin(ask_of(request), plan, attempt.turn, None), attempt=attempt.id)
+        return await asyncio.shield(self._live.spawn(self._take_up(attempt, found, begin, plan, answers)))
+
+    async def _take_up(
+        self, attempt: Attempt, session: Session, begin: Begin, plan: _Plan, answers: Mapping[str, str]
+    ) -> Submitted:
+        """From the hold to the run without a gap in which a caller could get lost."""
+        sent = asyncio.get_running_loop().time()
+        hold = await self._parts.store.resume_if_waiting(attempt.hold, begin.holder, begin.lease_seconds)
         if hold is None:
             raise NothingPending("it was answered already, or its time is over")
-        begin = replace(
-            self._new_begin(ask_of(request), _Plan(agent, decision), attempt.turn, None), attempt=attempt.id
-        )
-        begun = _begun(replace(attempt, fence=hold.fence), found)
-        return self._run(Run(self._parts, begin, begun, agent, answers))
+        begun = _begun(replace(attempt, fence=hold.fence), session)
+        run = Run(self._parts, begin, begun, plan.agent, sent, answers)
+        return self._run(run, after_event=session.last_event_seq)
 
     async def try_again(self, request: Request, continues: AttemptId | None, reason: str) -> Submitted:
         """A new attempt at a turn that was asked for before, adopting the steps of `continues`."""

@@ -12,7 +12,6 @@ from lastgood.model.ids import AttemptId
 
 class EventKind(StrEnum):
     ATTEMPT_STARTED = "attempt_started"
-    INPUT_RECORDED = "input_recorded"
     TEXT_STREAMED = "text_streamed"
     TOOL_CALLED = "tool_called"
     TOOL_ANSWERED = "tool_answered"

@@ -51,7 +51,10 @@ def _read(messages: Sequence[Message]) -> _Script:
     last = said[-1] if said else ""
     script = _Script(says="You said: " + _DIRECTIVE.sub("", last).strip())
     for verb, rest in _DIRECTIVE.findall(last):
-        _apply(script, verb, rest.strip(), said)
+        try:
+            _apply(script, verb, rest.strip(), said)
+        except ValueError as error:
+            raise ModelError(f"the scripted model does not understand !{verb} {rest}: {error}") from None
     return script
 
 
@@ -68,12 +71,16 @@ def _apply(script: _Script, verb: str, rest: str, said: list[str]) -> None:
             script.says = ""
         case "tool":
             script.calls.append([_call(rest)])
-        case "also" if script.calls:
+        case "also":
+            if not script.calls:
+                raise ValueError("there is no !tool before it")
             script.calls[-1].append(_call(rest))
         case "slow":
-            script.slow = float(rest)
+            script.slow = max(float(rest), 0.0)
         case "fail":
             when, _, attempts = rest.partition(" ")
+            if when not in ("before", "during", "after"):
+                raise ValueError("say before, during or after")
             script.fail, script.fail_attempts = when, int(attempts) if attempts else None
         case _:
             raise ModelError(f"the scripted model knows no directive !{verb}")

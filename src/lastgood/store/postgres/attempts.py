@@ -154,7 +154,7 @@ class PostgresAttempts:
             "fences": [hold.fence for hold in holds],
             "lease": lease_seconds,
         }
-        rows = await self.db.write("renew_leases", parameters)
+        rows = await self.db.write("renew_leases", parameters, vital=True)
         held = (to_attempt(row) for *row, _ in rows)
         return {attempt.id: attempt for attempt in held}
 
@@ -164,9 +164,13 @@ class PostgresAttempts:
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
         return tuple(to_attempt(row) for row in await self.db.rows("running_attempts", {"limit": limit}))
 
-    async def interrupted_asks(self, limit: int, *, skip: int = 0) -> tuple[Interrupted, ...]:
+    async def interrupted_asks(
+        self, limit: int, *, tried_below: int, skip: int = 0
+    ) -> tuple[Interrupted, ...]:
         found: list[tuple[Attempt, Request, TurnId | None]] = []
-        for row in await self.db.rows("interrupted_asks", {"limit": limit, "skip": skip}):
+        for row in await self.db.rows(
+            "interrupted_asks", {"limit": limit, "tried_below": tried_below, "skip": skip}
+        ):
             values = iter(row)
             attempt, request = to_attempt(_take(values, "attempt")), to_request(_take(values, "request"))
             found.append((attempt, request, next(values)))

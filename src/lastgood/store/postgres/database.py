@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
@@ -18,6 +18,7 @@ import asyncpg
 from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
+    NoDatabase,
     NotADatabase,
     OutcomeUnknown,
     StoreError,
@@ -137,15 +138,18 @@ async def reaching(pool: Pool, *, writing: bool) -> AsyncIterator[Connection]:
         raise translate(error, writing=writing) from error
     finally:
         # Of a statement that was cancelled the driver awaits the end, or drops
-        # the connection: nobody gets one with somebody else's answer in it.
-        await pool.release(connection)
+        # the connection: nobody gets one with somebody else's answer in it. If even that
+        # fails, the connection is gone, and what happened before is what counts.
+        with suppress(*FAILURES):
+            await pool.release(connection)
 
 
 class Database:
     """A pool, and every statement by name."""
 
-    def __init__(self, pool: Pool, collation: str) -> None:
+    def __init__(self, pool: Pool, vital: Pool, collation: str) -> None:
         self._pool = pool
+        self._vital = vital  # one connection for heartbeats: they must not wait behind anybody
         self.sql: Mapping[str, Positional] = {
             name: positional(statement.replace("every script", collation))
             for name, statement in named("postgres").items()
@@ -159,10 +163,10 @@ class Database:
     async def row(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
         return next(iter(await self.rows(name, parameters)), None)
 
-    async def write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+    async def write(self, name: str, parameters: Mapping[str, Any], *, vital: bool = False) -> list[Row]:
         """One statement as one transaction; no rows: its condition did not hold, and nothing was written."""
         statement = self.sql[name]
-        async with reaching(self._pool, writing=True) as connection:
+        async with reaching(self._vital if vital else self._pool, writing=True) as connection:
             return cast(list[Row], await connection.fetch(statement.text, *statement.values(parameters)))
 
     @asynccontextmanager
@@ -173,10 +177,11 @@ class Database:
 
     async def close(self) -> None:
         """Lets what is under way finish, for a while."""
-        try:
-            await asyncio.wait_for(self._pool.close(), CLOSE_SECONDS)
-        except (TimeoutError, *FAILURES):
-            self._pool.terminate()
+        for pool in (self._pool, self._vital):
+            try:
+                await asyncio.wait_for(pool.close(), CLOSE_SECONDS)
+            except (TimeoutError, *FAILURES):
+                pool.terminate()
 
 
 class Transaction:
@@ -191,14 +196,35 @@ class Transaction:
 
 
 async def open_database(
-    dsn: str, *, pool_size: int = POOL_SIZE, steps: tuple[Migration, ...] | None = None
+    dsn: str,
+    *,
+    pool_size: int = POOL_SIZE,
+    steps: tuple[Migration, ...] | None = None,
+    read_only: bool = False,
 ) -> Database:
+    """`read_only` changes nothing, the schema included."""
+    pool = await _make_pool(dsn, pool_size)
+    wanted = migrations("postgres") if steps is None else steps
+    try:
+        async with reaching(pool, writing=not read_only) as connection:
+            if not read_only:
+                await upgrade(connection, wanted)
+            elif pending(wanted, await _applied(connection)):
+                raise NoDatabase("the database is not set up yet, or not for this version; run a turn first")
+            collation = await connection.fetchval(COLLATION) or "default"
+        return Database(pool, await _make_pool(dsn, 1), collation)
+    except BaseException:
+        pool.terminate()
+        raise
+
+
+async def _make_pool(dsn: str, size: int) -> Pool:
     address, prepared = split_dsn(dsn)
     try:
-        pool = await asyncpg.create_pool(
+        return await asyncpg.create_pool(
             address,
             min_size=0,
-            max_size=pool_size,
+            max_size=size,
             timeout=ACQUIRE_SECONDS,
             command_timeout=STATEMENT_SECONDS,
             statement_cache_size=100 if prepared else 0,
@@ -206,14 +232,6 @@ async def open_database(
         )
     except FAILURES as error:
         raise unreachable(error) from error
-    try:
-        async with reaching(pool, writing=True) as connection:
-            await upgrade(connection, migrations("postgres") if steps is None else steps)
-            collation = await connection.fetchval(COLLATION) or "default"
-    except BaseException:
-        pool.terminate()
-        raise
-    return Database(pool, collation)
 
 
 async def _keep(connection: object) -> None:

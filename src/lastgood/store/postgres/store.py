@@ -17,22 +17,30 @@ class PostgresStore(PostgresSessions, PostgresTurns, PostgresAttempts, PostgresE
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False
 
-    def __init__(self, db: Database, hints: Hints) -> None:
+    def __init__(self, db: Database, hints: Hints | None) -> None:
         self.db = db
-        self._hints = hints
+        self._hints = hints  # None: it was opened to read, and neither tells nor hears
 
     def hint(self, session: SessionId) -> None:
-        self._hints.send(session)
+        if self._hints is not None:
+            self._hints.send(session)
 
     def on_hint(self, heard: Callable[[SessionId], None]) -> None:
-        self._hints.listen(heard)
+        if self._hints is not None:
+            self._hints.listen(heard)
 
     async def close(self) -> None:
-        await self._hints.close()
+        if self._hints is not None:
+            await self._hints.close()
         await self.db.close()
 
 
 async def open_postgres(
-    dsn: str, *, pool_size: int = POOL_SIZE, steps: tuple[Migration, ...] | None = None
+    dsn: str,
+    *,
+    pool_size: int = POOL_SIZE,
+    steps: tuple[Migration, ...] | None = None,
+    read_only: bool = False,
 ) -> PostgresStore:
-    return PostgresStore(await open_database(dsn, pool_size=pool_size, steps=steps), Hints(dsn))
+    db = await open_database(dsn, pool_size=pool_size, steps=steps, read_only=read_only)
+    return PostgresStore(db, None if read_only else Hints(dsn))

@@ -333,7 +333,7 @@ JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NU
 JOIN LATERAL (
     SELECT * FROM attempts AS tries WHERE tries.turn_id = requests.turn_id ORDER BY tries.number DESC LIMIT 1
 ) AS attempts ON attempts.status = 'interrupted'
-WHERE requests.accepted AND requests.input IS NOT NULL
+WHERE requests.accepted AND requests.input IS NOT NULL AND attempts.number < :tried_below
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;
 
 -- name: steps_of

@@ -40,10 +40,17 @@ FROM steps JOIN attempts ON attempts.id = steps.attempt_id
 WHERE attempts.tenant = :tenant AND steps.attempt_id = :attempt ORDER BY steps.n;
 
 -- name: read_events
-SELECT events.seq, events.kind, events.attempt_id, events.body, events.created_at
-FROM events JOIN sessions ON sessions.id = events.session_id
-WHERE sessions.tenant = :tenant AND events.session_id = :session AND events.seq > :after
-ORDER BY events.seq LIMIT :limit;
+-- A page ends after so many events, or with the one that makes it larger than so many bytes.
+SELECT seq, kind, attempt_id, body, created_at FROM (
+    SELECT page.*, sum(length(body)) OVER (ORDER BY seq) - length(body) AS before
+    FROM (
+        SELECT events.seq, events.kind, events.attempt_id, events.body, events.created_at
+        FROM events JOIN sessions ON sessions.id = events.session_id
+        WHERE sessions.tenant = :tenant AND events.session_id = :session AND events.seq > :after
+        ORDER BY events.seq LIMIT :limit
+    ) AS page
+) AS sized
+WHERE before < 1000000 ORDER BY seq;
 
 -- name: running_attempts
 SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
@@ -57,5 +64,6 @@ FROM requests
 JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
 JOIN attempts ON attempts.turn_id = requests.turn_id
 WHERE requests.accepted = 1 AND requests.input IS NOT NULL AND attempts.status = 'interrupted'
+  AND attempts.number < :tried_below
   AND attempts.number = (SELECT max(newer.number) FROM attempts AS newer WHERE newer.turn_id = requests.turn_id)
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;

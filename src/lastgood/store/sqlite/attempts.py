@@ -81,7 +81,8 @@ class SqliteAttempts:
         try:
             return await self.db.write(work)
         except _StandsInTheWay:
-            return self._standing(begin)
+            with self.db.snapshot():
+                return self._standing(begin)
 
     def _standing(self, begin: Begin) -> Standing:
         """Read after the begin lost, so it may be free again by now; then it is simply tried again."""
@@ -237,9 +238,13 @@ class SqliteAttempts:
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
         return tuple(to_attempt(row) for row in self.db.rows("running_attempts", {"limit": limit}))
 
-    async def interrupted_asks(self, limit: int, *, skip: int = 0) -> tuple[Interrupted, ...]:
+    async def interrupted_asks(
+        self, limit: int, *, tried_below: int, skip: int = 0
+    ) -> tuple[Interrupted, ...]:
         found = []
-        for *row, head in list(self.db.rows("interrupted_asks", {"limit": limit, "skip": skip})):
+        for *row, head in list(
+            self.db.rows("interrupted_asks", {"limit": limit, "tried_below": tried_below, "skip": skip})
+        ):
             attempt = to_attempt(row)
             request = self._request("read_request", {"tenant": attempt.tenant, "turn": attempt.turn})
             if request is not None:

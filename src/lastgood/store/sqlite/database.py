@@ -12,6 +12,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +47,15 @@ class Database:
 
     def row(self, name: str, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
         return next(iter(list(self.rows(name, parameters))), None)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Reads in this block see one moment, whatever the writer commits meanwhile."""
+        self._reader.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._reader.execute("COMMIT")
 
     async def write(self, work: Transaction[T], *, durable: bool = True) -> T:
         return await self._writer.run(work, durable=durable)
@@ -98,6 +108,7 @@ def open_database(
         if pending(steps or migrations("sqlite"), _applied(reader)):
             raise NoDatabase(f"the database at {path} is not set up yet; run a turn first")
         return Database(reader, _NoWriter(), None)
+    _look_first(path, clock)
     lock = Lock(path.with_name(path.name + ".lock"))
     try:
         connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, clock)
@@ -111,6 +122,22 @@ def open_database(
         lock.release()
         raise
     return Database(reader, Inline(connection) if inline else Threaded(connection), lock)
+
+
+def _look_first(path: Path, clock: Callable[[], float]) -> None:
+    """Whatever is there and not ours is refused before so much as a lock file is put beside it."""
+    if path.is_dir():
+        raise NotADatabase(f"{path} is a folder; name a file in it")
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    try:
+        connection = _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
+    except NotADatabase as error:
+        raise NotADatabase(f"{path} is not a database; it was left as it is. Choose another path") from error
+    except StoreUnavailable:
+        return  # busy, or not readable for us: what follows says so
+    _check_ours(connection, path)
+    connection.close()
 
 
 class _NoWriter:
