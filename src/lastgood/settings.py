@@ -1,4 +1,4 @@
-"""Settings, read once. Each is a flag and a `LASTGOOD_…` variable."""
+"""Settings, read once. Each has a `LASTGOOD_…` variable; the first two are flags, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 class Settings:
     #: Where Lastgood keeps its files (LASTGOOD_DATA_DIR).
     data_dir: Path
-    #: `sqlite:///PATH` or `postgresql://…` (LASTGOOD_DATABASE); default: a SQLite file in the data dir.
+    #: `sqlite:///PATH`, from the root, or `postgresql://…` (LASTGOOD_DATABASE); default: a file in the data dir.
     database: str
     #: The scripted model appends every prompt it sees to this file (LASTGOOD_PROMPT_LOG).
     prompt_log: Path | None = None

@@ -244,6 +244,12 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("a run goes on after its lease has ended")
+def _() -> Iterator[None]:
+    with patch.object(flow_live.Live, "_rely_on_lease", lambda self, run, sent: None):
+        yield
+
+
 @defect("an orphan commits")
 def _() -> Iterator[None]:
     with statement("commit_head", ("orphaned = 1", "orphaned = 2")):

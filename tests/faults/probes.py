@@ -15,7 +15,18 @@ from typing import Any
 
 from lastgood.core.commit import plan_commit
 from lastgood.errors import IdempotencyMismatch, SessionNotFound
-from lastgood.model.attempts import Ask, Begin, Begun, Committed, OnLeave, Standing, Step, StepKind
+from lastgood.flows.turns import Submitted
+from lastgood.model.attempts import (
+    Ask,
+    AttemptStatus,
+    Begin,
+    Begun,
+    Committed,
+    OnLeave,
+    Standing,
+    Step,
+    StepKind,
+)
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, TenantId, TurnId
 from lastgood.model.messages import ToolCall, assistant, user
@@ -413,3 +424,52 @@ async def events_rise_for_ever(stage: Stage) -> None:
     assert numbers == sorted(set(numbers))
     assert seen is not None
     assert min(seq for seq, _ in told[1].events) > seen
+
+
+@probe
+async def a_run_whose_lease_cannot_be_renewed_stops_before_it_ends(stage: Stage) -> None:
+    """I11: whether the heartbeat fails or is never answered."""
+    loop = asyncio.get_running_loop()
+    stage.alive(stage.node)
+    for number, seconds in enumerate((0.0, 1000.0), 1):
+
+        async def trouble(point: str, seconds: float = seconds) -> Mode | None:
+            if point != "store.renew_leases":
+                return None
+            await asyncio.sleep(seconds)
+            return Mode.RAISE
+
+        stage.faults.jitter = trouble
+        session = await stage.world.create(stage.node)
+        began = loop.time()
+        told = await stage.world.ask(stage.node, session, "\n!slow 20\n!say one two three", f"tok{number}")
+        took = loop.time() - began
+        assert told.code == "attempt_lost", f"{told.outcome} {told.code}"
+        assert took < LIMITS.lease_seconds, (
+            f"it went on for {took} s with a lease of {LIMITS.lease_seconds} s"
+        )
+
+
+@probe
+async def a_watcher_elsewhere_waits_through_a_question(stage: Stage) -> None:
+    """An attempt that waited and was answered is waited for from there, not from its start."""
+    session = await stage.world.create(stage.node)
+    text = '\n!tool ledger-ask {"text": "a"}\n!slow 1\n!say one two'
+    stage.faults.point, stage.faults.mode, stage.faults.hit = "tool.end", Mode.STALL, 1
+    stage.faults.stall_seconds = 10_000
+    dying = asyncio.create_task(stage.world.ask(stage.node, session, text, "tok1", accepted=True))
+    await asyncio.sleep(1)
+    stage.faults.dead = True
+    stage.alive(stage.other)
+    await asyncio.sleep(LIMITS.lease_seconds + 3 * LIMITS.sweep_seconds)
+    dying.cancel()
+    waiting = (await stage.store.list_attempts(DEFAULT_TENANT, session))[-1]
+    assert waiting.status is AttemptStatus.WAITING, f"it is {waiting.status}"
+    third = stage.make_node("c", Faults())
+    answers = {"call-0-0": "repeat"}
+    await stage.other.turns.answer(DEFAULT_TENANT, session, waiting.id, answers)
+    watched = Submitted(DEFAULT_TENANT, session, waiting.turn, waiting.id, 0)
+    outcome = await third.turns.wait(watched)
+    assert outcome.status is AttemptStatus.COMMITTED, f"it is {outcome.status}"
+    for told in stage.world.log:
+        told.outcome = told.outcome or "unknown"

@@ -18,11 +18,11 @@ from lastgood.model.events import TERMINAL, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId
 from lastgood.model.messages import Message, assistant, tool_result, user
 from lastgood.model.sessions import TurnKind, Usage
-from lastgood.wiring import Lastgood
+from lastgood.wiring import Lastgood, running
 from tests.contract.conftest import dump
 from tests.faults.faults import Mode
 from tests.faults.world import World
-from tests.flows.house import LIMITS, Gate, House, gate_tool, said
+from tests.flows.house import LIMITS, Gate, House, TitleModel, gate_tool, said
 
 pytestmark = pytest.mark.anyio
 
@@ -591,3 +591,26 @@ async def test_M2_7_what_was_streamed_before_the_failure_can_be_read_again(
     assert [event.seq for event in first] == sorted({event.seq for event in first})
     assert first[-1].data["code"] == "model_error"
     assert said(house.world.prompts[-1]["prompt"]) == [("user", "!say a b c d\n!fail during")]
+
+
+async def test_I12_no_error_text_keeps_an_attempt_from_ending(house: House) -> None:
+    """Half of a surrogate pair and NUL: text that no database takes."""
+    broken = TitleModel(ModelError("half \ud83d a pair, and \x00"))
+    node = await house.node("odd", providers={"odd/model": broken})
+    session = await house.session(node)
+    outcome = await house.outcome(node, await house.submit(node, session, "one", model="odd/model"))
+    assert outcome.status is AttemptStatus.FAILED
+    assert (await house.get(session)).attempt is None
+    (attempt,) = await house.attempts(session)
+    assert attempt.error_message == "half \ufffd a pair, and \ufffd"
+
+
+async def test_a_server_that_stops_does_not_begin_again_what_it_interrupts(house: House) -> None:
+    gate = Gate()
+    node = await house.node("stopping", tools=[gate_tool(gate)], alive=False)
+    async with running(node, grace_seconds=0):
+        session = await house.session(node)
+        await house.submit(node, session, "!tool gate\n!say never", accepted=True)
+        await gate.until_reached()
+    tries = await house.attempts(session)
+    assert [(one.number, one.status) for one in tries] == [(1, AttemptStatus.INTERRUPTED)]
