@@ -12,7 +12,7 @@ from pathlib import Path
 class Settings:
     #: Where Lastgood keeps its files (LASTGOOD_DATA_DIR).
     data_dir: Path
-    #: `sqlite:///PATH`, from the root, or `postgresql://…` (LASTGOOD_DATABASE); default: a file in the data dir.
+    #: `sqlite:///PATH` from the root, or `postgresql://…` (LASTGOOD_DATABASE); default: in the data dir.
     database: str
     #: The scripted model appends every prompt it sees to this file (LASTGOOD_PROMPT_LOG).
     prompt_log: Path | None = None

@@ -167,7 +167,13 @@ async def count_hits(place: Place, turn: str) -> Counter[str]:
 
 
 #: Met or not as the clock will have it; the stories of a recovery strike them.
-_IN_BACKGROUND = {"store.expired_attempts", "store.interrupted_asks", "store.tidy", "store.renew_leases"}
+_IN_BACKGROUND = {
+    "store.expired_attempts",
+    "store.interrupted_asks",
+    "store.tidy",
+    "store.renew_leases",
+    "store.get_attempt",  # a watcher that has heard nothing for a while
+}
 
 
 async def run_cell(place: Place, cell: Cell) -> tuple[list[str], bool]:
