@@ -203,8 +203,10 @@ def test_I1_a_prompt_is_the_committed_turns_and_the_attempts_own_messages(
 @given(st.lists(CONVERSATIONS, min_size=1, max_size=4), st.integers(0, 3))
 def test_I1_a_history_can_be_continued_from_anywhere(contents: list[tuple[Message, ...]], place: int) -> None:
     turns = turns_of(contents)
-    half = history_of(turns[:place])
-    assert history_of(turns[place:], half) == history_of(turns)
+    history = history_of(turns[:place])
+    for each in turns[place:]:
+        history = history.then(each)
+    assert history == history_of(turns)
 
 
 def test_I1_a_prompt_starts_after_the_last_reset() -> None:

@@ -45,8 +45,8 @@ class History:
         return self.settled + repair((*self.tail, *own))
 
 
-def history_of(turns: Iterable[Turn], before: History | None = None) -> History:
-    history = before or History()
+def history_of(turns: Iterable[Turn]) -> History:
+    history = History()
     for turn in turns:
         history = history.then(turn)
     return history
