@@ -1,22 +1,145 @@
-"""The agents served now, by source key. Which of them a session means is decided in core/identity."""
+"""The agents served now, by source key, as new as their sources are at each load.
+
+A changed file or an old copy of a URL is read again when the agent is next used; nothing is
+restarted. If the new definition cannot be read, the last good one goes on serving and says so.
+Which of the keys a session means is decided in core/identity; nothing here looks alike.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import assert_never
 
-from lastgood.errors import AgentNotFound
+from lastgood.agents.builtin import BUILTIN_NAMES, SCRIPTED, builtin_file, scripted_agent
+from lastgood.agents.disk import FileAgent, Folder, Unreadable
+from lastgood.agents.sources import (
+    BuiltinSource,
+    Definition,
+    DirectorySource,
+    FileSource,
+    FixedSource,
+    OciSource,
+    Single,
+    Source,
+    UrlSource,
+)
+from lastgood.agents.urls import Pulling, UrlAgent
+from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable, InvalidRequest
 from lastgood.model.agents import AgentSpec
 
 
 class Catalog:
-    def __init__(self, agents: Iterable[AgentSpec]) -> None:
-        self._agents = {agent.key: agent for agent in agents}
+    def __init__(self, agents: Iterable[AgentSpec | Source], pulling: Pulling | None = None) -> None:
+        """Two sources with one key are refused here. What is in the sources is not looked at yet."""
+        self._agents: tuple[Source, ...] = tuple(
+            FixedSource(agent) if isinstance(agent, AgentSpec) else agent for agent in agents
+        )
+        self._pulling = pulling or Pulling()
+        self._folders: dict[Path, Folder] = {}
+        self._kept: dict[FileSource | UrlSource, FileAgent | UrlAgent] = {}
+        self._reading: dict[FileSource | UrlSource, asyncio.Task[Definition]] = {}
+        try:
+            for key, sources in self._by_key().items():
+                _only_one(key, sources, InvalidRequest)
+        except Unreadable as error:
+            raise InvalidRequest(str(error)) from None
 
     def served(self) -> Sequence[str]:
-        return tuple(self._agents)
+        return tuple(self._by_key())
 
-    async def load(self, key: str) -> AgentSpec:
+    async def load(self, key: str, name: str | None = None) -> AgentSpec:
+        """The agent of this key; with a name, that member of its team."""
+        sources = self._by_key().get(key)
+        if sources is None:
+            raise AgentNotFound(f"no agent is served under {key!r}")
         try:
-            return self._agents[key]
-        except KeyError:
-            raise AgentNotFound(f"no agent is served under {key!r}") from None
+            found = await self._load(_only_one(key, sources, AgentInvalid))
+        except Unreadable as error:
+            raise AgentUnavailable(f"the agent cannot be loaded: {error}") from None
+        agent = found.agents.get(name or found.root)
+        if agent is None:
+            raise AgentNotFound(f"{key!r} has no agent {name!r}; it has {', '.join(found.agents)}")
+        return replace(agent, stale=found.stale) if found.stale else agent
+
+    async def close(self) -> None:
+        reading = list(self._reading.values())
+        for task in reading:
+            task.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+
+    def _by_key(self) -> dict[str, list[Single]]:
+        found: dict[str, list[Single]] = {}
+        for source in self._agents:
+            for one in self._files(source) if isinstance(source, DirectorySource) else (source,):
+                same = found.setdefault(one.key, [])
+                if one not in same:
+                    same.append(one)
+        return found
+
+    def _files(self, source: DirectorySource) -> Iterable[FileSource]:
+        folder = self._folders.get(source.path)
+        if folder is None:
+            folder = self._folders[source.path] = Folder(source.path)
+        before, now = folder.files, folder.look()
+        for gone in set(before) - set(now):
+            # If it comes back, it begins anew: what it once was is no good copy of what it is then.
+            self._kept.pop(gone, None)
+        return now
+
+    async def _load(self, source: Single) -> Definition:
+        match source:
+            case FixedSource(spec):
+                return Definition(spec.name, {spec.name: spec, **spec.members})
+            case BuiltinSource(name):
+                return _builtin(name)
+            case OciSource(reference):
+                raise Unreadable(
+                    f"there is no file {reference!r} here, and pulling from a registry is not there yet; "
+                    "save the agent as a file and serve that, or take one that is built in: "
+                    + ", ".join(BUILTIN_NAMES)
+                )
+            case FileSource() | UrlSource():
+                return await self._shared(source)
+            case _:
+                assert_never(source)
+
+    async def _shared(self, source: FileSource | UrlSource) -> Definition:
+        """Those who want the same source at the same time wait for the same reading, and for no other."""
+        task = self._reading.get(source)
+        if task is None:
+            task = self._reading[source] = asyncio.create_task(self._keeper(source).load())
+            task.add_done_callback(lambda _: self._reading.pop(source))
+        # One who gives up does not take it from the others.
+        return await asyncio.shield(task)
+
+    def _keeper(self, source: FileSource | UrlSource) -> FileAgent | UrlAgent:
+        kept = self._kept.get(source)
+        if kept is None:
+            if isinstance(source, FileSource):
+                kept = FileAgent(source)
+            else:
+                kept = UrlAgent(source, self._pulling)
+            self._kept[source] = kept
+        return kept
+
+
+def _only_one(key: str, sources: Sequence[Single], error: type[InvalidRequest]) -> Single:
+    if len(sources) > 1:
+        places = " and ".join(source.where for source in sources)
+        raise error(f"{len(sources)} sources have the key {key!r}: {places}; rename or leave out all but one")
+    return sources[0]
+
+
+@cache
+def _builtin(name: str) -> Definition:
+    if name == SCRIPTED:
+        spec = scripted_agent()
+        return Definition(spec.name, {spec.name: spec})
+    from lastgood.agents.files import read_agent_file
+
+    file = read_agent_file(builtin_file(name), where=f"{name}.yaml", key=name)
+    return Definition(file.root, file.agents)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class OnUnknown(StrEnum):
@@ -14,14 +16,135 @@ class OnUnknown(StrEnum):
     FAIL = "fail"  # the model is told that the outcome is unknown
 
 
+class Effect(StrEnum):
+    """What a tool call can do to the world."""
+
+    SAFE = "safe"  # looks, and changes nothing outside the conversation
+    DESTRUCTIVE = "destructive"  # changes things
+    UNKNOWN = "unknown"  # depends on what it is asked for
+
+
+class Safety(StrEnum):
+    """What happens to a tool call that no rule speaks about."""
+
+    STRICT = "strict"  # a person is asked about every call
+    BALANCED = "balanced"  # safe ones run, a person is asked about others
+    RESTRICTED = "restricted"  # safe ones run, others are denied
+    AUTONOMOUS = "autonomous"  # everything runs
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Rules `tool`, `glob*` or `tool:argument=glob:argument=glob`. Deny wins, then allow, then ask."""
+
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """How a model is asked: who serves it, where, and with which settings.
+
+    A key is only ever named. `first_available` and `alloy` stand for several models; they
+    have no provider of their own.
+    """
+
+    provider: str
+    model: str
+    base_url: str | None = None
+    token_key: str | None = None  # the name of the variable that holds the key
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    parallel_tool_calls: bool | None = None
+    thinking: str | int | None = None  # an effort, or a budget in tokens; 0 or "none": do not
+    options: Mapping[str, Any] = field(default_factory=dict)  # provider_opts, as they are
+    input_cost: float = 0.0  # per million tokens
+    output_cost: float = 0.0
+    title_model: str | None = None
+    first_available: tuple[str, ...] = ()  # references: the first whose key is there
+    alloy: tuple[str, ...] = ()  # references: each turn takes one of them
+
+    @property
+    def ref(self) -> str:
+        return f"{self.provider}/{self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """What is asked when a model fails before its first word."""
+
+    models: tuple[str, ...] = ()
+    retries: int = 2  # of one model, after overload or a broken connection
+    cooldown_seconds: float = 60.0  # how long a model that said "too many requests" is left alone
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutput:
+    name: str
+    schema: Mapping[str, Any]
+    description: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsetSpec:
+    """A toolset as its file asks for it. Nothing is started by reading it."""
+
+    type: str
+    tools: tuple[str, ...] | None = None  # None: all of them
+    instruction: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    trusted: bool = True  # False: its file came from elsewhere, and gets no variables of this machine
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A prompt with a name."""
+
+    name: str
+    instruction: str
+    description: str = ""
+    agent: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
+    """An agent, and the team it may call on: `members` holds every agent of its file but itself."""
+
     key: str
     name: str
-    model: str
+    model: str  # provider/model, or a name in `models`
     digest: str  # of the definition: tells which version answered
     description: str = ""
     instruction: str = ""
+    welcome_message: str = ""
     title_model: str | None = None
-    tools: tuple[str, ...] = ()
+    toolsets: tuple[ToolsetSpec, ...] = ()
+    sub_agents: tuple[str, ...] = ()
+    handoffs: tuple[str, ...] = ()
+    fallback: Fallback = Fallback()
+    commands: tuple[Command, ...] = ()
+    structured_output: StructuredOutput | None = None
+    permissions: Permissions = Permissions()
+    safety: Safety | None = None  # only ever narrows what the server allows
+    readonly: bool = False
     max_iterations: int = 50
+    max_consecutive_tool_calls: int = 5  # the same calls, again and again
+    max_tool_result_tokens: int = 0  # 0: our own limit
+    max_old_tool_call_tokens: int = 0  # 0: old results stay whole
+    num_history_items: int = 0  # 0: all of them
+    add_date: bool = False
+    add_environment_info: bool = False
+    add_prompt_files: tuple[str, ...] = ()
+    harness: str | None = None
+    models: Mapping[str, ModelSpec] = field(default_factory=dict)
+    members: Mapping[str, AgentSpec] = field(default_factory=dict)
+    stale: str = ""  # why this is the last good definition and not the newest
+    warnings: tuple[str, ...] = ()  # what its file asks for and does not get, each with its line
+
+    def member(self, name: str) -> AgentSpec | None:
+        return self if name == self.name else self.members.get(name)

@@ -1,12 +1,14 @@
-"""The agents that come with Lastgood."""
+"""The agents that come with Lastgood: one that needs no network, and the agent files beside this module."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentSpec, ToolsetSpec
 
 SCRIPTED = "builtin/scripted"
+BUILTIN_NAMES = ("default", "coder", SCRIPTED)
 
 
 def digest(*parts: str) -> str:
@@ -22,5 +24,9 @@ def scripted_agent(key: str = SCRIPTED) -> AgentSpec:
         model=SCRIPTED,
         digest=digest("scripted", "1", description),
         description=description,
-        tools=("echo",),
+        toolsets=(ToolsetSpec("echo"),),
     )
+
+
+def builtin_file(name: str) -> bytes:
+    return (Path(__file__).parent / f"{name}.yaml").read_bytes()

@@ -1,0 +1,78 @@
+"""Builds the commands of agents, in every form they are written in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from lastgood.agents.findings import Findings, hint
+from lastgood.agents.reading import Fields, Value
+from lastgood.model.agents import Command
+
+_MOST = 500
+_RUNS = re.compile(r"!`[^`]+`")
+
+
+class Commands:
+    def __init__(self, groups: Mapping[str, Value], agents: Collection[str], findings: Findings) -> None:
+        self._agents = agents
+        self._findings = findings
+        self._groups = {name: tuple(self._built(group)) for name, group in groups.items()}
+
+    def of(self, agent: Fields) -> tuple[Command, ...]:
+        """Its own, then those of the groups it uses; of the same name its own."""
+        commands = {one.name: one for one in self._built(agent.values.get("commands"))}
+        for group in agent.listed("use_commands"):
+            if group.raw not in self._groups:
+                near = hint(group.raw, self._groups) or "; define it there"
+                self._findings.error(group.place, f"'{group.raw}' is not in `commands`{near}")
+            for one in self._groups.get(group.raw, ()):
+                commands.setdefault(one.name, one)
+        if len(commands) > _MOST:
+            self._findings.error(agent.place, f"{len(commands):,} commands; an agent has {_MOST} at most")
+            return ()
+        return tuple(commands.values())
+
+    def _built(self, value: Value | None) -> Iterator[Command]:
+        seen: set[str] = set()
+        for name, one in _pairs(value):
+            if name in seen:
+                self._findings.error(one.place, f"the command '{name}' is here twice")
+            seen.add(name)
+            command = self._command(name, one)
+            if command is not None:
+                yield command
+
+    def _command(self, name: str, value: Value) -> Command | None:
+        if isinstance(value.raw, str):
+            self._check_text(value.raw, value)
+            return Command(name, value.raw)
+        fields: Fields = value.raw
+        agent = fields.text("agent")
+        if agent and agent not in self._agents:
+            known = hint(agent, self._agents)
+            self._findings.error(fields.at("agent"), f"there is no agent '{agent}'{known}")
+        if "url" in fields and not {"instruction", "agent"} & fields.seen:
+            return None
+        if not {"instruction", "description", "agent"} & fields.seen:
+            self._findings.error(fields.place, f"the command '{name}' needs an 'instruction' or an 'agent'")
+            return None
+        instruction = fields.text("instruction")
+        if "instruction" in fields:
+            self._check_text(instruction, fields.values["instruction"])
+        elif not agent:
+            instruction = fields.text("description")
+        return Command(name, instruction, fields.text("description"), agent or None)
+
+    def _check_text(self, text: str, value: Value) -> None:
+        if _RUNS.search(text):
+            what = "!`…` in a command is not supported yet: it is not run, the agent reads it as it is"
+            self._findings.warning(value.place, what)
+
+
+def _pairs(value: Value | None) -> Iterator[tuple[str, Value]]:
+    """A mapping, or a list of mappings."""
+    if value is None:
+        return
+    for one in value.raw if isinstance(value.raw, list) else [value]:
+        yield from one.raw.items()

@@ -1,0 +1,100 @@
+"""What is to be said about an agent file: where, and how bad it is."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+
+
+class Level(StrEnum):
+    ERROR = "error"  # the file is not served
+    WARNING = "warning"  # it is, and something it asks for does not happen
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`key` is the dotted path of what it is about; empty: the file itself. Lines and columns begin at 1."""
+
+    line: int
+    column: int
+    key: str
+    level: Level
+    message: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"level": self.level.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the file something stands."""
+
+    line: int
+    column: int
+    key: str = ""
+
+
+#: More are not told: nobody reads them, and a file that came from elsewhere must not keep us busy with them.
+MOST_FINDINGS = 500
+_LONGEST_MESSAGE = 600
+#: Of so many names the nearest is looked for.
+_MOST_NAMES = 300
+
+
+class TooMany(Exception):
+    """Reading on would only find more."""
+
+
+class Findings:
+    """Collects all of them, so that a file is corrected in one go.
+
+    A part that is used twice by way of an alias is found twice at the same place; it is said once.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int, Level, str], Finding] = {}
+
+    def error(self, place: Place, message: str) -> None:
+        self._add(Level.ERROR, place, message)
+
+    def warning(self, place: Place, message: str) -> None:
+        self._add(Level.WARNING, place, message)
+
+    def _add(self, level: Level, place: Place, message: str) -> None:
+        if len(message) > _LONGEST_MESSAGE:
+            message = f"{message[:_LONGEST_MESSAGE]}…"
+        finding = Finding(place.line, place.column, place.key[:_LONGEST_MESSAGE], level, message)
+        self._found.setdefault((place.line, place.column, level, message), finding)
+        if len(self._found) > MOST_FINDINGS:
+            raise TooMany
+
+    def all(self) -> tuple[Finding, ...]:
+        """In the order of the file."""
+        return tuple(sorted(self._found.values(), key=lambda one: (one.line, one.column)))
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """What was probably meant. Case and hyphens are no difference that anybody means."""
+    spellings = {_flat(one): one for one in islice(names, _MOST_NAMES)}
+    close = difflib.get_close_matches(_flat(name[:100]), spellings, n=1, cutoff=0.6)
+    return spellings[close[0]] if close else None
+
+
+def hint(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence about a name that is not there."""
+    close = nearest(name, names)
+    return f"; did you mean '{close}'?" if close is not None else ""
+
+
+def _flat(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *some, last = names
+    return f"{', '.join(some)} or {last}" if some else last

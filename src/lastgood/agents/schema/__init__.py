@@ -1,0 +1,4 @@
+"""What may stand in an agent file, as one table.
+
+Validation, the JSON schema for editors and the documentation are made of it.
+"""

@@ -1,0 +1,193 @@
+"""Decides what may be asked for over the network on behalf of an agent.
+
+Two judgements. A URL: https to anybody, http only to this machine, nothing else.
+An address: a host that is this machine by its name must have addresses of this
+machine, and every other host public ones. The address decides, not the spelling:
+`0x7f.1`, `127.1` or a name in somebody's zone are what the resolver makes of them.
+
+Knows no resolver and no socket. Whoever connects must connect to the very address
+that was judged, and judge again at each redirect.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from urllib.parse import SplitResult, urlsplit
+
+_LONGEST_URL = 8192
+_PORTS = {"https": 443, "http": 80}
+#: What readers of URLs disagree about: some drop these, some take them for a slash or an end.
+_SMUGGLED = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
+
+# fmt: off
+_SPECIAL_IPV4 = [(IPv4Network(network), reason) for network, reason in (
+    ("0.0.0.0/8", "unspecified"),
+    ("10.0.0.0/8", "private"),
+    ("100.64.0.0/10", "private (shared by a carrier)"),
+    ("168.63.129.16/32", "a cloud's metadata service"),
+    ("169.254.0.0/16", "link-local"),
+    ("172.16.0.0/12", "private"),
+    ("192.0.0.0/24", "reserved"),
+    ("192.0.2.0/24", "reserved for documentation"),
+    ("192.88.99.0/24", "reserved"),
+    ("192.168.0.0/16", "private"),
+    ("198.18.0.0/15", "reserved for benchmarks"),
+    ("198.51.100.0/24", "reserved for documentation"),
+    ("203.0.113.0/24", "reserved for documentation"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved"),
+)]
+_SPECIAL_IPV6 = [(IPv6Network(network), reason) for network, reason in (
+    ("::/128", "unspecified"),
+    ("2001::/23", "reserved"),  # Teredo among it
+    ("2001:db8::/32", "reserved for documentation"),
+    ("3fff::/20", "reserved for documentation"),
+    ("fc00::/7", "private"),
+    ("fe80::/10", "link-local"),
+    ("fec0::/10", "private"),
+    ("ff00::/8", "multicast"),
+)]
+# fmt: on
+#: The only block that public IPv6 addresses are given out from.
+_GLOBAL_IPV6 = IPv6Network("2000::/3")
+_MAPPED, _SIX_TO_FOUR, _NAT64 = (
+    IPv6Network("::ffff:0:0/96"),
+    IPv6Network("2002::/16"),
+    IPv6Network("64:ff9b::/96"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`loopback`: this machine may be asked, too, under its own name: localhost, 127.0.0.0/8 or ::1."""
+
+    loopback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Askable:
+    """A URL that may be asked for, if its addresses may. `loopback`: they must be this machine's own."""
+
+    scheme: str
+    host: str
+    port: int
+    loopback: bool
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        return self.scheme, self.host, self.port
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Loopback:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    reason: str
+
+
+def is_plain(text: str) -> bool:
+    """Whether all who read URLs read this one alike."""
+    return _SMUGGLED.search(text) is None
+
+
+def judge_url(url: str, policy: Policy) -> Askable | Refused:
+    if len(url) > _LONGEST_URL:
+        return Refused(f"a URL has at most {_LONGEST_URL} characters")
+    if not is_plain(url):
+        return Refused("a URL has no spaces, backslashes or control characters")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return Refused("this is not a URL")
+    scheme, host = parts.scheme, (parts.hostname or "").removesuffix(".")
+    if scheme not in _PORTS:
+        return Refused("only https is asked for, and http on this machine")
+    if not host:
+        return Refused("a URL needs a host")
+    if parts.username is not None or parts.password is not None:
+        return Refused("a URL must not hold a user or a password")
+    if port == 0:
+        return Refused("0 is not a port")
+    loopback = _is_named_loopback(host)
+    if loopback and not policy.loopback:
+        return Refused(f"{host} is this machine, which is not asked for")
+    if scheme == "http" and not loopback:
+        return Refused("http is asked for only on this machine; use https")
+    return Askable(scheme, host, port or _PORTS[scheme], loopback)
+
+
+def judge_redirect(asked: Askable, url: str, policy: Policy) -> Askable | Refused:
+    """Where an answer points to. Nobody outside may point at this machine, and nobody from https to http."""
+    onward = judge_url(url, Policy(loopback=policy.loopback and asked.loopback))
+    if isinstance(onward, Askable) and asked.scheme == "https" and onward.scheme == "http":
+        return Refused("https does not lead to http")
+    return onward
+
+
+def judge_address(address: str, asked: Askable) -> Public | Loopback | Refused:
+    """Whether this address may be connected to for that URL."""
+    kind = _kind(address)
+    if isinstance(kind, Refused):
+        return kind
+    if asked.loopback and isinstance(kind, Public):
+        return Refused(f"{asked.host} is this machine by its name, but {address} is not")
+    if not asked.loopback and isinstance(kind, Loopback):
+        return Refused(f"{address} is not a public address: it is this machine's own")
+    return kind
+
+
+def shown(url: str) -> str:
+    """The URL as an error may show it: what often holds a key is left out."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        return SplitResult(parts.scheme, host, parts.path, "", "").geturl()
+    except ValueError:
+        return "the URL"
+
+
+def _is_named_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return isinstance(_kind(str(ip_address(host))), Loopback)
+    except ValueError:
+        return False
+
+
+def _kind(address: str) -> Public | Loopback | Refused:
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return Refused(f"{address!r} is not an address")
+    plain = ip if isinstance(ip, IPv4Address) else _embedded(ip) or ip
+    if plain.is_loopback:
+        # Only under its plain spelling: nobody who means well writes this machine as a tunnel.
+        return Loopback() if plain is ip else Refused(f"{address} is not a public address")
+    special = _SPECIAL_IPV4 if isinstance(plain, IPv4Address) else _SPECIAL_IPV6
+    for network, reason in special:
+        if plain in network:
+            return Refused(f"{address} is not a public address: it is {reason}")
+    if isinstance(plain, IPv6Address) and plain not in _GLOBAL_IPV6:
+        return Refused(f"{address} is not a public address: it is reserved")
+    return Public()
+
+
+def _embedded(ip: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that traffic for this one ends up at."""
+    if ip in _MAPPED or ip in _NAT64:
+        return IPv4Address(int(ip) & 0xFFFFFFFF)
+    if ip in _SIX_TO_FOUR:
+        return IPv4Address(int(ip) >> 80 & 0xFFFFFFFF)
+    return None

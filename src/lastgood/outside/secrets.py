@@ -1,0 +1,37 @@
+"""Keys, by name. Values are handed out where they are used, and taken out of every text that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Shorter values occur in texts by chance, and hiding them would hide the text.
+_SHORTEST = 6
+
+
+class Secrets:
+    """What was handed out is remembered, so that `scrub` can take it out again."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+        self._handed_out: dict[str, str] = {}  # value to name
+
+    def __repr__(self) -> str:
+        return "Secrets(…)"
+
+    def has(self, name: str) -> bool:
+        return bool(self._values.get(name, "").strip())
+
+    def get(self, name: str) -> str | None:
+        value = self._values.get(name, "").strip()
+        if not value:
+            return None
+        if len(value) >= _SHORTEST:
+            self._handed_out[value] = name
+        return value
+
+    def scrub(self, text: str) -> str:
+        """The text with every key that was handed out replaced by its name."""
+        for value, name in self._handed_out.items():
+            if value in text:
+                text = text.replace(value, f"[{name}]")
+        return text

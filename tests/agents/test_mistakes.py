@@ -1,0 +1,253 @@
+"""What is wrong in a file that is YAML: told at its line, with what was probably meant."""
+
+import pytest
+
+from tests.agents.corpus import errors_of, findings_of, warnings_of
+
+#: Each file has its mistakes marked with `# !` and words of what is said about them.
+CASES = {
+    "a key that is known elsewhere": """
+agents:
+  root:
+    model: auto
+    temperature: 1 # ! it belongs to a model (models.NAME) or a provider (providers.NAME)
+    permissions: {} # ! it belongs to the top of the file
+    tools: [shell] # ! did you mean 'toolsets'? ('tools' belongs to a toolset)
+model: x # ! did you mean 'models'?
+""",
+    "a key in another spelling": """
+agents:
+  root:
+    model: auto
+    subAgents: [] # ! did you mean 'sub_agents'?
+    add-date: true # ! did you mean 'add_date'?
+    Instruction: x # ! did you mean 'instruction'?
+    zzzzzzzz: 1 # ! unknown key 'zzzzzzzz'
+""",
+    "keys that were once": """
+version: "3"
+env: {A: b} # ! 'env' is no key any more since version 2; remove it
+models:
+  m: {type: openai, model: x} # ! write provider instead
+agents:
+  root:
+    model: openai/x
+    think: true # ! write toolsets: [{type: think}] instead
+    todo: {shared: true} # ! since version 1
+    memory: {path: x} # ! since version 1
+""",
+    "versions": """
+version: "1.5" # ! it is a number from 0 to 16
+agents:
+  root: {model: auto}
+""",
+    "flags": """
+agents:
+  root:
+    model: auto
+    add_date: maybe # ! expected true or false, got 'maybe'
+    readonly: "true" # ! expected true or false, got the text "true"
+    add_environment_info: 1 # ! expected true or false, got '1'
+    code_mode_tools: [true] # ! got a list
+""",
+    "numbers": """
+models:
+  m:
+    provider: openai
+    model: x
+    temperature: 2.5 # ! 2.5 is out of range: it is at least 0 and at most 2
+    top_p: warm # ! expected a number, got 'warm'
+    max_tokens: 0 # ! at least 1
+    frequency_penalty: .inf # ! expected a number
+    presence_penalty: {} # ! expected a number, got a mapping
+    compaction_threshold: 0 # ! more than 0 and at most 1
+    thinking_budget: hihg # ! did you mean 'high'?
+    cost: {input: -1} # ! at least 0
+agents:
+  root:
+    model: m
+    max_iterations: -1 # ! at least 0
+    num_history_items: 2.5 # ! expected a whole number, got '2.5'
+    max_consecutive_tool_calls: many # ! expected a whole number
+    fallback:
+      retries: -2 # ! at least -1
+      cooldown: soon # ! expected a length of time (90s, 1m30s, or a number of seconds), got 'soon'
+  other:
+    model: m
+    fallback: {cooldown: -5} # ! expected a length of time
+""",
+    "texts and lists": """
+agents:
+  root:
+    model: [openai/x] # ! expected text, got a list
+    description: {a: b} # ! expected text, got a mapping
+    instruction: {a: b} # ! expected a list, got a mapping
+    sub_agents: other # ! expected a list, got 'other'
+    toolsets: {type: shell} # ! expected a list, got a mapping
+    commands: hello # ! expected a mapping or a list, got 'hello'
+    skills: maybe # ! expected true or false or a list, got 'maybe'
+  other: {model: auto}
+""",
+    "choices": """
+agents:
+  root:
+    model: auto
+    safety: strikt # ! did you mean 'strict'?
+    harness: {type: vim} # ! it is claude-code, codex, pi or opencode
+""",
+    "toolsets": """
+agents:
+  root:
+    model: auto
+    toolsets:
+      - type: shel # ! there is no type 'shel' of a toolset; did you mean 'shell'?
+      - tools: [a] # ! needs a 'type'
+      - type: [shell] # ! expected text
+      - type: qqqq # ! there is shell, script, filesystem
+      - {type: think, env: {A: b}} # ! 'env' is no key of a toolset of type 'think'; it belongs
+      - {type: todo, path: x} # ! it belongs to type 'memory' or 'tasks'
+      - type: script # ! a toolset of type 'script' needs 'shell'
+      - {type: script, shell: {}} # ! it needs an entry at least
+      - {type: script, shell: {a: {description: x}}} # ! a script needs 'cmd'
+      - {type: filesystem, post_edit: [{path: x}]} # ! needs 'cmd'
+      - {type: filesystem, allow_list: [""]} # ! an entry of 'allow_list' is empty
+      - {type: fetch, timeout: 0} # ! at least 1
+      - {type: fetch, allowed_domains: [a.b], blocked_domains: [c.d]} # ! exclude each other
+      - {type: fetch, blocked_domains: [10.0.0.0/33]} # ! is no network
+      - {type: fetch, allowed_domains: ["a.*"]} # ! write *.example.com
+      - {type: fetch, allowed_domains: ["*"]} # ! write *.example.com
+      - {type: mcp, tools: [a]} # ! needs 'command', 'remote' or 'ref', and one of them only; it has none
+      - {type: mcp, command: a, ref: docker:b} # ! it has command and ref
+      - {type: mcp, ref: wether} # ! 'wether' is not in `mcps`; did you mean 'weather'?
+      - {type: mcp, remote: {transport_type: sse}} # ! a remote server needs 'url'
+      - {type: rag, ref: books} # ! 'books' is not in `rag`
+      - {type: lsp, args: [a]} # ! needs 'command'
+      - {type: a2a, name: x} # ! needs 'url'
+      - {type: model_picker, models: []} # ! it needs an entry at least
+mcps:
+  weather: {command: weather}
+  broken: {args: [a]} # ! needs 'command', 'remote' or 'ref'
+  odd: {ref: weather} # ! can refer to docker:NAME, but not to 'weather'
+  wrong: {command: a, shared: true} # ! 'shared' is no key
+""",
+    "references": """
+agents:
+  root:
+    model: fsat # ! there is no model 'fsat'; did you mean 'fast'?
+    sub_agents: [othre] # ! there is no agent 'othre'; did you mean 'other'?
+    handoffs: [nobody-at-all] # ! define it under `agents`
+    force_handoff: othr # ! did you mean 'other'?
+    use_toolsets: [loook] # ! did you mean 'look'?
+    use_commands: [evryday] # ! did you mean 'everyday'?
+    fallback: {models: [fast, slo]} # ! did you mean 'slow'?
+    commands:
+      go: {agent: ohter} # ! there is no agent 'ohter'; did you mean 'other'?
+      nothing: {} # ! needs an 'instruction' or an 'agent'
+  other:
+    model: opnai/gpt-5 # ! there is no provider 'opnai'; did you mean 'openai'?
+    sub_agents: [other] # ! cannot be one of its own sub_agents
+  third:
+    model: fast,slwo # ! did you mean 'slow'?
+  a/b: {model: auto} # ! cannot have a '/'
+  fourth: {model: gpt-5} # ! name one of `models`, or write provider/model
+  fifth: {model: auto, sub_agents: [./other.yaml]} # ! there is no agent './other.yaml'
+models:
+  fast: {provider: openai, model: gpt-5-mini, title_model: tiny} # ! there is no model 'tiny'
+  slow: {provider: antropic, model: x} # ! did you mean 'anthropic'?
+toolsets:
+  look: {type: filesystem}
+commands:
+  everyday: {a: b}
+""",
+    "models": """
+models:
+  nothing: {temperature: 1} # ! the model 'nothing' has no
+  half: {provider: openai} # ! the model 'half' has no model
+  other: {model: gpt-5} # ! the model 'other' has no provider
+  both: {first_available: [openai/x], temperature: 1} # ! 'temperature' cannot stand beside 'first_available'
+  none: {first_available: []} # ! it needs an entry at least
+  choice: {first_available: [any]} # ! 'any' stands for several models itself
+  any: {first_available: [openai/x]}
+  self: {model: "self, openai/x"} # ! 'self' is made of itself
+  where: {provider: openai, model: x, base_url: ftp://x} # ! begins with http:// or https://
+providers:
+  a/b: {base_url: http://x} # ! cannot have a '/'
+  bare: {token_key: X} # ! needs a base_url
+  odd: {provider: opena} # ! did you mean 'openai'?
+  bad: {base_url: example.com} # ! is no address
+  api: {base_url: http://x, api_type: openai_chat} # ! did you mean 'openai_chatcompletions'?
+agents:
+  root: {model: openai/x}
+""",
+    "the rest": """
+agents:
+  root:
+    model: auto
+    instruction: a
+    instruction_file: b.md # ! exclude each other
+    structured_output: {name: x} # ! structured output needs 'schema'
+    hooks:
+      pre_tool_use: [{matcher: a}] # ! needs 'hooks'
+      stop: [{command: a}] # ! a hook needs 'type'
+  other:
+    model: auto
+    instruction_file: /etc/passwd # ! must be a path below the folder
+  third:
+    model: auto
+    instruction_file: [../a, b/../../c] # ! must be a path below the folder
+permissions:
+  allow: ["", ":x", "shell=ls", "run it"] # ! is no rule; write tool, glob* or tool:argument=glob
+""",
+}
+
+
+@pytest.mark.parametrize("text", CASES.values(), ids=CASES)
+def test_each_mistake_is_told_at_its_line(text: str) -> None:
+    lines = text.splitlines()
+    wanted = {number: line.split(" # ! ")[1] for number, line in enumerate(lines, 1) if " # ! " in line}
+    found = errors_of(text)
+    assert {line for line, _ in found} == set(wanted)
+    for line, words in wanted.items():
+        assert any(words in message for at, message in found if at == line), (line, words, found)
+
+
+def test_a_misspelt_required_key_is_told_once() -> None:
+    """That it is missing follows from the mistake, and is no second one."""
+    [(line, message)] = errors_of("agents: {root: {model: auto, structured_output: {nmae: x, schema: {}}}}")
+    assert (line, message) == (1, "unknown key 'nmae'; did you mean 'name'?")
+    [(_, message)] = errors_of("agents: {root: {model: auto, toolsets: [{tyep: shell}]}}")
+    assert message == "unknown key 'tyep'; did you mean 'type'?"
+    [(_, message)] = errors_of("agents: {root: {model: auto, toolsets: [{type: mcp, comand: x}]}}")
+    assert message == "unknown key 'comand'; did you mean 'command'?"
+    [found] = findings_of(b"agents: {root: {modle: auto}}")
+    assert found.message == "unknown key 'modle'; did you mean 'model'?"
+
+
+def test_what_an_alias_repeats_is_told_once() -> None:
+    text = "agents:\n  root: &a {model: auto, modle: x}\n  second: *a\n  third: *a\n"
+    assert len(errors_of(text)) == 1
+
+
+def test_turning_off_what_is_not_there_needs_no_warning() -> None:
+    text = "agents: {root: {model: auto, code_mode_tools: %s, skills: %s, redact_secrets: %s}}"
+    assert warnings_of(text % ("false", "no", "off")) == []
+    assert len(warnings_of(text % ("true", "yes", "on"))) == 3
+
+
+def test_what_is_inside_of_an_unsupported_part_is_not_warned_about_again() -> None:
+    evaluator = "{model: a/b, type: boolean, instructions: x, cost: {cache_read: 1}}"
+    text = f"agents: {{root: {{model: auto}}}}\nevaluators:\n  e: {evaluator}"
+    assert [line for line, _ in warnings_of(text)] == [2]
+    text = "agents: {root: {model: auto, toolsets: [\n{type: mcp, command: x, defer: true, toon: y}]}}"
+    assert [line for line, _ in warnings_of(text)] == [2]
+
+
+def test_mistakes_inside_of_an_unsupported_part_are_mistakes() -> None:
+    [(line, message)] = errors_of("agents: {root: {model: auto}}\nbudget:\n  max_csot: 1\n")
+    assert (line, message) == (3, "unknown key 'max_csot'; did you mean 'max_cost'?")
+
+
+def test_a_newer_version_is_read_with_a_warning() -> None:
+    [(line, message)] = warnings_of("version: 17\nagents: {root: {model: auto}}")
+    assert line == 1
+    assert "newer than what is known here (16)" in message

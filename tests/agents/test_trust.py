@@ -1,0 +1,137 @@
+"""A file that came from a URL may take rights away, give none, and send no key where it likes (I39, I41)."""
+
+from pathlib import Path
+
+import pytest
+
+from lastgood.agents.files import read_agent_file
+from lastgood.model.agents import Permissions
+from tests.agents.corpus import FILES, errors_of, findings_of, parse, read, warnings_of
+
+AGENT = "agents: {root: {model: m}}\n"
+KEY = "a file from a URL may not send a key to an address of its own choosing"
+VARIABLE = "a file from a URL may not send variables to an address of its own choosing"
+
+
+def test_its_allow_rules_are_left_out_and_the_others_stay() -> None:
+    text = (
+        "agents: {root: {model: auto}}\npermissions:\n  allow: [shell]\n  ask: [fetch]\n  deny: [write_*]\n"
+    )
+    assert parse(text).agents["root"].permissions == Permissions(("shell",), ("fetch",), ("write_*",))
+    outside = parse(text, trusted=False).agents["root"]
+    assert outside.permissions == Permissions((), ("fetch",), ("write_*",))
+    [(line, message)] = warnings_of(text, trusted=False)
+    assert line == 3
+    assert "may not allow its own tool calls" in message
+
+
+def test_its_prompt_files_are_left_out() -> None:
+    text = "agents:\n  root:\n    model: auto\n    add_prompt_files: [~/.ssh/id_rsa]\n"
+    assert parse(text).agents["root"].add_prompt_files == ("~/.ssh/id_rsa",)
+    assert parse(text, trusted=False).agents["root"].add_prompt_files == ()
+    assert [line for line, _ in warnings_of(text, trusted=False)] == [4]
+
+
+def test_nothing_beside_it_is_read() -> None:
+    body = b"agents: {root: {model: auto, instruction_file: a.md}}"
+    file = read_agent_file(
+        body, where="w", key="k", trusted=False, read_beside=lambda path: pytest.fail(f"read {path}")
+    )
+    assert file.agents["root"].instruction == ""
+    assert "runs without this instruction" in file.warnings[0].message
+
+
+def test_its_commands_after_edits_are_left_out_by_the_tools_and_that_is_told() -> None:
+    toolset = "- type: filesystem\n        post_edit: [{path: a, cmd: b}]\n"
+    text = f"agents:\n  root:\n    model: auto\n    toolsets:\n      {toolset}"
+    assert warnings_of(text) == []
+    [(line, message)] = warnings_of(text, trusted=False)
+    assert (line, "may not have commands run after edits" in message) == (6, True)
+
+
+def test_its_toolsets_are_marked() -> None:
+    text = """
+version: 0
+agents: {root: {model: auto, think: true, todo: true, memory: {path: x}, toolsets: [{type: shell}],
+  use_toolsets: [t]}}
+toolsets: {t: {type: fetch}}
+"""
+    for trusted in (True, False):
+        root = parse(text, trusted=trusted).agents["root"]
+        assert len(root.toolsets) == 5
+        assert {toolset.trusted for toolset in root.toolsets} == {trusted}
+
+
+@pytest.mark.parametrize(
+    ("models", "line", "words"),
+    [
+        ("models:\n  m: {provider: openai, model: x, base_url: http://a, token_key: K}", 3, KEY),
+        # The provider has a key of its own, which would be sent to that address.
+        ("models:\n  m: {provider: openai, model: x, base_url: http://a}", 3, KEY),
+        ("models:\n  m: {provider: ollama, model: x, base_url: http://a, token_key: K}", 3, KEY),
+        (
+            "models:\n  m: {provider: p, model: x}\nproviders:\n  p: {base_url: http://a, token_key: K}",
+            5,
+            KEY,
+        ),
+        (
+            "models:\n  m: {provider: p, model: x, token_key: K}\nproviders:\n  p: {base_url: http://a}",
+            5,
+            KEY,
+        ),
+        (
+            "models:\n  m: {provider: p, model: x}\nproviders:\n  p: {base_url: http://a, provider: xai}",
+            5,
+            KEY,
+        ),
+        # A provider of the file that is called like a known one.
+        ("models:\n  m: {provider: groq, model: x}\nproviders:\n  groq: {base_url: http://a}", 5, KEY),
+        ("models:\n  m: {model: 'p/x,p/y'}\nproviders:\n  p: {base_url: http://a, token_key: K}", 5, KEY),
+        (
+            "models:\n  m: {provider: p, model: x}\nproviders:\n  p: {base_url: 'http://a/${env.K}'}",
+            5,
+            VARIABLE,
+        ),
+        (
+            "models:\n  m:\n    provider: ollama\n    model: x\n    base_url: http://a\n"
+            "    provider_opts: {http_headers: {x: ['${env.K}']}}",
+            6,
+            VARIABLE,
+        ),
+    ],
+)
+def test_it_may_not_choose_both_an_address_and_a_key(models: str, line: int, words: str) -> None:
+    text = AGENT + models
+    assert errors_of(text) == []
+    [(at, message)] = errors_of(text, trusted=False)
+    assert (at, message) == (
+        line,
+        f"{words}; serve it from a file, or mark its alias as trusted",
+    )
+
+
+def test_an_inline_reference_to_such_a_provider_is_refused_as_well() -> None:
+    text = "providers:\n  p: {base_url: http://a, token_key: K}\nagents: {root: {model: p/x}}"
+    assert [line for line, _ in errors_of(text, trusted=False)] == [2]
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        "models: {m: {provider: openai, model: x}}",
+        "models: {m: {provider: openai, model: x, token_key: K}}",
+        "models: {m: {provider: ollama, model: x, base_url: http://a}}",
+        "models: {m: {provider: p, model: x}}\nproviders: {p: {base_url: http://a}}",
+    ],
+)
+def test_an_address_without_a_key_and_a_key_without_an_address_are_fine(models: str) -> None:
+    assert findings_of((AGENT + models).encode(), trusted=False) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_trust_changes_nothing_else(path: Path) -> None:
+    body = path.read_bytes()
+    found = [one for one in findings_of(body, trusted=False) if "from a URL" not in one.message]
+    ours = read(path).warnings
+    beside = [one for one in found if "cannot be read from here" in one.message]
+    assert [one for one in found if one not in beside] == list(ours)
