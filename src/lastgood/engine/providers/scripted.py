@@ -10,6 +10,7 @@ Each line of the last user message that starts with `!` is a directive:
     !slow SECONDS           wait that long before every chunk
     !fail WHEN [N]          fail before, during or after streaming the last answer; with N only on the
                             first N attempts
+    !think TEXT             think TEXT before the last answer
     !empty                  answer with nothing
 
 Without a directive it repeats what was said. The same prompt always gives the
@@ -22,13 +23,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind, ModelCall
 from lastgood.errors import ModelError
-from lastgood.model.messages import Message, Role, ToolCall, as_json, assistant
+from lastgood.model.messages import Message, Reasoning, Role, ToolCall, as_json, assistant
 from lastgood.model.sessions import Usage
 
 PromptLog = Callable[[dict[str, Any]], None]
@@ -40,6 +41,7 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 @dataclass(slots=True)
 class _Script:
     says: str
+    thinks: str = ""
     calls: list[list[tuple[str, str]]] = field(default_factory=list)  # one list per response
     slow: float = 0.0
     fail: str | None = None
@@ -67,6 +69,8 @@ def _apply(script: _Script, verb: str, rest: str, said: list[str]) -> None:
         case "remember":
             plain = [_DIRECTIVE.sub("", text).strip() for text in said]
             script.says = "I remember: " + " | ".join(text for text in plain if text)
+        case "think":
+            script.thinks = rest
         case "empty":
             script.says = ""
         case "tool":
@@ -95,15 +99,18 @@ class Scripted:
     def __init__(self, log: PromptLog | None = None) -> None:
         self._log = log
 
-    async def stream(self, call: ModelCall) -> AsyncIterator[Chunk | Answer]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
         if self._log is not None:
             prompt = [as_json(message) for message in call.messages]
-            self._log({**call.about, "model": call.model, "prompt": prompt})
+            self._log({**call.about, "model": call.model.ref, "prompt": prompt})
         script = _read(call.messages)
         message = _response(script, call.messages)
         fails = None if message.tool_calls else _fails(script, call)
         if fails == "before":
             raise ModelError("the scripted model failed before it answered, as it was told to")
+        if script.thinks and not message.tool_calls:
+            message = replace(message, reasoning=Reasoning(call.model.ref, script.thinks))
+            yield Chunk(script.thinks, ChunkKind.REASONING)
         words = _WORDS.findall(message.content)
         for number, word in enumerate(words):
             if script.slow:

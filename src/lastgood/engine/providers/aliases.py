@@ -1,0 +1,187 @@
+"""Who serves models, where, and under which name their key is kept: docker-agent's table, and ours.
+
+Knows names and addresses only. A model with an address of its own (`base_url`) is
+spoken to there, whatever its provider is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from urllib.parse import SplitResult, quote, urlsplit
+
+from lastgood.errors import KeyRefused, ModelUnknown
+from lastgood.model.agents import ModelSpec
+from lastgood.outside.secrets import Secrets
+
+
+class Dialect(StrEnum):
+    CHAT = "chat"  # OpenAI's chat completions: spoken here
+    DIRECT = "direct"  # a dialect of their own: through pydantic-ai, an extra
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """`keys` are names of variables, any one of which will do; none: no key is needed."""
+
+    base_url: str | None
+    keys: tuple[str, ...] = ()
+    dialect: Dialect = Dialect.CHAT
+    key_header: str = "Authorization"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_AWS = ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID", "AWS_PROFILE")
+
+# fmt: off
+ALIASES: dict[str, Alias] = {
+    "openai": Alias("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    "anthropic": Alias(None, ("ANTHROPIC_API_KEY",), Dialect.DIRECT),
+    "google": Alias(None, ("GOOGLE_API_KEY", "GEMINI_API_KEY"), Dialect.DIRECT),
+    "amazon-bedrock": Alias(None, _AWS, Dialect.DIRECT),
+    # Google's own, in OpenAI's dialect: no extra needed.
+    "gemini": Alias(
+        "https://generativelanguage.googleapis.com/v1beta/openai", ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    ),
+    "dmr": Alias("http://localhost:12434/engines/v1"),
+    "ollama": Alias("http://localhost:11434/v1"),
+    "azure": Alias(None, ("AZURE_API_KEY",), key_header="api-key"),
+    "atlascloud": Alias("https://api.atlascloud.ai/v1", ("ATLASCLOUD_API_KEY",)),
+    "baseten": Alias("https://inference.baseten.co/v1", ("BASETEN_API_KEY",)),
+    "cerebras": Alias("https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",)),
+    "cloudflare-ai-gateway": Alias(
+        "https://gateway.ai.cloudflare.com/v1/${CLOUDFLARE_ACCOUNT_ID}/${CLOUDFLARE_GATEWAY_ID}/compat",
+        ("CLOUDFLARE_API_TOKEN",),
+    ),
+    "cloudflare-workers-ai": Alias(
+        "https://api.cloudflare.com/client/v4/accounts/${CLOUDFLARE_ACCOUNT_ID}/ai/v1",
+        ("CLOUDFLARE_API_TOKEN",),
+    ),
+    "daoxe": Alias("https://daoxe.com/v1", ("DAOXE_API_KEY",)),
+    "deepseek": Alias("https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",)),
+    "fireworks": Alias("https://api.fireworks.ai/inference/v1", ("FIREWORKS_API_KEY",)),
+    "github-copilot": Alias(
+        "https://api.githubcopilot.com", ("GITHUB_TOKEN",), headers={"Copilot-Integration-Id": "vscode-chat"}
+    ),
+    "groq": Alias("https://api.groq.com/openai/v1", ("GROQ_API_KEY",)),
+    "huggingface": Alias("https://router.huggingface.co/v1", ("HF_TOKEN",)),
+    "minimax": Alias("https://api.minimax.io/v1", ("MINIMAX_API_KEY",)),
+    "mistral": Alias("https://api.mistral.ai/v1", ("MISTRAL_API_KEY",)),
+    "moonshot": Alias("https://api.moonshot.ai/v1", ("MOONSHOT_API_KEY",)),
+    "nebius": Alias("https://api.studio.nebius.com/v1", ("NEBIUS_API_KEY",)),
+    "nvidia": Alias("https://integrate.api.nvidia.com/v1", ("NVIDIA_API_KEY",)),
+    "opencode-go": Alias("https://opencode.ai/zen/go/v1", ("OPENCODE_API_KEY",)),
+    "opencode-zen": Alias("https://opencode.ai/zen/v1", ("OPENCODE_API_KEY",)),
+    "openrouter": Alias("https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
+    "orcarouter": Alias("https://api.orcarouter.ai/v1", ("ORCAROUTER_API_KEY",)),
+    "ovhcloud": Alias(
+        "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1", ("OVH_AI_ENDPOINTS_ACCESS_TOKEN",)
+    ),
+    "requesty": Alias("https://router.requesty.ai/v1", ("REQUESTY_API_KEY",)),
+    "together": Alias("https://api.together.xyz/v1", ("TOGETHER_API_KEY",)),
+    "vercel": Alias("https://ai-gateway.vercel.sh/v1", ("AI_GATEWAY_API_KEY",)),
+    "xai": Alias("https://api.x.ai/v1", ("XAI_API_KEY",)),
+}
+# fmt: on
+
+#: Known, and not served: why, and what to do instead.
+REFUSED = {
+    "chatgpt": "chatgpt needs a ChatGPT sign-in, which Lastgood has not; use openai with OPENAI_API_KEY",
+}
+
+OLLAMA_HOST = "OLLAMA_HOST"
+_VARIABLE = re.compile(r"\$\{(?:env\.)?([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def alias_of(model: ModelSpec) -> Alias | None:
+    """How this model is reached; None: nobody knows its provider, and it has no address of its own."""
+    known = ALIASES.get(model.provider)
+    if model.options.get("api_type"):
+        # Whoever names one of OpenAI's dialects means that one. Of the two we speak chat completions.
+        known = replace(known, dialect=Dialect.CHAT) if known else None
+    if known is None:
+        return Alias(model.base_url) if model.base_url else None
+    return known
+
+
+def key_names(model: ModelSpec) -> tuple[str, ...]:
+    """The variables one of which must hold its key; none: it is asked without."""
+    if model.token_key:
+        return (model.token_key,)
+    alias = alias_of(model)
+    return alias.keys if alias else ()
+
+
+def needs_key(model: ModelSpec) -> bool:
+    """A server of one's own may want no key; whoever says which key it is wants it there."""
+    return bool(model.token_key) or (model.base_url is None and bool(key_names(model)))
+
+
+def key_of(model: ModelSpec, secrets: Secrets) -> str | None:
+    """Its key, or None where none is needed. Raises KeyRefused when it is missing."""
+    names = key_names(model)
+    for name in names:
+        key = secrets.get(name)
+        if key is not None:
+            return key
+    if needs_key(model):
+        raise missing_key(model)
+    return None
+
+
+def missing_key(*models: ModelSpec) -> KeyRefused:
+    names = " or ".join(dict.fromkeys(name for model in models for name in key_names(model))) or "its key"
+    refs = ", ".join(model.ref for model in models)
+    return KeyRefused(f"no key for {refs}; set {names} in the environment and send the turn again")
+
+
+def expand(text: str, secrets: Secrets) -> str:
+    """`${NAME}` replaced by what the environment holds: addresses and headers may need an account's id."""
+
+    def value(match: re.Match[str]) -> str:
+        found = secrets.get(match[1])
+        if found is None:
+            raise KeyRefused(f"{match[1]} is not set; set it in the environment and send the turn again")
+        return found
+
+    return _VARIABLE.sub(value, text)
+
+
+def chat_url(model: ModelSpec, secrets: Secrets) -> str:
+    """Where its chat completions are."""
+    alias = alias_of(model)
+    base = model.base_url or (alias.base_url if alias else None)
+    if model.provider == "ollama" and not model.base_url and secrets.has(OLLAMA_HOST):
+        base = _ollama(secrets.get(OLLAMA_HOST) or "")
+    if not base:
+        raise ModelUnknown(f"{model.provider} has no address of its own; give {model.ref!r} a base_url")
+    base = expand(base, secrets).rstrip("/")
+    path = _checked(base, model).path
+    version = quote(str(model.options.get("api_version") or ""), safe="")
+    if model.provider == "azure" and not path:
+        base += f"/openai/deployments/{quote(model.model, safe='')}" if version else "/openai/v1"
+    return f"{base}/chat/completions" + (f"?api-version={version}" if version else "")
+
+
+def _checked(base: str, model: ModelSpec) -> SplitResult:
+    try:
+        parts = urlsplit(base)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # no such port, or half an IPv6 address
+        good = False
+    if not good or parts.query or parts.fragment:
+        raise ModelUnknown(f"the base_url of {model.ref!r} is no http or https address; correct it")
+    if "@" in parts.netloc:
+        # What stands in an address is shown in errors; a key has no business there.
+        raise ModelUnknown(f"the base_url of {model.ref!r} holds a password; name a variable with token_key")
+    return parts
+
+
+def _ollama(host: str) -> str:
+    """What Ollama's own variable says, for somebody who asks: a server on 0.0.0.0 is here."""
+    scheme, _, rest = host.rpartition("://")
+    name, colon, port = rest.rstrip("/").rpartition(":") if re.search(r":\d+/?$", rest) else (rest, "", "")
+    name = name.rstrip("/").replace("0.0.0.0", "localhost")
+    return f"{scheme or 'http'}://{name}:{port if colon else '11434'}/v1"

@@ -1,0 +1,56 @@
+"""Models that speak a dialect of their own, through `pydantic_ai.direct`: Anthropic, Google, Bedrock.
+
+An extra, and a heavy one: importing it takes seconds. So nothing of it is imported
+before the first of these models is asked, and then on a thread, beside the running turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from lastgood.engine.providers.limits import ChatLimits
+from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.outside.secrets import Secrets
+
+if TYPE_CHECKING:
+    from lastgood.engine.providers.direct_stream import Speaking
+
+#: Where pydantic-ai keeps what it knows of each.
+_VENDORS = {"anthropic": "anthropic", "google": "google", "amazon-bedrock": "bedrock"}
+
+
+class Direct:
+    def __init__(self, secrets: Secrets, limits: ChatLimits | None = None) -> None:
+        self._secrets = secrets
+        self._limits = limits or ChatLimits()
+        self._speaking: Speaking | None = None
+        self._imported: set[str] = set()
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+        provider = call.model.provider
+        if provider not in self._imported:
+            speaking = await asyncio.to_thread(_import, _VENDORS[provider])
+            self._imported.add(provider)
+            # Somebody else may have been waiting for the same import; the clients of one are enough.
+            self._speaking = self._speaking or speaking(self._secrets, self._limits)
+        assert self._speaking is not None
+        async with aclosing(self._speaking.stream(call)) as parts:
+            async for part in parts:
+                yield part
+
+    async def close(self) -> None:
+        speaking, self._speaking = self._speaking, None
+        self._imported.clear()
+        if speaking is not None:
+            await speaking.close()
+
+
+def _import(vendor: str) -> type[Speaking]:
+    from lastgood.engine.providers.direct_stream import Speaking
+
+    import_module(f"pydantic_ai.models.{vendor}")
+    return Speaking

@@ -1,0 +1,87 @@
+"""Finds who speaks to a model. One table for the process; it opens and imports nothing before it must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from lastgood.engine.providers.aliases import ALIASES, REFUSED, Dialect, alias_of, key_names, needs_key
+from lastgood.engine.providers.direct import Direct
+from lastgood.engine.providers.limits import ChatLimits
+from lastgood.engine.providers.protocol import Provider
+from lastgood.errors import ModelUnknown
+from lastgood.model.agents import ModelSpec
+from lastgood.outside.secrets import Secrets
+
+if TYPE_CHECKING:
+    from lastgood.engine.providers.chat import ChatCompletions
+
+EXTRA = "pip install 'lastgood[providers]'"
+
+
+class ProviderTable:
+    """`fixed` providers come first, by `provider/model` or by `provider`."""
+
+    def __init__(
+        self,
+        secrets: Secrets,
+        fixed: Mapping[str, Provider] | None = None,
+        *,
+        limits: ChatLimits | None = None,
+    ) -> None:
+        self._secrets = secrets
+        self._fixed = dict(fixed or {})
+        self._limits = limits
+        self._chat: ChatCompletions | None = None
+        self._direct = Direct(secrets, limits)
+
+    def find(self, model: ModelSpec) -> Provider:
+        fixed = self._fixed.get(model.ref) or self._fixed.get(model.provider)
+        if fixed is not None:
+            return fixed
+        alias = alias_of(model)
+        if alias is None:
+            raise ModelUnknown(self._unknown(model))
+        if alias.dialect is Dialect.CHAT:
+            return self._chat_completions()
+        if not _has_extra():
+            raise ModelUnknown(f"{model.provider} needs an extra that is not installed: {EXTRA}")
+        return self._direct
+
+    def has_key(self, model: ModelSpec) -> bool:
+        """Also False where an extra is missing: a key that cannot be used is none."""
+        if model.ref in self._fixed or model.provider in self._fixed:
+            return True
+        alias = alias_of(model)
+        if alias is None or (alias.dialect is Dialect.DIRECT and not _has_extra()):
+            return False
+        return not needs_key(model) or any(map(self._secrets.has, key_names(model)))
+
+    def _chat_completions(self) -> ChatCompletions:
+        if self._chat is None:
+            from lastgood.engine.providers.chat import ChatCompletions  # its HTTP client takes long to import
+
+            self._chat = ChatCompletions(self._secrets, self._limits)
+        return self._chat
+
+    async def close(self) -> None:
+        if self._chat is not None:
+            await self._chat.close()
+        await self._direct.close()
+
+    def _unknown(self, model: ModelSpec) -> str:
+        if model.provider in REFUSED:
+            return REFUSED[model.provider]
+        known = sorted({*ALIASES, *(name.partition("/")[0] for name in self._fixed)})
+        near = get_close_matches(model.provider, known, 1)
+        hint = f"did you mean {near[0]}/{model.model}?" if near else f"there are {', '.join(known)}"
+        return (
+            f"no such provider: {model.provider!r} of {model.ref!r}; {hint} "
+            "A provider of your own needs a base_url in the agent's file"
+        )
+
+
+def _has_extra() -> bool:
+    return find_spec("pydantic_ai") is not None

@@ -1,0 +1,337 @@
+"""The same model again, then the next: counted where it counts, on the servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lastgood.engine.providers.asking import Asking, FellBack, Retried
+from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.engine.providers.registry import ProviderTable
+from lastgood.errors import (
+    ContextOverflow,
+    KeyRefused,
+    ModelError,
+    ModelUnknown,
+    Overloaded,
+    RateLimited,
+    Unreachable,
+)
+from lastgood.model.agents import Fallback, ModelSpec
+from lastgood.model.messages import Message, Reasoning, Role, user
+from lastgood.outside.secrets import Secrets
+from tests.wires.conftest import HELLO
+from tests.wires.dialects import KEYS, Chat, Says
+from tests.wires.server import End, Framing, Reply, Server
+
+pytestmark = pytest.mark.anyio
+
+CHAT = Chat()
+OK = CHAT.reply(Says(("Hel", "lo.")))
+DOWN = CHAT.error(503, "unavailable", "try later")
+LIMITED = CHAT.error(429, "rate_limit_exceeded", "slow down")
+REFUSED = CHAT.error(401, "invalid_api_key", "no")
+BAD = CHAT.error(400, "invalid_request_error", "bad")
+TOO_LONG = CHAT.error(400, "context_length_exceeded", "too long")
+GARBLED = Reply([b"data: what?\n\n"])
+CUT_LATER = Reply(OK.pieces[:2], end=End.CUT)
+CUT_AT_ONCE = Reply(OK.pieces[:1], end=End.CUT)
+
+
+class House:
+    """Two servers with a model each, a clock moved by hand, and sleeps that are only written down."""
+
+    def __init__(self, first: Server, second: Server, table: ProviderTable) -> None:
+        self.servers = [first, second]
+        self.models = [
+            ModelSpec(name, "m", f"{server.url}/v1", "WIRE_KEY")
+            for name, server in zip(("first", "second"), self.servers, strict=True)
+        ]
+        self.now = 1000.0
+        self.slept: list[float] = []
+        self.asking = Asking(table, sleep=self._sleep, clock=lambda: self.now, jitter=lambda: 0.0)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def say(self, first: Sequence[Reply], second: Sequence[Reply] = (OK,)) -> None:
+        for server, replies in zip(self.servers, (first, second), strict=True):
+            server.say(*replies)
+
+    @property
+    def asked(self) -> list[int]:
+        return [server.asked for server in self.servers]
+
+    async def ask(
+        self,
+        models: Sequence[ModelSpec] | None = None,
+        messages: Sequence[Message] = HELLO,
+        into: list[Any] | None = None,
+        **fallback: Any,
+    ) -> list[Any]:
+        parts = [] if into is None else into
+        chain = self.models if models is None else models
+        call = ModelCall(chain[0], tuple(messages))
+        async with aclosing(self.asking.ask(chain, call, Fallback(**fallback))) as asked:
+            async for part in asked:
+                parts.append(part)
+        return parts
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with AsyncExitStack() as stack:
+        first, second = [await stack.enter_async_context(Server(OK)) for _ in range(2)]
+        table = ProviderTable(Secrets(KEYS))
+        stack.push_async_callback(table.close)
+        yield House(first, second, table)
+
+
+def told(parts: Sequence[Any]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Chunk))
+
+
+# -- the same model again ---------------------------------------------------------------
+
+
+async def test_an_answer_is_asked_for_once(house: House) -> None:
+    parts = await house.ask()
+    assert house.asked == [1, 0]
+    assert told(parts) == "Hello."
+    assert isinstance(parts[-1], Answer)
+    assert house.slept == []
+
+
+@pytest.mark.parametrize("reply", [DOWN, CUT_AT_ONCE, Reply([b""], end=End.RESET)])
+async def test_what_passes_is_tried_again(house: House, reply: Reply) -> None:
+    house.say([reply, reply, OK])
+    parts = await house.ask(house.models[:1])
+    assert house.asked == [3, 0]
+    assert told(parts) == "Hello."
+    assert house.slept == [0.5, 1.0]
+    retried = [part for part in parts if isinstance(part, Retried)]
+    assert [part.as_json()["attempt"] for part in retried] == [2, 3]
+    assert retried[0].as_json()["model"] == "first/m"
+
+
+async def test_one_model_without_a_chain_is_tried_three_times(house: House) -> None:
+    house.say([LIMITED])
+    with pytest.raises(RateLimited, match="slow down"):
+        await house.ask(house.models[:1])
+    assert house.asked == [3, 0]
+
+
+async def test_how_long_the_provider_asks_to_wait_is_waited(house: House) -> None:
+    house.say([CHAT.error(429, "rate_limit_exceeded", "slow", retry_after="7"), OK])
+    await house.ask(house.models[:1])
+    assert house.slept == [7.0]
+
+
+async def test_a_provider_that_asks_for_an_hour_is_not_waited_for(house: House) -> None:
+    house.say([CHAT.error(429, "rate_limit_exceeded", "slow", retry_after="3600")])
+    with pytest.raises(RateLimited) as raised:
+        await house.ask(house.models[:1])
+    assert (house.asked, house.slept) == ([1, 0], [])
+    assert raised.value.retry_after == 3600.0
+
+
+@pytest.mark.parametrize("reply", [REFUSED, BAD, GARBLED])
+async def test_what_does_not_pass_is_not_tried_again(house: House, reply: Reply) -> None:
+    house.say([reply])
+    with pytest.raises(ModelError):
+        await house.ask(house.models[:1])
+    assert house.asked == [1, 0]
+
+
+async def test_retries_are_as_many_as_were_asked_for(house: House) -> None:
+    house.say([DOWN])
+    for retries in (0, 1, 4):
+        before = house.servers[0].asked
+        with pytest.raises(Overloaded):
+            await house.ask(house.models[:1], retries=retries)
+        assert house.servers[0].asked - before == retries + 1
+
+
+# -- after the first word -----------------------------------------------------------------
+
+
+async def test_after_the_first_word_nothing_is_asked_again(house: House) -> None:
+    house.say([CUT_LATER])
+    parts: list[Any] = []
+    with pytest.raises(Unreachable) as raised:
+        await house.ask(into=parts)
+    assert parts == [Chunk("Hel")]
+    assert house.asked == [1, 0]
+    assert "no model answered" not in str(raised.value)
+
+
+async def test_an_error_after_the_first_word_is_final_whatever_it_is(house: House) -> None:
+    limited = b'data: {"error": {"type": "rate_limit_error", "message": "slow"}}\n\n'
+    house.say([Reply([*OK.pieces[:2], limited])])
+    parts: list[Any] = []
+    with pytest.raises(RateLimited):
+        await house.ask(into=parts)
+    assert parts == [Chunk("Hel")]
+    assert (house.asked, house.slept) == ([1, 0], [])
+
+
+async def test_an_error_before_the_first_word_in_a_stream_that_began_is_tried_again(house: House) -> None:
+    house.say([Reply([*OK.pieces[:1], b'data: {"error": {"message": "oops"}}\n\n']), OK])
+    assert told(await house.ask()) == "Hello."
+    assert house.asked == [2, 0]
+
+
+# -- the next model ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reply", [REFUSED, BAD, GARBLED, CHAT.error(402, "x", "pay"), CHAT.error(404, "x", "who")]
+)
+async def test_what_does_not_pass_goes_to_the_next_model(house: House, reply: Reply) -> None:
+    house.say([reply])
+    parts = await house.ask()
+    assert house.asked == [1, 1]
+    assert told(parts) == "Hello."
+    (fell,) = [part for part in parts if isinstance(part, FellBack)]
+    assert fell.to is house.models[1]
+    data = fell.as_json()
+    assert (data["failed_model"], data["fallback_model"]) == ("first/m", "second/m")
+    assert (data["attempt"], data["max_attempts"]) == (2, 2)
+    assert data["reason"]
+
+
+async def test_a_model_that_stays_down_goes_to_the_next_after_its_retries(house: House) -> None:
+    house.say([DOWN])
+    parts = await house.ask()
+    assert house.asked == [3, 1]
+    assert [type(part).__name__ for part in parts] == [
+        "Retried",
+        "Retried",
+        "FellBack",
+        "Chunk",
+        "Chunk",
+        "Answer",
+    ]
+
+
+async def test_the_next_model_has_retries_of_its_own(house: House) -> None:
+    house.say([DOWN], [DOWN, OK])
+    assert told(await house.ask()) == "Hello."
+    assert house.asked == [3, 2]
+
+
+async def test_a_conversation_that_is_too_long_goes_to_nobody_else(house: House) -> None:
+    house.say([TOO_LONG])
+    with pytest.raises(ContextOverflow):
+        await house.ask()
+    assert house.asked == [1, 0]
+
+
+async def test_a_missing_key_goes_to_the_next_model(house: House) -> None:
+    models = [replace(house.models[0], token_key="NOT_SET"), house.models[1]]
+    assert told(await house.ask(models)) == "Hello."
+    assert house.asked == [0, 1]
+
+
+async def test_a_model_nobody_knows_goes_to_the_next(house: House) -> None:
+    models = [ModelSpec("nobody", "m"), house.models[1]]
+    assert told(await house.ask(models)) == "Hello."
+    with pytest.raises(ModelUnknown):
+        await house.ask(models[:1])
+
+
+async def test_when_nobody_answers_everybody_is_named(house: House) -> None:
+    house.say([REFUSED], [DOWN])
+    with pytest.raises(Overloaded) as raised:
+        await house.ask()
+    text = str(raised.value)
+    assert "first/m" in text
+    assert "second/m" in text
+    assert "\n" not in text
+    house.say([DOWN], [REFUSED])
+    with pytest.raises(KeyRefused, match=r"first/m.*second/m"):
+        await house.ask()
+
+
+async def test_the_next_model_is_asked_with_the_same_conversation_and_no_foreign_thoughts(
+    house: House,
+) -> None:
+    """I4: thoughts of the first model are not shown to the second."""
+    thought = Reasoning("first/m", "hm", '{"reasoning_content":"hm"}')
+    said = (user("one"), Message(Role.ASSISTANT, "two", reasoning=thought), user("three"))
+    house.say([BAD])
+    await house.ask(messages=said)
+    first, second = (CHAT.seen(server.requests[0]) for server in house.servers)
+    assert first.said == second.said == [("user", "one"), ("assistant", "two"), ("user", "three")]
+    assert (first.thoughts, second.thoughts) == (["hm"], [])
+
+
+# -- leaving a model alone -------------------------------------------------------------------
+
+
+async def test_a_model_with_too_many_requests_is_left_alone_for_a_while(house: House) -> None:
+    house.say([LIMITED, OK])
+    await house.ask(cooldown_seconds=60.0)
+    assert (house.asked, house.slept) == ([1, 1], [])
+    house.now += 59
+    parts = await house.ask(cooldown_seconds=60.0)
+    assert house.asked == [1, 2]
+    assert isinstance(parts[0], FellBack)
+    assert parts[0].to is house.models[1]
+    house.now += 2
+    parts = await house.ask(cooldown_seconds=60.0)
+    assert house.asked == [2, 2]
+    assert isinstance(parts[0], Chunk)
+
+
+async def test_a_model_left_alone_is_the_last_resort(house: House) -> None:
+    house.say([LIMITED, OK], [OK, BAD])
+    await house.ask()
+    parts = await house.ask()
+    assert told(parts) == "Hello."
+    assert house.asked == [2, 2]
+
+
+async def test_the_only_model_is_never_left_alone(house: House) -> None:
+    house.say([LIMITED, OK])
+    await house.ask()
+    assert told(await house.ask(house.models[:1])) == "Hello."
+
+
+# -- leaving ------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_wait_asks_nobody_else(house: House) -> None:
+    waiting = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    house.say([DOWN])
+    house.asking._sleep = sleep
+    task = asyncio.create_task(house.ask())
+    await asyncio.wait_for(waiting.wait(), 5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    assert house.asked == [1, 0]
+
+
+async def test_who_stops_listening_closes_the_connection(house: House) -> None:
+    house.say([Reply(OK.pieces[:2], end=End.HANG)])
+    call = ModelCall(house.models[0], HELLO)
+    async with aclosing(house.asking.ask(house.models, call, Fallback())) as parts:
+        assert await anext(parts) == Chunk("Hel")
+    await asyncio.wait_for(house.servers[0].left.wait(), 5)
+
+
+async def test_a_stream_without_an_end_is_no_answer_here_either(house: House) -> None:
+    house.say([Reply(OK.pieces[:2], framing=Framing.CLOSE)])
+    with pytest.raises(Unreachable):
+        await house.ask()
