@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lastgood.engine.tools.protocol import Tool, ToolUse
-from lastgood.model.agents import OnUnknown
+from lastgood.model.agents import Effect, OnUnknown
 
 
 async def _echo(use: ToolUse) -> str:
@@ -16,4 +16,5 @@ ECHO = Tool(
     parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
     run=_echo,
     on_unknown=OnUnknown.REPEAT,
+    effect=Effect.SAFE,
 )

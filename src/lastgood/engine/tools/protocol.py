@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from lastgood.model.agents import OnUnknown
+from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.model.ids import AttemptId, SessionId, TurnId
+from lastgood.model.messages import Message
+
+
+def _silent(text: str) -> None:
+    """Nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +28,11 @@ class ToolUse:
     turn: TurnId
     attempt: AttemptId
     attempt_number: int
-    working_dir: str | None
+    working_dir: Path | None = None
+    #: The conversation up to this call. A tool that remembers something remembers it here.
+    messages: tuple[Message, ...] = ()
+    #: Shows output as it comes. What counts is what the tool returns.
+    say: Callable[[str], None] = _silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class Tool:
     parameters: dict[str, Any]  # JSON schema
     run: Callable[[ToolUse], Awaitable[str]]
     on_unknown: OnUnknown = OnUnknown.FAIL
+    effect: Effect = Effect.UNKNOWN
 
     def as_json(self) -> dict[str, Any]:
         """A copy of its own for every caller: what a provider does to it stays there."""
@@ -42,3 +53,9 @@ class Tool:
 
 class ToolFailed(Exception):
     """The tool did not do what it was asked; its text is the result the model sees."""
+
+
+#: Makes the tools of a toolset. Starts nothing.
+Toolset = Callable[[ToolsetSpec], Sequence[Tool]]
+#: By the type an agent file names.
+Toolsets = Mapping[str, Toolset]

@@ -1,0 +1,125 @@
+"""Decides what is on the to-do list of a conversation.
+
+The list is kept nowhere. It is what the calls of the conversation make of it, one after
+another, each that was answered with success. So a failed turn leaves no trace in it, a
+fork has its own, a reset empties it, and a restart loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from lastgood.model.messages import Message, Role, ToolCall
+
+CREATE_ONE = "create_todo"
+CREATE = "create_todos"
+UPDATE = "update_todos"
+LIST = "list_todos"
+
+#: More would fill every result with a list that nobody reads. Old finished ones make room.
+MOST = 100
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    IN_PROGRESS = "in-progress"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    id: str
+    description: str
+    status: Status = Status.PENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Todos:
+    items: tuple[Todo, ...] = ()
+    created: int = 0  # ever; ids are not used twice
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a call makes of the list, and what it did in particular."""
+
+    todos: Todos
+    created: tuple[Todo, ...] = ()
+    updated: tuple[Todo, ...] = ()
+    not_found: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    reason: str
+
+
+def apply(todos: Todos, tool: str, arguments: Mapping[str, Any]) -> Done | Refused:
+    """One call; the arguments have the shape that the tool asks for."""
+    match tool:
+        case "create_todo":
+            return _create(todos, [arguments["description"]])
+        case "create_todos":
+            return _create(todos, arguments["descriptions"])
+        case "update_todos":
+            return _update(todos, [(one["id"], Status(one["status"])) for one in arguments["updates"]])
+        case _:
+            return Done(todos)
+
+
+def _create(todos: Todos, descriptions: Sequence[str]) -> Done | Refused:
+    created = tuple(
+        Todo(f"todo_{number}", description)
+        for number, description in enumerate(descriptions, todos.created + 1)
+    )
+    items = [*todos.items, *created]
+    for old in todos.items:
+        if len(items) > MOST and old.status is Status.COMPLETED:
+            items.remove(old)
+    if len(items) > MOST:
+        return Refused(f"the list holds at most {MOST} todos; complete some first")
+    return Done(Todos(tuple(items), todos.created + len(created)), created=created)
+
+
+def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> Done | Refused:
+    items = {todo.id: todo for todo in todos.items}
+    updated: list[Todo] = []
+    for id_, status in updates:
+        if id_ in items:
+            items[id_] = replace(items[id_], status=status)
+            updated.append(items[id_])
+    not_found = tuple(id_ for id_, _ in updates if id_ not in items)
+    if not_found and not updated:
+        known = ", ".join(items) or "none yet"
+        return Refused(f"there is no todo {', '.join(not_found)}; there are {known}")
+    return Done(replace(todos, items=tuple(items.values())), updated=tuple(updated), not_found=not_found)
+
+
+def todos_of(messages: Sequence[Message]) -> Todos:
+    """The list after these messages. Calls and results are paired by adjacency: providers reuse ids."""
+    todos = Todos()
+    waiting: list[ToolCall] = []
+    for message in messages:
+        if message.role is not Role.TOOL:
+            waiting = list(message.tool_calls)
+            continue
+        call = next((call for call in waiting if call.id == message.tool_call_id), None)
+        if call is None:
+            continue
+        waiting.remove(call)
+        # Only a success is a JSON object. Whatever else was answered, the list did not change.
+        if call.name in (CREATE_ONE, CREATE, UPDATE) and message.content.startswith("{"):
+            todos = _again(todos, call)
+    return todos
+
+
+def _again(todos: Todos, call: ToolCall) -> Todos:
+    try:
+        done = apply(todos, call.name, json.loads(call.arguments))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return todos  # somebody else's tool of that name
+    return done.todos if isinstance(done, Done) else todos

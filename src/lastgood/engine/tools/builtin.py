@@ -1,0 +1,58 @@
+"""The tools that come with the server, by the type an agent file names.
+
+Making them starts nothing and reads nothing; that happens when one is called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lastgood.engine.tools.arguments import checked
+from lastgood.engine.tools.echo import ECHO
+from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.filesystem import filesystem_toolset
+from lastgood.engine.tools.protocol import Tool, Toolset, Toolsets
+from lastgood.engine.tools.shell import script_toolset, shell_toolset
+from lastgood.engine.tools.thinking import think_toolset, todo_toolset
+from lastgood.model.agents import ToolsetSpec
+from lastgood.outside.secrets import Secrets
+
+if TYPE_CHECKING:
+    from lastgood.outside.egress import Network
+
+
+def first_toolsets(
+    secrets: Secrets, *, environment: Mapping[str, str] = os.environ, network: Network | None = None
+) -> Toolsets:
+    """`environment` is the server's: commands get a few harmless variables of it and no others."""
+    known = Environment(environment, secrets)
+    makers: dict[str, Callable[[ToolsetSpec], Sequence[Tool]]] = {
+        "echo": lambda spec: [ECHO],
+        "fetch": lambda spec: _fetch_toolset(spec, known, network),
+        "filesystem": lambda spec: filesystem_toolset(spec, known),
+        "script": lambda spec: script_toolset(spec, known),
+        "shell": lambda spec: shell_toolset(spec, known),
+        "think": think_toolset,
+        "todo": todo_toolset,
+    }
+    return {type_: _chosen(make) for type_, make in makers.items()}
+
+
+def _fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network | None) -> Sequence[Tool]:
+    """Imported where an agent asks for it: its HTTP client takes longer to import than all the others."""
+    from lastgood.engine.tools.fetch import fetch_toolset
+    from lastgood.outside.egress import SYSTEM
+
+    return fetch_toolset(spec, environment, network or SYSTEM)
+
+
+def _chosen(make: Toolset) -> Toolset:
+    """Only the tools the file asks for, each with its arguments checked."""
+
+    def made(spec: ToolsetSpec) -> Sequence[Tool]:
+        wanted = spec.tools
+        return [checked(tool) for tool in make(spec) if wanted is None or tool.name in wanted]
+
+    return made

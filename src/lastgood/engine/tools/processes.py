@@ -1,0 +1,197 @@
+"""Runs a command and sees to it that nothing of it is left.
+
+A command leads a session and a process group of its own. Whatever ends it (its own
+exit, its time limit, a cancelled turn, the death of this server), the whole group is
+killed: what it left in the background does not outlive it. Only what makes itself a
+group or a session of its own gets away (`setsid`, `set -m`); no portable means reaches it.
+
+Output is read as fast as it comes and kept up to a limit, its beginning and its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lastgood.engine.tools.finishing import finish
+from lastgood.engine.tools.output import Capture, Stream
+from lastgood.engine.tools.protocol import ToolFailed
+
+#: Between asking a group to end and killing it.
+GRACE_SECONDS = 2.0
+#: For output that children of an ended command still write.
+LAST_WORDS_SECONDS = 0.5
+#: A process that does not even die when killed hangs in the kernel. It is left to it.
+_DEATH_SECONDS = 5.0
+#: The killed need a moment to go. Longer, and it is only that nobody reaps them.
+_DISPERSE_SECONDS = 0.1
+_LOOK_AGAIN_SECONDS = 0.005
+_READ_BYTES = 64 * 1024
+
+# A server that is killed cannot kill what it started. So a watcher in the group waits for the end of a
+# pipe that only the server holds. The shell around both ends with the command, and takes the watcher with
+# it: nobody is left for others to reap. It does not end before the command does when that is asked to end,
+# and says nothing of its own.
+_WITH_LIFELINE = (
+    "exec 3<&0 4>&2 </dev/null 2>/dev/null; trap : TERM INT HUP; "
+    '(trap "" TERM INT HUP; read -r _ <&3; kill -9 "-$$") >/dev/null 4>&- & '
+    '(exec "$@" 2>&4 3<&- 4>&-); code=$?; kill -9 $!; wait $!; exit $code'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    words: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+    seconds: float
+    #: Takes keys out of what is shown, and how long the longest of them is.
+    scrub: Callable[[str], str] = field(default=lambda text: text)
+    longest_key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    output: str
+    code: int | None  # None: its time was up; negative: the signal that ended it
+    left_some: bool = False  # it ended before its children did
+
+    @property
+    def failure(self) -> str:
+        """How it ended, if not well and not at its time limit."""
+        code = self.code or 0
+        return f"exit status {code}" if code >= 0 else f"ended by signal {-code} ({signal.strsignal(-code)})"
+
+
+async def run(command: Command, say: Callable[[str], None]) -> Ran:
+    running = _Running(command, say)
+    try:
+        running.watch()
+        in_time = await running.exits_within(command.seconds)
+        left_some = in_time and not await running.closes_within(LAST_WORDS_SECONDS)
+    finally:
+        # Also when cancelled: it comes back when the group is gone, and not before.
+        await finish(running.end())
+    code = running.process.returncode if in_time else None
+    return Ran(command.scrub(running.capture.text()), code, left_some)
+
+
+class _Running:
+    def __init__(self, command: Command, say: Callable[[str], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.capture = Capture()
+        self._stream = Stream(self._loop, say, command.scrub, command.longest_key)
+        self._exited: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        opened: list[int] = []
+        try:
+            opened += os.pipe()
+            opened += os.pipe()
+            self._output, output, lifeline, self._lifeline = opened
+            self.process = self._start(command, lifeline, output)
+        except (OSError, ValueError) as error:
+            for file in opened:
+                os.close(file)
+            raise _not_started(error) from None
+        os.close(output)
+        os.close(lifeline)
+
+    @staticmethod
+    def _start(command: Command, lifeline: int, output: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _WITH_LIFELINE, "sh", *command.words],
+            cwd=command.folder,
+            env=dict(command.environment),
+            stdin=lifeline,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+    def watch(self) -> None:
+        os.set_blocking(self._output, False)
+        self._loop.add_reader(self._output, self._read)
+        threading.Thread(target=self._wait, name="lastgood-command", daemon=True).start()
+
+    def _wait(self) -> None:
+        """In a thread. Until the process is reaped its number is its own, so none but its group is killed."""
+        if hasattr(os, "waitid"):
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self.process.wait()
+        with suppress(RuntimeError):  # the loop is closed; the server is going
+            self._loop.call_soon_threadsafe(_settle, self._exited)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self.capture.feed(data)
+            self._stream.feed(data)
+        else:
+            self._loop.remove_reader(self._output)
+            _settle(self._closed)
+
+    async def exits_within(self, seconds: float) -> bool:
+        await asyncio.wait({self._exited}, timeout=seconds)
+        return self._exited.done()
+
+    async def closes_within(self, seconds: float) -> bool:
+        await asyncio.wait({self._closed}, timeout=seconds)
+        return self._closed.done()
+
+    async def end(self) -> None:
+        if not self._exited.done():
+            self._signal(signal.SIGTERM)
+            await asyncio.wait({self._exited, self._closed}, timeout=GRACE_SECONDS)
+        self._signal(signal.SIGKILL)
+        await self.exits_within(_DEATH_SECONDS)
+        await self.closes_within(LAST_WORDS_SECONDS)
+        self.process.poll()
+        await self._disperses_within(_DISPERSE_SECONDS)
+        self._loop.remove_reader(self._output)
+        self._stream.close()
+        os.close(self._output)
+        os.close(self._lifeline)
+
+    async def _disperses_within(self, seconds: float) -> None:
+        """Until nobody is left in the group."""
+        until = self._loop.time() + seconds
+        while self._is_populated() and self._loop.time() < until:
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    def _is_populated(self) -> bool:
+        with suppress(ChildProcessError):
+            # Orphans are ours only where nobody else adopts them: in a container whose first process we are.
+            os.waitpid(-self.process.pid, os.WNOHANG)
+        try:
+            os.killpg(self.process.pid, 0)
+        except OSError:
+            return False
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _not_started(error: OSError | ValueError) -> ToolFailed:
+    if isinstance(error, OSError) and error.errno == errno.E2BIG:
+        return ToolFailed("the command is too long for the system; put it or its arguments into a file")
+    return ToolFailed(f"the command could not be started: {error}")

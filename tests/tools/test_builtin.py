@@ -1,0 +1,119 @@
+"""Which tools there are, by the type an agent file names."""
+
+import re
+from pathlib import Path
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+
+from lastgood.core import todo
+from lastgood.core.rights import Allowed, Asks, Denied, judge
+from lastgood.engine.tools import editing, fetch, filesystem, looking, output, processes, searching, shell
+from lastgood.engine.tools.builtin import first_toolsets
+from lastgood.model.agents import Effect, Safety, ToolsetSpec
+from lastgood.outside.secrets import Secrets
+from tests.tools.given import Kit
+
+pytestmark = pytest.mark.anyio
+
+TYPES = {"echo", "fetch", "filesystem", "script", "shell", "think", "todo"}
+
+
+def test_the_first_toolsets() -> None:
+    assert set(first_toolsets(Secrets({}))) == TYPES
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+def test_every_tool_describes_itself_to_a_model(kind: str) -> None:
+    tools = Kit(kind, None, shell={"hello": {"cmd": "echo hello", "args": {"a": {}}}}).tools
+    assert tools
+    for tool in tools.values():
+        jsonschema.Draft202012Validator.check_schema(tool.parameters)
+        assert tool.parameters["type"] == "object"
+        assert set(tool.parameters["required"]) <= set(tool.parameters["properties"])
+        assert tool.description
+        assert tool.as_json()["function"]["name"] == tool.name
+
+
+def test_a_file_may_ask_for_some_of_the_tools() -> None:
+    assert set(Kit("filesystem", None, tools=["read_file", "no_such_tool"]).tools) == {"read_file"}
+    assert set(Kit("filesystem", None, tools=[]).tools) == set()
+    assert len(Kit("filesystem", None).tools) == 9
+
+
+async def test_echo_says_what_it_is_given() -> None:
+    assert await Kit("echo", None)("echo", text="hello") == "hello"
+
+
+def test_I39_making_toolsets_starts_nothing_and_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*arguments: object, **more: object) -> None:
+        raise AssertionError("something was done")
+
+    for name in ("os.open", "os.pipe", "subprocess.Popen", "socket.socket", "asyncio.create_task"):
+        monkeypatch.setattr(name, never)
+    env = {"A": "${env.NOT_THERE}"}
+    for make in first_toolsets(Secrets({}), environment={}).values():
+        spec = ToolsetSpec(
+            "x", options={"env": env, "headers": env, "shell": {"a": {"cmd": "x", "env": env}}}
+        )
+        assert make(spec)
+
+
+@pytest.mark.parametrize(
+    "tool", ["read_file", "write_file", "list_directory", "directory_tree", "create_directory"]
+)
+async def test_without_a_working_directory_files_say_so(tool: str) -> None:
+    kit = Kit("filesystem", None)
+    arguments = {"path": ".", "paths": ["."], "content": ""}
+    wanted = kit.tools[tool].parameters["required"]
+    said = await kit.fails(tool, **{name: arguments[name] for name in wanted})
+    assert "no working directory" in said
+
+
+async def test_a_working_directory_that_is_gone_is_said(tmp_path: Path) -> None:
+    assert "not found" in await Kit("filesystem", tmp_path / "gone").fails("read_file", path="a")
+    assert "not found" in await Kit("shell", tmp_path / "gone").fails("shell", cmd="ls")
+
+
+TEXT = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
+
+
+def rows(section: str) -> set[tuple[str, ...]]:
+    text = TEXT.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE))
+
+
+def test_the_documentation_has_the_modes_as_they_are() -> None:
+    words = {Allowed: "allow", Asks: "ask", Denied: "deny"}
+    assert rows("Who may call what") == {
+        (mode.value, *(words[type(judge([], mode, False, "x", effect, {}))] for effect in Effect))
+        for mode in Safety
+    }
+
+
+def test_the_documentation_has_every_tool_as_it_is() -> None:
+    assert rows("The tools") == {
+        (tool.name, kind, tool.effect.value, tool.on_unknown.value)
+        for kind in TYPES - {"script"}
+        for tool in Kit(kind, None).tools.values()
+    }
+
+
+def test_the_documentation_has_the_limits_as_they_are() -> None:
+    text = " ".join(TEXT.split())
+    kib, mib = 1024, 1024 * 1024
+    for words in (
+        f"may take {shell.SHELL_SECONDS} seconds, a script {shell.SCRIPT_SECONDS}",
+        f"up to {shell.MOST_SECONDS}.",
+        f"killed after {processes.GRACE_SECONDS:g} seconds",
+        f"the first and the last {output.HEAD_BYTES // kib} KiB",
+        f"Up to {output.STREAM_CHARACTERS // kib} KiB are shown",
+        f"UTF-8 files up to {editing.EDIT_BYTES // mib} MiB",
+        f"shows up to {filesystem.READ_BYTES // mib} MiB",
+        f"trees show {looking.MOST_SHOWN} entries, a search {searching.MOST_MATCHES} matches",
+        f"ends after {filesystem.SEARCH_SECONDS:g} seconds",
+        f"up to {fetch.PAGE_BYTES // mib} MiB, in {fetch.SECONDS} seconds",
+        f"holds {todo.MOST} to-dos",
+    ):
+        assert words in text
+    assert output.HEAD_BYTES == output.TAIL_BYTES
