@@ -6,8 +6,14 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     LastgoodError
     ├── InvalidRequest          malformed, blank or out of range
     │   ├── TooLarge
+    │   ├── UnsupportedMedia    a body that is not JSON
+    │   ├── MethodNotAllowed
     │   ├── ModelUnknown        a model override nobody can serve
+    │   ├── AgentInvalid        an agent file with errors, each with its line
     │   └── IdempotencyMismatch
+    ├── Unauthorized            no token, or a wrong one
+    ├── Forbidden               the token, the host or the origin is not good for this
+    ├── ShuttingDown            this server takes no more work
     ├── NotFound
     │   ├── SessionNotFound
     │   ├── TurnNotFound
@@ -20,7 +26,16 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     ├── TurnFailed              the attempt failed; nothing was committed
     │   ├── TurnTimeout
     │   ├── TurnCancelled
+    │   ├── AgentUnavailable    its source cannot be read, and there is no good copy
+    │   ├── LoopDetected        the model asks for the same thing again, or never comes to an end
     │   └── ModelError
+    │       ├── KeyRefused      no key, or not accepted
+    │       ├── QuotaUsedUp
+    │       ├── RateLimited
+    │       ├── ContextOverflow
+    │       ├── Overloaded
+    │       ├── Unreachable     the network
+    │       └── Garbled         what came back is no answer
     ├── NeedsAnswer             the turn waits for a person
     └── StoreError
         ├── StoreUnavailable    try again
@@ -64,10 +79,46 @@ class TooLarge(InvalidRequest):
     code = "too_large"
 
 
+class UnsupportedMedia(InvalidRequest):
+    """The body must be JSON; send it with Content-Type: application/json."""
+
+    code = "unsupported_media"
+
+
+class MethodNotAllowed(InvalidRequest):
+    """This address does not take that method; the Allow header lists those it takes."""
+
+    code = "method_not_allowed"
+
+
+class Unauthorized(LastgoodError):
+    """A token is needed, and this is none; send Authorization: Bearer TOKEN."""
+
+    code = "unauthorized"
+
+
+class Forbidden(LastgoodError):
+    """This token is not good for that; use one with the right scope."""
+
+    code = "forbidden"
+
+
+class ShuttingDown(LastgoodError):
+    """This server is shutting down and takes no more work; send it again shortly."""
+
+    code = "shutting_down"
+
+
 class ModelUnknown(InvalidRequest):
     """No such model; use provider/model, for example builtin/scripted."""
 
     code = "model_unknown"
+
+
+class AgentInvalid(InvalidRequest):
+    """The agent file has errors; correct them and load it again."""
+
+    code = "agent_invalid"
 
 
 class IdempotencyMismatch(InvalidRequest):
@@ -148,10 +199,69 @@ class TurnCancelled(TurnFailed):
     code = "turn_cancelled"
 
 
+class AgentUnavailable(TurnFailed):
+    """The agent cannot be loaded now, and there is no good copy of it; nothing was committed."""
+
+    code = "agent_unavailable"
+
+
+class LoopDetected(TurnFailed):
+    """The model went round in circles and was stopped; nothing was committed. Ask it differently."""
+
+    code = "loop_detected"
+
+
 class ModelError(TurnFailed):
     """The model failed to answer; nothing was committed. Send the turn again."""
 
     code = "model_error"
+    passes = False  # True: the same request may succeed a moment later
+    retry_after: float | None = None  # seconds, if the provider said so
+
+
+class KeyRefused(ModelError):
+    """The model's provider did not accept the key; set the right one and send the turn again."""
+
+    code = "key_refused"
+
+
+class QuotaUsedUp(ModelError):
+    """The account at the model's provider is used up; nothing was committed."""
+
+    code = "quota_used_up"
+
+
+class RateLimited(ModelError):
+    """The model's provider takes no more requests for now; send the turn again later."""
+
+    code = "rate_limited"
+    passes = True
+
+
+class ContextOverflow(ModelError):
+    """The conversation is too long for the model; reset the session, fork an earlier turn, or say less."""
+
+    code = "context_overflow"
+
+
+class Overloaded(ModelError):
+    """The model's provider failed; nothing was committed. Send the turn again."""
+
+    code = "model_overloaded"
+    passes = True
+
+
+class Unreachable(ModelError):
+    """The model's provider cannot be reached; nothing was committed. Check its address and the network."""
+
+    code = "model_unreachable"
+    passes = True
+
+
+class Garbled(ModelError):
+    """What the model's provider sent is no answer; nothing was committed. Send the turn again."""
+
+    code = "model_garbled"
 
 
 class NeedsAnswer(LastgoodError):
@@ -211,3 +321,23 @@ class NewerDatabase(StoreError):
     """This database was written by a newer Lastgood; it was left as it is. Upgrade Lastgood."""
 
     code = "newer_database"
+
+
+def error_of(code: str, message: str) -> LastgoodError:
+    """An error as it was written down. A code that this version does not know is a failed turn."""
+    known = _by_code().get(code)
+    if known is None or known is NeedsAnswer:
+        error: LastgoodError = TurnFailed(message)
+        error.code = code
+        return error
+    return known(message)
+
+
+def _by_code() -> dict[str, type[LastgoodError]]:
+    found: dict[str, type[LastgoodError]] = {}
+    left: list[type[LastgoodError]] = [LastgoodError]
+    while left:
+        kind = left.pop()
+        found.setdefault(kind.code, kind)
+        left.extend(kind.__subclasses__())
+    return found

@@ -7,6 +7,7 @@ from lastgood.core.commit import link
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave, Request, Standing, Step, StepKind
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, encode, user
+from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Head, Session, SessionStatus, TitleBy, Turn, TurnKind, Usage
 
 TENANT = TenantId("tenant")
@@ -81,6 +82,7 @@ def request(**changes: Any) -> Request:
         caller="caller",
         model=None,
         agent_key=None,
+        options=CallOptions(),
         on_leave=OnLeave.CONTINUE,
         accepted=False,
         messages=(user("hello"),),
@@ -120,6 +122,7 @@ def turn(base: Head | None, *messages: Message, kind: TurnKind = TurnKind.RUN) -
         decision={},
         usage=Usage(),
         created_at=0.0,
+        inputs=0,
         body=body,
         messages=messages,
     )

@@ -119,6 +119,11 @@ def test_a_head_that_moved_on_is_refused(expected: TurnId | None, head: object, 
         assert decision == Admitted()
 
 
+def test_who_means_to_be_first_is_refused_where_somebody_was_faster() -> None:
+    assert refusal(admit(ask(is_first=True), standing())) is StaleHead
+    assert admit(ask(is_first=True), standing(session=session(head=None))) == Admitted()
+
+
 def test_a_stale_request_is_told_the_head() -> None:
     decision = admit(ask(expected_head=TurnId("older")), standing())
     assert isinstance(decision, Refused)

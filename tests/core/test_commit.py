@@ -108,3 +108,19 @@ def test_a_hash_covers_the_turn_its_place_and_all_before_it() -> None:
         link(HEAD, "turn", 8, b"else"),
     ]
     assert len({whole, *others}) == 6
+
+
+def test_a_sub_agents_steps_cost_and_are_no_part_of_the_turn() -> None:
+    inner = replace(step(assistant("inner"), Usage(5, 5)), within="1:call/")
+    planned = plan_commit(BEGIN, begun(HEAD), (inner, *STEPS), now=5.0).turn
+    assert assistant("inner") not in planned.messages
+    assert planned.usage.input_tokens == 16
+    assert planned.inputs == 2
+
+
+def test_a_turn_says_what_the_model_did_not_see_or_could_not_say() -> None:
+    first, last = STEPS
+    assert plan_commit(BEGIN, begun(HEAD), STEPS, now=5.0).turn.decision == {"agent": "exact"}
+    steps = (replace(first, left_out=4), replace(last, left_out=2, cut_short=True))
+    decision = plan_commit(BEGIN, begun(HEAD), steps, now=5.0).turn.decision
+    assert decision == {"agent": "exact", "left_out": 4, "cut_short": True}

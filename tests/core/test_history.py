@@ -195,7 +195,7 @@ def test_I1_a_prompt_is_the_committed_turns_and_the_attempts_own_messages(
     """Repaired turn by turn as they come in, or all at once: the same prompt."""
     turns = turns_of(contents)
     flat = tuple(message for each in turns for message in each.messages)
-    prompt = history_of(turns).prompt(own)
+    prompt = prompt_of(history_of(turns), own)
     assert prompt == repair((*flat, *own))
     assert faults(prompt) == []
 
@@ -209,34 +209,38 @@ def test_I1_a_history_can_be_continued_from_anywhere(contents: list[tuple[Messag
     assert history == history_of(turns)
 
 
+def prompt_of(history: History, own: Sequence[Message]) -> tuple[Message, ...]:
+    return history.settled + history.answered(own)
+
+
 def test_I1_a_prompt_starts_after_the_last_reset() -> None:
     first = turn(None, user("old"), assistant("", A))
     reset = turn(first.head, kind=TurnKind.RESET)
     second = turn(reset.head, user("new"), assistant("answer"))
     history = history_of([first, reset, second])
-    assert history.prompt([user("next")]) == (user("new"), assistant("answer"), user("next"))
+    assert prompt_of(history, [user("next")]) == (user("new"), assistant("answer"), user("next"))
     assert history.head == second.head
-    assert history_of([first, reset]) == History(reset.head)
+    assert history_of([first, reset]) == History(reset.head, agent=first.agent_digest)
 
 
 def test_a_call_left_open_by_a_turn_can_be_answered_by_the_next() -> None:
     history = history_of([turn(None, user("u"), assistant("", A, B), tool_result("a", "x"))])
     assert history.tail
-    answered = history.prompt([tool_result("b", "y"), user("v")])
+    answered = prompt_of(history, [tool_result("b", "y"), user("v")])
     assert answered[-3:] == (tool_result("a", "x"), tool_result("b", "y"), user("v"))
-    assert history.prompt([user("v")])[-2:] == (MADE_B, user("v"))
+    assert prompt_of(history, [user("v")])[-2:] == (MADE_B, user("v"))
 
 
 def test_of_two_calls_with_one_id_the_second_stays_open() -> None:
     history = history_of([turn(None, assistant("", A, A), tool_result("a", "x"))])
-    assert history.prompt([tool_result("a", "y")])[-1] == tool_result("a", "y")
+    assert prompt_of(history, [tool_result("a", "y")])[-1] == tool_result("a", "y")
 
 
 def test_M2_4_a_history_shares_nothing_that_can_change() -> None:
     before = history_of([turn(None, user("u"), assistant("a"))])
     kept = (before.head, before.settled, before.tail)
     after = before.then(turn(before.head, user("v"), assistant("b")))
-    before.prompt([user("w")])
+    prompt_of(before, [user("w")])
     assert (before.head, before.settled, before.tail) == kept
     assert after.settled[: len(before.settled)] == before.settled
 

@@ -16,7 +16,8 @@ from lastgood.model.sessions import Head, Turn, Usage
 
 def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -> Commit:
     ask: Ask = begin.ask
-    messages = (*ask.messages, *(step.message for step in steps))
+    # A sub-agent's steps stay with the attempt: the turn holds what its own agent said and was told.
+    messages = (*ask.messages, *(step.message for step in steps if not step.within))
     body = encode(messages)
     seq = (begun.base.seq if begun.base else 0) + 1
     turn = Turn(
@@ -30,13 +31,24 @@ def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -
         agent_key=begin.agent_key,
         agent_digest=begin.agent_digest,
         model=begun.model,
-        decision=begin.decision,
+        decision=begin.decision | _remarks(steps),
         usage=sum((step.usage for step in steps), Usage()),
         created_at=now,
+        inputs=len(ask.messages),
         body=body,
         messages=messages,
     )
     return Commit(turn, ask.model)
+
+
+def _remarks(steps: Sequence[Step]) -> dict[str, int | bool]:
+    """What should be known of a turn: that the model did not see all of it, or could not say all of it."""
+    own = [step for step in steps if not step.within]
+    left_out = max((step.left_out for step in own), default=0)
+    remarks: dict[str, int | bool] = {"left_out": left_out} if left_out else {}
+    if own and own[-1].cut_short:
+        remarks["cut_short"] = True
+    return remarks
 
 
 def link(base: Head | None, turn: str, seq: int, body: bytes) -> bytes:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lastgood.model.messages import Message, Role, ToolCall, tool_result
+from lastgood.model.messages import File, Image, Message, Part, Reasoning, Role, ToolCall, tool_result
 from lastgood.model.sessions import Head, Turn, TurnKind
 
 NO_RESULT = "No result was recorded for this call."
@@ -31,18 +31,20 @@ class History:
     head: Head | None = None
     settled: tuple[Message, ...] = ()
     tail: tuple[Message, ...] = ()
+    agent: str = ""  # the digest of the definition that answered last
 
     def then(self, turn: Turn) -> History:
+        agent = turn.agent_digest or self.agent
         if turn.kind is TurnKind.RESET:
-            return History(turn.head)
+            return History(turn.head, agent=agent)
         tail = self.tail + tuple(map(mend_text, turn.messages))
         if open_calls(tail):
-            return History(turn.head, self.settled, tail)
-        return History(turn.head, self.settled + repair(tail))
+            return History(turn.head, self.settled, tail, agent)
+        return History(turn.head, self.settled + repair(tail), (), agent)
 
-    def prompt(self, own: Sequence[Message]) -> tuple[Message, ...]:
-        """The whole prompt: this history and the attempt's own input and steps."""
-        return self.settled + repair((*self.tail, *own))
+    def answered(self, own: Sequence[Message]) -> tuple[Message, ...]:
+        """What an attempt adds to `settled`, made valid: together they are the whole prompt."""
+        return repair((*self.tail, *own))
 
 
 def history_of(turns: Iterable[Turn]) -> History:
@@ -65,7 +67,7 @@ def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
             continue
         valid.extend(tool_result(call.id, NO_RESULT) for call in waiting)
         waiting = list(message.tool_calls)
-        if message.role is not Role.ASSISTANT or message.content.strip() or message.tool_calls:
+        if message.role is not Role.ASSISTANT or not message.is_blank or message.tool_calls:
             valid.append(message)
     valid.extend(tool_result(call.id, NO_RESULT) for call in waiting)
     return tuple(valid)
@@ -74,7 +76,7 @@ def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
 def mend_text(message: Message) -> Message:
     """Replaces what is no Unicode text, and NUL, which several providers refuse.
 
-    Drops what a role cannot carry: only the assistant calls tools, only results answer.
+    Drops what a role cannot carry: only the assistant calls tools and thinks, only results answer.
     """
     calls = message.tool_calls if message.role is Role.ASSISTANT else ()
     answers = message.tool_call_id if message.role is Role.TOOL else None
@@ -83,8 +85,24 @@ def mend_text(message: Message) -> Message:
         mend(message.content),
         tuple(ToolCall(mend(call.id), mend(call.name), mend(call.arguments)) for call in calls),
         None if answers is None else mend(answers),
+        tuple(map(_mend_part, message.parts)),
+        _mend_reasoning(message.reasoning) if message.role is Role.ASSISTANT else None,
     )
     return message if mended == message else mended
+
+
+def _mend_part(part: Part) -> Part:
+    if isinstance(part, Image):
+        return Image(mend(part.url), part.detail)
+    if isinstance(part, File):
+        return File(mend(part.name), mend(part.data))
+    return mend(part)
+
+
+def _mend_reasoning(reasoning: Reasoning | None) -> Reasoning | None:
+    if reasoning is None:
+        return None
+    return Reasoning(mend(reasoning.model), mend(reasoning.text), mend(reasoning.opaque))
 
 
 def mend(text: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from lastgood.errors import InvalidRequest, TooLarge
-from lastgood.model.messages import Message, Role
+from lastgood.model.messages import File, Image, Message, Part, Role, ToolCall
 from lastgood.model.sessions import TurnKind
 
 
@@ -17,17 +18,57 @@ def check_input(messages: Sequence[Message], kind: TurnKind, limit_bytes: int) -
     for number, message in enumerate(messages, 1):
         for text in _texts(message):
             check_text(text, f"message {number}")
-        if message.role is not Role.ASSISTANT and not message.content.strip():
+        if message.role in (Role.SYSTEM, Role.USER) and message.is_blank:
             raise InvalidRequest(f"message {number} is blank; send some text")
-    if kind is TurnKind.RUN and messages[-1].role is not Role.USER:
+        for part in message.parts:
+            _check_part(part, f"message {number}")
+    if kind is TurnKind.RUN and not _asks_something(messages):
         raise InvalidRequest("the last message is not the user's; there is nothing new to answer")
     size = sum(len(text.encode()) for message in messages for text in _texts(message))
     if size > limit_bytes:
         raise TooLarge(f"the input has {size} bytes and this server accepts {limit_bytes}; send less")
 
 
+def _asks_something(messages: Sequence[Message]) -> bool:
+    """The user speaks last, or the results of calls do: of the message before them, or of the turn before."""
+    start = len(messages)
+    while start > 0 and messages[start - 1].role is Role.TOOL:
+        start -= 1
+    if start == len(messages) or start == 0:
+        return messages[-1].role in (Role.USER, Role.TOOL)
+    called = {call.id for call in messages[start - 1].tool_calls}
+    return all(message.tool_call_id in called for message in messages[start:])
+
+
+def check_results(messages: Sequence[Message], open_calls: Sequence[ToolCall]) -> None:
+    """Results that come first answer the calls that the turn before left open: all, and no others."""
+    first = takewhile(lambda message: message.role is Role.TOOL, messages)
+    results = sorted(message.tool_call_id or "" for message in first)
+    if results and results != sorted(call.id for call in open_calls):
+        wanted = ", ".join(call.id for call in open_calls) or "none is open"
+        raise InvalidRequest(
+            f"these are not the results of the open tool calls ({wanted}); send one for each"
+        )
+
+
+def _check_part(part: Part, what: str) -> None:
+    """Whatever is shown to a model is in the request or on the open web: a file: address would be ours."""
+    match part:
+        case Image(url) if not url.startswith(("https://", "data:image/")):
+            raise InvalidRequest(f"an image of {what} is neither an https: address nor a data:image/ URL")
+        case File(_, data) if not data.startswith("data:"):
+            raise InvalidRequest(f"a file of {what} is not a data: URL")
+        case _:
+            return
+
+
 def _texts(message: Message) -> Iterator[str]:
     yield message.content
+    for part in message.parts:  # a text is in the content, too
+        if isinstance(part, Image):
+            yield part.url
+        elif isinstance(part, File):
+            yield from (part.name, part.data)
     for call in message.tool_calls:
         yield from (call.id, call.name, call.arguments)
     if message.tool_call_id is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
+from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Head, Session, Turn, TurnKind, Usage
 
 
@@ -36,11 +37,19 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finished piece of work: a whole model response or a whole tool result."""
+    """A finished piece of work: a whole model response or a whole tool result.
+
+    `within` is empty for the agent the turn was asked of. The steps of a sub-agent carry the key of the
+    call it works for: they are kept with the attempt, and only its result becomes part of the turn.
+    """
 
     kind: StepKind
     message: Message
     usage: Usage = Usage()
+    within: str = ""
+    full: str | None = None  # the whole result of a tool, where the message holds only a part of it
+    left_out: int = 0  # how many of the oldest messages this response was made without
+    cut_short: bool = False  # the model ran into its limit of output tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,14 @@ class Ask:
     messages: tuple[Message, ...]
     model: str | None = None  # an override: holds for this turn and every later one
     agent_key: str | None = None  # None: the session's own
+    options: CallOptions = CallOptions()
     kind: TurnKind = TurnKind.RUN
     key: str | None = None  # idempotency key
     fingerprint: str = ""  # of the whole request; two asks with one key must agree on it
     caller: str = ""
     is_retry: bool = False  # the client says that it sends this again
     expected_head: TurnId | None = None
+    is_first: bool = False  # its messages begin the session: with a turn in it, less of them would be new
     on_leave: OnLeave = OnLeave.CONTINUE
     accepted: bool = False  # promised for later: recovery tries it again
 
@@ -114,6 +125,7 @@ class Request:
     caller: str
     model: str | None
     agent_key: str | None
+    options: CallOptions
     on_leave: OnLeave
     accepted: bool
     messages: tuple[Message, ...] | None

@@ -12,8 +12,16 @@ from lastgood.model.ids import AttemptId
 
 class EventKind(StrEnum):
     ATTEMPT_STARTED = "attempt_started"
+    AGENT_CHANGED = "agent_changed"  # its definition is not the one that answered the turn before
+    AGENT_SWITCHED = "agent_switched"  # another agent of the team speaks from here on
     TEXT_STREAMED = "text_streamed"
+    REASONING_STREAMED = "reasoning_streamed"
+    MODEL_ANSWERED = "model_answered"  # one whole response, and what it cost
+    MODEL_RETRIED = "model_retried"
+    MODEL_FELL_BACK = "model_fell_back"
+    HISTORY_SHORTENED = "history_shortened"  # the model found it too long, and was shown less of it
     TOOL_CALLED = "tool_called"
+    TOOL_STREAMED = "tool_streamed"
     TOOL_ANSWERED = "tool_answered"
     ATTEMPT_WAITS = "attempt_waits"
     TURN_COMMITTED = "turn_committed"
@@ -22,6 +30,8 @@ class EventKind(StrEnum):
     RESYNC = "resync"  # made for one watcher, never stored: what it missed is gone; read the session again
 
 
+#: Those whose `content` may be joined with the next one's.
+STREAMED = frozenset({EventKind.TEXT_STREAMED, EventKind.REASONING_STREAMED, EventKind.TOOL_STREAMED})
 #: Exactly one of these ends every attempt.
 TERMINAL = frozenset({EventKind.TURN_COMMITTED, EventKind.TURN_FAILED})
 

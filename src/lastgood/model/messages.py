@@ -1,8 +1,8 @@
 """Messages, and the bytes they are kept as.
 
-The bytes are the OpenAI chat shape: what is stored can be joined into a request
-without being decoded. They are also what a turn's hash covers, so encoding is
-deterministic: fixed field order, absent fields left out.
+The bytes are the OpenAI chat shape, with one field of ours, `reasoning`. They are
+also what a turn's hash covers, so encoding is deterministic: fixed field order,
+absent fields left out.
 """
 
 from __future__ import annotations
@@ -32,15 +32,60 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """`url` is https: or data:; the model's provider reads it."""
+
+    url: str
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """`data` is a data: URL."""
+
+    name: str
+    data: str
+
+
+#: A piece of what somebody said. A string is text.
+Part = str | Image | File
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What a model thought before it answered.
+
+    `text` is for people. `opaque` is what the provider wants back, as JSON: it goes
+    to the model that made it and to no other.
+    """
+
+    model: str  # provider/model
+    text: str = ""
+    opaque: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
+    """`content` is its text. `parts` is all of it in order, where there is more than text."""
+
     role: Role
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    parts: tuple[Part, ...] = ()
+    reasoning: Reasoning | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.content.strip() and all(isinstance(part, str) for part in self.parts)
 
 
 def user(text: str) -> Message:
     return Message(Role.USER, text)
+
+
+def user_parts(*parts: Part) -> Message:
+    return Message(Role.USER, text_of(parts), parts=parts)
 
 
 def assistant(text: str = "", *calls: ToolCall) -> Message:
@@ -51,9 +96,29 @@ def tool_result(call_id: str, text: str) -> Message:
     return Message(Role.TOOL, text, (), call_id)
 
 
+def text_of(parts: Sequence[Part]) -> str:
+    return "\n".join(part for part in parts if isinstance(part, str))
+
+
+# -- as JSON -------------------------------------------------------------------
+
+
 def as_json(message: Message) -> dict[str, Any]:
-    """The message in OpenAI's chat shape."""
+    """The message in OpenAI's chat shape, and its reasoning."""
+    plain = as_chat(message)
+    if message.reasoning is not None:
+        reasoning = message.reasoning
+        plain["reasoning"] = {"model": reasoning.model, "text": reasoning.text}
+        if reasoning.opaque:
+            plain["reasoning"]["opaque"] = reasoning.opaque
+    return plain
+
+
+def as_chat(message: Message) -> dict[str, Any]:
+    """The message in OpenAI's chat shape and nothing else: what any compatible model takes."""
     plain: dict[str, Any] = {"role": message.role.value, "content": message.content}
+    if message.parts:
+        plain["content"] = [_part_as_json(part) for part in message.parts]
     if message.tool_calls:
         plain["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -64,12 +129,46 @@ def as_json(message: Message) -> dict[str, Any]:
     return plain
 
 
+def _part_as_json(part: Part) -> dict[str, Any]:
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case Image(url, None):
+            return {"type": "image_url", "image_url": {"url": url}}
+        case Image(url, detail):
+            return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
+        case File(name, data):
+            return {"type": "file", "file": {"filename": name, "file_data": data}}
+
+
 def from_json(plain: dict[str, Any]) -> Message:
     calls = tuple(
         ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
         for call in plain.get("tool_calls", ())
     )
-    return Message(Role(plain["role"]), plain["content"], calls, plain.get("tool_call_id"))
+    content: str | list[dict[str, Any]] = plain["content"]
+    parts = () if isinstance(content, str) else tuple(map(_part_from_json, content))
+    reasoning = plain.get("reasoning")
+    return Message(
+        Role(plain["role"]),
+        content if isinstance(content, str) else text_of(parts),
+        calls,
+        plain.get("tool_call_id"),
+        parts,
+        None if reasoning is None else Reasoning(**reasoning),
+    )
+
+
+def _part_from_json(plain: dict[str, Any]) -> Part:
+    match plain["type"]:
+        case "text":
+            return str(plain["text"])
+        case "image_url":
+            return Image(plain["image_url"]["url"], plain["image_url"].get("detail"))
+        case "file":
+            return File(plain["file"]["filename"], plain["file"]["file_data"])
+        case other:
+            raise ValueError(f"no such part of a message: {other!r}")
 
 
 def encode(messages: Sequence[Message]) -> bytes:

@@ -114,6 +114,7 @@ class Turn:
     decision: dict[str, Any]
     usage: Usage
     created_at: float
+    inputs: int  # so many of its messages were said to the agent; the others are its own
     body: bytes
     messages: tuple[Message, ...]
 

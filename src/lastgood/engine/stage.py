@@ -1,0 +1,70 @@
+"""One agent at work on one conversation: the turn's own, or a task it was given by another agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lastgood.core.context import fade_results, trim
+from lastgood.core.history import open_calls
+from lastgood.core.team import speaker
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Step, StepKind
+from lastgood.model.messages import Message
+from lastgood.model.options import CallOptions
+
+
+@dataclass(slots=True)
+class Stage:
+    """`within` is empty for the turn itself; for a task, it names the call it is the work for."""
+
+    entry: AgentSpec
+    earlier: tuple[Message, ...]
+    own: Callable[[Sequence[Step]], tuple[Message, ...]]
+    steps: list[Step]
+    within: str = ""
+    callers: tuple[AgentSpec, ...] = ()  # who gave the task, and who gave theirs; outermost first
+    options: CallOptions = CallOptions()
+    left_out: int = 0
+    agent: AgentSpec = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left_out = max((step.left_out for step in self.steps), default=0)
+        self.agent = speaker(self.entry, self.conversation())
+
+    def conversation(self) -> tuple[Message, ...]:
+        """All of it, whatever the model is shown."""
+        return self.earlier + self.own(self.steps)
+
+    def shown(self) -> tuple[Message, ...]:
+        """What the model is shown of it."""
+        earlier = self.earlier[self.left_out :]
+        if self.agent.num_history_items > 0:
+            earlier = trim(earlier, self.agent.num_history_items)
+        shown = earlier + self.own(self.steps)
+        if self.agent.max_old_tool_call_tokens > 0:
+            shown = fade_results(shown, self.agent.max_old_tool_call_tokens)
+        return shown
+
+    @property
+    def responses(self) -> int:
+        return sum(step.kind is StepKind.MODEL for step in self.steps)
+
+    @property
+    def asks_again(self) -> bool:
+        """The last word is not the model's, or the model asked for tools; and not for the caller's own."""
+        if not self.steps:
+            return True
+        last = self.steps[-1]
+        goes_on = last.kind is StepKind.TOOL or bool(last.message.tool_calls)
+        return goes_on and not self.waits_for_caller
+
+    @property
+    def waits_for_caller(self) -> bool:
+        """The model called tools that only the caller has; the turn ends with these calls open."""
+        names = self.options.tool_names
+        return any(call.name in names for call in open_calls([step.message for step in self.steps]))
+
+    def place_of(self, call_id: str) -> str:
+        """Where a call stands: with the number of the response, since some providers begin anew in each."""
+        return f"{self.within}{self.responses}:{call_id}"

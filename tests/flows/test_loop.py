@@ -1,0 +1,436 @@
+"""The agent loop: what the model is shown, what its tools may do, and where it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lastgood.core.context import RESULT_CHARACTERS
+from lastgood.engine.loop import AgentLoop
+from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.errors import ContextOverflow, InvalidRequest
+from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety, ToolsetSpec
+from lastgood.model.attempts import AttemptStatus, StepKind
+from lastgood.model.events import EventKind
+from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.model.messages import Message, Role, assistant, tool_result
+from lastgood.model.options import CallOptions
+from lastgood.model.sessions import Usage
+from lastgood.outside.secrets import Secrets
+from lastgood.wiring import Lastgood
+from tests.engines import Kit
+from tests.flows.house import Gate, House
+
+pytestmark = pytest.mark.anyio
+
+SMALL = "builtin/small"
+
+
+class Small:
+    """A model that takes few messages, and answers with how many it was shown."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.seen: list[tuple[Message, ...]] = []
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+        self.seen.append(call.messages)
+        if len(call.messages) > self.most:
+            raise ContextOverflow()
+        yield Chunk("saw ")
+        yield Answer(assistant(f"saw {len(call.messages)}"), Usage(1, 1))
+
+
+def big_tool(size: int) -> Tool:
+    async def run(use: ToolUse) -> str:
+        return "begin" + "x" * size + "end"
+
+    return Tool("big", "Says a lot.", {"type": "object"}, run)
+
+
+def tool(name: str, effect: Effect = Effect.UNKNOWN, uses: list[ToolUse] | None = None) -> Tool:
+    async def run(use: ToolUse) -> str:
+        if uses is not None:
+            uses.append(use)
+        return "ran"
+
+    return Tool(name, "Runs.", {"type": "object"}, run, effect=effect)
+
+
+async def events(house: House, session: SessionId, kind: EventKind) -> list[dict[str, object]]:
+    stored = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    return [dict(event.data) for event in stored if event.kind is kind]
+
+
+# -- what the model is shown --------------------------------------------------------
+
+
+async def test_I8_a_history_that_is_too_long_is_shown_without_its_oldest_turns(house: House) -> None:
+    model = Small(5)
+    node = await house.node(agents=[house.agent(model=SMALL)], providers={SMALL: model})
+    session = await house.session(node)
+    for number in range(6):
+        turn = await house.good(node, session, f"q{number}")
+    shown = model.seen[-1]
+    assert shown[0].role is Role.USER
+    assert len(shown) <= 5
+    assert shown[-1].content == "q5"
+    # Nothing is lost: only this view of it was shorter, and the turn says by how much.
+    assert len(await house.turns(session)) == 6
+    assert turn.decision["left_out"] + len(shown) == 11
+    shortened = await events(house, session, EventKind.HISTORY_SHORTENED)
+    assert shortened[-1] == {"left_out": turn.decision["left_out"], "of": 10}
+
+
+async def test_I8_input_that_no_model_takes_fails_alone(house: House) -> None:
+    model = Small(2)
+    node = await house.node(agents=[house.agent(model=SMALL)], providers={SMALL: model})
+    session = await house.session(node)
+    await house.good(node, session, "q0")
+    outcome = await house.say(node, session, "a", "b", "c")
+    assert outcome.error is not None
+    assert outcome.error.code == "context_overflow"
+    await house.good(node, session, "q1")
+
+
+async def test_num_history_items_leaves_out_old_answers_and_no_question(house: House) -> None:
+    node = await house.node(agents=[house.agent(num_history_items=3)])
+    session = await house.session(node)
+    for number in range(3):
+        await house.good(node, session, f"q{number}")
+    assert house.last_prompt == [
+        ("user", "q0"),
+        ("user", "q1"),
+        ("assistant", "You said: q1"),
+        ("user", "q2"),
+    ]
+
+
+async def test_a_long_result_is_capped_in_the_prompt_and_kept_whole_beside(house: House) -> None:
+    node = await house.node(tools=[big_tool(2 * RESULT_CHARACTERS)])
+    session = await house.session(node)
+    turn = await house.good(node, session, "!tool big {}\n!say done")
+    result = next(message.content for message in turn.messages if message.role is Role.TOOL)
+    assert len(result) < RESULT_CHARACTERS + 100
+    assert result.startswith("begin")
+    assert result.endswith("end")
+    (step,) = [
+        step
+        for step in await house.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
+        if step.kind is StepKind.TOOL
+    ]
+    assert step.full == "begin" + "x" * 2 * RESULT_CHARACTERS + "end"
+
+
+async def test_old_results_fade_from_the_prompt_alone(house: House) -> None:
+    agent = house.agent(tools=("big",), max_old_tool_call_tokens=100)
+    node = await house.node(agents=[agent], tools=[big_tool(300)])
+    session = await house.session(node)
+    await house.good(node, session, "!tool big {}\n!say one")
+    turn = await house.good(node, session, "!tool big {}\n!say two")
+    shown = [text for role, text in house.last_prompt if role == "tool"]
+    assert shown == ["[content truncated]", "begin" + "x" * 300 + "end"]
+    first, _ = await house.turns(session)
+    assert "x" * 300 in str(first.messages)
+    assert turn.seq == 2
+
+
+async def test_the_system_message_is_what_the_agent_asked_for(house: House) -> None:
+    agent = replace(
+        house.agent(instruction="Be brief.", add_date=True, add_environment_info=True),
+        toolsets=(
+            ToolsetSpec("echo", instruction="Echo is loud."),
+            ToolsetSpec("telepathy", instruction="Read minds."),
+        ),
+    )
+    node = await house.node(agents=[agent])
+    session = await house.session(node)
+    await house.good(node, session, "hi")
+    role, text = house.last_prompt[0]
+    assert role == "system"
+    assert text.startswith("Be brief.\n\nEcho is loud.\n\nToday's date: 20")
+    assert "Operating system: " in text
+
+
+# -- where it ends ------------------------------------------------------------------
+
+
+async def test_the_same_call_again_and_again_ends_the_turn(house: House) -> None:
+    agent = house.agent(max_consecutive_tool_calls=3)
+    node = await house.node(agents=[agent])
+    session = await house.session(node)
+    calls = '!tool ledger-repeat {"text": "x"}\n'
+    outcome = await house.say(node, session, calls * 9 + "!say never")
+    assert outcome.error is not None
+    assert outcome.error.code == "loop_detected"
+    assert len(house.world.ledger) == 2
+    await house.good(node, session, calls * 2 + "!say fine")
+
+
+async def test_max_iterations_ends_the_turn(house: House) -> None:
+    node = await house.node(agents=[house.agent(max_iterations=3)])
+    session = await house.session(node)
+    text = "\n".join(f'!tool echo {{"text": "{number}"}}' for number in range(4)) + "\n!say never"
+    outcome = await house.say(node, session, text)
+    assert outcome.status is AttemptStatus.FAILED
+    assert outcome.error is not None
+    assert "more than 3 model calls" in outcome.error.message
+
+
+# -- what tools may do --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("safety", "effect", "permissions", "ran"),
+    [
+        (Safety.RESTRICTED, Effect.SAFE, Permissions(), True),
+        (Safety.RESTRICTED, Effect.UNKNOWN, Permissions(), False),
+        (Safety.RESTRICTED, Effect.DESTRUCTIVE, Permissions(), False),
+        (Safety.RESTRICTED, Effect.UNKNOWN, Permissions(allow=("act",)), True),
+        (Safety.AUTONOMOUS, Effect.DESTRUCTIVE, Permissions(), True),
+        (Safety.AUTONOMOUS, Effect.SAFE, Permissions(allow=("*",), deny=("act",)), False),
+        (Safety.BALANCED, Effect.DESTRUCTIVE, Permissions(), False),
+    ],
+)
+async def test_a_tool_runs_only_where_rules_and_safety_let_it(
+    house: House, safety: Safety, effect: Effect, permissions: Permissions, ran: bool
+) -> None:
+    uses: list[ToolUse] = []
+    agent = house.agent(tools=("act",), permissions=permissions)
+    node = await house.node(agents=[agent], tools=[tool("act", effect, uses)], safety=safety)
+    session = await house.session(node)
+    turn = await house.good(node, session, '!tool act {"x": 1}\n!say done')
+    result = next(message.content for message in turn.messages if message.role is Role.TOOL)
+    assert (len(uses) == 1) is ran
+    assert ("not allowed" in result) is not ran
+
+
+async def test_what_a_tool_says_is_told_while_it_runs(house: House) -> None:
+    gate = Gate()
+
+    async def run(use: ToolUse) -> str:
+        use.say("half ")
+        use.say("way")
+        await gate()
+        return "all the way"
+
+    node = await house.node(tools=[Tool("talker", "", {"type": "object"}, run)])
+    session = await house.session(node)
+    submitted = await house.submit(node, session, "!tool talker {}\n!say done")
+    await gate.until_reached()
+    await house.until_told(session, EventKind.TOOL_STREAMED)
+    gate.open()
+    await house.outcome(node, submitted)
+    told = await events(house, session, EventKind.TOOL_STREAMED)
+    assert "".join(str(data["content"]) for data in told) == "half way"
+
+
+async def test_I41_a_key_in_a_result_is_neither_shown_nor_kept(house: House) -> None:
+    secrets = Secrets({"API_KEY": "canary-4711"})
+    secrets.get("API_KEY")
+
+    async def run(use: ToolUse) -> str:
+        return "the file says canary-4711"
+
+    node = await house.node(tools=[Tool("reader", "", {"type": "object"}, run)], secrets=secrets)
+    session = await house.session(node)
+    turn = await house.good(node, session, "!tool reader {}\n!say done")
+    assert "[API_KEY]" in str(turn.messages)
+    told = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    assert "canary" not in str((turn.messages, told, house.world.prompts))
+
+
+async def test_a_cancelled_turn_stops_its_tool_before_it_ends(house: House) -> None:
+    gate, stopped = Gate(), asyncio.Event()
+
+    async def run(use: ToolUse) -> str:
+        try:
+            await gate()
+        finally:
+            stopped.set()
+        return "never"
+
+    node = await house.node(tools=[Tool("waiter", "", {"type": "object"}, run)])
+    session = await house.session(node)
+    await house.submit(node, session, "!tool waiter {}\n!say done")
+    await gate.until_reached()
+    outcome = await node.turns.cancel(DEFAULT_TENANT, session)
+    assert outcome.status is AttemptStatus.CANCELLED
+    assert stopped.is_set()
+
+
+# -- what is built once --------------------------------------------------------------
+
+
+def counting(kit: Kit, built: list[str]) -> AgentLoop:
+    engine = kit.engine()
+    factory = engine._runtimes._toolsets["echo"]
+
+    def count(spec: ToolsetSpec) -> Sequence[Tool]:
+        built.append(spec.type)
+        return factory(spec)
+
+    engine._runtimes._toolsets = {"echo": count}
+    return engine
+
+
+async def test_M3_8_what_is_built_for_a_session_is_reused_until_its_agent_changes(house: House) -> None:
+    built: list[str] = []
+    agent = replace(house.agent(), toolsets=(ToolsetSpec("echo"),))
+    served = Served(agent)
+    node = await house.node(served=served, engine=counting(house.world.kit(), built))
+    session = await house.session(node)
+    for _ in range(3):
+        await house.good(node, session, '!tool echo {"text": "x"}\n!say ok')
+    assert built == ["echo"]
+    served.agent = replace(agent, digest="sha256:changed")
+    await house.good(node, session, "hi")
+    assert built == ["echo", "echo"]
+    changed = await events(house, session, EventKind.AGENT_CHANGED)
+    assert changed == [{"key": agent.key, "from": agent.digest, "to": "sha256:changed"}]
+    await node.sessions.delete(DEFAULT_TENANT, session)
+    assert session not in counting_runtimes(node)
+
+
+class Served:
+    """One agent, whatever it is at the moment."""
+
+    def __init__(self, agent: AgentSpec) -> None:
+        self.agent = agent
+
+    def served(self) -> Sequence[str]:
+        return (self.agent.key,)
+
+    async def load(self, key: str, name: str | None = None) -> AgentSpec:
+        return self.agent
+
+
+def counting_runtimes(node: Lastgood) -> set[SessionId]:
+    engine = node.parts.engine
+    assert isinstance(engine, AgentLoop)
+    return set(engine._runtimes._kept)
+
+
+async def test_why_an_old_definition_serves_is_stored_with_the_attempt(house: House) -> None:
+    stale = replace(house.agent(), stale="the file cannot be read")
+    node = await house.node(served=Served(stale))
+    session = await house.session(node)
+    turn = await house.good(node, session, "hi")
+    assert (await house.attempt(turn.attempt)).decision["stale"] == "the file cannot be read"
+
+
+# -- where they work ----------------------------------------------------------------
+
+
+async def test_M3_6_the_sessions_working_directory_is_the_runs(house: House, tmp_path: Path) -> None:
+    uses: list[ToolUse] = []
+    node = await house.node(tools=[tool("act", uses=uses)])
+    session = await house.session(node, working_dir=str(tmp_path))
+    await house.good(node, session, "!tool act {}\n!say ok")
+    assert [use.working_dir for use in uses] == [tmp_path]
+
+
+async def test_a_session_without_a_working_directory_has_one_of_its_own_as_long_as_it_lives(
+    house: House, tmp_path: Path
+) -> None:
+    uses: list[ToolUse] = []
+    node = await house.node(tools=[tool("act", uses=uses)], work_dirs=tmp_path / "work")
+    one, two = [await house.session(node) for _ in range(2)]
+    for session in (one, two):
+        await house.good(node, session, "!tool act {}\n!say ok")
+    folders = [use.working_dir for use in uses]
+    assert folders == [tmp_path / "work" / one, tmp_path / "work" / two]
+    assert all(folder is not None and folder.is_dir() for folder in folders)
+    await node.sessions.delete(DEFAULT_TENANT, one)
+    assert not (tmp_path / "work" / one).exists()
+    assert (tmp_path / "work" / two).is_dir()
+
+
+@pytest.mark.parametrize(
+    "path", ["relative", "/nowhere/at/all", "{root}/../out", "{root}/file", "{root}/link", "/"]
+)
+async def test_I38_a_working_directory_outside_of_the_root_is_refused(
+    house: House, tmp_path: Path, path: str
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "out").mkdir()
+    (root / "file").write_text("")
+    (root / "link").symlink_to(tmp_path / "out")
+    node = await house.node(working_dir_root=root)
+    with pytest.raises(InvalidRequest):
+        await house.session(node, working_dir=path.format(root=root))
+    (root / "inside").mkdir()
+    await house.session(node, working_dir=str(root / "inside"))
+
+
+async def test_I38_a_working_directory_that_became_a_way_out_is_refused_when_it_is_used(
+    house: House, tmp_path: Path
+) -> None:
+    root, out = tmp_path / "root", tmp_path / "out"
+    (root / "inside").mkdir(parents=True)
+    out.mkdir()
+    uses: list[ToolUse] = []
+    node = await house.node(tools=[tool("act", uses=uses)], working_dir_root=root)
+    session = await house.session(node, working_dir=str(root / "inside"))
+    (root / "inside").rmdir()
+    (root / "inside").symlink_to(out)
+    outcome = await house.say(node, session, "!tool act {}\n!say ok")
+    assert outcome.status is AttemptStatus.FAILED
+    assert uses == []
+
+
+# -- what a request asks for ---------------------------------------------------------
+
+
+def client_tool(name: str) -> dict[str, object]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+
+
+async def test_a_turn_ends_with_calls_to_the_callers_tools_open_and_the_next_one_answers_them(
+    house: House,
+) -> None:
+    node = await house.node()
+    session = await house.session(node)
+    options = CallOptions(tools=(client_tool("weather"),))
+    text = '!tool echo {"text": "x"}\n!also weather {"city": "Oslo"}\n!say it rains'
+    turn = await house.good(node, session, text, options=options)
+    asked = turn.messages[1].tool_calls
+    assert [call.name for call in asked] == ["echo", "weather"]
+    assert [message.content for message in turn.messages[2:]] == ["x"]
+    answer = tool_result(asked[1].id, "rain")
+    done = await house.good(node, session, messages=(answer,), options=options)
+    assert done.messages == (answer, assistant("it rains"))
+    assert [message["role"] for message in house.world.prompts[-1]["prompt"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+    ]
+
+
+async def test_what_a_request_asks_for_reaches_the_model_and_no_later_turn(house: House) -> None:
+    model = Asked()
+    node = await house.node(agents=[house.agent(model=SMALL)], providers={SMALL: model})
+    session = await house.session(node)
+    options = CallOptions(temperature=0.3, stop=("END",), seed=7, tools=(client_tool("weather"),))
+    await house.good(node, session, "hi", options=options)
+    await house.good(node, session, "hi again")
+    with_options, without = model.calls
+    assert (with_options.model.temperature, with_options.options.stop) == (0.3, ("END",))
+    assert [tool["function"]["name"] for tool in with_options.tools][-1] == "weather"
+    assert (without.model.temperature, without.options) == (None, CallOptions())
+
+
+class Asked:
+    def __init__(self) -> None:
+        self.calls: list[ModelCall] = []
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+        self.calls.append(call)
+        yield Answer(assistant("yes"), Usage(1, 1))
