@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+AGENT ?=
 
 BIN := .venv/bin
 PY := $(BIN)/python
@@ -11,15 +12,18 @@ STRUCTURE := $(wildcard tests/test_rooms.py tests/test_docs.py)
 QUICK := $(wildcard tests/core tests/contract tests/flows) $(STRUCTURE)
 
 .DEFAULT_GOAL := help
-.PHONY: help install test quick check format prove bench lock clean
+.PHONY: help install serve test quick check format prove bench lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv and install the locked tools and this checkout into it
 
+serve: $(STAMP) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1:8080 (ARGS are passed on)
+	$(BIN)/lastgood serve $(AGENT) $(ARGS)
+
 test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 quick: $(STAMP) ## run the fast tests on SQLite, in about a minute
 	$(PY) -m pytest -q -m "not slow" -k "not postgres" $(QUICK) $(ARGS)
@@ -47,7 +51,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --python $(PY) --python-version 3.11 --u
 
 lock: $(STAMP) ## write requirements/*.txt anew from pyproject.toml (ARGS=--upgrade for newer versions)
 	$(COMPILE) --output-file requirements/run.txt
-	$(COMPILE) --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+	$(COMPILE) --group dev --all-extras --constraint requirements/run.txt --output-file requirements/dev.txt
 
 clean: ## remove .venv, caches and build results
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

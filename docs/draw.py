@@ -15,6 +15,7 @@ from inspect import cleandoc
 from pathlib import Path
 
 from lastgood import settings
+from lastgood.agents.schema import tables
 from lastgood.cli import _parser
 from lastgood.core.lifecycle import ATTEMPT, Move, is_final
 from lastgood.errors import LastgoodError
@@ -133,6 +134,7 @@ def commands() -> Iterator[str]:
 
 PAGES: Mapping[str, Mapping[str, Callable[[], Iterable[str]]]] = {
     "states.md": {"diagram": diagram, "states": states, "moves": moves},
+    "agent-files.md": {"toolsets": tables.toolsets, "keys": tables.keys},
     "reference.md": {"commands": commands, "settings": variables, "limits": limits, "errors": errors},
 }
 

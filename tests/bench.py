@@ -24,8 +24,11 @@ from typing import Any
 
 import apsw
 
-from lastgood.agents.builtin import scripted_agent
+from lastgood.agents.builtin import SCRIPTED, scripted_agent
+from lastgood.agents.catalog import Catalog
 from lastgood.core.commit import plan_commit
+from lastgood.engine.providers.scripted import Scripted
+from lastgood.engine.tools.echo import ECHO
 from lastgood.flows.parts import Limits
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.events import Event, EventKind
@@ -38,8 +41,10 @@ from lastgood.store.rows import event_body, of_begin
 from lastgood.store.sqlite import open_sqlite
 from lastgood.store.sqlite.database import upgrade
 from lastgood.store.statements import named
-from lastgood.wiring import RandomIds, assemble, scripted_engine
+from lastgood.wiring import RandomIds, assemble
+from tests.engines import Kit
 from tests.postgres import PostgresServer
+from tests.wires.clients import CHUNKS, compare
 
 CALLERS = 16
 SAID = "What is the capital of the country in which this sentence was written down first?"
@@ -89,6 +94,7 @@ async def callers(store: Store, turns: int) -> None:
 
     async def call() -> None:
         session = await store.create_session(NewSession(ids.session(), DEFAULT_TENANT, "builtin/scripted"))
+        assert session is not None
         for _ in range(turns // CALLERS):
             await one_turn(store, session.id, ids)
 
@@ -199,6 +205,7 @@ async def bytes_per_commit(folder: Path, turns: int = 1000) -> tuple[int, int]:
     store = open_sqlite(path)
     ids = RandomIds()
     session = await store.create_session(NewSession(ids.session(), DEFAULT_TENANT, "builtin/scripted"))
+    assert session is not None
     log = path.with_name(path.name + "-wal")
     checkpointer = apsw.Connection(str(path))
     costs = []
@@ -215,7 +222,8 @@ async def bytes_per_commit(folder: Path, turns: int = 1000) -> tuple[int, int]:
 async def whole_turns(folder: Path, turns: int) -> None:
     """Submit to commit through the flows, with the scripted model: one caller each of sixteen sessions."""
     store = open_sqlite(folder / "flows.db")
-    app = assemble(store, scripted_engine(), [scripted_agent()], limits=Limits())
+    engine = Kit({SCRIPTED: Scripted()}, [ECHO]).engine()
+    app = assemble(store, engine, Catalog([scripted_agent()]), limits=Limits())
 
     async def call() -> None:
         session = await app.sessions.create(DEFAULT_TENANT, "builtin/scripted", title="bench")
@@ -228,12 +236,24 @@ async def whole_turns(folder: Path, turns: int) -> None:
     await store.close()
 
 
+def http_clients(repeats: int) -> None:
+    """The CPU of a streamed call in the process that makes it; the model server is another process."""
+    costs = compare(320, repeats)
+    print(f"streamed calls of {CHUNKS} chunks, {CALLERS} side by side, CPU of the client:")
+    for name, cost in costs.items():
+        print(f"  {name:18} {cost:8.0f} us a call  ({cost / costs['aiohttp']:.2f} of bare aiohttp)")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--turns", type=int, default=3200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-postgres", action="store_true")
+    parser.add_argument("--http", action="store_true", help="compare HTTP clients, and nothing else")
     options = parser.parse_args()
+    if options.http:
+        http_clients(options.repeats)
+        return 0
     turns = options.turns // CALLERS * CALLERS
     with tempfile.TemporaryDirectory(dir=os.environ.get("LASTGOOD_BENCH_DIR")) as name:
         folder = Path(name)
@@ -262,6 +282,7 @@ def main() -> int:
                 f"store alone, PostgreSQL, {CALLERS} callers: {rate.turns_per_second:.0f} turns/s, "
                 f"{rate.cpu_per_turn_us:.0f} us CPU a turn (client)"
             )
+    http_clients(options.repeats)
     return 0 if ratio >= 0.5 else 1
 
 

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from docs.draw import DOCS, PAGES, drawn, walk
 from lastgood import errors
 from lastgood.cli import _parser
 from lastgood.engine.providers import scripted
-from lastgood.settings import Settings, read_settings
+from lastgood.settings import Settings, SettingsInvalid, read_settings
 
 ROOT = Path(__file__).parent.parent
 WRITTEN = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -83,7 +84,8 @@ def test_every_setting_is_documented_and_read() -> None:
     documented = re.findall(r"^\| `(LASTGOOD_\w+)`", section, re.MULTILINE)
     assert len(documented) == len(Settings.__dataclass_fields__)
     for name in documented:
-        assert read_settings({name: "/elsewhere"}) != read_settings({}), f"{name} changes nothing"
+        with suppress(SettingsInvalid):  # it is read, or nobody would object
+            assert read_settings({name: "/elsewhere"}) != read_settings({}), f"{name} changes nothing"
 
 
 def test_every_command_and_option_is_documented() -> None:

@@ -26,10 +26,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ports": {"model", "errors"},
     "flows": {"core", "ports", "model", "errors"},
     "store": {"ports", "model", "errors"},
-    "agents": {"core", "ports", "model", "errors"},
-    "engine": {"core", "ports", "model", "errors"},
+    "outside": {"core", "model", "errors"},
+    "agents": {"outside", "core", "ports", "model", "errors"},
+    "engine": {"outside", "core", "ports", "model", "errors"},
 }
-MAY_IMPORT["wiring"] = set(MAY_IMPORT)
+MAY_IMPORT["surfaces"] = {"flows", "core", "ports", "model", "errors"}
+MAY_IMPORT["wiring"] = set(MAY_IMPORT) - {"surfaces"}
+MAY_IMPORT["serving"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = set(MAY_IMPORT)
 

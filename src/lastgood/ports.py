@@ -27,11 +27,23 @@ from lastgood.model.attempts import (
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
+from lastgood.model.options import CallOptions
 from lastgood.model.sessions import NewSession, Session, SessionPage, TitleBy, Turn
+from lastgood.model.tokens import Token
 
 
 class SessionStore(Protocol):
-    async def create_session(self, new: NewSession) -> Session: ...
+    async def create_session(self, new: NewSession) -> Session | None:
+        """None: there is a session for this conversation already."""
+        ...
+
+    async def find_conversation(self, tenant: TenantId, conversation: str) -> Session | None: ...
+
+    async def move_conversation(
+        self, tenant: TenantId, conversation: str, source: Session, target: SessionId
+    ) -> bool:
+        """The name stands for `target` from now on, if `source` has it, is free and is as it was seen."""
+        ...
 
     async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None: ...
 
@@ -142,7 +154,19 @@ class EventStore(Protocol):
         ...
 
 
-class Store(SessionStore, TurnStore, AttemptStore, EventStore, Protocol):
+class TokenStore(Protocol):
+    async def create_token(self, token: Token, hash: bytes) -> Token: ...
+
+    async def find_token(self, hash: bytes) -> Token | None:
+        """Whoever holds a token is who it says, so this lookup alone needs no tenant."""
+        ...
+
+    async def list_tokens(self) -> tuple[Token, ...]: ...
+
+    async def revoke_token(self, id: str) -> Token | None: ...
+
+
+class Store(SessionStore, TurnStore, AttemptStore, EventStore, TokenStore, Protocol):
     alone: bool  # True: no other process can be using it, so what is found running at start is dead
 
     def hint(self, session: SessionId) -> None:
@@ -177,8 +201,17 @@ class Work(Protocol):
         ...
 
     @property
+    def options(self) -> CallOptions: ...
+    @property
     def working_dir(self) -> str | None: ...
-    def prompt(self, steps: Sequence[Step]) -> tuple[Message, ...]: ...
+    @property
+    def earlier(self) -> tuple[Message, ...]:
+        """What was said before this turn."""
+        ...
+
+    def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
+        """The turn's input, and these steps as its continuation. After `earlier`, it is the whole prompt."""
+        ...
 
 
 class Engine(Protocol):
@@ -186,11 +219,19 @@ class Engine(Protocol):
         """Works until the turn has its answer. Each step is journaled before the next thing happens."""
         ...
 
-    def check_model(self, model: str) -> None:
-        """Raises ModelUnknown for a reference that nobody can serve."""
+    def check_model(self, model: str, agent: AgentSpec | None = None) -> None:
+        """Raises ModelUnknown for a reference that nobody can serve, nor the agent's file explains."""
+        ...
+
+    def check_working_dir(self, path: str) -> str:
+        """The folder as it is recorded; InvalidRequest: no session may work there."""
         ...
 
     async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None: ...
+
+    async def forget(self, session: SessionId) -> None:
+        """The session is gone: so is what was built for it."""
+        ...
 
 
 class Agents(Protocol):
@@ -198,7 +239,9 @@ class Agents(Protocol):
         """The keys of the sources served now."""
         ...
 
-    async def load(self, key: str) -> AgentSpec: ...
+    async def load(self, key: str, name: str | None = None) -> AgentSpec:
+        """The agent of that source, or the member of its team with that name."""
+        ...
 
 
 class Clock(Protocol):

@@ -61,7 +61,7 @@ class Settings:
     pull_interval: float = 60.0
     #: Sessions may only name working folders below this one (LASTGOOD_WORKING_DIR_ROOT).
     working_dir_root: Path | None = None
-    #: The most that any tool call may do: strict, balanced, restricted or autonomous (LASTGOOD_SAFETY).
+    #: For tool calls no rule speaks of: strict, balanced, restricted or autonomous (LASTGOOD_SAFETY).
     safety: str = "restricted"
     #: Where the server listens, HOST:PORT (LASTGOOD_LISTEN).
     listen: str = "127.0.0.1:8080"
@@ -79,7 +79,7 @@ class Settings:
     trusted_proxy: tuple[str, ...] = ()
     #: Under which address others reach the server, https://… (LASTGOOD_PUBLIC_URL).
     public_url: str | None = None
-    #: The most bytes of a request to /v1, `32M`; a quarter of it elsewhere (LASTGOOD_MAX_REQUEST_SIZE).
+    #: The most bytes of a request to /v1, `32M` (LASTGOOD_MAX_REQUEST_SIZE).
     max_request_size: int = 32 * 1024 * 1024
     #: How long a model or a tool may give no sign of life (LASTGOOD_TURN_IDLE_TIMEOUT).
     turn_idle_timeout: float = 300.0

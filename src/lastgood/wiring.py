@@ -7,20 +7,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lastgood.agents.builtin import SCRIPTED, scripted_agent
-from lastgood.agents.catalog import Catalog
-from lastgood.engine.loop import AgentLoop
-from lastgood.engine.providers.scripted import PromptLog, Scripted
-from lastgood.engine.tools.echo import ECHO
-from lastgood.engine.tools.protocol import Tool
 from lastgood.errors import InvalidRequest
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
@@ -29,11 +23,19 @@ from lastgood.flows.recovery import Recovery
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.turns import Turns
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import Safety
 from lastgood.model.ids import AttemptId, SessionId, TurnId
-from lastgood.ports import Clock, Engine, Ids, Store
+from lastgood.outside.secrets import Secrets
+from lastgood.ports import Agents, Clock, Engine, Ids, Store
 from lastgood.settings import Settings
 from lastgood.store.sqlite import open_sqlite
+
+if TYPE_CHECKING:
+    from lastgood.agents.sources import Source
+    from lastgood.engine.loop import AgentLoop
+
+# Agents and the engine are imported where they are put together: whoever only
+# looks at sessions need not wait for HTTP clients and parsers.
 
 
 class SystemClock:
@@ -68,23 +70,24 @@ class Lastgood:
 def assemble(
     store: Store,
     engine: Engine,
-    agents: Iterable[AgentSpec],
+    agents: Agents,
     *,
     limits: Limits | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
     node: str | None = None,
+    kept: int = 256,
 ) -> Lastgood:
     signals = Signals(store.hint)
     store.on_hint(signals.heard)
     parts = Parts(
         store=store,
         engine=engine,
-        agents=Catalog(agents),
+        agents=agents,
         clock=clock or SystemClock(),
         ids=ids or RandomIds(),
         node=node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
-        histories=Histories(store),
+        histories=Histories(store, kept),
         signals=signals,
         limits=limits or Limits(),
     )
@@ -93,11 +96,29 @@ def assemble(
     return Lastgood(parts, live, turns, Sessions(parts, live), Recovery(parts, turns))
 
 
-def scripted_engine(log: PromptLog | None = None, tools: Sequence[Tool] = (ECHO,)) -> AgentLoop:
-    return AgentLoop({SCRIPTED: Scripted(log)}, tools)
+def build_engine(settings: Settings, secrets: Secrets) -> AgentLoop:
+    from lastgood.agents.builtin import SCRIPTED
+    from lastgood.engine.loop import AgentLoop
+    from lastgood.engine.providers.limits import ChatLimits
+    from lastgood.engine.providers.registry import ProviderTable
+    from lastgood.engine.providers.scripted import Scripted
+    from lastgood.engine.tools.builtin import first_toolsets
+
+    log = file_log(settings.prompt_log) if settings.prompt_log else None
+    return AgentLoop(
+        ProviderTable(
+            secrets, {SCRIPTED: Scripted(log)}, limits=ChatLimits(idle_seconds=settings.turn_idle_timeout)
+        ),
+        first_toolsets(secrets),
+        now=time.time,
+        safety=Safety(settings.safety),
+        work_dirs=settings.data_dir / "work",
+        working_dir_root=settings.working_dir_root,
+        scrub=secrets.scrub,
+    )
 
 
-def file_log(path: Path) -> PromptLog:
+def file_log(path: Path) -> Callable[[dict[str, Any]], None]:
     """One line per prompt, in one write each, before the model is asked."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -143,16 +164,24 @@ def _make_folder(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def open_lastgood(settings: Settings) -> AsyncIterator[Lastgood]:
+async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> AsyncIterator[Lastgood]:
     """A Lastgood for one command: it has recovered, and keeps its leases until the block ends."""
+    from lastgood.agents.catalog import Catalog
+    from lastgood.agents.urls import Pulling
+    from lastgood.outside.env_file import secrets_of
+
+    secrets = secrets_of(settings.env_file, os.environ)
+    pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    engine, agents = build_engine(settings, secrets), Catalog(sources, pulling)
     store = await open_store(settings.database)
-    log = file_log(settings.prompt_log) if settings.prompt_log else None
-    app = assemble(store, scripted_engine(log), [scripted_agent()])
     try:
+        app = assemble(store, engine, agents)
         async with running(app, pays_debts=False):
             yield app
     finally:
         await store.close()
+        await agents.close()
+        await engine.close()
 
 
 @asynccontextmanager
@@ -161,6 +190,8 @@ async def running(
 ) -> AsyncIterator[Lastgood]:
     """`pays_debts`: promised turns of the dead are tried again, as a server does and a command does not."""
     await app.recovery.at_start()
+    if pays_debts:
+        await app.recovery.pay_at_start()
     beat = asyncio.create_task(app.live.keep_alive())
     sweep = asyncio.create_task(app.recovery.keep_sweeping(pays_debts=pays_debts))
     try:

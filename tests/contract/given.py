@@ -30,7 +30,9 @@ def new_session(tenant: TenantId = TENANT, **fields: Any) -> NewSession:
 
 
 async def session(store: Store, tenant: TenantId = TENANT, **fields: Any) -> Session:
-    return await store.create_session(new_session(tenant, **fields))
+    made = await store.create_session(new_session(tenant, **fields))
+    assert made is not None
+    return made
 
 
 async def again(store: Store, known: Session) -> Session:

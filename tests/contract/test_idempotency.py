@@ -1,10 +1,14 @@
-"""Keys: one request, one turn, however often it is sent (I20)."""
+"""Requests: one key, one turn, however often it is sent (I20); and the same request at every try of it."""
+
+from dataclasses import fields, replace
 
 import pytest
 
 from lastgood.core.admission import Admitted, Attach, Refused, Replay, admit
 from lastgood.errors import IdempotencyMismatch
+from lastgood.flows.turns import ask_of
 from lastgood.model.attempts import AttemptStatus, Committed
+from lastgood.model.options import CallOptions
 from lastgood.ports import Store
 from tests.contract import given
 from tests.contract.conftest import Backend, dump
@@ -109,3 +113,100 @@ async def test_I20_tidying_keeps_young_keys_and_drops_old_ones_of_committed_turn
     assert await store.read_request(TENANT, failed.begin.turn) is not None
     assert await store.find_turn(TENANT, turn.id) == turn
     await given.start(store, given.ask(session, key="committed"))
+
+
+# --- what was asked of the model ---------------------------------------------------------------------------
+
+OPTIONS = CallOptions(
+    temperature=0.25,
+    top_p=0.1,
+    max_tokens=2**40,
+    frequency_penalty=-2.0,
+    presence_penalty=2.0,
+    seed=-(2**63),
+    stop=("end\x00", "süß 🧭", ""),
+    response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": [1, None, 2.5]}}},
+    tools=(
+        {"type": "function", "function": {"name": "one", "parameters": {"type": "object"}}},
+        {"type": "function", "function": {"name": "two"}},
+    ),
+    tool_choice={"type": "function", "function": {"name": "one"}},
+    parallel_tool_calls=True,
+)
+#: Set, though they look like nothing. A temperature of 0 must not become the agent's own.
+FALSE = CallOptions(
+    temperature=0.0,
+    top_p=0.0,
+    max_tokens=0,
+    frequency_penalty=0.0,
+    presence_penalty=0.0,
+    seed=0,
+    response_format={},
+    tool_choice="",
+    parallel_tool_calls=False,
+)
+
+
+def test_no_option_is_missing_here() -> None:
+    """Otherwise the tests below would prove nothing about it."""
+    for field in fields(CallOptions):
+        assert getattr(OPTIONS, field.name) not in (None, ())
+        assert getattr(FALSE, field.name) is not None
+
+
+@pytest.mark.parametrize("options", [OPTIONS, FALSE, CallOptions(), CallOptions(temperature=1.0)])
+async def test_options_are_stored_as_they_were_asked(backend: Backend, options: CallOptions) -> None:
+    store = backend.store
+    tried = await given.start(store, given.ask(await given.session(store), options=options))
+    request = await store.read_request(TENANT, tried.begin.turn)
+    assert request is not None
+    assert request.options == options
+    assert request.options.tool_names == options.tool_names
+    # An ask without options stores none.
+    [(stored,)] = await backend.rows("SELECT options FROM requests")
+    assert (stored is None) == (options == CallOptions())
+
+
+async def test_a_turn_that_is_tried_again_is_asked_with_the_same_options(store: Store) -> None:
+    """Whichever way the request is come by: by its turn, its session, its key, or among the dead."""
+    session = await given.session(store)
+    asked = given.ask(session, key="key", accepted=True, options=OPTIONS)
+    first = await given.start(store, asked)
+    standing = await given.refused(store, given.ask(session))
+    assert standing.holder_request is not None
+    assert ask_of(standing.holder_request) == asked
+
+    await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])
+    standing = await given.refused(store, asked)
+    assert standing.prior is not None
+    assert ask_of(standing.prior) == asked
+
+    [owed] = await store.interrupted_asks(10, tried_below=10)
+    assert ask_of(owed.request) == asked
+    again = ask_of(owed.request)
+    second = await given.start(store, again, turn=first.begin.turn, again=True, continues=first.hold.attempt)
+    assert await store.read_request(TENANT, first.begin.turn) == owed.request
+
+    assert await store.commit_if_head(second.hold, second.plan(), []) is Committed.YES
+    request = await store.read_request(TENANT, first.begin.turn)
+    assert request == replace(owed.request, messages=None)
+
+
+async def test_a_later_try_cannot_change_what_was_asked(store: Store) -> None:
+    session = await given.session(store)
+    first = await given.start(store, given.ask(session, options=OPTIONS))
+    await store.finish_if_held(first.hold, AttemptStatus.FAILED, None, [])
+    other = given.ask(session, options=FALSE)
+    await given.start(store, other, turn=first.begin.turn, again=True)
+    request = await store.read_request(TENANT, first.begin.turn)
+    assert request is not None
+    assert request.options == OPTIONS
+
+
+async def test_options_are_of_one_turn_and_not_of_the_next(store: Store) -> None:
+    session = await given.session(store)
+    await given.commit(store, session, options=OPTIONS)
+    second = await given.start(store, given.ask(session))
+    request = await store.read_request(TENANT, second.begin.turn)
+    assert request is not None
+    assert request.options == CallOptions()

@@ -40,7 +40,7 @@ class Known:
     def unknown(self) -> "Known":
         return Known(
             self.tenant,
-            replace(self.session, id=SessionId("unknown")),
+            replace(self.session, id=SessionId("unknown"), conversation="unknown"),
             replace(self.turn, id=TurnId("unknown")),
             Hold(self.tenant, SessionId("unknown"), AttemptId("unknown"), 1),
             TurnId("unknown"),
@@ -51,6 +51,10 @@ Call = Callable[[Store, Known], Awaitable[Any]]
 
 CALLS: dict[str, Call] = {
     "get_session": lambda store, it: store.get_session(it.tenant, it.session.id),
+    "find_conversation": lambda store, it: store.find_conversation(it.tenant, it.session.conversation or ""),
+    "move_conversation": lambda store, it: store.move_conversation(
+        it.tenant, it.session.conversation or "", it.session, it.session.id
+    ),
     "set_title": lambda store, it: store.set_title(
         it.tenant, it.session.id, "x", TitleBy.PERSON, given.events("x")
     ),
@@ -112,7 +116,7 @@ def test_I35_no_call_is_missing_here() -> None:
 
 
 async def known(store: Store, *, waiting: bool) -> Known:
-    session = await given.session(store, title="title")
+    session = await given.session(store, title="title", conversation="c")
     turn = await given.commit(store, session)
     tried = await given.start(store, given.ask(session), given.events("a"))
     await store.journal_if_held(tried.hold, [given.answer("a")], given.events("b"))
@@ -139,7 +143,8 @@ EMPTY = {"None", "False", "()", "{}", "lost"}
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(CALLS) - {"set_field model", "set_field agent_key", "begin_if_free"})
+    "name",
+    sorted(set(CALLS) - {"set_field model", "set_field agent_key", "begin_if_free", "move_conversation"}),
 )
 async def test_the_owner_does_get_an_answer(store: Store, name: str) -> None:
     """Otherwise the test above would prove nothing."""

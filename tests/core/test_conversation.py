@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.admission import Admitted, Refused, admit
+from lastgood.core.admission import Admission, Admitted, Refused, admit
 from lastgood.core.conversation import Append, ForkAt, Reconciled, new_input, reconcile
 from lastgood.errors import InvalidRequest, StaleHead
 from lastgood.model.messages import (
@@ -105,11 +105,18 @@ def test_a_body_that_begins_a_session_is_refused_where_there_is_a_turn() -> None
     """M2: whoever read the session a moment before that turn was committed takes the whole body for new."""
     first = ask(is_first=True)
     assert admit(first, standing(session=session(head=None))) == Admitted()
-    match admit(first, standing(session=session(head=HEAD))):
-        case Refused(error):
-            assert isinstance(error, StaleHead)
-        case other:
-            pytest.fail(f"{other}")
+    assert is_stale(admit(first, standing(session=session(head=HEAD))))
+
+
+def test_a_name_that_moved_on_is_not_followed_blindly() -> None:
+    """The conversation went on in another session meanwhile: what is new must be found out anew."""
+    named = ask(conversation="a")
+    assert admit(named, standing(session=session(conversation="a"))) == Admitted()
+    assert is_stale(admit(named, standing(session=session(conversation=None))))
+
+
+def is_stale(decision: Admission) -> bool:
+    return isinstance(decision, Refused) and isinstance(decision.error, StaleHead)
 
 
 # -- where it goes on --------------------------------------------------------------
@@ -179,6 +186,11 @@ GOES_ON: dict[str, tuple[list[Turn], list[Message], Reconciled]] = {
     "with the result, after words": (chain(OPEN_WITH_WORDS), [*OPEN_WITH_WORDS, RAIN], Append((RAIN,))),
     "with a result and a word": (chain(OPEN), [*OPEN, RAIN, user("2")], Append((RAIN, user("2")))),
     "with a word instead of the result": (chain(OPEN), [*OPEN, user("2")], Append((user("2"),))),
+    "after words on both sides of its result": (
+        chain(OPEN_WITH_WORDS, ANSWERED),
+        [*OPEN_WITH_WORDS, *ANSWERED, user("2")],
+        Append((user("2"),)),
+    ),
     "with calls that are not ours": (
         chain(OPEN),
         [user("1"), assistant("", B), NOON],

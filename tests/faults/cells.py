@@ -25,7 +25,7 @@ from lastgood.ports import Store
 from lastgood.wiring import Lastgood
 from tests.faults.checker import check
 from tests.faults.diary import Diary
-from tests.faults.faults import READS, Faults, FaultyEngine, FaultyStore, Mode
+from tests.faults.faults import READS, Faults, FaultyStore, Mode, faulty_engine
 from tests.faults.stores import Place
 from tests.faults.world import OTHER_MODEL, World
 
@@ -97,7 +97,7 @@ class Story:
         self.world = world
         self.faults = Faults(stall_seconds=LIMITS.lease_seconds * 2)
         faulty: Any = FaultyStore(store, self.faults)
-        engine = FaultyEngine(world.engine(), self.faults)
+        engine = faulty_engine(world.kit(), self.faults)
         self.struck = world.node("struck", store=faulty, engine=engine, limits=LIMITS)
         self.healthy = world.node("healthy", limits=LIMITS)
         self._tasks: list[asyncio.Task[Any]] = []

@@ -130,14 +130,14 @@ def _() -> Iterator[None]:
 
 @defect("a continuation shares its history with the conversation")
 def _() -> Iterator[None]:
-    real = History.prompt
+    real = History.answered
 
-    def prompt(self: History, own: Sequence[Any]) -> Any:
-        whole = real(self, own)
-        object.__setattr__(self, "settled", whole)
-        return whole
+    def answered(self: History, own: Sequence[Any]) -> Any:
+        mine = real(self, own)
+        object.__setattr__(self, "settled", self.settled + mine)
+        return mine
 
-    with patch.object(History, "prompt", prompt):
+    with patch.object(History, "answered", answered):
         yield
 
 
@@ -350,7 +350,7 @@ def _() -> Iterator[None]:
                 connection.execute(
                     "INSERT INTO turns SELECT id || '+', tenant, session_id, seq + 1, id, attempt_id, kind,"
                     " hash, agent_key, agent_digest, model, decision, input_tokens, output_tokens, cost,"
-                    " created_at, body FROM turns WHERE id = ?",
+                    " created_at, inputs, body FROM turns WHERE id = ?",
                     (found.id,),
                 )
                 connection.execute(

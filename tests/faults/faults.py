@@ -11,8 +11,8 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -20,12 +20,9 @@ from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Provider
 from lastgood.engine.tools.protocol import Tool, ToolUse
 from lastgood.errors import ModelError, OutcomeUnknown, StoreUnavailable
-from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Step
-from lastgood.model.events import Event
 from lastgood.model.ids import SessionId
-from lastgood.model.messages import Message
-from lastgood.ports import Store, Work
+from lastgood.ports import Store
+from tests.engines import Kit
 
 
 class Mode(StrEnum):
@@ -96,6 +93,9 @@ def _error_at(point: str) -> Exception:
 READS = frozenset(
     {
         "get_session",
+        "find_conversation",
+        "find_token",
+        "list_tokens",
         "list_sessions",
         "read_turns",
         "find_turn",
@@ -166,23 +166,13 @@ def _faulty_tool(tool: Tool, faults: Faults) -> Tool:
         await faults.after("tool.end", mode)
         return result
 
-    return Tool(tool.name, tool.description, tool.parameters, run, tool.on_unknown)
+    return replace(tool, run=run)
 
 
-class FaultyEngine:
-    """The real loop over providers and tools with points."""
-
-    def __init__(self, engine: AgentLoop, faults: Faults) -> None:
-        self._loop = AgentLoop(
-            {name: _FaultyProvider(provider, faults) for name, provider in engine._providers.items()},
-            [_faulty_tool(tool, faults) for tool in engine._tools.values()],
-        )
-
-    def run(self, work: Work) -> AsyncGenerator[Event | Step, None]:
-        return self._loop.run(work)
-
-    def check_model(self, model: str) -> None:
-        self._loop.check_model(model)
-
-    async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None:
-        return await self._loop.title(agent, messages)
+def faulty_engine(kit: Kit, faults: Faults) -> AgentLoop:
+    """The real loop over models and tools with points."""
+    return replace(
+        kit,
+        providers={name: _FaultyProvider(provider, faults) for name, provider in kit.providers.items()},
+        tools=[_faulty_tool(tool, faults) for tool in kit.tools],
+    ).engine()

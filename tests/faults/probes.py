@@ -34,7 +34,7 @@ from lastgood.model.sessions import TurnKind
 from lastgood.store.sqlite import SqliteStore, open_sqlite
 from lastgood.wiring import Lastgood
 from tests.faults.checker import check
-from tests.faults.faults import Faults, FaultyEngine, FaultyStore, Mode
+from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
 from tests.faults.simulation import EPOCH, LIMITS, SHM, VirtualLoop, run_virtually
 from tests.faults.world import OTHER_MODEL, World
 
@@ -56,7 +56,7 @@ class Stage:
 
     def make_node(self, name: str, faults: Faults) -> Lastgood:
         store: Any = FaultyStore(self.store, faults)
-        engine = FaultyEngine(self.world.engine(), faults)
+        engine = faulty_engine(self.world.kit(), faults)
         return self.world.node(name, store=store, engine=engine, limits=LIMITS, seed="probe")
 
     def alive(self, node: Lastgood) -> None:

@@ -25,7 +25,7 @@ from lastgood.model.sessions import TurnKind
 from lastgood.store.sqlite import SqliteStore, open_sqlite
 from lastgood.wiring import Lastgood
 from tests.faults.checker import check
-from tests.faults.faults import Faults, FaultyEngine, FaultyStore, Mode
+from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
 from tests.faults.world import OTHER_MODEL, World
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class Simulation:
         app = self.world.node(
             name,
             store=FaultyStore(self.store, faults),  # type: ignore[arg-type]
-            engine=FaultyEngine(self.world.engine(), faults),
+            engine=faulty_engine(self.world.kit(), faults),
             limits=LIMITS,
             seed=str(self.seed),
         )

@@ -38,13 +38,16 @@ def test_no_fault_at_any_point_breaks_a_session(places: Places, turn: str) -> No
     """I1–I20 under {raise, lost answer, lost call, cancel, stall, kill -9} × {first, second, last hit}."""
     matrix = _matrix(places, turn)
     assert matrix
-    missed = []
-    for cell in matrix:
-        found, struck = run_any(places.new(), cell, places.diary())
-        assert found == [], str(cell)
-        if not struck:
-            missed.append(cell)
+    missed = [cell for cell in matrix if not _strikes(places, cell)]
+    # A busy machine may end a lease before its point is reached; it does not do so twice.
+    missed = [cell for cell in missed if not _strikes(places, cell)]
     assert [cell for cell in missed if cell.hit == 1 or cell.point not in BY_THE_CLOCK] == []
+
+
+def _strikes(places: Places, cell: Cell) -> bool:
+    found, struck = run_any(places.new(), cell, places.diary())
+    assert found == [], str(cell)
+    return struck
 
 
 def test_dying_while_recovering_changes_nothing(places: Places) -> None:

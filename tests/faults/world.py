@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lastgood.agents.builtin import scripted_agent
-from lastgood.engine.loop import AgentLoop
+from lastgood.agents.catalog import Catalog
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.engine.tools.echo import ECHO
 from lastgood.engine.tools.protocol import Tool, ToolUse
@@ -29,6 +29,7 @@ from lastgood.model.messages import Message, user
 from lastgood.model.sessions import TurnKind
 from lastgood.ports import Store
 from lastgood.wiring import Lastgood, assemble
+from tests.engines import Kit, toolsets
 
 AGENT = "builtin/scripted"
 OTHER_MODEL = "builtin/other"  # a second reference to the same scripted model, for overrides
@@ -84,9 +85,9 @@ class World:
 
     # -- nodes -------------------------------------------------------------------
 
-    def engine(self) -> AgentLoop:
+    def kit(self) -> Kit:
         scripted = Scripted(self._saw)
-        return AgentLoop({AGENT: scripted, OTHER_MODEL: scripted}, [ECHO, *self._ledgers()])
+        return Kit({AGENT: scripted, OTHER_MODEL: scripted}, [ECHO, *self._ledgers()])
 
     def _saw(self, record: dict[str, Any]) -> None:
         self.prompts.append(record)
@@ -114,7 +115,8 @@ class World:
         return Tool(f"ledger-{policy.value}", "Writes a line outside.", {"type": "object"}, run, policy)
 
     def agent(self) -> AgentSpec:
-        return replace(scripted_agent(), tools=("echo", *(f"ledger-{policy.value}" for policy in OnUnknown)))
+        ledgers = (f"ledger-{policy.value}" for policy in OnUnknown)
+        return replace(scripted_agent(), toolsets=toolsets("echo", *ledgers))
 
     def node(
         self,
@@ -127,8 +129,8 @@ class World:
     ) -> Lastgood:
         return assemble(
             store or self.store,
-            engine or self.engine(),
-            [self.agent()],
+            engine or self.kit().engine(),
+            Catalog([self.agent()]),
             limits=limits,
             ids=SeededIds(f"{name} {seed}") if seed else None,
             node=name,

@@ -8,7 +8,7 @@ database can tell is asked for until it is so, with a deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite import open_sqlite
 from lastgood.wiring import Lastgood, assemble
 from tests.contract.conftest import Backend
-from tests.faults.faults import Faults, FaultyEngine, FaultyStore, Mode
+from tests.engines import toolsets
+from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
 from tests.faults.world import World
 
 Plain = dict[str, Any]
@@ -95,7 +96,7 @@ class TitleModel:
         self.gate = gate
         self.prompts: list[tuple[Message, ...]] = []
 
-    async def stream(self, call: ModelCall) -> AsyncIterator[Chunk | Answer]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
         self.prompts.append(call.messages)
         if self.gate is not None:
             await self.gate()
@@ -129,14 +130,8 @@ class House:
 
     def agent(self, key: str = "builtin/scripted", **fields: Any) -> AgentSpec:
         agent = self.world.agent()
-        tools = (*agent.tools, *fields.pop("tools", ()))
-        return replace(agent, key=key, tools=tools, **fields)
-
-    def engine(
-        self, tools: Sequence[Tool] = (), providers: Mapping[str, Provider] | None = None
-    ) -> AgentLoop:
-        plain = self.world.engine()
-        return AgentLoop({**plain._providers, **(providers or {})}, [*plain._tools.values(), *tools])
+        more = toolsets(*fields.pop("tools", ()))
+        return replace(agent, key=key, toolsets=(*agent.toolsets, *more), **fields)
 
     async def node(
         self,
@@ -146,10 +141,12 @@ class House:
         served: Agents | None = None,
         tools: Sequence[Tool] = (),
         providers: Mapping[str, Provider] | None = None,
+        engine: AgentLoop | None = None,
         limits: Limits = LIMITS,
         kept_histories: int = 256,
         alone: bool = False,
         alive: bool = True,
+        **of_kit: Any,
     ) -> Lastgood:
         """A node with faults of its own. `alone`: started on the bare store, as the one process there is.
 
@@ -157,12 +154,12 @@ class House:
         """
         faults = Faults(stall_seconds=PATIENCE_SECONDS)
         store: Any = self.backend.store if alone else FaultyStore(self.backend.store, faults)
-        engine = FaultyEngine(self.engine(tools, providers), faults)
+        kit = replace(self.world.kit().plus(providers or {}, tools), **of_kit)
+        engine = engine or faulty_engine(kit, faults)
         if agents is None:
             agents = [self.agent(tools=tuple(tool.name for tool in tools))]
-        plain = assemble(store, engine, agents, limits=limits, node=name)
-        histories = Histories(store, kept_histories)
-        parts = replace(plain.parts, agents=served or Catalog(agents), histories=histories)
+        plain = assemble(store, engine, served or Catalog(agents), limits=limits, node=name)
+        parts = replace(plain.parts, histories=Histories(store, kept_histories))
         live = Live(parts)
         turns = Turns(parts, live)
         node = Lastgood(parts, live, turns, Sessions(parts, live), Recovery(parts, turns))

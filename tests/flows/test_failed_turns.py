@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from lastgood.model.messages import Message, assistant, tool_result, user
 from lastgood.model.sessions import TurnKind, Usage
 from lastgood.wiring import Lastgood, running
 from tests.contract.conftest import dump
+from tests.engines import toolsets
 from tests.faults.faults import Mode
 from tests.faults.world import World
 from tests.flows.house import LIMITS, Gate, House, TitleModel, gate_tool, said
@@ -68,7 +69,7 @@ FAILURES = [
         "turn_timeout",
         replace(LIMITS, turn_seconds=0.1),
     ),
-    Failure("too many calls", "\n!tool echo {}" * 4, "turn_failed"),
+    Failure("too many calls", "\n!tool echo {}" * 4, "loop_detected"),
     Failure("a tool ends it", "\n!tool refusing {}", "model_error"),
     Failure("the journal fails", "\n!tool echo {}", "store_unavailable", point="store.journal_if_held"),
     Failure(
@@ -272,7 +273,7 @@ async def test_M2_1_a_tool_that_never_returns_is_left_behind_and_commits_nothing
     assert running.run.worker is not None
     await asyncio.wait({running.run.worker})
     assert effects == ["late"]
-    assert running.run.worker.exception() is not None
+    assert running.run.worker.cancelled()
     assert (await house.attempt(running.attempt)).status is AttemptStatus.CANCELLED
     assert await house.backend.store.read_steps(DEFAULT_TENANT, running.attempt) != ()
     assert [turn.seq for turn in await house.turns(session)] == [1, 2]
@@ -327,6 +328,7 @@ UNUSABLE: dict[str, tuple[tuple[Message, ...], type[LastgoodError]]] = {
     "only an assistant's": ((assistant("hello"),), InvalidRequest),
     "an assistant's last": ((user("hello"), assistant("hello")), InvalidRequest),
     "a result last": ((user("hello"), tool_result("call-0-0", "x")), InvalidRequest),
+    "results of nothing": ((tool_result("call-0-0", "x"),), InvalidRequest),
     "one blank of two": ((user(" "), user("hello")), InvalidRequest),
     "NUL": ((user("a\x00b"),), InvalidRequest),
     "half a character": ((user(f"a{HALF}b"),), InvalidRequest),
@@ -421,14 +423,14 @@ async def test_M2_4_a_model_may_spoil_the_tool_definitions_it_is_given(house: Ho
     seen: list[Any] = []
 
     class Spoiling:
-        async def stream(self, call: ModelCall) -> AsyncIterator[Chunk | Answer]:
+        async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
             parameters = call.tools[0]["function"]["parameters"]
             seen.append(dict(parameters))
             parameters["spoiled"] = True
             yield Answer(assistant("fine"), Usage())
 
     tool = Tool("free", "", {"type": "object"}, broken)
-    agent = replace(house.agent(model="builtin/spoiling"), tools=("free",))
+    agent = replace(house.agent(model="builtin/spoiling"), toolsets=toolsets("free"))
     node = await house.node(agents=[agent], tools=[tool], providers={"builtin/spoiling": Spoiling()})
     for _ in range(2):
         await house.good(node, await house.session(node), "hello")

@@ -110,12 +110,12 @@ async def test_a_title_that_is_none_is_refused(house: House, node: Lastgood, tit
 
 
 async def test_a_fork_goes_on_from_its_turn_and_copies_nothing(house: House, node: Lastgood) -> None:
-    session = await house.session(node, title="tale", metadata={"a": 1}, working_dir="/somewhere")
+    session = await house.session(node, title="tale", metadata={"a": 1}, working_dir="/")
     turns = [await house.good(node, session, f"{n}") for n in range(4)]
     rows = await house.backend.rows("SELECT count(*) FROM turns")
     fork = await node.sessions.fork(DEFAULT_TENANT, session, turns[1].id)
     assert await house.backend.rows("SELECT count(*) FROM turns") == rows
-    assert (fork.title, fork.metadata, fork.working_dir) == ("tale (fork)", {"a": 1}, "/somewhere")
+    assert (fork.title, fork.metadata, fork.working_dir) == ("tale (fork)", {"a": 1}, "/")
     assert (fork.turns, fork.forked_from) == (2, (session, turns[1].id))
     assert await house.turns(fork.id) == (await house.turns(session))[:2]
     await house.good(node, fork.id, "elsewhere")

@@ -325,7 +325,7 @@ class SlowAgents:
     def served(self) -> Sequence[str]:
         return tuple(self._agents)
 
-    async def load(self, key: str) -> AgentSpec:
+    async def load(self, key: str, name: str | None = None) -> AgentSpec:
         if key == self._slow:
             await self._gate()
         return self._agents[key]

@@ -83,7 +83,8 @@ def evil_ones(shell: str, candidates: list[str], trace: Path) -> set[str]:
     trace.write_bytes(b"")
     for at in range(0, len(candidates), 200):
         command = [shell, "-c", RUN, "sh", *candidates[at : at + 200]]
-        subprocess.run(command, env={"TRACE": str(trace)}, timeout=60)
+        # They write files of odd names, too: not where our own are.
+        subprocess.run(command, cwd=trace.parent, env={"TRACE": str(trace)}, timeout=60)
     return set(filter(None, trace.read_text().split("\0")))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lastgood.engine.tools.fetch import PAGE_BYTES
+from lastgood.engine.tools.protocol import ToolFailed
 from lastgood.model.agents import Effect, OnUnknown
 from lastgood.outside.egress import Network
 from tests.outside.website import Website, contexts, website
@@ -206,7 +207,17 @@ async def test_a_file_may_say_which_hosts_are_asked(site: Website, lists: dict[s
 
 async def test_I41_headers_of_the_file_go_to_the_host_and_their_keys_to_nobody_else(site: Website) -> None:
     headers = {"Authorization": "Bearer ${env.TOKEN}", "X-Who": "me"}
-    kit = Kit("fetch", None, network=NETWORK, headers=headers, environment={"TOKEN": CANARY})
+    kit = Kit(
+        "fetch",
+        None,
+        network=NETWORK,
+        headers=headers,
+        environment={"TOKEN": CANARY},
+        allowed_domains=["*.example.com", "example.com"],
+    )
+    open_to_all = Kit("fetch", None, network=NETWORK, headers=headers, environment={"TOKEN": CANARY})
+    with pytest.raises(ToolFailed, match="allowed_domains"):
+        await open_to_all("fetch", urls=[at(site, "/")])
     site.says("/", f"you sent {CANARY}", headers={"Content-Type": "text/plain"})
     site.leads("/away", at(site, "/", "other.example.com"))
     assert (await kit("fetch", urls=[at(site, "/")])).endswith("you sent [TOKEN]")

@@ -5,6 +5,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -438,10 +439,17 @@ def _as_nobody(work: Callable[[], None]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.fixture
+def place_for_all() -> Iterator[Path]:
+    """Not below pytest's own folder, which is for its owner alone."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_a_file_or_folder_that_may_not_be_written_is_left_alone(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+def test_a_file_or_folder_that_may_not_be_written_is_left_alone(place_for_all: Path) -> None:
+    tmp_path = place_for_all
     (tmp_path / "locked").mkdir()
     (tmp_path / "locked/file").write_text("old")
     (tmp_path / "locked/file").chmod(0o666)

@@ -102,8 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lastgood {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(command=_helper(parser))
+    _add_serve(commands, places)
     _add_run(commands, places)
     _add_sessions(commands, places)
+    _add_agents(commands, places)
+    _add_init(commands, places)
+    _add_tokens(commands, places)
     _add_db(commands, places)
     return parser
 
@@ -113,6 +117,9 @@ def _places() -> argparse.ArgumentParser:
     places = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     places.add_argument(
         "--data-dir", metavar="DIR", help="where Lastgood keeps its files (LASTGOOD_DATA_DIR)"
+    )
+    places.add_argument(
+        "--config", metavar="FILE", help="settings file (LASTGOOD_CONFIG); default: lastgood.toml here"
     )
     places.add_argument(
         "--database",
@@ -168,7 +175,12 @@ def _add_run(
         "Without MESSAGE: the message is read from standard input if that is a pipe or a file; on a terminal "
         "a chat begins (Ctrl-C cancels a turn, Ctrl-D ends the chat).",
     )
-    run.add_argument("agent", metavar="AGENT", help="who is asked; builtin/scripted is served")
+    run.add_argument(
+        "agent",
+        metavar="AGENT",
+        help="who is asked: an agent file, a URL, a name from lastgood.toml, or built in: default, coder, "
+        "builtin/scripted (offline)",
+    )
     run.add_argument(
         "message", metavar="MESSAGE", nargs="*", help="what to say; - reads it from standard input"
     )
@@ -176,11 +188,92 @@ def _add_run(
     run.add_argument(
         "--model", metavar="PROVIDER/MODEL", help="use this model for this turn and every later one"
     )
+    run.add_argument("--agent", metavar="NAME", dest="member", help="the agent of the file's team to talk to")
+    run.add_argument(
+        "--attach",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="send a picture or a file along; may be given several times",
+    )
+    run.add_argument(
+        "--working-dir",
+        metavar="DIR",
+        type=os.path.abspath,
+        help="where the tools of a new session work; default: a folder of its own",
+    )
+    run.add_argument(
+        "--safety",
+        metavar="MODE",
+        help="what tools may do that no rule allows or denies: restricted (look, and change nothing), "
+        "autonomous (everything); strict and balanced ask a person, which is not there yet (LASTGOOD_SAFETY)",
+    )
+    run.add_argument(
+        "--env-file", metavar="FILE", help="NAME=value lines with keys of models (LASTGOOD_ENV_FILE)"
+    )
+    run.add_argument(
+        "--pull-interval",
+        metavar="TIME",
+        help="how old the copy of an agent's URL may be: 60s, 5m; 0 asks each time (LASTGOOD_PULL_INTERVAL)",
+    )
     run.add_argument(
         "--key",
         metavar="KEY",
         help="idempotency key: the same message to the same session under the same key is answered once; "
         "sent again, it is told again",
+    )
+
+
+def _add_serve(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], places: argparse.ArgumentParser
+) -> None:
+    about = "serve agents over HTTP, until it is told to end"
+    details = "SIGTERM or Ctrl-C ends it: running turns may finish for a while."
+    serve = commands.add_parser(
+        "serve",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. {details}",
+        parents=[places],
+        allow_abbrev=False,
+    )
+    serve.set_defaults(command=_serve)
+    serve.add_argument(
+        "agents",
+        metavar="AGENT",
+        nargs="*",
+        help="agent files, folders of them, URLs, names from lastgood.toml or built-in agents (default)",
+    )
+    for name, metavar, meaning in (
+        ("--listen", "HOST:PORT", "where to listen (127.0.0.1:8080)"),
+        ("--token-file", "FILE", "its first line is a token that may do everything"),
+        ("--token-env", "NAME", "a variable that holds such a token"),
+        ("--public-url", "URL", "the address under which others reach the server"),
+        ("--working-dir-root", "DIR", "sessions may only name working folders below this one"),
+        ("--safety", "MODE", "what tools may do: strict, balanced, restricted (default) or autonomous"),
+        ("--env-file", "FILE", "NAME=value lines with keys of models"),
+        ("--max-request-size", "SIZE", "of a request to /v1 (32M)"),
+        ("--turn-idle-timeout", "TIME", "how long a model or a tool may give no sign of life (5m)"),
+        ("--turn-timeout", "TIME", "how long one attempt may take (1h)"),
+        ("--disconnect-grace", "TIME", "how long a turn of /v1 is kept for a client that has gone (30s)"),
+        ("--shutdown-grace", "TIME", "how long running turns may finish at the end (10s)"),
+        ("--pull-interval", "TIME", "how old the copy of an agent's URL may be (60s)"),
+        ("--conversations-max", "N", "histories kept decoded in memory; none is lost by it (256)"),
+    ):
+        serve.add_argument(name, metavar=metavar, help=meaning)
+    for name, metavar, meaning in (
+        ("--allowed-host", "HOST", "a name under which the server may be asked for"),
+        ("--cors-origin", "ORIGIN", "an origin whose pages may ask"),
+        ("--preset", "CLIENT", "read requests of this chat client its way: open-webui or librechat"),
+        ("--trusted-proxy", "ADDRESS", "a proxy whose X-Forwarded headers are believed"),
+    ):
+        serve.add_argument(
+            name, metavar=metavar, action="append", help=f"{meaning}; may be given several times"
+        )
+    serve.add_argument(
+        "--insecure-no-auth",
+        action="store_const",
+        const="yes",
+        help="anybody may do everything, also from other machines",
     )
 
 
@@ -250,6 +343,94 @@ def _add_db(
     )
 
 
+def _add_agents(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], places: argparse.ArgumentParser
+) -> None:
+    group = _add_group(commands, "agents", "look at agent files")
+    check = _add(
+        group,
+        places,
+        "check",
+        _agents_check,
+        "say what agent files mean, and what is wrong with them, by line",
+        "a JSON array, one object per file",
+        "Executes nothing, and asks nobody. Exit code 1 if a file has an error.",
+    )
+    check.add_argument("files", metavar="FILE", nargs="+", help="an agent file, or a folder of them")
+    _add(
+        group,
+        places,
+        "schema",
+        _agents_schema,
+        "print the JSON schema of agent files, for editors",
+        "the schema is JSON in any case",
+    )
+
+
+def _add_init(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], places: argparse.ArgumentParser
+) -> None:
+    init = _add(
+        commands,
+        places,
+        "init",
+        _init,
+        "write an agent file to begin with",
+        "a JSON object",
+        "A file that is already there is left as it is.",
+    )
+    init.add_argument(
+        "path", metavar="PATH", nargs="?", default="agent.yaml", help="where to; default: agent.yaml here"
+    )
+
+
+def _add_tokens(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], places: argparse.ArgumentParser
+) -> None:
+    group = _add_group(commands, "tokens", "say who may use a server, and for what")
+    create = _add(
+        group,
+        places,
+        "create",
+        _tokens_create,
+        "make a token and print it, this once",
+        "a JSON object, the token in it",
+        "A SQLite database takes new tokens only while no server uses it; PostgreSQL takes them at any time.",
+    )
+    create.add_argument("--name", metavar="NAME", required=True, help="what it is for, for people")
+    create.add_argument("--tenant", metavar="T", default="default", help="whose sessions it sees (default)")
+    create.add_argument(
+        "--scope",
+        metavar="SCOPES",
+        action="append",
+        help="what it may do, separated by commas: chat (/v1), read, session (use and change sessions), "
+        "approve, worker, admin (everything); default: chat,session",
+    )
+    create.add_argument(
+        "--expires", metavar="TIME", type=_seconds, help="when it ends: 12h, 30d; default: when it is revoked"
+    )
+    _add(group, places, "list", _tokens_list, "list tokens, without the tokens themselves", "a JSON array")
+    revoke = _add(
+        group,
+        places,
+        "revoke",
+        _tokens_revoke,
+        "end a token for good",
+        "a JSON object",
+        "Servers that are running refuse it within a few seconds.",
+    )
+    revoke.add_argument("id", metavar="ID", help="a token's id, as the list shows it")
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time; give a number and its unit: 90s, 30m, 12h, 30d"
+        )
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+
+
 def _cursor(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not 0 < int(text[:20]) < 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} is no cursor; use the number that a list ended with")
@@ -257,6 +438,12 @@ def _cursor(text: str) -> int:
 
 
 # -- what they start ---------------------------------------------------------------
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from lastgood.cli import serve
+
+    return serve.serve(args)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -305,3 +492,39 @@ def _db_check(args: argparse.Namespace) -> int:
     from lastgood.cli import db
 
     return db.check_database(args)
+
+
+def _agents_check(args: argparse.Namespace) -> int:
+    from lastgood.cli import agents
+
+    return agents.check_files(args)
+
+
+def _agents_schema(args: argparse.Namespace) -> int:
+    from lastgood.cli import agents
+
+    return agents.print_schema(args)
+
+
+def _tokens_create(args: argparse.Namespace) -> int:
+    from lastgood.cli import tokens
+
+    return tokens.create_token(args)
+
+
+def _tokens_list(args: argparse.Namespace) -> int:
+    from lastgood.cli import tokens
+
+    return tokens.list_tokens(args)
+
+
+def _tokens_revoke(args: argparse.Namespace) -> int:
+    from lastgood.cli import tokens
+
+    return tokens.revoke_token(args)
+
+
+def _init(args: argparse.Namespace) -> int:
+    from lastgood.cli import init
+
+    return init.write_starter(args)

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from lastgood.cli.opening import TENANT, open_to_read, settings_of
 from lastgood.cli.output import count, one_line, print_json
 from lastgood.errors import NotFound, StoreUnavailable
-from lastgood.flows.sessions import MOST_IN_PAGE
+from lastgood.flows.reading import MOST_IN_PAGE, SessionReader
 from lastgood.model.ids import SessionId
 from lastgood.model.sessions import Session
 from lastgood.settings import Settings
-from lastgood.wiring import Lastgood
 
 
 @dataclass(slots=True)
@@ -39,29 +38,37 @@ def check_database(args: argparse.Namespace) -> int:
 
 async def _check(settings: Settings) -> Report:
     report = Report()
-    async with open_to_read(settings) as app:
+    async with open_to_read(settings) as sessions:
         cursor: int | None = None
         while True:
-            page = await app.sessions.list(TENANT, limit=MOST_IN_PAGE, cursor=cursor)
+            page = await sessions.list(TENANT, limit=MOST_IN_PAGE, cursor=cursor)
             for session in page.sessions:
-                await _check_session(app, session, report)
+                await _check_session(sessions, session, report)
             cursor = page.next_cursor
             if cursor is None:
                 return report
 
 
-async def _check_session(app: Lastgood, session: Session, report: Report) -> None:
+async def _check_session(sessions: SessionReader, session: Session, report: Report) -> None:
     report.sessions += 1
     report.turns += session.turns
-    problem = await _problem(app, session)
+    problem = await _problem(sessions, session)
     # It may have been deleted while we looked; that is no damage.
-    if problem is not None and await app.parts.store.get_session(TENANT, session.id) is not None:
+    if problem is not None and await _is_there(sessions, session):
         report.broken[session.id] = problem
 
 
-async def _problem(app: Lastgood, session: Session) -> str | None:
+async def _is_there(sessions: SessionReader, session: Session) -> bool:
     try:
-        return await app.sessions.verify(TENANT, session.id)
+        await sessions.get(TENANT, session.id)
+    except NotFound:
+        return False
+    return True
+
+
+async def _problem(sessions: SessionReader, session: Session) -> str | None:
+    try:
+        return await sessions.verify(TENANT, session.id)
     except StoreUnavailable:
         raise
     except NotFound as error:

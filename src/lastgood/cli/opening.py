@@ -6,34 +6,48 @@ import argparse
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import fields
+from typing import Any
 
-from lastgood.agents.builtin import scripted_agent
 from lastgood.core.intake import check_text
+from lastgood.errors import InvalidRequest
+from lastgood.flows.reading import SessionReader
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.sessions import Session
-from lastgood.settings import Settings, read_settings
-from lastgood.wiring import Lastgood, assemble, open_store, scripted_engine
+from lastgood.settings import Settings, SettingsInvalid, read_settings
+from lastgood.wiring import open_store
 
 TENANT = DEFAULT_TENANT
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    return read_settings(data_dir=getattr(args, "data_dir", None), database=getattr(args, "database", None))
+    flags: dict[str, Any] = {
+        setting.name: _as_text(getattr(args, setting.name, None)) for setting in fields(Settings)
+    }
+    try:
+        return read_settings(**flags)
+    except SettingsInvalid as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _as_text(flag: str | list[str] | None) -> str | None:
+    """A flag that may be given several times is a list; everywhere else it is written with commas."""
+    return ",".join(flag) if isinstance(flag, list) else flag
 
 
 @asynccontextmanager
-async def open_to_read(settings: Settings) -> AsyncIterator[Lastgood]:
+async def open_to_read(settings: Settings) -> AsyncIterator[SessionReader]:
     """Beside whoever runs: takes no lock, recovers nothing and starts nothing."""
     store = await open_store(settings.database, read_only=True)
     try:
-        yield assemble(store, scripted_engine(), [scripted_agent()])
+        yield SessionReader(store)
     finally:
         await store.close()
 
 
-async def session_of(app: Lastgood, text: str) -> Session:
+async def session_of(sessions: SessionReader, text: str) -> Session:
     """The session with this id, or the N-th newest for -N."""
     if re.fullmatch(r"-[1-9][0-9]{0,8}", text):
-        return await app.sessions.newest(TENANT, int(text[1:]))
+        return await sessions.newest(TENANT, int(text[1:]))
     check_text(text, "the session id")
-    return await app.sessions.get(TENANT, SessionId(text))
+    return await sessions.get(TENANT, SessionId(text))

@@ -33,12 +33,14 @@ class Text:
         self._in_line = False  # the last thing printed was no newline
 
     async def event(self, event: StoredEvent) -> None:
-        if event.kind is EventKind.TEXT_STREAMED:
+        # What another agent of the team says while it does a task is not the answer.
+        if event.kind is EventKind.TEXT_STREAMED and "agent" not in event.data:
             await self._print(str(event.data["content"]))
-        elif event.kind is EventKind.TOOL_CALLED:
+            return
+        told = _remark_on(event)
+        if told:
             await self._end_line(sys.stdout.isatty())
-            call = one_line(f"{event.data['name']} {event.data['arguments']}")
-            remark(f"→ {call[:_MOST_OF_CALL]}{'…' if len(call) > _MOST_OF_CALL else ''}")
+            remark(told)
 
     async def ended(self, submitted: Submitted, outcome: Outcome) -> None:
         if submitted.replayed:
@@ -86,6 +88,34 @@ class JsonLines:
 
     async def _print(self, plain: dict[str, Any]) -> None:
         await asyncio.to_thread(print_json, plain)
+
+
+def _remark_on(event: StoredEvent) -> str | None:
+    data = event.data
+    who = f"{one_line(str(data['agent']))} " if "agent" in data else ""
+    match event.kind:
+        case EventKind.TOOL_CALLED:
+            call = _short(f"{data['name']} {data['arguments']}")
+            return f"{who}→ {call}"
+        case EventKind.TOOL_ANSWERED:
+            return f"{who}← {_short(str(data['result']) or '(nothing)')}"
+        case EventKind.MODEL_RETRIED:
+            return f"{data['model']} failed and is asked again: {_short(str(data['reason']))}"
+        case EventKind.MODEL_FELL_BACK:
+            return f"{data['fallback_model']} is asked instead: {_short(str(data['reason']))}"
+        case EventKind.HISTORY_SHORTENED:
+            return f"too long for the model; it is shown all but the oldest {data['left_out']} messages"
+        case EventKind.AGENT_CHANGED:
+            return "the agent's definition has changed since the last turn"
+        case EventKind.AGENT_SWITCHED:
+            return f"{who}speaks now"
+        case _:
+            return None
+
+
+def _short(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= _MOST_OF_CALL else line[:_MOST_OF_CALL] + "…"
 
 
 def answer_of(outcome: Outcome) -> str | None:

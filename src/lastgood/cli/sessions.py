@@ -20,7 +20,7 @@ from lastgood.cli.output import (
 )
 from lastgood.core.intake import check_text
 from lastgood.errors import LastgoodError, NoDatabase
-from lastgood.flows.sessions import Whole
+from lastgood.flows.reading import Whole
 from lastgood.model.attempts import Ask, Attempt
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message
@@ -46,8 +46,8 @@ def list_sessions(args: argparse.Namespace) -> int:
 
 async def _list(args: argparse.Namespace) -> SessionPage:
     try:
-        async with open_to_read(settings_of(args)) as app:
-            return await app.sessions.list(TENANT, limit=args.limit, cursor=args.cursor, query=args.query)
+        async with open_to_read(settings_of(args)) as sessions:
+            return await sessions.list(TENANT, limit=args.limit, cursor=args.cursor, query=args.query)
     except NoDatabase as error:
         remark(error.message)
         return SessionPage((), None)
@@ -71,10 +71,10 @@ def show_session(args: argparse.Namespace) -> int:
 
 
 async def _show(args: argparse.Namespace) -> tuple[Whole, Sequence[Attempt] | None]:
-    async with open_to_read(settings_of(args)) as app:
-        session = await session_of(app, args.id)
-        attempts = await app.sessions.attempts(TENANT, session.id) if args.attempts else None
-        return await app.sessions.read(TENANT, session.id), attempts
+    async with open_to_read(settings_of(args)) as sessions:
+        session = await session_of(sessions, args.id)
+        attempts = await sessions.attempts(TENANT, session.id) if args.attempts else None
+        return await sessions.read(TENANT, session.id), attempts
 
 
 # -- writing -------------------------------------------------------------------
@@ -92,7 +92,7 @@ def fork_session(args: argparse.Namespace) -> int:
 async def _fork(args: argparse.Namespace) -> Session:
     check_text(args.turn or "", "the turn id")
     async with open_lastgood(settings_of(args)) as app:
-        session = await session_of(app, args.id)
+        session = await session_of(app.sessions, args.id)
         return await app.sessions.fork(TENANT, session.id, TurnId(args.turn) if args.turn else None)
 
 
@@ -107,7 +107,7 @@ def rename_session(args: argparse.Namespace) -> int:
 
 async def _rename(args: argparse.Namespace) -> Session:
     async with open_lastgood(settings_of(args)) as app:
-        session = await session_of(app, args.id)
+        session = await session_of(app.sessions, args.id)
         await app.sessions.rename(TENANT, session.id, args.title)
         return await app.sessions.get(TENANT, session.id)
 
@@ -123,7 +123,7 @@ def reset_session(args: argparse.Namespace) -> int:
 
 async def _reset(args: argparse.Namespace) -> Turn:
     async with open_lastgood(settings_of(args)) as app:
-        session = await session_of(app, args.id)
+        session = await session_of(app.sessions, args.id)
         submitted = await app.turns.submit(Ask(TENANT, session.id, (), kind=TurnKind.RESET))
         outcome = await app.turns.wait(submitted)
         if outcome.turn is None:
@@ -144,7 +144,7 @@ def delete_sessions(args: argparse.Namespace) -> int:
 async def _delete(args: argparse.Namespace) -> list[str]:
     async with open_lastgood(settings_of(args)) as app:
         # All are found before the first is gone: -2 means the same thing throughout.
-        found = [(await session_of(app, text)).id for text in args.ids]
+        found = [(await session_of(app.sessions, text)).id for text in args.ids]
         meant = list(dict.fromkeys(found))
         for session in meant:
             await app.sessions.delete(TENANT, session)

@@ -83,7 +83,12 @@ def admit(ask: Ask, standing: Standing) -> Admission:
 
 def _moved_on(ask: Ask, standing: Standing) -> bool:
     """A head never goes back: one that is not the expected one now will not be later."""
-    head = standing.session.head if standing.session else None
+    assert standing.session is not None
+    head = standing.session.head
+    if ask.is_first and head is not None:
+        return True
+    if ask.conversation is not None and ask.conversation != standing.session.conversation:
+        return True
     return ask.expected_head is not None and (head is None or head.turn != ask.expected_head)
 
 

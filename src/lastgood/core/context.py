@@ -1,8 +1,8 @@
 """Decides how much of a conversation a model is shown.
 
-A view leaves things out; it never changes what is stored. The messages of the
-turn itself are always shown whole. Whatever is left out, the result is a valid
-conversation: an assistant's message goes together with the results of its calls.
+A view leaves things out; it never changes what is stored. What the turn itself was
+asked is always shown. Whatever is left out, the result is a valid conversation: an
+assistant's message goes together with the results of its calls.
 """
 
 from __future__ import annotations

@@ -57,19 +57,18 @@ def history_of(turns: Iterable[Turn]) -> History:
 def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The nearest valid conversation: missing results made, orphans and empty messages dropped."""
     valid: list[Message] = []
-    waiting: list[ToolCall] = []  # calls of the last assistant message without a result yet
+    waiting: Counter[str] = Counter()  # calls of the last assistant message without a result yet, by id
     for message in map(mend_text, messages):
         if message.role is Role.TOOL:
-            call = next((call for call in waiting if call.id == message.tool_call_id), None)
-            if call is not None:
-                waiting.remove(call)
+            if waiting[message.tool_call_id or ""] > 0:
+                waiting[message.tool_call_id or ""] -= 1
                 valid.append(message)
             continue
-        valid.extend(tool_result(call.id, NO_RESULT) for call in waiting)
-        waiting = list(message.tool_calls)
+        valid.extend(tool_result(call_id, NO_RESULT) for call_id in waiting.elements())
+        waiting = Counter(call.id for call in message.tool_calls)
         if message.role is not Role.ASSISTANT or not message.is_blank or message.tool_calls:
             valid.append(message)
-    valid.extend(tool_result(call.id, NO_RESULT) for call in waiting)
+    valid.extend(tool_result(call_id, NO_RESULT) for call_id in waiting.elements())
     return tuple(valid)
 
 

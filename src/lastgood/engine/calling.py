@@ -75,6 +75,9 @@ class Calling:
         try:
             while (text := await said.get()) is not None:
                 yield Said(text)
+            if running.cancelled():
+                yield Result("error: the tool cancelled itself")
+                return
             yield Result(running.result())
         finally:
             # Whoever stops the loop stops the tool, and waits until it has stopped.

@@ -109,33 +109,38 @@ class AgentLoop:
     async def run(self, work: Work) -> Items:
         own_steps = [step for step in work.steps if not step.within]
         stage = Stage(work.agent, work.earlier, work.own, own_steps, options=work.options)
-        async for item in self._converse(work, stage):
-            yield item
+        async with aclosing(self._converse(work, stage)) as items:
+            async for item in items:
+                yield item
 
     # -- one conversation ----------------------------------------------------------
 
     async def _converse(self, work: Work, stage: Stage) -> Items:
-        async for item in self._settle(work, stage):
-            yield item
+        async with aclosing(self._settle(work, stage)) as items:
+            async for item in items:
+                yield item
         most = stage.entry.max_iterations or MOST_RESPONSES
         while stage.asks_again:
             if stage.responses >= most:
                 raise LoopDetected(f"the turn needed more than {most} model calls; nothing was committed")
-            async for item in self._ask_model(work, stage):
-                yield item
+            async with aclosing(self._ask_model(work, stage)) as items:
+                async for item in items:
+                    yield item
             _check_for_loops(stage)
             for call in stage.steps[-1].message.tool_calls:
                 if call.name in stage.options.tool_names:
                     continue
-                async for item in self._call_tool(work, stage, call):
-                    yield item
+                async with aclosing(self._call_tool(work, stage, call)) as items:
+                    async for item in items:
+                        yield item
 
     async def _ask_model(self, work: Work, stage: Stage) -> Items:
         """One response, of a view that is made shorter for as long as the model finds it too long."""
         while True:
             try:
-                async for item in self._ask_once(work, stage):
-                    yield item
+                async with aclosing(self._ask_once(work, stage)) as items:
+                    async for item in items:
+                        yield item
                 return
             except ContextOverflow:
                 left_out = without_oldest(stage.earlier, stage.left_out)
@@ -177,7 +182,7 @@ class AgentLoop:
         ours = self._calling.tools(work, stage)
         tools = [tool.as_json() for name, tool in ours.items() if name not in theirs]
         task = task_definition(agent, work.agent)
-        if task is not None:
+        if task is not None and TRANSFER not in theirs:
             tools.append(task)
         tools.extend(deepcopy(dict(tool)) for tool in stage.options.tools)
         needs_place = agent.add_environment_info or agent.add_prompt_files
@@ -191,8 +196,11 @@ class AgentLoop:
         }
         if stage.within:
             about["within"] = stage.within
+        options = stage.options
+        if stage.responses and options.tool_choice not in (None, "auto", "none"):
+            options = replace(options, tool_choice=None)  # it was obeyed; now the model may come to an end
         messages = (*system, *stage.shown())
-        return ModelCall(model, messages, tuple(tools), agent.structured_output, stage.options, about)
+        return ModelCall(model, messages, tuple(tools), agent.structured_output, options, about)
 
     # -- tools -----------------------------------------------------------------------
 
@@ -200,8 +208,9 @@ class AgentLoop:
         called = {"id": call.id, "name": call.name, "arguments": call.arguments} | _who(stage)
         yield Event(EventKind.TOOL_CALLED, work.hold.attempt, called)
         if call.name == TRANSFER and stage.agent.sub_agents:
-            async for item in self._do_task(work, stage, call):
-                yield item
+            async with aclosing(self._do_task(work, stage, call)) as items:
+                async for item in items:
+                    yield item
             return
         async with aclosing(self._calling.use(work, stage, call)) as said:
             async for part in said:
@@ -210,8 +219,9 @@ class AgentLoop:
                         data = {"id": call.id, "content": mend(text)} | _who(stage)
                         yield Event(EventKind.TOOL_STREAMED, work.hold.attempt, data)
                     case Result(text):
-                        async for item in self._answer(work, stage, call, text):
-                            yield item
+                        async with aclosing(self._answer(work, stage, call, text)) as items:
+                            async for item in items:
+                                yield item
         speaks = speaker(stage.entry, stage.conversation()) if call.name == HANDOFF else stage.agent
         if speaks is not stage.agent:
             stage.agent = speaks
@@ -233,8 +243,9 @@ class AgentLoop:
                 raise ToolFailed("this task is a task of a task too often already; do it yourself")
             other, task = task_of(stage.agent, work.agent, arguments_of(call))
         except ToolFailed as error:
-            async for item in self._answer(work, stage, call, f"error: {error}"):
-                yield item
+            async with aclosing(self._answer(work, stage, call, f"error: {error}")) as items:
+                async for item in items:
+                    yield item
             return
         within = stage.place_of(call.id) + "/"
         inner = Stage(
@@ -246,13 +257,15 @@ class AgentLoop:
             callers=(*stage.callers, stage.agent),
         )
         try:
-            async for item in self._converse(work, inner):
-                yield item
+            async with aclosing(self._converse(work, inner)) as items:
+                async for item in items:
+                    yield item
             said = inner.steps[-1].message.content
         except LoopDetected as error:
             said = f"error: {other.name} did not finish: {error}"
-        async for item in self._answer(work, stage, call, said):
-            yield item
+        async with aclosing(self._answer(work, stage, call, said)) as items:
+            async for item in items:
+                yield item
 
     # -- after a crash -----------------------------------------------------------
 
@@ -271,8 +284,9 @@ class AgentLoop:
                 continue
             answer = work.answers.get(call.id)
             if open_call.policy is OnUnknown.REPEAT or answer == "repeat":
-                async for item in self._call_tool(work, stage, call):
-                    yield item
+                async with aclosing(self._call_tool(work, stage, call)) as items:
+                    async for item in items:
+                        yield item
             elif open_call.policy is OnUnknown.ASK and answer is None:
                 raise NeedsAnswer(
                     {
@@ -284,8 +298,9 @@ class AgentLoop:
                     ANSWER_SECONDS,
                 )
             else:
-                async for item in self._answer(work, stage, call, UNKNOWN_OUTCOME):
-                    yield item
+                async with aclosing(self._answer(work, stage, call, UNKNOWN_OUTCOME)) as items:
+                    async for item in items:
+                        yield item
 
 
 # -- what is told -------------------------------------------------------------------

@@ -23,7 +23,7 @@ class Histories:
         if head is None:
             return History()
         kept = self._kept.get(head.turn)
-        if kept is not None:
+        if kept is not None and kept.head == head:
             self._kept.move_to_end(head.turn)
             return kept
         turns = await self._store.read_turns(tenant, head.turn)

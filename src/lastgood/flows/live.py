@@ -8,7 +8,8 @@ renewed nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+import logging
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from lastgood.core.lifecycle import Move
@@ -18,15 +19,25 @@ from lastgood.flows.run import Outcome, Run, Stop, conduct
 from lastgood.model.attempts import Attempt, OnLeave
 from lastgood.model.ids import AttemptId
 
+log = logging.getLogger(__name__)
+
 
 class Live:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._runs: dict[AttemptId, Run] = {}
         self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
+        self._heard: list[Callable[[Outcome], None]] = []
 
     def get(self, attempt: AttemptId) -> Run | None:
         return self._runs.get(attempt)
+
+    @property
+    def count(self) -> int:
+        return len(self._runs)
+
+    def on_ended(self, heard: Callable[[Outcome], None]) -> None:
+        self._heard.append(heard)
 
     def start(self, run: Run) -> None:
         self._runs[run.hold.attempt] = run
@@ -45,6 +56,8 @@ class Live:
             # The hold has ended before anybody hears of it: whoever reads the end may begin at once.
             self._forget(run)
             run.done.set_result(outcome)
+            for heard in self._heard:
+                heard(outcome)
         except BaseException as error:
             self._forget(run)
             if not run.done.done():
@@ -122,7 +135,10 @@ class Live:
     async def keep_alive(self) -> None:
         while True:
             await asyncio.sleep(self._parts.limits.heartbeat_seconds)
-            await self.beat()
+            try:
+                await self.beat()
+            except Exception:  # leases end by themselves; later ones must still be renewed
+                log.exception("a heartbeat failed")
 
     async def beat(self) -> None:
         runs = list(self._runs.values())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from lastgood.errors import AttemptLost, LastgoodError
 from lastgood.flows.parts import Parts
 from lastgood.model.attempts import Hold, Step
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import STREAMED, Event
 
 
 class Outbox:
@@ -23,18 +23,27 @@ class Outbox:
         self._hold = hold
         self._stop = stop
         self._waiting: list[Event] = []
+        self._more: list[str] = []  # what follows the text of the last one
         self._writing = asyncio.Lock()  # keeps what is stored in the order it was put
         self._flusher: asyncio.Task[None] | None = None
 
     def put(self, event: Event) -> None:
         last = self._waiting[-1] if self._waiting else None
-        if last is not None and last.kind is event.kind is EventKind.TEXT_STREAMED:
-            joined = {"content": last.data["content"] + event.data["content"]}
-            self._waiting[-1] = Event(event.kind, event.attempt, joined)
+        if last is not None and _joins(last, event):
+            self._more.append(event.data["content"])
         else:
+            self._join()
             self._waiting.append(event)
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
+
+    def _join(self) -> None:
+        """Makes one event of the last one and what was said after it. Once, not at every word."""
+        if self._more:
+            last = self._waiting[-1]
+            joined = {**last.data, "content": "".join((last.data["content"], *self._more))}
+            self._waiting[-1] = Event(last.kind, last.attempt, joined)
+            self._more = []
 
     async def journal(self, step: Step) -> None:
         """Stores a finished step and everything told before it, as one."""
@@ -46,6 +55,7 @@ class Outbox:
 
     def take(self) -> Sequence[Event]:
         """What is not stored yet, for a transaction that stores it with something else."""
+        self._join()
         taken, self._waiting = self._waiting, []
         return taken
 
@@ -71,3 +81,11 @@ class Outbox:
                 await asyncio.sleep(self._parts.limits.tick_seconds)
         except LastgoodError as error:
             self._stop(error)
+
+
+def _joins(last: Event, event: Event) -> bool:
+    """Two pieces of one text: the same kind, from the same agent, of the same tool."""
+    if last.kind is not event.kind or event.kind not in STREAMED:
+        return False
+    before, now = last.data, event.data
+    return before.get("agent") == now.get("agent") and before.get("id") == now.get("id")

@@ -12,12 +12,14 @@ import logging
 
 from lastgood.core.lifecycle import Move
 from lastgood.core.recovery import MOST_ATTEMPTS, Leave, TryAgain, recover
-from lastgood.errors import AgentNotFound, LastgoodError, StoreError, TurnFailed
+from lastgood.errors import AgentNotFound, LastgoodError, SessionBusy, StoreError, TurnFailed
 from lastgood.flows.parts import Parts
 from lastgood.flows.turns import Turns
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted
 
 _PAGE = 100
+#: How long a start may wait for owed turns to begin; their agents may come from slow places.
+_START_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,14 @@ class Recovery:
             for attempt in left:
                 ended += await self._interrupt(attempt)
         return ended
+
+    async def pay_at_start(self) -> None:
+        """Before anybody is let in: who asked first would move the head, and owed turns would start over."""
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self.retry_promised()
+        except (StoreError, TimeoutError) as error:
+            log.warning("owed turns are tried again later: %r", error)
 
     async def sweep(self) -> int:
         """Ends what has outlived its lease or its deadline."""
@@ -61,6 +71,8 @@ class Recovery:
             for found in page:
                 try:
                     left += not await self._retry(found)
+                except SessionBusy:
+                    left += 1  # another turn of the session runs; the next sweep looks again
                 except LastgoodError as error:
                     left += 1
                     log.warning("turn %s is still owed: %s", found.attempt.turn, error)
@@ -96,4 +108,6 @@ class Recovery:
                 )
             except StoreError as error:
                 log.warning("the sweep failed and will be repeated: %s", error)
+            except Exception:  # one row that cannot be read must not end all sweeps
+                log.exception("the sweep failed and will be repeated")
             await asyncio.sleep(limits.sweep_seconds)

@@ -12,12 +12,14 @@ nothing was committed, and recovery ends the attempt.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lastgood.core.commit import plan_commit
-from lastgood.core.history import History, mend
+from lastgood.core.history import History, mend, open_calls
+from lastgood.core.intake import check_results
 from lastgood.core.lifecycle import ATTEMPT, Move, after
 from lastgood.errors import (
     AttemptLost,
@@ -46,7 +48,10 @@ from lastgood.model.attempts import (
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import Message
+from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Turn, TurnKind
+
+log = logging.getLogger(__name__)
 
 #: Pauses between tries of a write whose failure may pass, in seconds.
 _PATIENCE = (0.05, 0.2, 0.5, 1.0)
@@ -154,12 +159,20 @@ class AttemptWork:
         return self.run.answers
 
     @property
+    def options(self) -> CallOptions:
+        return self.run.begin.ask.options
+
+    @property
     def working_dir(self) -> str | None:
         return self.run.begun.session.working_dir
 
-    def prompt(self, steps: Sequence[Step]) -> tuple[Message, ...]:
-        own = (*self.run.begin.ask.messages, *(step.message for step in steps))
-        return self.run.history.prompt(own)
+    @property
+    def earlier(self) -> tuple[Message, ...]:
+        return self.run.history.settled
+
+    def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
+        said = (*self.run.begin.ask.messages, *(step.message for step in steps))
+        return self.run.history.answered(said)
 
 
 async def conduct(run: Run) -> Outcome:
@@ -174,8 +187,11 @@ async def conduct(run: Run) -> Outcome:
         outcome = await _wait(run, question)
     except LastgoodError as error:
         outcome = await _end(run, _stop_for(error))
-    except Exception as error:
-        outcome = await _end(run, Stop(Move.FAIL, TurnFailed(f"the turn failed: {error!r}")))
+    except Exception:
+        # What went wrong is for the log: its words may be somebody's, or hold a key.
+        log.exception("attempt %s failed", run.hold.attempt)
+        failed = TurnFailed(f"the turn failed inside Lastgood; the log says why, under {run.hold.attempt}")
+        outcome = await _end(run, Stop(Move.FAIL, failed))
     run.parts.signals.tell(run.hold.session)
     return outcome
 
@@ -184,6 +200,11 @@ async def _load(run: Run) -> None:
     """Everything the attempt may see. What cannot be read whole fails the attempt, never shortens it."""
     if run.begin.ask.kind is TurnKind.RUN:
         run.history = await run.parts.histories.at(run.hold.tenant, run.begun.base)
+        check_results(run.begin.ask.messages, open_calls(run.history.tail))
+        before, now = run.history.agent, run.begin.agent_digest
+        if before and before != now:
+            changed = {"key": run.begin.agent_key, "from": before, "to": now}
+            run.outbox.put(Event(EventKind.AGENT_CHANGED, run.hold.attempt, changed))
     if run.begin.again:
         run.adopted = await run.parts.store.read_steps(run.hold.tenant, run.hold.attempt)
 
@@ -206,6 +227,8 @@ async def _work(run: Run) -> list[Step]:
         # A tool that does not stop is left behind: its hold is ended next, so nothing it does counts.
         await asyncio.wait({run.worker}, timeout=run.parts.limits.stop_seconds)
         raise _Stopped
+    if run.worker.cancelled():
+        raise TurnFailed("a tool or a model cancelled itself; nothing was committed")
     return run.worker.result()
 
 
@@ -244,7 +267,7 @@ async def _drive(run: Run) -> list[Step]:
                 continue
             steps.append(item)
             # The last answer is not journaled: the commit that follows at once stores it.
-            if item.kind is StepKind.TOOL or item.message.tool_calls:
+            if item.within or item.kind is StepKind.TOOL or item.message.tool_calls:
                 await run.outbox.journal(item)
         return steps
     finally:
@@ -284,7 +307,9 @@ async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> Commi
             if answer is Committed.LOST and asked_before:
                 # An earlier try of ours may be what moved the head.
                 found = await store.find_turn(run.hold.tenant, plan.turn.id)
-                return Committed.YES if found is not None else Committed.LOST
+                # Another attempt at the same turn would be in the chain under the same id.
+                ours = found is not None and found.attempt == run.hold.attempt
+                return Committed.YES if ours else Committed.LOST
             return answer
         except StoreUnavailable as error:
             asked_before = asked_before or isinstance(error, OutcomeUnknown)

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
-from lastgood.core.commit import broken_link
 from lastgood.core.intake import check_text, check_title
 from lastgood.core.lifecycle import Move
-from lastgood.errors import InvalidRequest, SessionBusy, SessionNotFound, TurnCancelled, TurnNotFound
+from lastgood.errors import (
+    AgentNotFound,
+    Conflict,
+    InvalidRequest,
+    SessionBusy,
+    SessionNotFound,
+    TurnCancelled,
+    TurnFailed,
+    TurnNotFound,
+)
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
+from lastgood.flows.reading import SessionReader
+from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Stop
-from lastgood.model.attempts import Attempt
+from lastgood.model.agents import AgentSpec
 from lastgood.model.ids import SessionId, TenantId, TurnId
-from lastgood.model.sessions import NewSession, Session, SessionPage, TitleBy, Turn
+from lastgood.model.sessions import NewSession, Session, TitleBy, Turn
 
-MOST_IN_PAGE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A session with its committed turns."""
-
-    session: Session
-    turns: tuple[Turn, ...]
+MOST_IN_CONVERSATION = 255
 
 
-class Sessions:
+class Sessions(SessionReader):
     def __init__(self, parts: Parts, live: Live) -> None:
+        super().__init__(parts.store)
         self._parts = parts
         self._live = live
 
@@ -46,6 +49,10 @@ class Sessions:
     ) -> Session:
         for what, text in (("agent", agent_key), ("model", model), ("working directory", working_dir)):
             check_text(text or "", f"the {what}")
+        if conversation is not None:
+            _check_conversation(conversation)
+        if working_dir is not None:
+            working_dir = self._parts.engine.check_working_dir(working_dir)
         new = NewSession(
             id=self._parts.ids.session(),
             tenant=tenant,
@@ -57,44 +64,22 @@ class Sessions:
             metadata=dict(metadata or {}),
             conversation=conversation,
         )
-        return await self._parts.store.create_session(new)
+        session = await self._parts.store.create_session(new)
+        if session is None:
+            raise Conflict(f"there is a session for the conversation {conversation!r} already")
+        return session
 
-    async def get(self, tenant: TenantId, session: SessionId) -> Session:
-        found = await self._parts.store.get_session(tenant, session)
+    async def of_conversation(self, tenant: TenantId, conversation: str, agent_key: str) -> Session:
+        """The session that a client calls by this name. Of two that ask for a new one, one makes it."""
+        _check_conversation(conversation)
+        found = await self._parts.store.find_conversation(tenant, conversation)
         if found is None:
-            raise SessionNotFound()
+            with suppress(Conflict):
+                return await self.create(tenant, agent_key, conversation=conversation)
+            found = await self._parts.store.find_conversation(tenant, conversation)
+        if found is None:
+            raise Conflict("the conversation was deleted at this moment; send it again")
         return found
-
-    async def list(
-        self, tenant: TenantId, *, limit: int = 50, cursor: int | None = None, query: str = ""
-    ) -> SessionPage:
-        if not 1 <= limit <= MOST_IN_PAGE:
-            raise InvalidRequest(f"limit is {limit}; it must be between 1 and {MOST_IN_PAGE}")
-        check_text(query, "the query")
-        return await self._parts.store.list_sessions(tenant, limit=limit, cursor=cursor, query=query)
-
-    async def newest(self, tenant: TenantId, back: int = 1) -> Session:
-        """The `back`-th newest session."""
-        cursor: int | None = None
-        passed = 0
-        while True:
-            page = await self.list(tenant, limit=min(back - passed, MOST_IN_PAGE), cursor=cursor)
-            passed += len(page.sessions)
-            if passed == back:
-                return page.sessions[-1]
-            if page.next_cursor is None:
-                raise SessionNotFound(f"there are only {passed} sessions")
-            cursor = page.next_cursor
-
-    async def read(self, tenant: TenantId, session: SessionId) -> Whole:
-        """Does not depend on the agent being there."""
-        found = await self.get(tenant, session)
-        turns = await self._parts.store.read_turns(tenant, found.head.turn) if found.head else ()
-        return Whole(found, turns)
-
-    async def attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
-        await self.get(tenant, session)
-        return await self._parts.store.list_attempts(tenant, session)
 
     async def rename(self, tenant: TenantId, session: SessionId, title: str) -> None:
         if not await self._parts.store.set_title(tenant, session, check_title(title), TitleBy.PERSON):
@@ -110,8 +95,16 @@ class Sessions:
         """The override of every later turn; None: the agent's own model."""
         if model is not None:
             check_text(model, "the model")
-            self._parts.engine.check_model(model)
+            self._parts.engine.check_model(model, await self._agent_of(tenant, session))
         await self._set(tenant, session, "model", model)
+
+    async def _agent_of(self, tenant: TenantId, session: SessionId) -> AgentSpec | None:
+        """Its file may name models of its own; without it, a full reference is understood all the same."""
+        try:
+            agent, _ = await resolve(self._parts.agents, (await self.get(tenant, session)).agent_key)
+        except (AgentNotFound, TurnFailed):
+            return None
+        return agent
 
     async def rebind(self, tenant: TenantId, session: SessionId, agent_key: str) -> None:
         """Moves a session to another agent, because a person said so."""
@@ -123,12 +116,25 @@ class Sessions:
             await self.get(tenant, session)
             raise SessionBusy()
 
-    async def fork(self, tenant: TenantId, session: SessionId, turn: TurnId | None = None) -> Session:
-        """A new session that goes on from `turn` (the head, if none is given). Copies no message."""
+    async def fork(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        turn: TurnId | None = None,
+        *,
+        before: TurnId | None = None,
+    ) -> Session:
+        """A new session that goes on from `turn`, or from what was there `before` one. Copies no message.
+
+        Without either, from the head.
+        """
         source = await self.get(tenant, session)
-        at = await self._turn_of(source, turn) if source.head else None
-        if at is None and turn is not None:
+        wanted = before or turn
+        at = await self._turn_of(source, wanted) if source.head else None
+        if at is None and wanted is not None:
             raise TurnNotFound()
+        if at is not None and before is not None:
+            at = await self._parts.store.find_turn(tenant, at.parent) if at.parent else None
         new = NewSession(
             id=self._parts.ids.session(),
             tenant=tenant,
@@ -166,14 +172,13 @@ class Sessions:
         if not await self._parts.store.delete_session(tenant, session):
             raise SessionNotFound()
         self._parts.signals.tell(session)
+        await self._parts.engine.forget(session)
 
-    async def verify(self, tenant: TenantId, session: SessionId) -> str | None:
-        """What is not as it was committed; None: everything is."""
-        whole = await self.read(tenant, session)
-        head = whole.session.head
-        broken = broken_link(whole.turns)
-        if broken is not None:
-            return f"turn {broken.seq} ({broken.id}) is not as it was committed"
-        if head is not None and (not whole.turns or whole.turns[-1].head != head):
-            return f"its head does not name turn {head.turn} as it was committed"
-        return None
+
+def _check_conversation(name: str) -> None:
+    check_text(name, "the conversation's name")
+    # Also because an index of PostgreSQL takes no more than some 2,700 bytes.
+    if not 1 <= len(name) <= MOST_IN_CONVERSATION:
+        raise InvalidRequest(
+            f"the conversation's name must have between 1 and {MOST_IN_CONVERSATION} characters"
+        )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from typing import Any
 
-from lastgood.core import identity
 from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
-from lastgood.core.intake import check_input, check_text
+from lastgood.core.history import open_calls
+from lastgood.core.intake import check_input, check_results, check_text
 from lastgood.core.lifecycle import Move, after, is_final
 from lastgood.errors import (
-    AgentNotFound,
     InvalidRequest,
     LastgoodError,
     NothingPending,
@@ -27,9 +26,11 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnCancelled,
     TurnFailed,
+    error_of,
 )
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
+from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Outcome, Run, Stop, failed_event, words_of
 from lastgood.flows.titles import name_session
 from lastgood.flows.watch import follow
@@ -37,7 +38,7 @@ from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Begin, Begun, Hold, Request, Standing
 from lastgood.model.events import TERMINAL, Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.model.messages import as_json
+from lastgood.model.messages import Role, as_json
 from lastgood.model.sessions import Session, TurnKind
 
 MOST_IN_KEY = 255
@@ -81,9 +82,12 @@ class Turns:
         if session is None:
             raise SessionNotFound()
         try:
+            if ask.messages and ask.messages[0].role is Role.TOOL:
+                history = await self._parts.histories.at(ask.tenant, session.head)
+                check_results(ask.messages, open_calls(history.tail))
             plan = await self._plan(ask, session)
         except LastgoodError:
-            known = await self._known(ask)
+            known = await self.known(ask)
             if known is None:
                 raise
             return known
@@ -99,12 +103,16 @@ class Turns:
         if not begin.cancelled() and begin.exception() is None:
             self._live.spawn(self.leave(begin.result()))
 
-    async def _known(self, ask: Ask) -> Submitted | None:
-        """What became of this key before. That is told even if the turn could not be run any more."""
-        if ask.key is None:
+    async def known(self, ask: Ask) -> Submitted | None:
+        """What became of this request before. That is told even if the turn could not be run any more."""
+        if ask.key is None and not ask.is_retry:
             return None
         look = replace(self._new_begin(ask, _Plan(None, {}), None, None), expected_turns=-1)
         found = await self._parts.store.begin_if_free(look, ())
+        prior = found.prior if isinstance(found, Standing) else None
+        if prior is not None and prior.session != ask.session and prior.fingerprint == ask.fingerprint:
+            # A conversation goes on in another session while one of its turns is done anew.
+            return await self.known(replace(ask, session=prior.session))
         match admit(ask, found) if isinstance(found, Standing) else None:
             case Replay(attempt):
                 return self._watched(ask, attempt, None, replayed=True)
@@ -119,20 +127,11 @@ class Turns:
         agent, decision = await self.resolve(ask.agent_key or session.agent_key)
         if ask.model is not None:
             # Before anything is written: a bad reference leaves no trace.
-            self._parts.engine.check_model(ask.model)
+            self._parts.engine.check_model(ask.model, agent)
         return _Plan(agent, decision)
 
     async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
-        """The agent a session means, by the one rule there is; AgentNotFound says why not."""
-        resolution = identity.resolve(recorded, self._parts.agents.served())
-        decision = identity.as_record(resolution)
-        match resolution:
-            case identity.Exact(key) | identity.Stable(key):
-                return await self._parts.agents.load(key), decision
-            case identity.Ambiguous() | identity.Missing():
-                raise AgentNotFound(f"agent not found: {resolution.reason}", **decision)
-            case _:
-                assert_never(resolution)
+        return await resolve(self._parts.agents, recorded)
 
     # -- begin -----------------------------------------------------------------
 
@@ -181,6 +180,7 @@ class Turns:
             decision=plan.decision,
             again=again is not None,
             continues=continues,
+            expected_turns=0 if ask.is_first else None,
         )
 
     async def _begin_once(self, begin: Begin) -> Begun | Standing:
@@ -366,6 +366,7 @@ def ask_of(request: Request) -> Ask:
         messages=request.messages or (),
         model=request.model,
         agent_key=request.agent_key,
+        options=request.options,
         kind=request.kind,
         key=request.key,
         fingerprint=request.fingerprint,
@@ -395,6 +396,4 @@ def _busy(attempt: Attempt) -> SessionBusy:
 def _error_of(attempt: Attempt) -> LastgoodError | None:
     if attempt.error_code is None:
         return None
-    error = TurnFailed(attempt.error_message)
-    error.code = attempt.error_code
-    return error
+    return error_of(attempt.error_code, attempt.error_message or "")

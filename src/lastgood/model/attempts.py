@@ -68,6 +68,7 @@ class Ask:
     caller: str = ""
     is_retry: bool = False  # the client says that it sends this again
     expected_head: TurnId | None = None
+    conversation: str | None = None  # the name it was found under: it must still have it
     is_first: bool = False  # its messages begin the session: with a turn in it, less of them would be new
     on_leave: OnLeave = OnLeave.CONTINUE
     accepted: bool = False  # promised for later: recovery tries it again

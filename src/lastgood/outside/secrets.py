@@ -31,7 +31,8 @@ class Secrets:
 
     def scrub(self, text: str) -> str:
         """The text with every key that was handed out replaced by its name."""
-        for value, name in self._handed_out.items():
+        # The longest first: of a key that begins like another, nothing may stay.
+        for value, name in sorted(self._handed_out.items(), key=lambda item: -len(item[0])):
             if value in text:
                 text = text.replace(value, f"[{name}]")
         return text

@@ -10,8 +10,10 @@ import orjson
 from lastgood.model.attempts import Attempt, AttemptStatus, Begin, Commit, OnLeave, Request, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.model.messages import decode, encode
+from lastgood.model.messages import as_json, decode, encode, from_json
+from lastgood.model.options import CallOptions, options_as_json, options_from_json
 from lastgood.model.sessions import Head, NewSession, Session, SessionStatus, TitleBy, Turn, TurnKind, Usage
+from lastgood.model.tokens import Scope, Token
 
 Row = Sequence[Any]
 
@@ -30,7 +32,7 @@ COLUMNS = {
     "turn": _columns(
         "turns",
         "id session_id seq parent attempt_id kind hash agent_key agent_digest model input_tokens"
-        " output_tokens cost created_at decision body",
+        " output_tokens cost created_at decision inputs body",
     ),
     "attempt": _columns(
         "attempts",
@@ -39,8 +41,10 @@ COLUMNS = {
     ),
     "request": _columns(
         "requests",
-        "turn_id tenant session_id kind key fingerprint caller model agent_key on_leave accepted input",
+        "turn_id tenant session_id kind key fingerprint caller model agent_key options on_leave accepted"
+        " input",
     ),
+    "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at"),
 }
 
 
@@ -82,7 +86,7 @@ def to_session(row: Row) -> Session:
 def to_turn(row: Row) -> Turn:
     (
         id, session, seq, parent, attempt, kind, hash_, agent_key, agent_digest, model,
-        input_tokens, output_tokens, cost, created_at, decision, body,
+        input_tokens, output_tokens, cost, created_at, decision, inputs, body,
     ) = row  # fmt: skip
     body = bytes(body)
     return Turn(
@@ -99,6 +103,7 @@ def to_turn(row: Row) -> Turn:
         decision=orjson.loads(decision),
         usage=Usage(input_tokens, output_tokens, cost),
         created_at=created_at,
+        inputs=inputs,
         body=body,
         messages=decode(body),
     )
@@ -136,7 +141,10 @@ def to_attempt(row: Row) -> Attempt:
 
 
 def to_request(row: Row) -> Request:
-    turn, tenant, session, kind, key, fingerprint, caller, model, agent_key, on_leave, accepted, body = row
+    (
+        turn, tenant, session, kind, key, fingerprint, caller, model, agent_key, options, on_leave, accepted,
+        body,
+    ) = row  # fmt: skip
     return Request(
         turn=TurnId(turn),
         tenant=TenantId(tenant),
@@ -147,6 +155,7 @@ def to_request(row: Row) -> Request:
         caller=caller,
         model=model,
         agent_key=agent_key,
+        options=options_from_json(orjson.loads(options)) if options else CallOptions(),
         on_leave=OnLeave(on_leave),
         accepted=bool(accepted),
         messages=None if body is None else decode(bytes(body)),
@@ -155,12 +164,32 @@ def to_request(row: Row) -> Request:
 
 def to_step(row: Row) -> Step:
     kind, body, input_tokens, output_tokens, cost = row
-    return Step(StepKind(kind), decode(bytes(body))[0], Usage(input_tokens, output_tokens, cost))
+    plain = orjson.loads(body)
+    message = from_json(plain.pop("message"))
+    return Step(StepKind(kind), message, Usage(input_tokens, output_tokens, cost), **plain)
 
 
 def to_event(row: Row) -> StoredEvent:
     seq, kind, attempt, body, created_at = row
     return StoredEvent(seq, EventKind(kind), attempt, orjson.loads(bytes(body)), created_at)
+
+
+def to_token(row: Row) -> Token:
+    id, tenant, name, scopes, created_at, expires_at, revoked_at = row
+    return Token(
+        id, TenantId(tenant), name, frozenset(map(Scope, scopes.split())), created_at, expires_at, revoked_at
+    )
+
+
+def of_token(token: Token, hash: bytes) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "tenant": token.tenant,
+        "name": token.name,
+        "hash": hash,
+        "scopes": " ".join(sorted(token.scopes)),
+        "expires_at": token.expires_at,
+    }
 
 
 def of_new_session(new: NewSession) -> dict[str, Any]:
@@ -188,12 +217,14 @@ def of_begin(begin: Begin) -> dict[str, Any]:
         "lease": begin.lease_seconds,
         "expected_head": ask.expected_head,
         "expected_turns": begin.expected_turns,
+        "conversation": ask.conversation,
         "kind": ask.kind.value,
         "key": ask.key,
         "fingerprint": ask.fingerprint,
         "caller": ask.caller,
         "override": ask.model,
         "asked_agent_key": ask.agent_key,
+        "options": orjson.dumps(plain).decode() if (plain := options_as_json(ask.options)) else None,
         "on_leave": ask.on_leave.value,
         "accepted": ask.accepted,
         "input": encode(ask.messages),
@@ -222,6 +253,7 @@ def of_commit(commit: Commit) -> dict[str, Any]:
         "output_tokens": turn.usage.output_tokens,
         "cost": turn.usage.cost,
         "now": turn.created_at,
+        "inputs": turn.inputs,
         "body": turn.body,
     }
 
@@ -232,8 +264,21 @@ def of_step(step: Step) -> dict[str, Any]:
         "input_tokens": step.usage.input_tokens,
         "output_tokens": step.usage.output_tokens,
         "cost": step.usage.cost,
-        "body": encode((step.message,)),
+        "body": orjson.dumps(_step_body(step)),
     }
+
+
+def _step_body(step: Step) -> dict[str, Any]:
+    plain: dict[str, Any] = {"message": as_json(step.message)}
+    if step.within:
+        plain["within"] = step.within
+    if step.full is not None:
+        plain["full"] = step.full
+    if step.left_out:
+        plain["left_out"] = step.left_out
+    if step.cut_short:
+        plain["cut_short"] = True
+    return plain
 
 
 def event_body(event: Event) -> bytes:

@@ -51,7 +51,10 @@ def fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network)
         if len(urls) > MOST_URLS:
             raise ToolFailed(f"at most {MOST_URLS} URLs in one call")
         seconds = use.arguments.get("timeout", default)
-        headers, _ = environment.filled(spec.options.get("headers") or {}, spec.trusted)
+        headers, secret = environment.filled(spec.options.get("headers") or {}, spec.trusted)
+        if secret and not spec.options.get("allowed_domains"):
+            # The model says where to; a page it has read may have told it to.
+            raise ToolFailed("the headers of this tool hold a key, so its file must name allowed_domains")
         asking = _Asking(
             hosts, _guarded(network, hosts), headers, use.arguments.get("format", "markdown"), seconds
         )
@@ -182,7 +185,7 @@ class _Asking:
 
     async def _rules(self, origin: str) -> RobotFileParser | None:
         try:
-            found = await self._fetch(f"{origin}/robots.txt", _ROBOTS_BYTES, self.headers)
+            found = await self._fetch(f"{origin}/robots.txt", _ROBOTS_BYTES, {})
         except EgressError:
             return None
         rules = RobotFileParser()

@@ -17,12 +17,32 @@ from lastgood.store.rows import NEWEST, like, of_new_session, to_session, to_tur
 class PostgresSessions:
     db: Database
 
-    async def create_session(self, new: NewSession) -> Session:
-        return to_session((await self.db.write("create_session", of_new_session(new)))[0])
+    async def create_session(self, new: NewSession) -> Session | None:
+        rows = await self.db.write("create_session", of_new_session(new))
+        return to_session(rows[0]) if rows else None
+
+    async def find_conversation(self, tenant: TenantId, conversation: str) -> Session | None:
+        row = await self.db.row("find_conversation", {"tenant": tenant, "conversation": conversation})
+        return to_session(row) if row else None
 
     async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None:
         row = await self.db.row("get_session", {"tenant": tenant, "session": session})
         return to_session(row) if row else None
+
+    async def move_conversation(
+        self, tenant: TenantId, conversation: str, source: Session, target: SessionId
+    ) -> bool:
+        parameters = {
+            "tenant": tenant,
+            "conversation": conversation,
+            "source": source.id,
+            "turns": source.turns,
+            "target": target,
+        }
+        async with self.db.transaction() as transaction:
+            if await transaction.row("leave_conversation", parameters) is None:
+                return False
+            return await transaction.row("take_conversation", parameters) is not None
 
     async def list_sessions(
         self, tenant: TenantId, *, limit: int, cursor: int | None = None, query: str = ""

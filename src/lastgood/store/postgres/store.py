@@ -11,9 +11,10 @@ from lastgood.store.postgres.database import POOL_SIZE, Database, open_database
 from lastgood.store.postgres.events import PostgresEvents
 from lastgood.store.postgres.hints import Hints
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
+from lastgood.store.postgres.tokens import PostgresTokens
 
 
-class PostgresStore(PostgresSessions, PostgresTurns, PostgresAttempts, PostgresEvents):
+class PostgresStore(PostgresSessions, PostgresTurns, PostgresAttempts, PostgresEvents, PostgresTokens):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False
 

@@ -30,7 +30,21 @@ INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir
                       created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata, :conversation, now, now
 FROM (SELECT clock() AS now) AS moment
+ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
+
+-- name: read_events
+-- A page ends after so many events, or with the one that makes it larger than so many bytes.
+SELECT seq, kind, attempt_id, body, created_at FROM (
+    SELECT page.*, sum(length(body)) OVER (ORDER BY seq) - length(body) AS before
+    FROM (
+        SELECT events.seq, events.kind, events.attempt_id, events.body, events.created_at
+        FROM events JOIN sessions ON sessions.id = events.session_id
+        WHERE sessions.tenant = :tenant AND events.session_id = :session AND events.seq > :after
+        ORDER BY events.seq LIMIT :limit
+    ) AS page
+) AS sized
+WHERE before < 1000000 ORDER BY seq;
 
 -- name: list_sessions
 -- The index (tenant, n) gives the page; no message is ever touched. Letters are lowered by
@@ -111,12 +125,13 @@ WITH held AS (
     WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
       AND (:expected_head::text IS NULL OR head = :expected_head)
       AND (:expected_turns::bigint IS NULL OR seq = :expected_turns)
+      AND (:conversation::text IS NULL OR conversation = :conversation)
     RETURNING {session}
 ), asked AS (
     INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, model, agent_key,
-                          on_leave, accepted, created_at, input)
+                          options, on_leave, accepted, created_at, input)
     SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :override, :asked_agent_key,
-           :on_leave, :accepted, clock(), :input
+           :options, :on_leave, :accepted, clock(), :input
     FROM held
 ), tried AS (
     {insert_attempt}
@@ -136,6 +151,7 @@ WITH free AS (
     WHERE sessions.tenant = :tenant AND sessions.id = :session AND sessions.attempt_id IS NULL
       AND (:expected_head::text IS NULL OR sessions.head = :expected_head)
       AND (:expected_turns::bigint IS NULL OR sessions.seq = :expected_turns)
+      AND (:conversation::text IS NULL OR sessions.conversation = :conversation)
       AND requests.turn_id = :turn AND requests.input IS NOT NULL
     FOR NO KEY UPDATE OF sessions, requests
 ), held AS (
@@ -237,9 +253,9 @@ WITH own AS (
     RETURNING event_seq
 ), chained AS (
     INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest,
-                       model, decision, input_tokens, output_tokens, cost, created_at, body)
+                       model, decision, input_tokens, output_tokens, cost, created_at, inputs, body)
     SELECT :turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
-           :decision, :input_tokens, :output_tokens, :cost, :now, :body
+           :decision, :input_tokens, :output_tokens, :cost, :now, :inputs, :body
     FROM held
 ), forgotten AS (
     UPDATE requests SET input = NULL FROM held WHERE turn_id = :turn
@@ -427,3 +443,12 @@ WITH mine AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM dropped) + (SELECT count(*) FROM marked) + (SELECT count(*) FROM forgotten),
        {relaxed};
+
+-- name: create_token
+INSERT INTO tokens (id, tenant, name, hash, scopes, created_at, expires_at)
+VALUES (:id, :tenant, :name, :hash, :scopes, clock(), :expires_at)
+RETURNING {token};
+
+-- name: revoke_token
+UPDATE tokens SET revoked_at = coalesce(revoked_at, clock()) WHERE id = :id
+RETURNING {token};

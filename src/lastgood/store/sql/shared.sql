@@ -1,4 +1,4 @@
--- Reads that both databases understand. {session}, {turn}, {attempt} and {request}
+-- Statements that both databases understand. {session}, {turn}, {attempt} and {request}
 -- stand for the column lists of store/rows.py, next to the code that maps them.
 
 -- name: get_session
@@ -9,6 +9,26 @@ SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session;
 SELECT {session} FROM sessions
 WHERE tenant = :tenant AND n < :before AND (:query = '' OR lower(title) LIKE :query ESCAPE '\')
 ORDER BY n DESC LIMIT :limit;
+
+-- name: find_conversation
+SELECT {session} FROM sessions WHERE tenant = :tenant AND conversation = :conversation;
+
+-- name: leave_conversation
+UPDATE sessions SET conversation = NULL
+WHERE tenant = :tenant AND id = :source AND conversation = :conversation
+  AND attempt_id IS NULL AND seq = :turns
+  AND EXISTS (SELECT 1 FROM sessions AS target WHERE target.tenant = :tenant AND target.id = :target)
+RETURNING id;
+
+-- name: take_conversation
+UPDATE sessions SET conversation = :conversation WHERE tenant = :tenant AND id = :target
+RETURNING id;
+
+-- name: find_token
+SELECT {token} FROM tokens WHERE hash = :hash;
+
+-- name: list_tokens
+SELECT {token} FROM tokens ORDER BY created_at, id;
 
 -- name: find_turn
 SELECT {turn} FROM turns WHERE tenant = :tenant AND id = :turn;
@@ -38,19 +58,6 @@ SELECT {request} FROM requests WHERE tenant = :tenant AND key = :key;
 SELECT steps.kind, steps.body, steps.input_tokens, steps.output_tokens, steps.cost
 FROM steps JOIN attempts ON attempts.id = steps.attempt_id
 WHERE attempts.tenant = :tenant AND steps.attempt_id = :attempt ORDER BY steps.n;
-
--- name: read_events
--- A page ends after so many events, or with the one that makes it larger than so many bytes.
-SELECT seq, kind, attempt_id, body, created_at FROM (
-    SELECT page.*, sum(length(body)) OVER (ORDER BY seq) - length(body) AS before
-    FROM (
-        SELECT events.seq, events.kind, events.attempt_id, events.body, events.created_at
-        FROM events JOIN sessions ON sessions.id = events.session_id
-        WHERE sessions.tenant = :tenant AND events.session_id = :session AND events.seq > :after
-        ORDER BY events.seq LIMIT :limit
-    ) AS page
-) AS sized
-WHERE before < 1000000 ORDER BY seq;
 
 -- name: running_attempts
 SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id

@@ -7,6 +7,7 @@ INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir
                       created_at, updated_at)
 VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata, :conversation,
         clock(), clock())
+ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
 -- name: fork_session
@@ -43,13 +44,14 @@ SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = cl
 WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
   AND (:expected_head IS NULL OR head = :expected_head)
   AND (:expected_turns IS NULL OR seq = :expected_turns)
+  AND (:conversation IS NULL OR conversation = :conversation)
 RETURNING {session};
 
 -- name: insert_request
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, model, agent_key,
-                      on_leave, accepted, created_at, input)
+                      options, on_leave, accepted, created_at, input)
 VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :override, :asked_agent_key,
-        :on_leave, :accepted, clock(), :input);
+        :options, :on_leave, :accepted, clock(), :input);
 
 -- name: insert_attempt
 -- A turn that was committed meanwhile takes no further attempt.
@@ -68,6 +70,13 @@ SELECT :attempt, n, kind, input_tokens, output_tokens, cost, body FROM steps WHE
 -- name: insert_event
 INSERT INTO events (session_id, seq, kind, attempt_id, created_at, body)
 VALUES (:session, :seq, :kind, :attempt, clock(), :body);
+
+-- name: read_events
+-- The reader takes one row after the other, and ends the page itself when it is large enough.
+SELECT seq, kind, attempt_id, body, created_at FROM events
+WHERE session_id = :session AND seq > :after
+  AND EXISTS (SELECT 1 FROM sessions WHERE id = :session AND tenant = :tenant)
+ORDER BY seq LIMIT :limit;
 
 -- name: touch_if_held
 -- Reserves event numbers, and is the fence check of every write of an attempt.
@@ -96,9 +105,9 @@ RETURNING event_seq;
 
 -- name: insert_turn
 INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest, model,
-                   decision, input_tokens, output_tokens, cost, created_at, body)
+                   decision, input_tokens, output_tokens, cost, created_at, inputs, body)
 VALUES (:turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
-        :decision, :input_tokens, :output_tokens, :cost, :now, :body);
+        :decision, :input_tokens, :output_tokens, :cost, :now, :inputs, :body);
 
 -- name: forget_input
 UPDATE requests SET input = NULL WHERE turn_id = :turn;
@@ -215,3 +224,12 @@ UPDATE attempts SET tidied = 1 WHERE id = :attempt;
 -- What is left of committed asks: their keys, once these need not be remembered any more.
 DELETE FROM requests WHERE turn_id IN (
     SELECT turn_id FROM requests WHERE input IS NULL AND created_at < clock() - :age LIMIT :limit);
+
+-- name: create_token
+INSERT INTO tokens (id, tenant, name, hash, scopes, created_at, expires_at)
+VALUES (:id, :tenant, :name, :hash, :scopes, clock(), :expires_at)
+RETURNING {token};
+
+-- name: revoke_token
+UPDATE tokens SET revoked_at = coalesce(revoked_at, clock()) WHERE id = :id
+RETURNING {token};

@@ -55,6 +55,10 @@ def touch_if_held(
     return int(row[0])
 
 
+#: A page ends with the event that makes it this large.
+_PAGE_BYTES = 1_000_000
+
+
 class SqliteEvents:
     db: Database
 
@@ -68,7 +72,14 @@ class SqliteEvents:
         self, tenant: TenantId, session: SessionId, *, after: int, limit: int = 500
     ) -> tuple[StoredEvent, ...]:
         parameters = {"tenant": tenant, "session": session, "after": after, "limit": limit}
-        return tuple(to_event(row) for row in self.db.rows("read_events", parameters))
+        page: list[StoredEvent] = []
+        size = 0
+        for row in self.db.rows("read_events", parameters):
+            page.append(to_event(row))
+            size += len(row[3])
+            if size >= _PAGE_BYTES:
+                break
+        return tuple(page)
 
     async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 500) -> int:
         def work(connection: apsw.Connection) -> int:

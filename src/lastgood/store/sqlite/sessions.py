@@ -18,17 +18,38 @@ from lastgood.store.sqlite.events import insert_events
 class SqliteSessions:
     db: Database
 
-    async def create_session(self, new: NewSession) -> Session:
-        def work(connection: apsw.Connection) -> Session:
-            return to_session(
-                connection.execute(self.db.sql["create_session"], of_new_session(new)).fetchall()[0]
-            )
+    async def create_session(self, new: NewSession) -> Session | None:
+        def work(connection: apsw.Connection) -> Session | None:
+            rows = connection.execute(self.db.sql["create_session"], of_new_session(new)).fetchall()
+            return to_session(rows[0]) if rows else None
 
         return await self.db.write(work)
+
+    async def find_conversation(self, tenant: TenantId, conversation: str) -> Session | None:
+        row = self.db.row("find_conversation", {"tenant": tenant, "conversation": conversation})
+        return to_session(row) if row else None
 
     async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None:
         row = self.db.row("get_session", {"tenant": tenant, "session": session})
         return to_session(row) if row else None
+
+    async def move_conversation(
+        self, tenant: TenantId, conversation: str, source: Session, target: SessionId
+    ) -> bool:
+        parameters = {
+            "tenant": tenant,
+            "conversation": conversation,
+            "source": source.id,
+            "turns": source.turns,
+            "target": target,
+        }
+
+        def work(connection: apsw.Connection) -> bool:
+            if not connection.execute(self.db.sql["leave_conversation"], parameters).fetchall():
+                return False
+            return bool(connection.execute(self.db.sql["take_conversation"], parameters).fetchall())
+
+        return await self.db.write(work)
 
     async def list_sessions(
         self, tenant: TenantId, *, limit: int, cursor: int | None = None, query: str = ""

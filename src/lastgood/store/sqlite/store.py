@@ -11,9 +11,10 @@ from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import Database, open_database
 from lastgood.store.sqlite.events import SqliteEvents
 from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
+from lastgood.store.sqlite.tokens import SqliteTokens
 
 
-class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteEvents):
+class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteEvents, SqliteTokens):
     #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
     alone = True
 

@@ -70,6 +70,7 @@ CREATE TABLE turns (
     output_tokens BIGINT NOT NULL,
     cost          DOUBLE PRECISION NOT NULL,
     created_at    DOUBLE PRECISION NOT NULL,
+    inputs        INTEGER NOT NULL,         -- so many of its messages were said to the agent
     body          BYTEA NOT NULL,
     UNIQUE (session_id, seq),
     CHECK ((parent IS NULL) = (seq = 1))
@@ -86,6 +87,7 @@ CREATE TABLE requests (
     caller      TEXT NOT NULL,
     model       TEXT,
     agent_key   TEXT,
+    options     TEXT,                       -- what it asks of the model beside its messages
     on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
     accepted    BOOLEAN NOT NULL,
     created_at  DOUBLE PRECISION NOT NULL,

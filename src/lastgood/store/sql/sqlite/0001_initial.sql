@@ -62,6 +62,7 @@ CREATE TABLE turns (
     output_tokens INTEGER NOT NULL,
     cost          REAL NOT NULL,
     created_at    REAL NOT NULL,
+    inputs        INTEGER NOT NULL,         -- so many of its messages were said to the agent
     body          BLOB NOT NULL,
     UNIQUE (session_id, seq),
     CHECK ((parent IS NULL) = (seq = 1))
@@ -78,6 +79,7 @@ CREATE TABLE requests (
     caller      TEXT NOT NULL,
     model       TEXT,
     agent_key   TEXT,
+    options     TEXT,                       -- what it asks of the model beside its messages
     on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
     accepted    INTEGER NOT NULL,
     created_at  REAL NOT NULL,

@@ -1,0 +1,33 @@
+"""`lastgood init`: an agent file to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from lastgood.agents.builtin import builtin_file
+from lastgood.cli.output import print_json
+from lastgood.errors import InvalidRequest
+
+
+def write_starter(args: argparse.Namespace) -> int:
+    path = Path(args.path)
+    if path.is_dir():
+        path /= "agent.yaml"
+    try:
+        # Created or refused in one step: what somebody else writes in between stays.
+        with path.open("xb") as file:
+            file.write(builtin_file("starter"))
+    except FileExistsError:
+        raise InvalidRequest(f"{path} is already there and was left as it is; name another file") from None
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
+    if args.json:
+        print_json({"path": str(path)})
+    else:
+        name = shlex.quote(str(path))
+        print(f"{path} is written. Read it, change it, and then:")
+        print(f"  lastgood agents check {name}")
+        print(f'  lastgood run {name} "What is in this folder?"')
+    return 0

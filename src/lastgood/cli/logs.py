@@ -1,0 +1,48 @@
+"""Logs as JSON lines, one object each, on one stream.
+
+What is logged of an error is where it happened, not with what: its values may be somebody's words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import orjson
+
+
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        plain: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            frames = traceback.extract_tb(error.__traceback__)
+            plain["error"] = type(error).__name__
+            plain["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames[-8:]]
+        return orjson.dumps(plain, default=str).decode()
+
+
+def log_as_json(stream: TextIO, level: int = logging.INFO) -> None:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Lines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
+    """What nobody awaited. The loop's own report would show the values of tasks and errors."""
+    log = logging.getLogger("lastgood.loop")
+
+    def report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        log.error(context.get("message", "an error that nobody awaited"), exc_info=context.get("exception"))
+
+    loop.set_exception_handler(report)

@@ -1,0 +1,152 @@
+"""`lastgood serve`: all surfaces on one port, until it is told to end.
+
+On SIGTERM or Ctrl-C: /ready says no at once, new turns are refused, running ones may finish
+for a while; what is left then is interrupted, its streams end with an error, and the next
+server finds it again. Told a second time, it waits for nothing; a third time, it is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from lastgood.agents.sources import Source, parse
+from lastgood.cli.logs import log_as_json, log_loop_errors
+from lastgood.cli.opening import settings_of
+from lastgood.cli.output import remark
+from lastgood.errors import InvalidRequest
+from lastgood.serving import Server, open_server, warn_of_agents
+from lastgood.settings import Settings
+from lastgood.surfaces.connection import Connection
+
+log = logging.getLogger(__name__)
+
+#: Served where no agent is named.
+DEFAULT_AGENT = "default"
+#: Connections that wait to be accepted.
+_BACKLOG = 2048
+
+
+def serve(args: argparse.Namespace) -> int:
+    settings = settings_of(args)
+    sources = [parse(reference, settings.aliases) for reference in args.agents or [DEFAULT_AGENT]]
+    host, listener = listen(settings)
+    log_as_json(sys.stderr)
+    with listener, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(settings, sources, host, listener))
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # it is not there on every platform
+        return None
+    return uvloop.new_event_loop  # type: ignore[return-value]
+
+
+def listen(settings: Settings) -> tuple[str, socket.socket]:
+    """Before anything else is opened: who cannot listen need not recover a database."""
+    host, _, port = settings.listen.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidRequest(f"--listen takes HOST:PORT, for example 127.0.0.1:8080, not {settings.listen!r}")
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, int(port)))
+        # Two that have bound the same port find out only when they listen on it.
+        listener.listen(_BACKLOG)
+    except (OSError, UnicodeError) as error:
+        listener.close()
+        why = getattr(error, "strerror", None) or "this is no address"
+        raise InvalidRequest(f"cannot listen on {settings.listen}: {why}; choose another --listen") from None
+    return host, listener
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: there is work to finish first."""
+        yield
+
+
+async def _serve(settings: Settings, sources: Sequence[Source], host: str, listener: socket.socket) -> int:
+    log_loop_errors(asyncio.get_running_loop())
+    told, hurried = _signals()
+    async with open_server(settings, sources, host) as server:
+        web = _web(server, settings)
+        await _greet(server, settings, listener)
+        serving = asyncio.create_task(web.serve(sockets=[listener]))
+        ending = asyncio.create_task(told.wait())
+        await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        log.info("told to end; running turns may finish", extra={"fields": {"seconds": server.grace_seconds}})
+        await server.finish(hurried)
+        web.should_exit = True
+        await serving
+    return 0
+
+
+def _web(server: Server, settings: Settings) -> uvicorn.Server:
+    return _Uvicorn(
+        uvicorn.Config(
+            server.app,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=bool(settings.trusted_proxy),
+            forwarded_allow_ips=list(settings.trusted_proxy) or None,
+            # By then everything was answered; this is for clients that do not read.
+            timeout_graceful_shutdown=2,
+            backlog=_BACKLOG,
+        )
+    )
+
+
+def _signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Told to end, and told again."""
+    told, hurried = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hear() -> None:
+        if told.is_set():
+            hurried.set()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, hear)
+    return told, hurried
+
+
+async def _greet(server: Server, settings: Settings, listener: socket.socket) -> None:
+    address = listener.getsockname()
+    shown = f"[{address[0]}]" if ":" in address[0] else address[0]
+    for line in await warn_of_agents(server):
+        remark(f"warning: {line}")
+    agents = ", ".join(server.agents.served())
+    remark(f"Lastgood serves {agents} on http://{shown}:{address[1]}")
+    remark(f"  OpenAI-compatible API   {settings.public_url or f'http://{shown}:{address[1]}'}/v1")
+    remark(f"  database                {_without_password(settings.database)}")
+    if not server.asks_for_token:
+        remark(
+            "  anybody who can reach this address may do everything; make a token with "
+            "`lastgood tokens create` and start again to change that"
+        )
+
+
+def _without_password(database: str) -> str:
+    scheme, slashes, rest = database.partition("://")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"

@@ -1,0 +1,129 @@
+"""`lastgood tokens`: who may use a server, and for what."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from lastgood.cli.opening import settings_of
+from lastgood.cli.output import one_line, print_json, remark, when
+from lastgood.errors import NoDatabase, StoreLocked
+from lastgood.flows.tokens import SECONDS_KEPT, Tokens
+from lastgood.model.ids import TenantId
+from lastgood.model.tokens import Token
+from lastgood.wiring import SystemClock, open_store
+
+_DEFAULT_SCOPES = "chat,session"
+
+
+def create_token(args: argparse.Namespace) -> int:
+    token, plain = asyncio.run(_create(args))
+    # First the remark: if nobody takes the token, its id is known, and it can be revoked.
+    remark(f"{token.id} for {_what(token)}; it is shown this once and stored nowhere")
+    if args.json:
+        print_json(_token_json(token) | {"token": plain})
+    else:
+        print(plain)
+    return 0
+
+
+async def _create(args: argparse.Namespace) -> tuple[Token, str]:
+    scopes = [name.strip() for part in args.scope or [_DEFAULT_SCOPES] for name in part.split(",")]
+    async with _open_to_write(args) as tokens:
+        return await tokens.create(args.name, TenantId(args.tenant), scopes, args.expires)
+
+
+def list_tokens(args: argparse.Namespace) -> int:
+    tokens = asyncio.run(_list(args))
+    if args.json:
+        print_json([_token_json(token) for token in tokens])
+    elif not tokens:
+        print("no tokens yet")
+    else:
+        for token in tokens:
+            print(f"{token.id}  {when(token.created_at)}  {_state(token):7}  {_what(token)}")
+    return 0
+
+
+async def _list(args: argparse.Namespace) -> tuple[Token, ...]:
+    try:
+        store = await open_store(settings_of(args).database, read_only=True)
+    except NoDatabase as error:
+        remark(error.message)
+        return ()
+    try:
+        return await Tokens(store, SystemClock()).list()
+    finally:
+        await store.close()
+
+
+def revoke_token(args: argparse.Namespace) -> int:
+    token = asyncio.run(_revoke(args))
+    remark(f"servers that are running refuse it within {SECONDS_KEPT:g} seconds")
+    if args.json:
+        print_json(_token_json(token))
+    else:
+        assert token.revoked_at is not None
+        print(f"{token.id} is revoked since {when(token.revoked_at)}: {one_line(token.name)}")
+    return 0
+
+
+async def _revoke(args: argparse.Namespace) -> Token:
+    async with _open_to_write(args) as tokens:
+        return await tokens.revoke(args.id)
+
+
+@asynccontextmanager
+async def _open_to_write(args: argparse.Namespace) -> AsyncIterator[Tokens]:
+    """Only the store: tokens need no agents and no engine, and nothing is recovered."""
+    try:
+        store = await open_store(settings_of(args).database)
+    except StoreLocked as error:
+        raise StoreLocked(
+            f"{error.message}. If it is your server, start it again afterwards; with PostgreSQL, tokens are "
+            "made and revoked while it runs"
+        ) from None
+    try:
+        yield Tokens(store, SystemClock())
+    finally:
+        await store.close()
+
+
+# -- for people and for scripts ------------------------------------------------
+
+
+def _state(token: Token) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    return "valid" if token.is_valid(time.time()) else "expired"
+
+
+def _what(token: Token) -> str:
+    end = "" if token.expires_at is None else f" until {when(token.expires_at)}"
+    scopes = ", ".join(sorted(token.scopes))
+    return f"{one_line(token.name)!r}, tenant {one_line(token.tenant)}: {scopes}{end}"
+
+
+def _token_json(token: Token) -> dict[str, Any]:
+    """Never its hash; the token itself is known only to whoever made it."""
+    return {
+        "id": token.id,
+        "tenant": token.tenant,
+        "name": token.name,
+        "scopes": sorted(token.scopes),
+        "state": _state(token),
+        "created_at": _moment(token.created_at),
+        "expires_at": _moment(token.expires_at),
+        "revoked_at": _moment(token.revoked_at),
+    }
+
+
+def _moment(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

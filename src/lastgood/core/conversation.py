@@ -1,0 +1,141 @@
+"""Decides what is new in a request that carries a whole conversation.
+
+Clients of the OpenAI dialect send everything that was ever said. The server holds the
+conversation; so of such a request only what is new counts, by one rule: results of the
+calls that are open, and the last user message after the last answer. Nothing of that:
+there is nothing to answer, and the turn before is never repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import dropwhile
+
+from lastgood.core.history import open_calls
+from lastgood.errors import InvalidRequest
+from lastgood.model.ids import TurnId
+from lastgood.model.messages import Message, Part, Role, ToolCall
+from lastgood.model.sessions import Turn, TurnKind
+
+NOTHING_NEW = "there is no new user message after the last answer; say something new"
+
+
+def new_input(
+    body: Sequence[Message], *, is_first: bool, open_calls: Sequence[ToolCall]
+) -> tuple[Message, ...]:
+    """`is_first`: no turn is committed yet, so the whole body starts the conversation."""
+    if is_first:
+        return tuple(body)
+    tail = _after_last_answer(body)
+    results = tuple(message for message in tail if message.role is Role.TOOL)
+    said = [message for message in tail if message.role is Role.USER]
+    if results and not open_calls:
+        results = ()
+    new = (*results, *said[-1:])
+    if not new:
+        raise InvalidRequest(NOTHING_NEW)
+    return new
+
+
+def _after_last_answer(body: Sequence[Message]) -> Sequence[Message]:
+    """What follows the last assistant message; results of its calls are the beginning of that."""
+    for position in range(len(body) - 1, -1, -1):
+        if body[position].role is Role.ASSISTANT:
+            return body[position + 1 :]
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The body goes on from the head."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForkAt:
+    """The body goes on from an earlier turn, or (None) from the very beginning."""
+
+    turn: TurnId | None
+    messages: tuple[Message, ...]
+
+
+Reconciled = Append | ForkAt
+
+
+def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
+    """Where a client that resends its history goes on.
+
+    Compared is what a person sees: who said which text and showed which picture. A client knows
+    nothing of the tools that ran here, and may have its own system message; neither is compared.
+    """
+    new = _after_last_answer(body)
+    known = _sayings(body[: len(body) - len(new)], tools_are_theirs=True)
+    since_reset = _since_reset(turns)
+    last: Turn | None = None
+    place = matched = 0
+    for turn in since_reset:
+        ours = _sayings(turn.messages)
+        if [one.words for one in known[place : place + len(ours)]] != [one.words for one in ours]:
+            break
+        place, last, matched = place + len(ours), turn, matched + 1
+    start = known[place - 1].end if place else 0
+    # They may know more than we do, for example from another server: all of it is new to us.
+    rest = _unheard(body[start:], open_calls(last.messages) if last else ())
+    if not rest or not any(message.role in (Role.USER, Role.TOOL) for message in new):
+        raise InvalidRequest(NOTHING_NEW)
+    return Append(rest) if matched == len(since_reset) else ForkAt(last.id if last else None, rest)
+
+
+def _unheard(rest: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[Message, ...]:
+    """Without the message that left `calls` open, for it is ours; and without results nobody waits for."""
+    if calls and rest and {call.id for call in rest[0].tool_calls} == {call.id for call in calls}:
+        return tuple(rest[1:])
+    if calls:
+        return tuple(rest)
+    return tuple(dropwhile(lambda message: message.role is Role.TOOL, rest))
+
+
+@dataclass(frozen=True, slots=True)
+class _Saying:
+    role: Role
+    pieces: list[str]
+    shown: tuple[Part, ...]
+    end: int  # where it ends in its list of messages
+
+    @property
+    def words(self) -> tuple[Role, str, tuple[Part, ...]]:
+        return self.role, " ".join(self.pieces), self.shown
+
+
+def _sayings(messages: Sequence[Message], *, tools_are_theirs: bool = False) -> list[_Saying]:
+    """An answer that was given in pieces, between tool calls, is one saying.
+
+    Unless the tools were the client's: then its results stand between two turns.
+    """
+    found: list[_Saying] = []
+    pieces: list[str] = []  # of an answer that may go on
+    for position, message in enumerate(messages):
+        if message.role is Role.TOOL and tools_are_theirs:
+            pieces = []
+        if message.role not in (Role.USER, Role.ASSISTANT) or message.is_blank:
+            continue
+        text = " ".join(message.content.split())
+        shown = tuple(part for part in message.parts if not isinstance(part, str))
+        if message.role is Role.USER:
+            pieces = []
+        elif pieces:
+            found.pop()
+        pieces.append(text)
+        found.append(_Saying(message.role, pieces, shown, position + 1))
+        if message.role is Role.USER:
+            pieces = []
+    return found
+
+
+def _since_reset(turns: Sequence[Turn]) -> Sequence[Turn]:
+    for position in range(len(turns) - 1, -1, -1):
+        if turns[position].kind is TurnKind.RESET:
+            return turns[position + 1 :]
+    return turns

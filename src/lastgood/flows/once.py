@@ -1,0 +1,75 @@
+"""A run without a session: the history is the request's, and nothing is stored.
+
+It ends with whoever asked: closing the generator stops the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from lastgood.core.history import repair
+from lastgood.core.intake import check_input
+from lastgood.errors import NeedsAnswer, TurnFailed, TurnTimeout
+from lastgood.flows.parts import Parts
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Hold, Step
+from lastgood.model.events import Event
+from lastgood.model.ids import TenantId, TurnId
+from lastgood.model.messages import Message
+from lastgood.model.options import CallOptions
+from lastgood.model.sessions import TurnKind
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the engine is given of it."""
+
+    agent: AgentSpec
+    hold: Hold
+    turn: TurnId
+    messages: tuple[Message, ...]
+    options: CallOptions
+    number: int = 1
+    steps: tuple[Step, ...] = ()
+    working_dir: str | None = None
+    earlier: tuple[Message, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        return self.agent.model
+
+    def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
+        return repair((*self.messages, *(step.message for step in steps)))
+
+
+async def run_once(
+    parts: Parts,
+    tenant: TenantId,
+    agent: AgentSpec,
+    messages: tuple[Message, ...],
+    options: CallOptions,
+) -> AsyncGenerator[Event | Step, None]:
+    check_input(messages, TurnKind.RUN, parts.limits.input_bytes)
+    hold = Hold(tenant, parts.ids.session(), parts.ids.attempt(), 0)
+    work = parts.engine.run(_Work(agent, hold, parts.ids.turn(), messages, options))
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + parts.limits.turn_seconds
+    try:
+        async with aclosing(work):
+            while True:
+                try:
+                    async with asyncio.timeout_at(min(ends, loop.time() + parts.limits.idle_seconds)):
+                        item = await anext(work, None)
+                except TimeoutError:
+                    raise TurnTimeout("the model or a tool took too long and was stopped") from None
+                if item is None:
+                    return
+                yield item
+    except NeedsAnswer as question:
+        raise TurnFailed("a person's word is needed, and nobody can be asked here") from question
+    finally:
+        await parts.engine.forget(hold.session)

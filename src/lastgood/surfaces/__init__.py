@@ -1,0 +1,1 @@
+"""What the server shows to the outside. Surfaces ask; they decide nothing about a session."""

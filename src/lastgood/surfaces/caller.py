@@ -1,0 +1,26 @@
+"""Who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lastgood.model.ids import DEFAULT_TENANT, TenantId
+from lastgood.model.tokens import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """`name` tells one token's requests from another's; it is no secret."""
+
+    tenant: TenantId
+    name: str
+    scopes: frozenset[Scope]
+
+    def may(self, scope: Scope) -> bool:
+        if scope is Scope.READ and Scope.SESSION in self.scopes:
+            return True
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+#: Where no token is asked for: on this machine alone.
+ANYBODY = Caller(DEFAULT_TENANT, "anybody", frozenset({Scope.ADMIN}))

@@ -1,0 +1,372 @@
+"""The OpenAI-compatible API: agents as models, conversations that the server holds.
+
+    without X-Conversation-Id   the history is the request's, nothing is stored
+    with it                     a session like any other; only what is new in the body counts
+
+Who may leave: a request with an Idempotency-Key goes on without its client; one with a
+conversation is kept for a while for the client's own retry; any other is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from lastgood.core.presets import Preset, understand
+from lastgood.errors import (
+    AgentNotFound,
+    InvalidRequest,
+    LastgoodError,
+    NeedsAnswer,
+    SessionBusy,
+    ShuttingDown,
+    StaleHead,
+    TurnFailed,
+)
+from lastgood.flows.conversations import Conversations
+from lastgood.flows.once import run_once
+from lastgood.flows.parts import Parts
+from lastgood.flows.run import Outcome
+from lastgood.flows.turns import Submitted, Turns
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Ask, AttemptStatus, OnLeave, Step, StepKind
+from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.messages import Message
+from lastgood.model.sessions import Turn, Usage
+from lastgood.surfaces.chat_wire import ChatRequest, messages_of, options_of, parse_chat
+from lastgood.surfaces.completions import Chunks, Finished, finished, whole
+from lastgood.surfaces.http import Answer, Request, json_reply
+from lastgood.surfaces.streamed import Failed, Frames, streamed
+
+_NAME = re.compile(r"[\x21-\x7e]{1,255}")
+
+_MOST_TRIES = 3
+
+Running = AsyncGenerator[Event | Step, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that was understood."""
+
+    request: Request
+    chat: ChatRequest
+    plain: Any
+    body: tuple[Message, ...]
+    agent: AgentSpec
+    key: str | None
+    reconciles: bool
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.chat.stream)
+
+    @property
+    def with_usage(self) -> bool:
+        options = self.chat.stream_options
+        return options is not None and bool(options.include_usage)
+
+
+class Chat:
+    def __init__(
+        self,
+        parts: Parts,
+        turns: Turns,
+        conversations: Conversations,
+        is_draining: Callable[[], bool],
+        presets: Collection[Preset] = (),
+    ) -> None:
+        self._parts = parts
+        self._turns = turns
+        self._conversations = conversations
+        self._is_draining = is_draining
+        self._presets = presets
+
+    async def models(self, request: Request) -> Answer:
+        created = 0
+        found = []
+        for key in self._parts.agents.served():
+            with suppress(LastgoodError):
+                agent = await self._parts.agents.load(key)
+                found += [key, *(f"{key}/{name}" for name in agent.members)]
+                continue
+            found.append(key)
+        data = [{"id": id, "object": "model", "created": created, "owned_by": "lastgood"} for id in found]
+        return json_reply({"object": "list", "data": data})
+
+    async def complete(self, request: Request) -> Answer:
+        if self._is_draining():
+            raise ShuttingDown()
+        plain = await request.json()
+        chat = parse_chat(plain)
+        key = _header(request, "idempotency-key")
+        body = messages_of(chat)
+        if request.headers.get("x-conversation-mode", "append") not in ("append", "reconcile"):
+            raise InvalidRequest("x-conversation-mode is append or reconcile", param="x-conversation-mode")
+        meant = understand(self._presets, request.headers, body)
+        agent = await self._agent(chat.model)
+        if meant.is_errand:
+            agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
+        asked = Asked(request, chat, plain, body, agent, key, meant.reconciles)
+        if meant.conversation is None:
+            return await self._once(asked)
+        return await self._in_conversation(asked, _checked("x-conversation-id", meant.conversation))
+
+    async def _agent(self, model: str) -> AgentSpec:
+        try:
+            agent, _ = await self._turns.resolve(model)
+        except AgentNotFound as error:
+            raise AgentNotFound(
+                f"the model {model!r} does not exist here: {error.message}", param="model"
+            ) from None
+        return agent
+
+    # -- without a conversation --------------------------------------------------------
+
+    async def _once(self, asked: Asked) -> Answer:
+        tenant, options = asked.request.caller.tenant, options_of(asked.chat)
+        running = run_once(self._parts, tenant, asked.agent, asked.body, options)
+        id = self._parts.ids.turn()
+        if asked.streams:
+            chunks = self._chunks(asked, id)
+            return await streamed(asked.request, _frames_once(chunks, running), chunks, {})
+        try:
+            done = await asked.request.unless_gone(_until_done(running))
+        except Failed as failed:
+            return failed.reply({})
+        return json_reply(whole(id, asked.chat.model, _now(), done))
+
+    # -- with one -----------------------------------------------------------------------
+
+    async def _in_conversation(self, asked: Asked, conversation: str) -> Answer:
+        submitted, settled = await self._submit(asked, conversation)
+        headers = {
+            "x-conversation-id": conversation,
+            "x-session-id": submitted.session,
+            "x-turn-id": submitted.turn,
+        }
+        if submitted.replayed:
+            headers["idempotent-replayed"] = "true"
+        if asked.streams:
+            chunks = self._chunks(asked, submitted.turn)
+            frames = self._frames(chunks, submitted, settled)
+            return await streamed(asked.request, frames, chunks, headers)
+        try:
+            done = await asked.request.unless_gone(self._attended(submitted, settled))
+        except Failed as failed:
+            return failed.reply(headers)
+        return json_reply(whole(submitted.turn, asked.chat.model, _now(), done), 200, headers)
+
+    async def _submit(self, asked: Asked, conversation: str) -> tuple[Submitted, asyncio.Future[None]]:
+        for _ in range(_MOST_TRIES):
+            with suppress(StaleHead):  # its first turn was committed at this moment, so less of it is new
+                return await self._submit_once(asked, conversation)
+        raise SessionBusy("other requests for this conversation were faster each time; try again")
+
+    async def _submit_once(self, asked: Asked, conversation: str) -> tuple[Submitted, asyncio.Future[None]]:
+        request = asked.request
+        session = await self._conversations.find(
+            request.caller.tenant, conversation, asked.chat.model, asked.body
+        )
+        ask = Ask(
+            request.caller.tenant,
+            session.id,
+            (),
+            agent_key=None if asked.chat.model == session.agent_key else asked.chat.model,
+            options=options_of(asked.chat),
+            key=asked.key,
+            fingerprint=_fingerprint(request, conversation, asked.plain),
+            caller=request.caller.name,
+            is_retry=asked.key is None and _is_retry(request),
+            on_leave=OnLeave.CONTINUE if asked.key else OnLeave.ORPHAN,
+            accepted=asked.key is not None,
+            conversation=conversation,
+        )
+        # What was done already must not look like a wish for another answer.
+        if asked.reconciles and (known := await self._turns.known(ask)) is not None:
+            return known, _nothing_to_do()
+        try:
+            place = await self._conversations.place(
+                session, conversation, asked.body, reconciles=asked.reconciles
+            )
+        except InvalidRequest:
+            # Nothing new, because it was committed already: then that is the answer.
+            known = await self._turns.known(ask)
+            if known is None:
+                raise
+            return known, _nothing_to_do()
+        head = place.session.head
+        ask = replace(
+            ask,
+            session=place.session.id,
+            messages=place.messages,
+            is_first=head is None,
+            # What is new was found by comparing with this head.
+            expected_head=head.turn if head and asked.reconciles else None,
+        )
+        return await self._conversations.submit(place, ask)
+
+    async def _frames(self, chunks: Chunks, submitted: Submitted, settled: asyncio.Future[None]) -> Frames:
+        ended = tells = False
+        try:
+            if not submitted.replayed:
+                async for event in self._turns.watch(submitted):
+                    if not tells and event.kind is not EventKind.ATTEMPT_STARTED:
+                        tells = True
+                        for earlier in _said_before(chunks, submitted):
+                            yield earlier
+                    if frame := _frame_of(chunks, event):
+                        yield frame
+            done = await self._done(submitted, settled)
+            ended = True
+            if submitted.replayed and done.text:
+                yield chunks.text(done.text)
+            yield chunks.end(done)
+        except Failed:
+            ended = True
+            raise
+        finally:
+            if not ended:
+                await self._turns.leave(submitted)
+
+    async def _attended(self, submitted: Submitted, settled: asyncio.Future[None]) -> Finished:
+        try:
+            return await self._done(submitted, settled)
+        except asyncio.CancelledError:
+            await self._turns.leave(submitted)
+            raise
+
+    async def _done(self, submitted: Submitted, settled: asyncio.Future[None]) -> Finished:
+        """When all is over. Failed: nothing was committed."""
+        try:
+            outcome = await self._turns.wait(submitted)
+            await asyncio.wait({settled})
+            if outcome.turn is None:
+                raise await self._failed(submitted, outcome)
+        except LastgoodError as error:
+            raise Failed(error, tool_ran=False) from error
+        return _finished_turn(outcome.turn)
+
+    async def _failed(self, submitted: Submitted, outcome: Outcome) -> Failed:
+        error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        if outcome.status is AttemptStatus.WAITING and isinstance(error, NeedsAnswer):
+            # Nobody can be asked here: what would wait for a person is ended.
+            await self._turns.cancel(submitted.tenant, submitted.session)
+            error = TurnFailed("a person's word is needed, and nobody can be asked here")
+        return Failed(error, tool_ran=await self._may_have_used_tools(submitted))
+
+    async def _may_have_used_tools(self, submitted: Submitted) -> bool:
+        store = self._parts.store
+        steps = await store.read_steps(submitted.tenant, submitted.attempt)
+        if any(step.message.tool_calls for step in steps):
+            return True
+        # A fork that came to nothing is gone with all its steps: nobody can tell any more.
+        return await store.get_attempt(submitted.tenant, submitted.attempt) is None
+
+    def _chunks(self, asked: Asked, id: str) -> Chunks:
+        return Chunks(id, asked.chat.model, _now(), asked.with_usage)
+
+
+# -- small things ------------------------------------------------------------------------
+
+
+async def _until_done(running: Running) -> Finished:
+    """To its end, and closed in any case."""
+    steps: list[Step] = []
+    async for _ in _items(running, steps):
+        pass
+    return _finished_steps(steps)
+
+
+async def _frames_once(chunks: Chunks, running: Running) -> Frames:
+    steps: list[Step] = []
+    async with aclosing(_items(running, steps)) as items:
+        async for item in items:
+            if isinstance(item, Event) and (frame := _frame_of(chunks, item)):
+                yield frame
+    yield chunks.end(_finished_steps(steps))
+
+
+async def _items(running: Running, steps: list[Step]) -> Running:
+    async with aclosing(running):
+        try:
+            async for item in running:
+                if isinstance(item, Step):
+                    steps.append(item)
+                yield item
+        except LastgoodError as error:
+            raise Failed(error, tool_ran=any(step.kind is StepKind.TOOL for step in steps)) from error
+
+
+def _said_before(chunks: Chunks, submitted: Submitted) -> Iterator[bytes]:
+    """What was said before this attempt took the turn up: part of the answer, and told by no event of it."""
+    for step in submitted.run.adopted if submitted.run else ():
+        if step.kind is StepKind.MODEL and not step.within and step.message.content:
+            yield chunks.text(step.message.content)
+            chunks.response_ended()
+
+
+def _frame_of(chunks: Chunks, event: Event | StoredEvent) -> bytes | None:
+    if "agent" in event.data:  # another agent of the team, at work on a task
+        return None
+    match event.kind:
+        case EventKind.TEXT_STREAMED:
+            return chunks.text(str(event.data["content"]))
+        case EventKind.REASONING_STREAMED:
+            return chunks.reasoning(str(event.data["content"]))
+        case EventKind.MODEL_ANSWERED:
+            chunks.response_ended()
+            return None
+        case _:
+            return None
+
+
+def _finished_steps(steps: list[Step]) -> Finished:
+    own = [step for step in steps if not step.within]
+    usage = sum((step.usage for step in steps), Usage())
+    return finished([step.message for step in own], usage, own[-1].cut_short)
+
+
+def _finished_turn(turn: Turn) -> Finished:
+    return finished(turn.messages[turn.inputs :], turn.usage, bool(turn.decision.get("cut_short")))
+
+
+def _nothing_to_do() -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
+def _header(request: Request, name: str) -> str | None:
+    value = request.headers.get(name)
+    return None if value is None else _checked(name, value)
+
+
+def _checked(name: str, value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise InvalidRequest(f"{name} must be 1 to 255 visible ASCII characters", param=name)
+    return value
+
+
+def _is_retry(request: Request) -> bool:
+    count = request.headers.get("x-stainless-retry-count", "0")
+    return count.isdecimal() and int(count[:9]) > 0
+
+
+def _fingerprint(request: Request, conversation: str, plain: Any) -> str:
+    canonical = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
+    digest = hashlib.sha256(f"{request.method} {request.raw_path}\n{conversation}\n".encode())
+    digest.update(canonical)
+    return digest.hexdigest()
+
+
+def _now() -> int:
+    return int(time.time())

@@ -1,0 +1,304 @@
+"""HTTP over ASGI, as little of it as the surfaces need.
+
+Written for three things that frameworks make hard: a path whose segments may hold
+an escaped URL, limits that act on bytes read, and handlers that learn at once when
+their client has gone or the server has to end. Knows no route and no session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import orjson
+
+from lastgood.errors import InvalidRequest, ShuttingDown, TooLarge
+from lastgood.surfaces.caller import ANYBODY, Caller
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON = "application/json"
+SSE = "text/event-stream; charset=utf-8"
+
+#: How deeply a body may be nested. orjson reads deeper than it can write again, and that is 254.
+DEEPEST = 100
+_ORJSON_WRITES = 254
+
+#: How long a body may pause, and how long it may take in all.
+BODY_PAUSE_SECONDS = 30.0
+BODY_SECONDS = 300.0
+
+#: Where a second one with the same name would let two readers of a request read two requests.
+_ONCE = frozenset({"host", "origin", "authorization", "content-type", "content-encoding", "idempotency-key"})
+
+_T = TypeVar("_T")
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(slots=True)
+class Request:
+    method: str
+    raw_path: str
+    query_string: str
+    headers: Mapping[str, str]  # names in lower case; of several with one name, the last
+    peer: str
+    id: str
+    receive: Receive
+    ending: asyncio.Future[None]  # done: the server ends, and this request with it
+    repeated: frozenset[str] = frozenset()  # names of headers that came more than once
+    limit_bytes: int = 0
+    caller: Caller = ANYBODY
+    path: Mapping[str, str] = field(default_factory=dict)  # what the route's holes were filled with
+    _read: bytes | None = None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Of several with one name, the last."""
+        pairs = dict(parse_qsl(self.query_string, keep_blank_values=True))
+        if any("\0" in name + value for name, value in pairs.items()):
+            raise InvalidRequest("the query has a NUL in it; leave it out")
+        return pairs
+
+    def check(self) -> None:
+        """That it can be read in one way only."""
+        twice = sorted(_ONCE & self.repeated)
+        if twice:
+            raise InvalidRequest(f"the header {twice[0]} came more than once; send it once")
+
+    async def body(self) -> bytes:
+        if self._read is None:
+            length = self.headers.get("content-length", "")
+            if length.isdecimal() and int(length[:19]) > self.limit_bytes:
+                raise self._too_large()
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    self._read = await self._read_body()
+            except TimeoutError:
+                raise InvalidRequest("the body took too long to come; send it again") from None
+        return self._read
+
+    async def _read_body(self) -> bytes:
+        """However long it is said to be: what counts is what came."""
+        pieces: list[bytes] = []
+        size = 0
+        more = True
+        while more:
+            async with asyncio.timeout(BODY_PAUSE_SECONDS):
+                message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > self.limit_bytes:
+                raise self._too_large()
+            pieces.append(piece)
+            more = message.get("more_body", False)
+        return b"".join(pieces)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the request has more than {self.limit_bytes} bytes; send less")
+
+    async def json(self) -> Any:
+        """Any JSON value; of several keys with one name, the last. Else InvalidRequest."""
+        try:
+            value = orjson.loads(await self.body())
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest(f"the body is not JSON: {error}") from None
+        if _is_too_deep(value):
+            raise InvalidRequest(f"the body is nested more than {DEEPEST} levels deep; send less")
+        return value
+
+    async def unless_gone(self, work: Awaitable[_T]) -> _T:
+        """What `work` returns. ClientGone as soon as nobody waits for it, ShuttingDown if it may not end:
+        then the work is cancelled, and has stopped when this returns."""
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.ensure_future(_until_gone(self.receive))
+        try:
+            any_of: set[asyncio.Future[Any]] = {working, leaving, self.ending}
+            await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ClientGone if leaving.done() else ShuttingDown()
+        finally:
+            await _stop(leaving)
+            await _stop(working)
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Judged by who writes it later, without a loop of ours: it is put as deep as it just may be."""
+    for _ in range(_ORJSON_WRITES - DEEPEST):
+        value = (value,)
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    type: str = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Pieces as they come. The generator is closed when the client has gone, so it can clean up."""
+
+    pieces: AsyncGenerator[bytes, None]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+    type: str = SSE
+
+
+Answer = Reply | Stream
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply(status, orjson.dumps(value), headers or {})
+
+
+def request_of(scope: Scope, receive: Receive, id: str, ending: asyncio.Future[None]) -> Request:
+    headers: dict[str, str] = {}
+    repeated: set[str] = set()
+    for raw_name, value in scope["headers"]:
+        name = raw_name.decode("latin-1")
+        if name in headers:
+            repeated.add(name)
+        headers[name] = value.decode("latin-1")
+    raw = scope.get("raw_path") or scope["path"].encode()
+    client = scope.get("client")
+    return Request(
+        method=scope["method"],
+        raw_path=raw.partition(b"?")[0].decode("latin-1"),
+        query_string=scope["query_string"].decode("latin-1"),
+        headers=headers,
+        peer=client[0] if client else "",
+        id=id,
+        receive=receive,
+        ending=ending,
+        repeated=frozenset(repeated),
+    )
+
+
+def segments(raw_path: str) -> tuple[str, ...]:
+    """Split where slashes are, then decoded once: an escaped slash is part of its segment."""
+    return tuple(unquote(segment) for segment in raw_path.split("/")[1:])
+
+
+# -- answers on their way ----------------------------------------------------------------
+
+
+async def send_reply(send: Send, reply: Reply, headers: Mapping[str, str], *, has_body: bool = True) -> None:
+    """Without its body, for HEAD: everything else is as it would be."""
+    all_headers = {"content-type": reply.type, "content-length": str(len(reply.body)), **headers}
+    if reply.status == 204:
+        all_headers = dict(headers)
+    await send(_start(reply.status, {**all_headers, **reply.headers}))
+    await send({"type": "http.response.body", "body": reply.body if has_body else b""})
+
+
+async def send_stream(
+    send: Send,
+    request: Request,
+    stream: Stream,
+    headers: Mapping[str, str],
+    pause_seconds: float,
+    last_words: Callable[[Exception], bytes],
+) -> bool:
+    """To its end. False: the client went before it.
+
+    What breaks the stream, or the end of the server, is said in a last piece: a stream that
+    simply stopped could be taken for one that had come to its end.
+    """
+    more = {"content-type": stream.type, "cache-control": "no-store", "x-accel-buffering": "no", **headers}
+    await send(_start(stream.status, {**more, **stream.headers}))
+    # A stream has many pieces and one end: watching for the end costs one task, not one for each piece.
+    pings = _Pings(send, pause_seconds)
+    sending = asyncio.create_task(_send_pieces(send, stream.pieces, pings))
+    leaving = asyncio.create_task(_until_gone(request.receive))
+    try:
+        any_of: set[asyncio.Future[None]] = {sending, leaving, request.ending}
+        await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
+        is_there = sending.done() or not leaving.done()
+    finally:
+        await pings.stop()
+        await _stop(leaving)
+        await _stop(sending)
+    broken = ShuttingDown() if sending.cancelled() else sending.exception()
+    if is_there:
+        last = last_words(broken) if isinstance(broken, Exception) else b""
+        await send({"type": "http.response.body", "body": last})
+    return is_there
+
+
+async def skip_stream(send: Send, stream: Stream, headers: Mapping[str, str]) -> None:
+    """For HEAD: as the stream would begin."""
+    await stream.pieces.aclose()
+    await send_reply(send, Reply(stream.status, b"", stream.headers, stream.type), headers)
+
+
+async def _send_pieces(send: Send, pieces: AsyncGenerator[bytes, None], pings: _Pings) -> None:
+    async with aclosing(pieces):
+        async for piece in pieces:
+            pings.sent()
+            await send(_piece(piece))
+
+
+class _Pings:
+    """A frame of its own whenever nothing was sent for a while; frames are never mixed."""
+
+    def __init__(self, send: Send, pause_seconds: float) -> None:
+        self._send = send
+        self._pause = pause_seconds
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._pinging = asyncio.create_task(self._ping())
+
+    def sent(self) -> None:
+        self._last = self._loop.time()
+
+    async def stop(self) -> None:
+        await _stop(self._pinging)
+
+    async def _ping(self) -> None:
+        while True:
+            quiet = self._loop.time() - self._last
+            if quiet >= self._pause:
+                await self._send(_piece(b": ping\n\n"))
+                self.sent()
+                quiet = 0.0
+            await asyncio.sleep(self._pause - quiet)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stop(task: asyncio.Future[Any]) -> None:
+    """Cancelled, and waited for: what it holds is free afterwards."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _start(status: int, headers: Mapping[str, str]) -> dict[str, Any]:
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": encoded}
+
+
+def _piece(body: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": True}

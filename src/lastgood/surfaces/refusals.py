@@ -1,0 +1,143 @@
+"""Errors on the wire: one table from error to status, and the two envelopes.
+
+Codes are what callers may rely on. Whether an SDK may send a request again by itself
+is said in words it understands: `x-should-retry`, and `Retry-After` where waiting helps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lastgood.errors import (
+    AttemptLost,
+    Conflict,
+    ContextOverflow,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidRequest,
+    KeyRefused,
+    LastgoodError,
+    MethodNotAllowed,
+    ModelError,
+    ModelUnknown,
+    NeedsAnswer,
+    NotFound,
+    QuotaUsedUp,
+    RateLimited,
+    SessionBusy,
+    ShuttingDown,
+    StaleHead,
+    StoreError,
+    TooLarge,
+    TurnCancelled,
+    TurnFailed,
+    Unauthorized,
+    UnsupportedMedia,
+)
+from lastgood.surfaces.http import Reply, json_reply
+
+#: The first that fits counts, so children stand before their parents.
+STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
+    (TooLarge, 413),
+    (UnsupportedMedia, 415),
+    (MethodNotAllowed, 405),
+    (ModelUnknown, 422),
+    (IdempotencyMismatch, 422),
+    (InvalidRequest, 400),
+    (Unauthorized, 401),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (StaleHead, 412),
+    (Conflict, 409),
+    (ContextOverflow, 400),
+    (RateLimited, 429),
+    (QuotaUsedUp, 429),
+    (TurnFailed, 500),
+    (NeedsAnswer, 409),
+    (ShuttingDown, 503),
+    (StoreError, 503),
+    (LastgoodError, 500),
+)
+
+#: OpenAI's own words, where it has one for it.
+_OPENAI_CODES = {
+    "agent_not_found": "model_not_found",
+    "context_overflow": "context_length_exceeded",
+    "unauthorized": "invalid_api_key",
+    "rate_limited": "rate_limit_exceeded",
+    "quota_used_up": "insufficient_quota",
+}
+
+#: The same request fails in the same way, however often it is sent.
+_HOPELESS = (
+    InvalidRequest,
+    KeyRefused,
+    QuotaUsedUp,
+    ContextOverflow,
+    TurnCancelled,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    StaleHead,
+)
+
+
+def status_of(error: LastgoodError) -> int:
+    return next(status for kind, status in STATUS if isinstance(error, kind))
+
+
+def plain(error: LastgoodError, request_id: str) -> Reply:
+    """The envelope of the session API; the top-level copy is for docker-agent's clients."""
+    told: dict[str, Any] = {"code": error.code, "message": error.message, "request_id": request_id}
+    if error.detail:
+        told["detail"] = error.detail
+    body = {"error": told, "message": error.message}
+    return json_reply(body, status_of(error), retry_headers(error))
+
+
+def openai(error: LastgoodError, *, tool_ran: bool = False) -> Reply:
+    return json_reply(openai_body(error), status_of(error), retry_headers(error, tool_ran=tool_ran))
+
+
+def openai_body(error: LastgoodError) -> dict[str, Any]:
+    status = status_of(error)
+    told = {
+        "message": error.message,
+        "type": _openai_type(error, status),
+        "param": error.detail.get("param"),
+        "code": _OPENAI_CODES.get(error.code, error.code),
+    }
+    return {"error": told}
+
+
+def _openai_type(error: LastgoodError, status: int) -> str:
+    if isinstance(error, RateLimited | QuotaUsedUp):
+        return "rate_limit_error"
+    match status:
+        case 401:
+            return "authentication_error"
+        case 403:
+            return "permission_error"
+        case _ if status < 500:
+            return "invalid_request_error"
+        case _:
+            return "server_error"
+
+
+def retry_headers(error: LastgoodError, *, tool_ran: bool = False) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if isinstance(error, SessionBusy | ShuttingDown | StoreError):
+        headers["retry-after"] = "1"
+    if isinstance(error, ModelError) and error.retry_after is not None:
+        headers["retry-after"] = str(max(round(error.retry_after), 1))
+    if may_be_sent_again(error) and not tool_ran:
+        headers["x-should-retry"] = "true"
+    else:
+        headers["x-should-retry"] = "false"
+    return headers
+
+
+def may_be_sent_again(error: LastgoodError) -> bool:
+    if isinstance(error, _HOPELESS):
+        return False
+    return not (isinstance(error, Conflict) and not isinstance(error, SessionBusy | AttemptLost))

@@ -1,0 +1,106 @@
+"""Every address of the server, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from lastgood import __version__
+from lastgood.model.tokens import Scope
+from lastgood.surfaces import openapi as shapes
+from lastgood.surfaces.app import Route
+from lastgood.surfaces.chat import Chat
+from lastgood.surfaces.chat_wire import ChatRequest
+from lastgood.surfaces.counting import Counts
+from lastgood.surfaces.http import JSON, Answer, Reply, Request, json_reply
+from lastgood.surfaces.openapi import openapi, schema_of
+
+CHAT_BYTES = 32 * 1024 * 1024
+
+_NAME: dict[str, Any] = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
+
+
+def routes(
+    chat: Chat,
+    counts: Counts,
+    is_ready: Callable[[], Awaitable[str | None]],
+    *,
+    chat_bytes: int = CHAT_BYTES,
+) -> Sequence[Route]:
+    """`is_ready` says why not; None: it is."""
+
+    async def health(request: Request) -> Answer:
+        return json_reply({"status": "ok", "version": __version__})
+
+    async def ready(request: Request) -> Answer:
+        why_not = await is_ready()
+        if why_not is None:
+            return json_reply({"status": "ready"})
+        return json_reply({"status": "not ready", "reason": why_not}, 503, {"retry-after": "1"})
+
+    async def metrics(request: Request) -> Answer:
+        return Reply(200, counts.text().encode(), type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def description(request: Request) -> Answer:
+        return json_reply(openapi(listed))
+
+    listed: list[Route] = [
+        Route(
+            "GET",
+            "/health",
+            health,
+            None,
+            "whether the process lives",
+            probe=True,
+            gives={200: {JSON: shapes.HEALTH}},
+        ),
+        Route(
+            "GET",
+            "/ready",
+            ready,
+            None,
+            "whether it takes work; 503 at once when it is told to end",
+            probe=True,
+            gives={200: {JSON: shapes.READY}, 503: {JSON: shapes.READY}},
+        ),
+        Route(
+            "GET",
+            "/metrics",
+            metrics,
+            None,
+            "counters for Prometheus",
+            probe=True,
+            gives={200: {"text/plain": None}},
+        ),
+        Route(
+            "GET",
+            "/openapi.json",
+            description,
+            None,
+            "this description",
+            gives={200: {JSON: {"type": "object"}}},
+        ),
+        Route(
+            "GET",
+            "/v1/models",
+            chat.models,
+            Scope.CHAT,
+            "the agents, as models",
+            gives={200: {JSON: shapes.MODELS}},
+        ),
+        Route(
+            "POST",
+            "/v1/chat/completions",
+            chat.complete,
+            Scope.CHAT,
+            "asks an agent, streamed or not",
+            limit_bytes=chat_bytes,
+            takes=schema_of(ChatRequest),
+            headers={
+                "x-conversation-id": ("a conversation that the server holds", _NAME),
+                "idempotency-key": ("sent again under this key, it is answered once", _NAME),
+            },
+            gives={200: {JSON: shapes.COMPLETION, "text/event-stream": None}},
+        ),
+    ]
+    return listed

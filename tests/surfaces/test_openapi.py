@@ -1,0 +1,62 @@
+"""The description of the API against the API."""
+
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import schemathesis
+from schemathesis.core.result import Ok
+
+from lastgood.surfaces import openapi as shapes
+from lastgood.surfaces.app import Route
+from lastgood.surfaces.http import JSON, Answer, Reply, Request
+from lastgood.surfaces.openapi import openapi
+from tests.surfaces.asgi import route
+
+
+async def nothing(request: Request) -> Answer:
+    return Reply(200)
+
+
+TREE: dict[str, Any] = {
+    "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}},
+    "type": "object",
+    "properties": {"$ref": {"$ref": "#/$defs/Node"}, "mapping": {"type": "string"}},
+}
+
+ROUTES: tuple[Route, ...] = (
+    route("GET", "/things/{thing}", nothing, gives={200: {JSON: shapes.HEALTH}}),
+    route("DELETE", "/things/{thing}", nothing, gives={204: {}}),
+    route("POST", "/v1/things", nothing, takes=TREE, headers={"x-it": ("it", {"type": "string"})}),
+)
+
+
+def test_every_route_is_in_it_and_every_reference_leads_somewhere() -> None:
+    plain = openapi(ROUTES)
+    loaded = schemathesis.openapi.from_dict(plain)
+    assert all(isinstance(operation, Ok) for operation in loaded.get_all_operations())
+    described = {(method.upper(), path) for path, methods in plain["paths"].items() for method in methods}
+    assert described == {(route.method, route.path) for route in ROUTES}
+    thing = plain["paths"]["/things/{thing}"]["get"]["parameters"]
+    assert thing == [{"name": "thing", "in": "path", "required": True, "schema": {"type": "string"}}]
+    properties = plain["paths"]["/v1/things"]["post"]["requestBody"]["content"][JSON]["schema"]["properties"]
+    assert properties["$ref"] == {"$ref": "#/components/schemas/Node"}
+    node = plain["components"]["schemas"]["Node"]
+    assert node["properties"]["next"] == {"$ref": "#/components/schemas/Node"}
+
+
+def test_each_surface_describes_its_own_errors() -> None:
+    paths = openapi(ROUTES)["paths"]
+    plain = paths["/things/{thing}"]["get"]["responses"]["400"]["content"][JSON]["schema"]
+    theirs = paths["/v1/things"]["post"]["responses"]["400"]["content"][JSON]["schema"]
+    assert "request_id" in plain["properties"]["error"]["properties"]
+    assert "param" in theirs["properties"]["error"]["properties"]
+    assert "413" in paths["/v1/things"]["post"]["responses"]
+    assert "413" not in paths["/things/{thing}"]["get"]["responses"]
+
+
+@pytest.mark.parametrize("name", ["HEALTH", "READY", "MODELS", "COMPLETION", "ERROR", "OPENAI_ERROR"])
+def test_the_shapes_are_schemas_that_refuse_something(name: str) -> None:
+    schema = getattr(shapes, name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert not jsonschema.Draft202012Validator(schema).is_valid({})

@@ -1,0 +1,178 @@
+"""Streams: they say something in silence, and how they ended; nothing of them stays behind (I25)."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from lastgood.errors import ModelError
+from lastgood.surfaces.app import Ended, Route, Seen
+from lastgood.surfaces.http import Answer, Request, Stream
+from tests.surfaces.asgi import Client, Given, app_of, route
+
+pytestmark = pytest.mark.anyio
+
+
+class Source:
+    """A stream that says what it is given, until it is told that there is no more."""
+
+    def __init__(self) -> None:
+        self.says: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        self.closed = asyncio.Event()
+
+    def route(self, path: str = "/stream") -> Route:
+        async def handler(request: Request) -> Answer:
+            return Stream(self._pieces(), {"x-mine": "1"})
+
+        return route("GET", path, handler)
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        try:
+            while (said := await self.says.get()) is not None:
+                if isinstance(said, Exception):
+                    raise said
+                yield said
+        finally:
+            await asyncio.sleep(0)  # leaving takes a moment
+            self.closed.set()
+
+
+def frames(given: Given) -> list[str]:
+    assert given.is_whole
+    *whole, rest = given.body.decode().split("\n\n")
+    assert rest == ""
+    return whole
+
+
+async def test_a_stream_passes_on_what_comes_and_ends() -> None:
+    source, seen = Source(), list[Seen]()
+    async with app_of(source.route(), seen=seen) as app:
+        client = Client(app, "GET", "/stream")
+        source.says.put_nowait(b"data: 1\n\n")
+        await client.until(b"data: 1\n\n")
+        assert not client.given.is_whole
+        source.says.put_nowait(b"data: 2\n\n")
+        source.says.put_nowait(None)
+        given = await client.end()
+        client.leave()
+    assert (given.status, frames(given)) == (200, ["data: 1", "data: 2"])
+    assert given.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert given.headers["x-accel-buffering"] == "no"
+    assert given.headers["cache-control"] == "no-store"
+    assert given.headers["x-mine"] == "1"
+    assert [(one.status, one.ended) for one in seen] == [(200, Ended.SENT)]
+
+
+async def test_silence_is_filled_with_comments_and_frames_are_never_mixed() -> None:
+    source = Source()
+    async with app_of(source.route(), ping_seconds=0.01) as app:
+        client = Client(app, "GET", "/stream")
+        await client.until(b": ping\n\n: ping\n\n")
+        source.says.put_nowait(b"data: 1\n\n")
+        await client.until(b"data: 1\n\n: ping\n\n")
+        source.says.put_nowait(None)
+        given = await client.end()
+        client.leave()
+    assert set(frames(given)) == {": ping", "data: 1"}
+
+
+async def test_no_comment_comes_while_there_is_something_to_say() -> None:
+    source = Source()
+    async with app_of(source.route(), ping_seconds=0.6) as app:
+        client = Client(app, "GET", "/stream")
+        for number in range(8):
+            source.says.put_nowait(b"data: %d\n\n" % number)
+            await client.until(b"data: %d\n\n" % number)
+            await asyncio.sleep(0.1)
+        source.says.put_nowait(None)
+        given = await client.end()
+        client.leave()
+    assert ": ping" not in frames(given)
+
+
+async def test_a_client_that_leaves_closes_the_stream_before_the_request_ends() -> None:
+    source, seen = Source(), list[Seen]()
+    async with app_of(source.route(), seen=seen) as app:
+        client = Client(app, "GET", "/stream")
+        source.says.put_nowait(b"data: 1\n\n")
+        await client.until(b"data: 1")
+        assert app.running == 1
+        client.leave()
+        given = await client.end()
+        assert source.closed.is_set()
+        assert app.running == 0
+    assert not given.is_whole
+    assert [(one.status, one.ended) for one in seen] == [(200, Ended.LEFT)]
+
+
+@pytest.mark.parametrize("path", ["/stream", "/v1/stream"])
+async def test_the_servers_end_is_the_last_frame_of_a_stream(path: str) -> None:
+    """Never a cut connection, and never what could be taken for a good end."""
+    source, seen = Source(), list[Seen]()
+    async with app_of(source.route(path), seen=seen) as app:
+        client = Client(app, "GET", path)
+        source.says.put_nowait(b"data: 1\n\n")
+        await client.until(b"data: 1")
+        app.end()
+        given = await client.end()
+        client.leave()
+        assert source.closed.is_set()
+    first, last = frames(given)
+    assert first == "data: 1"
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+    assert seen[0].ended is Ended.BROKEN
+
+
+async def test_a_stream_that_begins_after_the_servers_end_still_cleans_up() -> None:
+    source = Source()
+    async with app_of(source.route()) as app:
+        app.end()
+        client = Client(app, "GET", "/stream")
+        given = await client.end()
+        client.leave()
+        assert source.closed.is_set()
+    assert "shutting_down" in frames(given)[-1]
+
+
+SECRET = "what the user said"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ModelError("it broke"), "model_error"), (RuntimeError(SECRET), "internal_error")],
+)
+async def test_an_error_in_mid_stream_is_its_last_frame(
+    error: Exception, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, seen = Source(), list[Seen]()
+    async with app_of(source.route("/v1/stream"), seen=seen) as app:
+        client = Client(app, "GET", "/v1/stream")
+        source.says.put_nowait(b"data: 1\n\n")
+        source.says.put_nowait(error)
+        with caplog.at_level(logging.DEBUG):
+            given = await client.end()
+        client.leave()
+    last = frames(given)[-1]
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == code
+    assert SECRET not in given.body.decode()
+    assert seen[0].ended is Ended.BROKEN
+    logged = [record.fields["request_id"] for record in caplog.records if hasattr(record, "fields")]
+    assert logged == ([seen[0].request.id] if code == "internal_error" else [])
+
+
+async def test_idle_is_when_the_last_request_is_answered() -> None:
+    source = Source()
+    async with app_of(source.route()) as app:
+        await app.until_idle(0.01)
+        client = Client(app, "GET", "/stream")
+        source.says.put_nowait(b"data: 1\n\n")
+        await client.until(b"data: 1")
+        waiting = asyncio.create_task(app.until_idle(10.0))
+        await app.until_idle(0.01)  # its time ends before the stream does
+        assert not waiting.done()
+        source.says.put_nowait(None)
+        await client.end()
+        client.leave()
+        await waiting
