@@ -98,10 +98,18 @@ def errors() -> Iterator[str]:
         yield _row(f"`{error.code}`", kind, cleandoc(error.__doc__ or ""))
 
 
+def _all_options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _all_options(inner)
+
+
 def variables() -> Iterator[str]:
     yield from _table("variable", "flag", "meaning")
     source = Path(settings.__file__).read_text()
-    options = {option for action in _parser()._actions for option in action.option_strings}
+    options = set(_all_options(_parser()))
     for field in fields(settings.Settings):
         found = re.search(rf"#: (.*) ?\((LASTGOOD_\w+)\)(.*)\n    {field.name}:", source)
         assert found is not None, f"settings.py does not say what {field.name} is"

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,6 +17,8 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import Source
 from lastgood.agents.urls import Pulling
 from lastgood.core.presets import Preset
+from lastgood.engine.loop import AgentLoop
+from lastgood.engine.providers.references import AUTO, SCRIPTED
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.parts import Limits
@@ -48,6 +50,7 @@ class Server:
 
     lastgood: Lastgood
     agents: Catalog
+    engine: AgentLoop
     counts: Counts
     asks_for_token: bool
     grace_seconds: float
@@ -110,7 +113,7 @@ async def open_server(settings: Settings, sources: Iterable[Source], host: str) 
         tokens = Tokens(store, lastgood.parts.clock)
         find_caller = await _find_caller(settings, tokens, host)
         counts = Counts()
-        server = Server(lastgood, agents, counts, find_caller is not None, settings.shutdown_grace)
+        server = Server(lastgood, agents, engine, counts, find_caller is not None, settings.shutdown_grace)
         server._app = _app(server, settings, find_caller, host)
         lastgood.live.on_ended(lambda outcome: counts.turns.update([outcome.status.value]))
         async with AsyncExitStack() as server._running:
@@ -277,4 +280,18 @@ async def warn_of_agents(server: Server) -> list[str]:
             lines.append(f"{key}: {error.message}")
         else:
             lines += [f"{key}: {warning}" for warning in agent.warnings]
+    return lines
+
+
+async def offline_agents(server: Server) -> list[str]:
+    """Agents that wanted any model and found no key: people should know whom they talk to."""
+    lines = []
+    for key in server.agents.served():
+        with suppress(LastgoodError):
+            agent = await server.agents.load(key)
+            if agent.model == AUTO and server.engine.model_of(agent) == SCRIPTED.ref:
+                lines.append(
+                    f"no key of a model is set, so {key} answers from the offline scripted model; "
+                    "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another and start again"
+                )
     return lines

@@ -45,11 +45,11 @@ def test_the_history_is_the_requests_and_nothing_is_stored(
     assert served.seen(word)[0][:2] == [("user", word), ("assistant", "hello")]
 
 
-def test_a_key_alone_stores_nothing(served: LiveServer, sdk: openai.OpenAI, word: str) -> None:
-    """There is no turn that it could be the key of."""
+def test_a_key_alone_is_refused_and_stores_nothing(served: LiveServer, sdk: openai.OpenAI, word: str) -> None:
+    """There is no turn that it could be the key of; who trusts it must hear that."""
     before = stored(served)
-    texts = [ask(sdk, word, key=word).text for _ in range(2)]
-    assert texts == [f"You said: {word}"] * 2
+    with pytest.raises(openai.BadRequestError, match="X-Conversation-Id"):
+        ask(sdk, word, key=word)
     assert stored(served) == before
 
 

@@ -36,7 +36,15 @@ class Client:
 
     async def send(self, *body: Message, reconciles: bool = True) -> Outcome:
         place = await self.place(*body, reconciles=reconciles)
-        ask = Ask(DEFAULT_TENANT, place.session.id, place.messages)
+        head = place.session.head
+        ask = Ask(
+            DEFAULT_TENANT,
+            place.session.id,
+            place.messages,
+            conversation=NAME,
+            is_first=head is None,
+            expected_head=head.turn if head and reconciles else None,
+        )
         submitted, settled = await self.conversations.submit(place, ask)
         outcome = await self.house.outcome(self.node, submitted)
         await asyncio.wait({settled})

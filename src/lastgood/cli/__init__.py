@@ -417,7 +417,7 @@ def _add_tokens(
         _tokens_revoke,
         "end a token for good",
         "a JSON object",
-        "Servers that are running refuse it within a few seconds.",
+        "On PostgreSQL, running servers refuse it within a few seconds; on SQLite, stop the server first.",
     )
     revoke.add_argument("id", metavar="ID", help="a token's id, as the list shows it")
 

@@ -29,5 +29,5 @@ def write_starter(args: argparse.Namespace) -> int:
         name = shlex.quote(str(path))
         print(f"{path} is written. Read it, change it, and then:")
         print(f"  lastgood agents check {name}")
-        print(f'  lastgood run {name} "What is in this folder?"')
+        print(f'  lastgood run {name} --working-dir . "What is in this folder?"')
     return 0

@@ -15,6 +15,7 @@ from lastgood.cli.opening import session_of, settings_of
 from lastgood.cli.output import complain, remark
 from lastgood.cli.screens import JsonLines, Text
 from lastgood.cli.talk import Interrupts, Talk, is_good
+from lastgood.core.identity import Missing, resolve
 from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.flows.parts import Limits
 from lastgood.model.messages import File, Image, Message, Part, user, user_parts
@@ -43,6 +44,8 @@ async def _run(args: argparse.Namespace, text: str | None) -> int:
             session = await session_of(app.sessions, args.session) if args.session is not None else None
             screen = JsonLines() if args.json else Text()
             known = session.id if session else None
+            if session is not None and isinstance(resolve(session.agent_key, [key]), Missing):
+                remark(f"this session belongs to {session.agent_key}; {key} answers now")
             talk = Talk(app, key, args.model, args.working_dir, known, screen, interrupts)
             if message is None:
                 code = await chat(talk, agent)

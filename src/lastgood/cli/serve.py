@@ -18,12 +18,13 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from lastgood.agents.sources import Source, parse
+from lastgood.agents.builtin import BUILTIN_NAMES
+from lastgood.agents.sources import OciSource, Source, parse
 from lastgood.cli.logs import log_as_json, log_loop_errors
 from lastgood.cli.opening import settings_of
 from lastgood.cli.output import remark
 from lastgood.errors import InvalidRequest
-from lastgood.serving import Server, open_server, warn_of_agents
+from lastgood.serving import Server, offline_agents, open_server, warn_of_agents
 from lastgood.settings import Settings
 from lastgood.surfaces.connection import Connection
 
@@ -38,6 +39,12 @@ _BACKLOG = 2048
 def serve(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     sources = [parse(reference, settings.aliases) for reference in args.agents or [DEFAULT_AGENT]]
+    for source in sources:
+        if isinstance(source, OciSource):
+            raise InvalidRequest(
+                f"there is no file {source.reference!r} here, and pulling from a registry is not there yet; "
+                f"name a file, or one that is built in: {', '.join(BUILTIN_NAMES)}"
+            )
     host, listener = listen(settings)
     log_as_json(sys.stderr)
     with listener, asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -138,6 +145,8 @@ async def _greet(server: Server, settings: Settings, listener: socket.socket) ->
         remark(f"warning: {line}")
     agents = ", ".join(server.agents.served())
     remark(f"Lastgood serves {agents} on http://{shown}:{address[1]}")
+    for line in await offline_agents(server):
+        remark(f"  {line}")
     remark(f"  OpenAI-compatible API   {settings.public_url or f'http://{shown}:{address[1]}'}/v1")
     remark(f"  database                {_without_password(settings.database)}")
     if not server.asks_for_token:

@@ -95,10 +95,16 @@ class Talk:
         if self.last is None or self.session is None:
             raise NothingPending("nothing was said here yet; say something first")
         message, outcome = self.last
-        if outcome.turn is not None:
-            forked = await self.app.sessions.fork(TENANT, self.session, before=outcome.turn.id)
-            self.session = forked.id
-        return await self.say(message)
+        if outcome.turn is None:
+            return await self.say(message)
+        before, last = self.session, self.last
+        self.session = (await self.app.sessions.fork(TENANT, before, before=outcome.turn.id)).id
+        again = await self.say(message)
+        if not is_good(again):
+            # The answer that was there is still the last good one.
+            await self.app.sessions.delete(TENANT, self.session)
+            self.session, self.last = before, last
+        return again
 
     async def fork(self) -> Session:
         if self.session is None:

@@ -64,7 +64,7 @@ async def _list(args: argparse.Namespace) -> tuple[Token, ...]:
 
 def revoke_token(args: argparse.Namespace) -> int:
     token = asyncio.run(_revoke(args))
-    remark(f"servers that are running refuse it within {SECONDS_KEPT:g} seconds")
+    remark(f"servers that share this database refuse it within {SECONDS_KEPT:g} seconds")
     if args.json:
         print_json(_token_json(token))
     else:

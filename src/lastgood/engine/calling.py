@@ -92,7 +92,10 @@ class Calling:
             rules = (agent.permissions,)
             match judge(rules, safety, agent.readonly, tool.name, tool.effect, arguments, root=root):
                 case Denied(reason):
-                    raise ToolFailed(f"{tool.name} is not allowed: {reason}")
+                    raise ToolFailed(
+                        f"{tool.name} is not allowed: {reason}. The operator may allow it, with a rule under "
+                        "permissions in the agent's file or with --safety"
+                    )
                 case Asks(reason):
                     raise ToolFailed(f"{tool.name} is not allowed without a person's approval: {reason}")
                 case Allowed():

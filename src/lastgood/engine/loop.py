@@ -82,6 +82,10 @@ class AgentLoop:
     def check_model(self, model: str, agent: AgentSpec | None = None) -> None:
         self._asking.check(model, agent.models if agent else {})
 
+    def model_of(self, agent: AgentSpec) -> str:
+        """Who would answer now, as provider/model."""
+        return self._asking.models(agent.model, (), agent.models, "")[0].ref
+
     def check_working_dir(self, path: str) -> str:
         return self._runtimes.check(path)
 

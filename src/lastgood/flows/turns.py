@@ -8,6 +8,7 @@ nothing half done.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,6 +41,8 @@ from lastgood.model.events import TERMINAL, Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Role, as_json
 from lastgood.model.sessions import Session, TurnKind
+
+log = logging.getLogger(__name__)
 
 MOST_IN_KEY = 255
 #: What stood in the way may be gone when we look again; someone else may be faster again, too.
@@ -125,9 +128,13 @@ class Turns:
         if ask.kind is not TurnKind.RUN:
             return _Plan(None, {"agent": "none", "reason": "no model is asked"})
         agent, decision = await self.resolve(ask.agent_key or session.agent_key)
-        if ask.model is not None:
-            # Before anything is written: a bad reference leaves no trace.
-            self._parts.engine.check_model(ask.model, agent)
+        if ask.agent_key is not None and ask.agent_key != session.agent_key:
+            decision["reason"] = f"the request named this agent; the session's own is {session.agent_key!r}"
+        if agent.stale:
+            log.warning("agent %s is not the newest: %s", agent.key, agent.stale)
+        # Before anything is written: a bad reference leaves no trace.
+        model = ask.model if ask.model is not None else session.model or agent.model
+        self._parts.engine.check_model(model, agent)
         return _Plan(agent, decision)
 
     async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:

@@ -199,6 +199,8 @@ class App:
 
     async def _caller(self, request: Request, scope: TokenScope) -> Caller:
         caller = await self._door.caller(request)
+        if caller is None and "authorization" in request.headers:
+            raise Unauthorized("this token is not known here, has ended or was revoked; send another one")
         if caller is None:
             raise Unauthorized()
         if not caller.may(scope):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
@@ -22,7 +23,9 @@ import orjson
 
 from lastgood.core.presets import Preset, understand
 from lastgood.errors import (
+    AgentInvalid,
     AgentNotFound,
+    AgentUnavailable,
     InvalidRequest,
     LastgoodError,
     NeedsAnswer,
@@ -45,6 +48,8 @@ from lastgood.surfaces.chat_wire import ChatRequest, messages_of, options_of, pa
 from lastgood.surfaces.completions import Chunks, Finished, finished, whole
 from lastgood.surfaces.http import Answer, Request, json_reply
 from lastgood.surfaces.streamed import Failed, Frames, streamed
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -102,6 +107,11 @@ class Chat:
         data = [{"id": id, "object": "model", "created": created, "owned_by": "lastgood"} for id in found]
         return json_reply({"object": "list", "data": data})
 
+    async def model(self, request: Request) -> Answer:
+        id = "/".join(request.path.values())
+        await self._agent(id)
+        return json_reply({"id": id, "object": "model", "created": 0, "owned_by": "lastgood"})
+
     async def complete(self, request: Request) -> Answer:
         if self._is_draining():
             raise ShuttingDown()
@@ -117,6 +127,11 @@ class Chat:
             agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
         asked = Asked(request, chat, plain, body, agent, key, meant.reconciles)
         if meant.conversation is None:
+            if key is not None:
+                raise InvalidRequest(
+                    "an Idempotency-Key needs an X-Conversation-Id: without one, nothing is kept",
+                    param="idempotency-key",
+                )
             return await self._once(asked)
         return await self._in_conversation(asked, _checked("x-conversation-id", meant.conversation))
 
@@ -124,8 +139,16 @@ class Chat:
         try:
             agent, _ = await self._turns.resolve(model)
         except AgentNotFound as error:
+            there = ", ".join(self._parts.agents.served())
+            why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
             raise AgentNotFound(
-                f"the model {model!r} does not exist here: {error.message}", param="model"
+                f"there is no model {model!r} here{why}; there are {there}", param="model"
+            ) from None
+        except AgentInvalid as error:
+            # Where its file is and what is in it is the operator's business.
+            log.warning("the agent of %s cannot be used: %s", model, error)
+            raise AgentUnavailable(
+                f"the agent {model!r} has errors in its file; the server's log names them"
             ) from None
         return agent
 

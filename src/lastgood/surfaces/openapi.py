@@ -31,17 +31,8 @@ def _or_null(schema: Schema) -> Schema:
 HEALTH = _object({"status": {"const": "ok"}, "version": _TEXT})
 READY = _object({"status": {"enum": ["ready", "not ready"]}}, {"reason": _TEXT})
 
-MODELS = _object(
-    {
-        "object": {"const": "list"},
-        "data": {
-            "type": "array",
-            "items": _object(
-                {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT}
-            ),
-        },
-    }
-)
+MODEL = _object({"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT})
+MODELS = _object({"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
 
 _CALL = _object(
     {

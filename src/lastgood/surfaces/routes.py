@@ -88,6 +88,18 @@ def routes(
             "the agents, as models",
             gives={200: {JSON: shapes.MODELS}},
         ),
+        # A model's name may hold a slash; the SDKs send it as it is.
+        *(
+            Route(
+                "GET",
+                path,
+                chat.model,
+                Scope.CHAT,
+                "one agent, as a model",
+                gives={200: {JSON: shapes.MODEL}},
+            )
+            for path in ("/v1/models/{model}", "/v1/models/{model}/{name}")
+        ),
         Route(
             "POST",
             "/v1/chat/completions",

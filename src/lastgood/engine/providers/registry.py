@@ -74,9 +74,12 @@ class ProviderTable:
     def _unknown(self, model: ModelSpec) -> str:
         if model.provider in REFUSED:
             return REFUSED[model.provider]
+        ours = [name for name in self._fixed if name.startswith(f"{model.provider}/")]
+        if ours:
+            return f"no such model: {model.ref!r}; {model.provider} has {', '.join(sorted(ours))}"
         known = sorted({*ALIASES, *(name.partition("/")[0] for name in self._fixed)})
         near = get_close_matches(model.provider, known, 1)
-        hint = f"did you mean {near[0]}/{model.model}?" if near else f"there are {', '.join(known)}"
+        hint = f"did you mean {near[0]}/{model.model}?" if near else f"there are {', '.join(known)}."
         return (
             f"no such provider: {model.provider!r} of {model.ref!r}; {hint} "
             "A provider of your own needs a base_url in the agent's file"
