@@ -80,7 +80,7 @@ class Reading:
             elif self._event and not line.strip():
                 chunks += self._event_ends()
         self._check(self._completion.size)
-        return chunks
+        return _joined(chunks) if len(chunks) > 1 else chunks
 
     def _check(self, size: int) -> None:
         if size > self._limits.answer_bytes or self._read > self._limits.stream_bytes:
@@ -187,3 +187,15 @@ class Reading:
 
     def _garbled(self, what: str) -> Garbled:
         return Garbled(f"{self._model.ref} sent {what}; nothing was committed. Check its base_url")
+
+
+def _joined(chunks: list[Chunk]) -> list[Chunk]:
+    """What came at once is shown at once: each chunk has a long way to go from here."""
+    joined: list[Chunk] = []
+    pieces: list[str] = []
+    for number, chunk in enumerate(chunks):
+        pieces.append(chunk.text)
+        if number + 1 == len(chunks) or chunks[number + 1].kind is not chunk.kind:
+            joined.append(Chunk("".join(pieces), chunk.kind))
+            pieces = []
+    return joined
