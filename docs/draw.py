@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lastgood import settings
 from lastgood.agents.schema import tables
-from lastgood.cli import _parser
+from lastgood.cli.words import all_words
 from lastgood.core.lifecycle import ATTEMPT, Move, is_final
 from lastgood.errors import LastgoodError
 from lastgood.flows.parts import Limits
@@ -109,7 +109,7 @@ def _all_options(parser: argparse.ArgumentParser) -> Iterator[str]:
 def variables() -> Iterator[str]:
     yield from _table("variable", "flag", "meaning")
     source = Path(settings.__file__).read_text()
-    options = set(_all_options(_parser()))
+    options = set(_all_options(all_words()))
     for field in fields(settings.Settings):
         found = re.search(rf"#: (.*) ?\((LASTGOOD_\w+)\)(.*)\n    {field.name}:", source)
         assert found is not None, f"settings.py does not say what {field.name} is"
@@ -128,7 +128,7 @@ def limits() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    for name, parser in walk(_parser()):
+    for name, parser in walk(all_words()):
         yield f"### `{name}`"
         yield ""
         yield parser.description or ""
@@ -161,12 +161,12 @@ def walk(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argume
 
 def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Its own, names before options. What every command takes is told once, at the top."""
-    top = {option for action in _parser()._actions for option in action.option_strings}
+    top = {option for action in all_words()._actions for option in action.option_strings}
     own = [
         action
         for action in parser._actions
         if not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
-        and (parser.prog == _parser().prog or not top & set(action.option_strings))
+        and (parser.prog == all_words().prog or not top & set(action.option_strings))
     ]
     return sorted(own, key=lambda action: bool(action.option_strings))
 

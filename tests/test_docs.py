@@ -19,7 +19,7 @@ import pytest
 
 from docs.draw import DOCS, PAGES, drawn, walk
 from lastgood import errors
-from lastgood.cli import _parser
+from lastgood.cli.words import all_words
 from lastgood.engine.providers import scripted
 from lastgood.settings import Settings, SettingsInvalid, read_settings
 
@@ -89,7 +89,7 @@ def test_every_setting_is_documented_and_read() -> None:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    wanted = set(words(_parser()))
+    wanted = set(words(all_words()))
     assert {"lastgood run", "lastgood db check", "--session", "AGENT", "--help"} <= wanted
     assert missing(sorted(wanted), REFERENCE) == []
 
