@@ -115,6 +115,7 @@ async def test_M1_3_two_variants_are_refused_by_name_whatever_was_loaded_before(
         if start != "warm":
             fresh = tmp_path / "fresh" if start == "elsewhere" else None
             node = await server.start(plain, dev, data_dir=fresh)
+        await house.quiet(node)  # titles are made beside the turns
         before, asked = await dump(house.backend), len(site.asked)
         with pytest.raises(AgentNotFound) as refused:
             await house.submit(node, session, "two")
