@@ -335,6 +335,126 @@ def test_chat_without_a_word_leaves_no_session(chat: Terminal, lastgood: Command
     assert lastgood.sessions() == []
 
 
+def test_new_begins_another_session(chat: Terminal, lastgood: Command) -> None:
+    chat.send("first\n")
+    chat.expect("You said: first")
+    chat.expect("> ")
+    chat.send("/new\n")
+    chat.expect("> ")
+    chat.send("!remember\n")
+    chat.expect("I remember: \r\n")
+    chat.expect("> ")
+    chat.send("/nonsense\n")
+    chat.expect("there is no command /nonsense")
+    chat.send("/exit\n")
+    assert chat.process.wait(20) == 0
+    assert [session["turns"] for session in lastgood.sessions()] == [1, 1]
+
+
+def test_fork_goes_on_in_a_copy(chat: Terminal, lastgood: Command) -> None:
+    chat.send("first\n")
+    chat.expect("You said: first")
+    chat.expect("> ")
+    chat.send("/fork\n")
+    chat.expect("this is ses_")
+    chat.expect("> ")
+    chat.send("!remember\n")
+    chat.expect("I remember: first")
+    chat.expect("> ")
+    chat.send(CTRL_D)
+    assert chat.process.wait(20) == 0
+    assert [session["turns"] for session in lastgood.sessions()] == [2, 1]
+
+
+def test_retry_of_a_failed_turn_says_it_once(chat: Terminal, lastgood: Command) -> None:
+    chat.send("!fail during 1\n")
+    chat.expect("lastgood: ")
+    chat.expect("> ")
+    chat.send("/retry\n")
+    until(lambda: lastgood.prompts() == 2)
+    chat.expect("> ")
+    chat.send(CTRL_D)
+    assert chat.process.wait(20) == 0
+    assert len(lastgood.sessions()) == 1
+
+
+def test_retry_of_an_answer_forks_and_a_retry_that_fails_goes_back(chat: Terminal, lastgood: Command) -> None:
+    chat.send("keep\n")
+    chat.expect("You said: keep")
+    chat.expect("> ")
+    chat.send("!slow 1\n")
+    chat.expect("You said")
+    chat.expect("> ")
+    chat.send("/retry\n")
+    until(lambda: lastgood.prompts() == 3)
+    chat.send(CTRL_C)
+    chat.expect("cancelled")
+    chat.expect("> ")
+    until(lambda: len(lastgood.sessions()) == 1)
+    chat.send("/retry\n")
+    chat.expect("a fork from before the last answer")
+    chat.expect("> ")
+    chat.send(CTRL_D)
+    assert chat.process.wait(20) == 0
+    assert [session["turns"] for session in lastgood.sessions()] == [2, 2]
+
+
+# -- agents of one's own -----------------------------------------------------------
+
+TEAM_FILE = """
+agents:
+  root:
+    model: builtin/scripted
+    instruction: I am root.
+    toolsets: [{type: shell}]
+  other:
+    model: builtin/scripted
+    instruction: I am other.
+"""
+
+
+@pytest.fixture
+def team_file(tmp_path: Path) -> str:
+    (tmp_path / "team.yaml").write_text(TEAM_FILE)
+    return str(tmp_path / "team.yaml")
+
+
+def _prompts(lastgood: Command) -> list[dict[str, object]]:
+    return [json.loads(line) for line in lastgood.prompt_log.read_text().splitlines()]
+
+
+def test_a_member_of_a_team_can_be_asked(lastgood: Command, team_file: str) -> None:
+    assert lastgood("run", team_file, "hi", "--agent", "other").code == 0
+    assert "I am other." in str(_prompts(lastgood)[-1])
+    assert_refused(lastgood("run", team_file, "hi", "--agent", "nobody"), "nobody", "other")
+
+
+def test_M3_6_tools_work_where_the_session_works_and_only_as_safety_lets_them(
+    lastgood: Command, team_file: str, tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    text = '!tool shell {"cmd": "pwd"}\n!say done'
+    denied = lastgood("run", team_file, text, "--working-dir", str(tmp_path / "here"))
+    assert "not allowed" in denied.err
+    ran = lastgood("run", team_file, text, "--working-dir", str(tmp_path / "here"), "--safety", "autonomous")
+    assert str(tmp_path / "here") in ran.err
+    assert ran.out == "done\n"
+
+
+def test_a_picture_goes_along(lastgood: Command, tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(b"picture")
+    assert lastgood("run", AGENT, "look", "--attach", str(tmp_path / "x.png")).code == 0
+    assert "data:image/png;base64,cGljdHVyZQ==" in str(_prompts(lastgood)[-1])
+    assert_refused(lastgood("run", AGENT, "look", "--attach", str(tmp_path / "no.png")), "no.png")
+
+
+def test_another_agent_than_the_sessions_own_is_said_so(lastgood: Command, team_file: str) -> None:
+    session = lastgood.new_session()
+    done = lastgood("run", team_file, "hi", "--session", session)
+    assert f"this session belongs to {AGENT}; team answers now" in done.err
+    assert "the request named this agent" in lastgood.attempts(session)[-1]["decision"]["reason"]
+
+
 def test_control_characters_do_not_reach_a_terminal(chat: Terminal) -> None:
     chat.send('!say-json "a\\u001b[2Jb"\n')
     chat.expect("a\\x1b[2Jb")
