@@ -23,7 +23,7 @@ import orjson
 from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.tools.echo import ECHO
-from lastgood.model.agents import AgentSpec, ModelSpec, Safety, ToolsetSpec
+from lastgood.model.agents import AgentSpec, ModelSpec, Permissions, Safety, ToolsetSpec
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
@@ -158,6 +158,12 @@ class BenchWork:
     @property
     def answers(self) -> Mapping[str, str]:
         return {}
+
+    async def rules(self) -> tuple[Permissions, Safety | None]:
+        return Permissions(), None
+
+    async def steers(self) -> tuple[Step, ...]:
+        return ()
 
     def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
         return (user(SAID), *(step.message for step in steps))

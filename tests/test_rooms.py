@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"outside", "core", "ports", "model", "errors"},
 }
 MAY_IMPORT["surfaces"] = {"flows", "core", "ports", "model", "errors"}
+MAY_IMPORT["tracing"] = {"flows", "engine", "core", "ports", "model", "errors"}
 MAY_IMPORT["wiring"] = set(MAY_IMPORT) - {"surfaces"}
 MAY_IMPORT["serving"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)

@@ -66,6 +66,30 @@ def test_a_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert read_settings({}, folder=tmp_path, env_file="~/keys").env_file == tmp_path / "keys"
 
 
+def test_the_path_of_a_socket_starts_where_every_path_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/lastgood.toml").write_text('listen = "unix://run/a.sock"')
+    named = {"config": str(tmp_path / "etc/lastgood.toml")}
+    for given, meant in (
+        ({}, f"unix://{tmp_path}/etc/run/a.sock"),
+        ({"listen": "unix://b.sock"}, f"unix://{tmp_path}/b.sock"),
+        ({"listen": "unix://~/b.sock"}, f"unix://{tmp_path}/home/b.sock"),
+        ({"listen": "unix:///run/b.sock"}, "unix:///run/b.sock"),
+        ({"listen": "unix://"}, "unix://"),  # to be refused where it is used
+        ({"listen": "fd://3"}, "fd://3"),
+    ):
+        assert read_settings({}, folder=tmp_path, **named, **given).listen == meant
+
+
+@pytest.mark.parametrize("words", ["console", "chat,work", "API", "chat api"])
+def test_a_surface_that_does_not_exist_is_refused_by_naming_those_that_do(tmp_path: Path, words: str) -> None:
+    with pytest.raises(SettingsInvalid, match="--only must be of api, chat"):
+        read(tmp_path, only=words)
+
+
 def test_every_setting_has_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
     values = {
         "data_dir": ("d", tmp_path / "d"),
@@ -76,6 +100,9 @@ def test_every_setting_has_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "working_dir_root": ("work", tmp_path / "work"),
         "safety": ("autonomous", "autonomous"),
         "listen": ("0.0.0.0:80", "0.0.0.0:80"),
+        "metrics_listen": ("unix://m.sock", f"unix://{tmp_path}/m.sock"),
+        "only": ("chat", ("chat",)),
+        "migrate": ("check", "check"),
         "token_file": ("t", tmp_path / "t"),
         "token_env": ("TOKEN", "TOKEN"),
         "insecure_no_auth": ("yes", True),
@@ -90,6 +117,12 @@ def test_every_setting_has_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "shutdown_grace": ("7s", 7.0),
         "preset": ("open-webui,librechat", ("open-webui", "librechat")),
         "conversations_max": ("3", 3),
+        "retain": ("90d", 90 * 86400.0),
+        "token_rate": ("60", 60),
+        "token_running": ("4", 4),
+        "user_rate": ("6", 6),
+        "user_running": ("1", 1),
+        "tracing": ("yes", True),
     }
     assert {*values, "config"} == set(Settings.__dataclass_fields__)
     for name, (text, meant) in values.items():

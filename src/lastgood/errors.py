@@ -14,9 +14,12 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     ├── Unauthorized            no token, or a wrong one
     ├── Forbidden               the token, the host or the origin is not good for this
     ├── ShuttingDown            this server takes no more work
+    ├── TooMany                 this caller asks for more than it may
+    │   └── QueueFull
     ├── NotFound
     │   ├── SessionNotFound
     │   ├── TurnNotFound
+    │   ├── AttemptNotFound
     │   └── AgentNotFound       also: ambiguous, naming the candidates
     ├── Conflict
     │   ├── SessionBusy
@@ -44,6 +47,7 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
         ├── NoDatabase          nothing was ever stored there
         ├── StoreLocked         another process owns the database file
         ├── NotADatabase
+        ├── OlderDatabase       it may not be brought up to date
         └── NewerDatabase
 """
 
@@ -109,6 +113,19 @@ class ShuttingDown(LastgoodError):
     code = "shutting_down"
 
 
+class TooMany(LastgoodError):
+    """You ask for more than this server gives to one caller; wait a moment and send it again."""
+
+    code = "rate_limited"
+    retry_after: float = 1.0
+
+
+class QueueFull(TooMany):
+    """Too much waits for this session already; send it again when some of it is done."""
+
+    code = "queue_full"
+
+
 class ModelUnknown(InvalidRequest):
     """No such model; use provider/model, for example builtin/scripted."""
 
@@ -143,6 +160,12 @@ class TurnNotFound(NotFound):
     """No such turn in this session; read the session to see its turns."""
 
     code = "turn_not_found"
+
+
+class AttemptNotFound(NotFound):
+    """No such attempt in this session; list its attempts to see those there are."""
+
+    code = "attempt_not_found"
 
 
 class AgentNotFound(NotFound):
@@ -315,6 +338,12 @@ class NotADatabase(StoreError):
     """This file is not a Lastgood database; it was left as it is. Choose another path."""
 
     code = "not_a_database"
+
+
+class OlderDatabase(StoreError):
+    """This database is not up to date; it was left as it is. Start once with --migrate auto."""
+
+    code = "older_database"
 
 
 class NewerDatabase(StoreError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
@@ -28,7 +28,8 @@ from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.options import CallOptions
-from lastgood.model.sessions import NewSession, Session, SessionPage, TitleBy, Turn
+from lastgood.model.queue import NewQueued, NotQueued, Queued
+from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
 from lastgood.model.tokens import Token
 
 
@@ -48,7 +49,14 @@ class SessionStore(Protocol):
     async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None: ...
 
     async def list_sessions(
-        self, tenant: TenantId, *, limit: int, cursor: int | None = None, query: str = ""
+        self,
+        tenant: TenantId,
+        *,
+        limit: int,
+        cursor: int | None = None,
+        query: str = "",
+        agent: str | None = None,
+        status: SessionStatus | None = None,
     ) -> SessionPage:
         """Newest first, metadata only."""
         ...
@@ -60,11 +68,24 @@ class SessionStore(Protocol):
         ...
 
     async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
-        """Writes `model`, `agent_key` (these only while free), `starred` or `metadata`, and nothing else."""
+        """Writes one field and nothing else: `model` or `agent_key` only while the session is free;
+        `starred`, `metadata`, `permissions` or `safety` at any time."""
         ...
 
     async def fork_session(self, source: Session, at: Turn | None, new: NewSession) -> Session | None:
         """A new session whose head is `at`; copies no message. None: the source is gone."""
+        ...
+
+    async def count_forks(self, tenant: TenantId, session: SessionId) -> int:
+        """How many sessions were forked from this one and live."""
+        ...
+
+    async def import_session(self, new: NewSession, turns: Sequence[Turn]) -> Session:
+        """A session that was made elsewhere, with its whole chain, in one transaction."""
+        ...
+
+    async def walk_sessions(self, *, after: int, limit: int) -> tuple[Session, ...]:
+        """Of all tenants, oldest first, those numbered above `after`: for upkeep in bounded steps."""
         ...
 
     async def delete_session(self, tenant: TenantId, session: SessionId) -> bool:
@@ -140,6 +161,37 @@ class AttemptStore(Protocol):
     async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]: ...
 
 
+class QueueStore(Protocol):
+    """Its rows also change where attempts do: a commit settles what it took and leaves unheard steers as
+    follow-ups; any other end gives back what it took, and parks what failed too often."""
+
+    async def enqueue(self, new: NewQueued, *, most: int) -> Queued | NotQueued:
+        """At most so many of its kind wait. One that is there already under the key is returned as it is."""
+        ...
+
+    async def read_queue(self, tenant: TenantId, session: SessionId) -> tuple[Queued, ...]:
+        """What is not settled, parked ones too, in the order it was said."""
+        ...
+
+    async def steers_of(self, hold: Hold) -> tuple[Queued, ...]:
+        """Those for this attempt that it has not heard yet."""
+        ...
+
+    async def waiting_queues(self, limit: int) -> tuple[tuple[TenantId, SessionId], ...]:
+        """Free sessions with a follow-up to run."""
+        ...
+
+    async def drop_queued(self, tenant: TenantId, session: SessionId, number: int) -> bool:
+        """False: it is not there, or an attempt has it."""
+        ...
+
+    async def park_queued(self, tenant: TenantId, session: SessionId, number: int, why: str) -> bool:
+        """One that cannot begin is not tried again until somebody says so."""
+        ...
+
+    async def unpark_queued(self, tenant: TenantId, session: SessionId, number: int) -> bool: ...
+
+
 class EventStore(Protocol):
     async def append_events_if_held(self, hold: Hold, events: Sequence[Event]) -> int | None:
         """The number of the last one; None: the hold is gone, and nothing was stored."""
@@ -166,7 +218,7 @@ class TokenStore(Protocol):
     async def revoke_token(self, id: str) -> Token | None: ...
 
 
-class Store(SessionStore, TurnStore, AttemptStore, EventStore, TokenStore, Protocol):
+class Store(SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, Protocol):
     alone: bool  # True: no other process can be using it, so what is found running at start is dead
 
     def hint(self, session: SessionId) -> None:
@@ -204,6 +256,14 @@ class Work(Protocol):
     def options(self) -> CallOptions: ...
     @property
     def working_dir(self) -> str | None: ...
+    async def rules(self) -> tuple[Permissions, Safety | None]:
+        """The session's own, as they are now: they may be changed while the turn runs."""
+        ...
+
+    async def steers(self) -> tuple[Step, ...]:
+        """What was said to this turn while it ran and is not in its steps yet."""
+        ...
+
     @property
     def earlier(self) -> tuple[Message, ...]:
         """What was said before this turn."""

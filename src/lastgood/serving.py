@@ -8,7 +8,8 @@ import ipaddress
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -17,22 +18,31 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import Source
 from lastgood.agents.urls import Pulling
 from lastgood.core.presets import Preset
+from lastgood.core.rate import Allowance
 from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.references import AUTO, SCRIPTED
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.parts import Limits
 from lastgood.flows.tokens import Tokens
+from lastgood.model.agents import Safety
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.tokens import Scope
 from lastgood.outside.env_file import secrets_of
 from lastgood.settings import Settings
-from lastgood.surfaces.app import App, Seen
+from lastgood.surfaces.agents import AgentList
+from lastgood.surfaces.app import App, Route, Seen
+from lastgood.surfaces.asking import Asking
 from lastgood.surfaces.caller import Caller
 from lastgood.surfaces.chat import Chat
 from lastgood.surfaces.counting import Counts
 from lastgood.surfaces.door import Door, host_of
-from lastgood.surfaces.routes import routes
+from lastgood.surfaces.limiting import Limiter
+from lastgood.surfaces.routes import probes, routes
+from lastgood.surfaces.runs import Runs
+from lastgood.surfaces.session_routes import session_routes
+from lastgood.surfaces.sessions import SessionLife
+from lastgood.tracing.opening import OFF, Asgi, Tracing, open_tracing
 from lastgood.wiring import Lastgood, assemble, build_engine, open_store, running
 
 log = logging.getLogger("lastgood.requests")
@@ -54,14 +64,27 @@ class Server:
     counts: Counts
     asks_for_token: bool
     grace_seconds: float
+    tracing: Tracing = OFF
     draining: bool = False
     _app: App | None = None
+    _probes: App | None = None
     _running: AsyncExitStack | None = None
 
     @property
     def app(self) -> App:
         assert self._app is not None
         return self._app
+
+    @property
+    def probes(self) -> App:
+        """What --metrics-listen is for: /health, /ready and /metrics, and nothing else."""
+        assert self._probes is not None
+        return self._probes
+
+    @property
+    def asgi(self) -> Asgi:
+        """What is put behind a socket: the app, and what is traced of it."""
+        return self.tracing.asgi(self.app)
 
     def is_draining(self) -> bool:
         return self.draining
@@ -106,15 +129,27 @@ async def open_server(settings: Settings, sources: Iterable[Source], host: str) 
     secrets = secrets_of(settings.env_file, os.environ)
     pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
     agents = Catalog(sources, pulling)
-    engine = build_engine(settings, secrets)
-    store = await open_store(settings.database)
+    tracing = open_tracing(settings.tracing)
+    engine = build_engine(settings, secrets, tracing)
+    store = await open_store(settings.database, migrate=settings.migrate)
     try:
-        lastgood = assemble(store, engine, agents, limits=_limits(settings), kept=settings.conversations_max)
+        lastgood = assemble(
+            store,
+            tracing.engine(engine),
+            agents,
+            limits=_limits(settings),
+            kept=settings.conversations_max,
+            safety=Safety(settings.safety),
+            retain_seconds=settings.retain,
+        )
+        tracing.follow(lastgood.live)
         tokens = Tokens(store, lastgood.parts.clock)
         find_caller = await _find_caller(settings, tokens, host)
         counts = Counts()
-        server = Server(lastgood, agents, engine, counts, find_caller is not None, settings.shutdown_grace)
-        server._app = _app(server, settings, find_caller, host)
+        server = Server(
+            lastgood, agents, engine, counts, find_caller is not None, settings.shutdown_grace, tracing
+        )
+        server._app, server._probes = _apps(server, settings, find_caller, host)
         lastgood.live.on_ended(lambda outcome: counts.turns.update([outcome.status.value]))
         async with AsyncExitStack() as server._running:
             await server._running.enter_async_context(
@@ -125,6 +160,7 @@ async def open_server(settings: Settings, sources: Iterable[Source], host: str) 
         await store.close()
         await agents.close()
         await engine.close()
+        await tracing.close()
 
 
 def _limits(settings: Settings) -> Limits:
@@ -136,24 +172,52 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _app(server: Server, settings: Settings, find_caller: FindCaller | None, host: str) -> App:
+def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, host: str) -> tuple[App, App]:
+    """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
     counts.gauges["lastgood_turns_running"] = ("turns that run here now", lambda: lastgood.live.count)
     conversations = Conversations(lastgood.parts, lastgood.live, lastgood.turns, lastgood.sessions)
     presets = frozenset(map(Preset, settings.preset))
-    chat = Chat(lastgood.parts, lastgood.turns, conversations, server.is_draining, presets)
+    limiter = _limiter(settings)
+    chat = Chat(lastgood.parts, lastgood.turns, conversations, server.is_draining, limiter, presets)
     counts.gauges["lastgood_http_requests_running"] = (
         "requests that are being answered now",
-        lambda: server.app.running,
+        lambda: server.app.running + server.probes.running,
     )
     door = Door(hosts_of(settings, host), origins_of(settings), find_caller, host in _EVERYWHERE)
-    listed = routes(chat, counts, server.why_not_ready, chat_bytes=settings.max_request_size)
+    listed = routes(
+        chat,
+        counts,
+        server.why_not_ready,
+        chat_bytes=settings.max_request_size,
+        only=settings.only,
+        metrics=settings.metrics_listen is None,
+        sessions=_session_routes(server, settings, limiter),
+    )
 
     def seen(one: Seen) -> None:
         counts.request(one)
         _log(one)
 
-    return App(listed, door, on_seen=seen)
+    alone = probes(counts, server.why_not_ready)
+    return App(listed, door, on_seen=server.tracing.seeing(seen)), App(alone, door, on_seen=seen)
+
+
+def _session_routes(server: Server, settings: Settings, limiter: Limiter) -> Sequence[Route]:
+    lastgood = server.lastgood
+    asking = Asking(lastgood.parts.agents, server.is_draining)
+    life = SessionLife(lastgood.parts, lastgood.sessions, lastgood.turns, asking)
+    runs = Runs(lastgood.parts, lastgood.turns, lastgood.queue, asking, limiter)
+    agents = AgentList(lastgood.parts.agents, asking)
+    return session_routes(life, runs, agents, import_bytes=settings.max_request_size)
+
+
+def _limiter(settings: Settings) -> Limiter:
+    return Limiter(
+        Allowance(settings.token_rate, settings.token_running),
+        Allowance(settings.user_rate, settings.user_running),
+        time.monotonic,
+    )
 
 
 def _log(seen: Seen) -> None:

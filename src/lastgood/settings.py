@@ -20,6 +20,8 @@ SAFETIES = ("strict", "balanced", "restricted", "autonomous")
 
 PRESETS = ("open-webui", "librechat")
 
+SURFACES = ("api", "chat")
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -63,8 +65,14 @@ class Settings:
     working_dir_root: Path | None = None
     #: For tool calls no rule speaks of: strict, balanced, restricted or autonomous (LASTGOOD_SAFETY).
     safety: str = "restricted"
-    #: Where the server listens, HOST:PORT (LASTGOOD_LISTEN).
+    #: Where the server listens, HOST:PORT, unix://PATH or fd://N (LASTGOOD_LISTEN).
     listen: str = "127.0.0.1:8080"
+    #: Where /metrics is, if not beside everything else; written like `listen` (LASTGOOD_METRICS_LISTEN).
+    metrics_listen: str | None = None
+    #: The surfaces that are served: api, chat (LASTGOOD_ONLY); default: all.
+    only: tuple[str, ...] = SURFACES
+    #: `check`: refuses a database that this version would have to change first; or auto (LASTGOOD_MIGRATE).
+    migrate: str = "auto"
     #: A file whose first line is a token that may do everything (LASTGOOD_TOKEN_FILE).
     token_file: Path | None = None
     #: The name of a variable that holds such a token (LASTGOOD_TOKEN_ENV).
@@ -93,6 +101,18 @@ class Settings:
     preset: tuple[str, ...] = ()
     #: How many histories are kept decoded in memory; none is lost by it (LASTGOOD_CONVERSATIONS_MAX).
     conversations_max: int = 256
+    #: How long sessions are kept that nobody uses or has starred, `90d`; `0`: for ever (LASTGOOD_RETAIN).
+    retain: float = 0.0
+    #: How many turns may begin in a minute under one token; `0`: any (LASTGOOD_TOKEN_RATE).
+    token_rate: int = 0
+    #: How many turns may run at once under one token; `0`: any (LASTGOOD_TOKEN_RUNNING).
+    token_running: int = 0
+    #: How many turns may begin in a minute for one user behind a token; `0`: any (LASTGOOD_USER_RATE).
+    user_rate: int = 0
+    #: How many turns may run at once for one user behind a token; `0`: any (LASTGOOD_USER_RUNNING).
+    user_running: int = 0
+    #: `yes`: spans of requests, turns, model calls and tool calls, by OTLP over HTTP (LASTGOOD_TRACING).
+    tracing: bool = False
 
     @property
     def aliases(self) -> Mapping[str, Alias]:
@@ -119,7 +139,10 @@ def read_settings(
         pull_interval=given.seconds("pull_interval", "60s"),
         working_dir_root=given.path("working_dir_root"),
         safety=given.choice("safety", SAFETIES, "restricted"),
-        listen=given.text("listen", "127.0.0.1:8080"),
+        listen=given.address("listen", "127.0.0.1:8080"),
+        metrics_listen=given.address("metrics_listen", "") or None,
+        only=given.items("only", SURFACES) or SURFACES,
+        migrate=given.choice("migrate", ("auto", "check"), "auto"),
         token_file=given.path("token_file"),
         token_env=given.text("token_env", "") or None,
         insecure_no_auth=given.choice("insecure_no_auth", ("yes", "no"), "no") == "yes",
@@ -134,6 +157,12 @@ def read_settings(
         shutdown_grace=given.seconds("shutdown_grace", "10s"),
         preset=given.items("preset", PRESETS),
         conversations_max=given.number("conversations_max", "256"),
+        retain=given.seconds("retain", "0"),
+        token_rate=given.number("token_rate", "0"),
+        token_running=given.number("token_running", "0"),
+        user_rate=given.number("user_rate", "0"),
+        user_running=given.number("user_running", "0"),
+        tracing=given.choice("tracing", ("yes", "no"), "no") == "yes",
     )
 
 
@@ -170,6 +199,12 @@ class _Given:
     def path(self, name: str) -> Path | None:
         found = self.find(name)
         return (found[2] / Path(found[0]).expanduser()).absolute() if found else None
+
+    def address(self, name: str, default: str) -> str:
+        """The path of a unix socket starts where every path does."""
+        value, _, folder = self.find(name) or (default, "", self.folder)
+        path = value.removeprefix("unix://")
+        return value if path in ("", value) else f"unix://{(folder / Path(path).expanduser()).absolute()}"
 
     def items(self, name: str, choices: Sequence[str] = ()) -> tuple[str, ...]:
         value, who, _ = self.find(name) or ("", "", self.folder)

@@ -19,16 +19,19 @@ from lastgood.errors import InvalidRequest
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits, Parts
+from lastgood.flows.queue import Queue
 from lastgood.flows.recovery import Recovery
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.turns import Turns
+from lastgood.flows.upkeep import Retention
 from lastgood.model.agents import Safety
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.outside.secrets import Secrets
 from lastgood.ports import Agents, Clock, Engine, Ids, Store
 from lastgood.settings import Settings
 from lastgood.store.sqlite import open_sqlite
+from lastgood.tracing.opening import OFF, Tracing
 
 if TYPE_CHECKING:
     from lastgood.agents.sources import Source
@@ -64,6 +67,7 @@ class Lastgood:
     live: Live
     turns: Turns
     sessions: Sessions
+    queue: Queue
     recovery: Recovery
 
 
@@ -77,7 +81,10 @@ def assemble(
     ids: Ids | None = None,
     node: str | None = None,
     kept: int = 256,
+    safety: Safety = Safety.RESTRICTED,
+    retain_seconds: float = 0,
 ) -> Lastgood:
+    """`safety`: no session may have more. `retain_seconds`: zero keeps sessions for ever."""
     signals = Signals(store.hint)
     store.on_hint(signals.heard)
     parts = Parts(
@@ -92,11 +99,22 @@ def assemble(
         limits=limits or Limits(),
     )
     live = Live(parts)
-    turns = Turns(parts, live)
-    return Lastgood(parts, live, turns, Sessions(parts, live), Recovery(parts, turns))
+    return flows_of(parts, live, Turns(parts, live), safety, retain_seconds)
 
 
-def build_engine(settings: Settings, secrets: Secrets) -> AgentLoop:
+def flows_of(
+    parts: Parts,
+    live: Live,
+    turns: Turns,
+    safety: Safety = Safety.RESTRICTED,
+    retain_seconds: float = 0,
+) -> Lastgood:
+    sessions, queue = Sessions(parts, live, safety), Queue(parts, live, turns)
+    retention = Retention(parts, sessions, retain_seconds) if retain_seconds else None
+    return Lastgood(parts, live, turns, sessions, queue, Recovery(parts, turns, queue, retention))
+
+
+def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -> AgentLoop:
     from lastgood.agents.builtin import SCRIPTED
     from lastgood.engine.loop import AgentLoop
     from lastgood.engine.providers.limits import ChatLimits
@@ -105,11 +123,10 @@ def build_engine(settings: Settings, secrets: Secrets) -> AgentLoop:
     from lastgood.engine.tools.builtin import first_toolsets
 
     log = file_log(settings.prompt_log) if settings.prompt_log else None
+    limits = ChatLimits(idle_seconds=settings.turn_idle_timeout)
     return AgentLoop(
-        ProviderTable(
-            secrets, {SCRIPTED: Scripted(log)}, limits=ChatLimits(idle_seconds=settings.turn_idle_timeout)
-        ),
-        first_toolsets(secrets),
+        tracing.providers(ProviderTable(secrets, {SCRIPTED: Scripted(log)}, limits=limits)),
+        tracing.toolsets(first_toolsets(secrets)),
         now=time.time,
         safety=Safety(settings.safety),
         work_dirs=settings.data_dir / "work",
@@ -141,16 +158,18 @@ def _sqlite_path(database: str) -> Path | None:
     return Path(rest[1:] if rest.startswith("//") else rest)
 
 
-async def open_store(database: str, *, read_only: bool = False) -> Store:
+async def open_store(database: str, *, read_only: bool = False, migrate: str = "auto") -> Store:
+    """`migrate`: as the setting says, `auto` or `check`."""
+    may_migrate = migrate == "auto"
     path = _sqlite_path(database)
     if path is not None:
-        if not read_only:
+        if not read_only and may_migrate:
             _make_folder(path.parent)
-        return open_sqlite(path, read_only=read_only)
+        return open_sqlite(path, read_only=read_only, migrate=may_migrate)
     if database.startswith(("postgresql://", "postgres://")):
         from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
 
-        return await open_postgres(database, read_only=read_only)
+        return await open_postgres(database, read_only=read_only, migrate=may_migrate)
     raise InvalidRequest(f"no such database: {database!r}; use sqlite:///PATH or postgresql://…")
 
 
@@ -173,9 +192,9 @@ async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> A
     secrets = secrets_of(settings.env_file, os.environ)
     pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
     engine, agents = build_engine(settings, secrets), Catalog(sources, pulling)
-    store = await open_store(settings.database)
+    store = await open_store(settings.database, migrate=settings.migrate)
     try:
-        app = assemble(store, engine, agents)
+        app = assemble(store, engine, agents, safety=Safety(settings.safety))
         async with running(app, pays_debts=False):
             yield app
     finally:

@@ -30,6 +30,10 @@ class Backend(Protocol):
 
     async def tables(self) -> list[str]: ...
 
+    async def plan(self, sql: str) -> str:
+        """How the database would go about it."""
+        ...
+
 
 async def dump(backend: Backend) -> Dump:
     """Every row of every table."""
@@ -58,6 +62,9 @@ class SqliteBackend:
         )
         return [name for (name,) in found]
 
+    async def plan(self, sql: str) -> str:
+        return "\n".join(row[3] for row in await self.rows(f"EXPLAIN QUERY PLAN {sql}"))
+
     async def close(self) -> None:
         self._outside.close()
         await self.store.close()
@@ -80,6 +87,9 @@ class PostgresBackend:
     async def tables(self) -> list[str]:
         found = await self.rows("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
         return [name for (name,) in found]
+
+    async def plan(self, sql: str) -> str:
+        return "\n".join(line for (line,) in await self.rows(f"EXPLAIN {sql}"))
 
     async def close(self) -> None:
         await self.store.close()

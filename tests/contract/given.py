@@ -13,6 +13,7 @@ from lastgood.model.attempts import Ask, Begin, Begun, Commit, Committed, Hold, 
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, assistant, tool_result, user
+from lastgood.model.queue import NewQueued, Queued, QueueKind
 from lastgood.model.sessions import NewSession, Session, Turn, Usage
 from lastgood.ports import Store
 
@@ -113,6 +114,47 @@ def answer(text: str) -> Step:
 
 def result(call: str, text: str) -> Step:
     return Step(StepKind.TOOL, tool_result(call, text))
+
+
+def said(to: Session, kind: QueueKind = QueueKind.FOLLOWUP, **fields: Any) -> NewQueued:
+    messages = fields.pop("messages", (user("later"),))
+    return NewQueued(to.tenant, to.id, TurnId(new_id()), kind, messages, **fields)
+
+
+async def enqueue(store: Store, new: NewQueued) -> Queued:
+    queued = await store.enqueue(new, most=100)
+    assert isinstance(queued, Queued), queued
+    assert queued.turn == new.turn
+    return queued
+
+
+async def followup(store: Store, to: Session, **fields: Any) -> Queued:
+    return await enqueue(store, said(to, **fields))
+
+
+async def steer(store: Store, to: Session, **fields: Any) -> Queued:
+    return await enqueue(store, said(to, QueueKind.STEER, **fields))
+
+
+async def take(store: Store, to: Session, row: Queued, **fields: Any) -> Try:
+    """The first try of a follow-up, or with `again` a later one."""
+    return await start(store, ask(to, *row.messages), turn=row.turn, takes=row.number, **fields)
+
+
+async def hear(store: Store, hold: Hold, *steers: Queued) -> None:
+    """They are in the attempt's journal from now on."""
+    steps = [Step(StepKind.STEER, steer.messages[0], queued=steer.number) for steer in steers]
+    assert await store.journal_if_held(hold, steps, [])
+
+
+async def queue(store: Store, of: Session) -> list[Queued]:
+    return list(await store.read_queue(of.tenant, of.id))
+
+
+async def unsettled(store: Store, row: Queued) -> Queued:
+    """The row as it is now."""
+    (found,) = [each for each in await store.read_queue(row.tenant, row.session) if each.number == row.number]
+    return found
 
 
 def events(*texts: str, attempt: AttemptId | None = None) -> list[Event]:

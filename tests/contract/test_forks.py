@@ -102,3 +102,16 @@ async def test_a_fork_outlives_its_source_and_goes_on(backend: Backend) -> None:
     family.chains[1] += await given.talk(store, family.sessions[1], 2)
     await family.check(backend, "after going on")
     assert [turn.seq for turn in family.chains[1]] == [1, 2, 3, 4]
+
+
+async def test_forks_are_counted_while_they_live(store: Store) -> None:
+    source = await given.session(store)
+    (turn,) = await given.talk(store, source, 1)
+    first, second = await given.fork(store, source, turn), await given.fork(store, source, None)
+    nested = await given.fork(store, first, turn)
+    counted = [await store.count_forks(source.tenant, each.id) for each in (source, first, second, nested)]
+    assert counted == [2, 1, 0, 0]
+    await store.delete_session(source.tenant, second.id)
+    assert await store.count_forks(source.tenant, source.id) == 1
+    await store.delete_session(source.tenant, source.id)
+    assert await store.count_forks(source.tenant, first.id) == 1

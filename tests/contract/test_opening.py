@@ -18,6 +18,7 @@ from lastgood.errors import (
     LastgoodError,
     NewerDatabase,
     NotADatabase,
+    OlderDatabase,
     StoreError,
     StoreFull,
     StoreLocked,
@@ -127,6 +128,42 @@ def test_a_refused_open_leaves_no_lock_behind(path: Path) -> None:
     with pytest.raises(NewerDatabase):
         open_sqlite(path)
     open_database(path, steps=steps).close()
+
+
+# --- who may not change the schema -------------------------------------------------------------------------
+
+
+async def test_without_migrating_a_schema_that_is_ours_is_opened(path: Path) -> None:
+    await open_sqlite(path).close()
+    store = open_sqlite(path, migrate=False)
+    await given.commit(store, await given.session(store))
+    await store.close()
+
+
+def test_without_migrating_an_older_schema_is_refused_and_left_as_it_is(path: Path) -> None:
+    open_database(path).close()
+    before = files_of(path)
+    newer = (*migrations("sqlite"), INCOMPATIBLE)
+    with pytest.raises(OlderDatabase, match=rf"schema {NEXT - 1}.*needs schema {NEXT};.*--migrate auto"):
+        open_database(path, steps=newer, migrate=False)
+    assert files_of(path) == before
+    open_database(path, steps=newer).close()  # no lock is left behind
+
+
+def test_without_migrating_nothing_is_set_up(path: Path) -> None:
+    with pytest.raises(OlderDatabase, match="not set up yet"):
+        open_sqlite(path, migrate=False)
+    assert list(path.parent.iterdir()) == []
+    path.touch()
+    with pytest.raises(OlderDatabase, match="not set up yet"):
+        open_sqlite(path, migrate=False)
+    assert path.stat().st_size == 0
+
+
+def test_I30_without_migrating_a_newer_schema_that_we_can_serve_is_opened(path: Path) -> None:
+    """Else a node could not start again while the others are replaced one by one."""
+    open_database(path, steps=(*migrations("sqlite"), COMPATIBLE)).close()
+    open_database(path, migrate=False).close()
 
 
 # --- cannot be written -------------------------------------------------------------------------------------
@@ -344,6 +381,22 @@ async def test_I30_a_newer_schema_on_postgres_is_opened_only_if_we_can_serve_it(
         with pytest.raises(NewerDatabase, match="Upgrade"):
             await open_postgres(empty)
     assert await tables_of(empty) == before
+
+
+async def test_without_migrating_a_schema_on_postgres_is_opened_only_as_it_is(empty: str) -> None:
+    with pytest.raises(OlderDatabase, match="not set up yet"):
+        await open_postgres(empty, migrate=False)
+    assert await tables_of(empty) == []
+    await (await open_postgres(empty)).close()
+    before = await tables_of(empty)
+    with pytest.raises(OlderDatabase, match=rf"schema {NEXT - 1}.*needs schema {NEXT};"):
+        await open_postgres(empty, steps=(*migrations("postgres"), INCOMPATIBLE), migrate=False)
+    assert await tables_of(empty) == before
+    store = await open_postgres(empty, migrate=False)
+    await given.commit(store, await given.session(store))
+    await store.close()
+    await (await open_postgres(empty, steps=(*migrations("postgres"), COMPATIBLE))).close()
+    await (await open_postgres(empty, migrate=False)).close()
 
 
 async def test_the_schema_of_another_program_on_postgres_is_left_as_it_is(empty: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import StoreError
+from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import AttemptStatus, Committed, Standing
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import SessionId
@@ -33,6 +34,8 @@ async def test_a_session_comes_back_as_it_was_made(store: Store) -> None:
         title_by=TitleBy.PERSON,
         model="some/model",
         working_dir="/somewhere",
+        permissions=Permissions(allow=("echo",), ask=("shell:cmd=rm *",), deny=("é",)),
+        safety=Safety.STRICT,
         metadata={"a": [1, 2.5, None, "é"], "b": {"c": True}},
         conversation="conversation",
     )
@@ -131,6 +134,53 @@ async def test_a_search_finds_words_of_titles_in_any_case_and_script(
     assert await listed(store, query=query) == ([session.id] if found else [])
 
 
+async def of_every_kind(store: Store) -> dict[tuple[str, SessionStatus], list[SessionId]]:
+    """Sessions of two agents in every state, newest first."""
+    made: dict[tuple[str, SessionStatus], list[SessionId]] = {}
+    for _ in range(3):
+        for agent in ("agent", "agent2"):
+            for status in SessionStatus:
+                session = await given.session(store, agent_key=agent, title=f"{agent} {status}")
+                if status is not SessionStatus.IDLE:
+                    tried = await given.start(store, given.ask(session))
+                    if status is SessionStatus.WAITING:
+                        await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
+                made.setdefault((agent, status), []).insert(0, session.id)
+    return made
+
+
+async def test_a_list_can_be_of_one_agent_or_state(store: Store) -> None:
+    made = await of_every_kind(store)
+    for (agent, status), ids in made.items():
+        assert await listed(store, agent=agent, status=status) == ids
+        for session in (await store.list_sessions(TENANT, limit=100, status=status)).sessions:
+            assert session.status is status
+        assert len(await listed(store, status=status)) == 6
+        assert len(await listed(store, agent=agent)) == 9
+        assert await listed(store, agent=agent, status=status, query="agent2") == (
+            ids if agent == "agent2" else []
+        )
+    for unknown in ("", "agen", "AGENT", "agent%", "agent_"):
+        assert await listed(store, agent=unknown) == [], "an agent is named in full"
+
+
+async def test_pages_of_a_filtered_list_join_to_the_whole_of_it(store: Store) -> None:
+    made = await of_every_kind(store)
+    for (agent, status), ids in made.items():
+        for limit in (1, 2, 3, 4):
+            pages, cursor = [], None
+            for _ in ids:
+                page = await store.list_sessions(
+                    TENANT, limit=limit, cursor=cursor, agent=agent, status=status
+                )
+                pages.append([session.id for session in page.sessions])
+                if (cursor := page.next_cursor) is None:
+                    break
+            assert [id for page_ids in pages for id in page_ids] == ids
+            assert all(len(page_ids) == limit for page_ids in pages[:-1])
+            assert cursor is None
+
+
 async def test_M1_5_listing_and_viewing_read_no_message(backend: Backend) -> None:
     """Every table but the sessions' own is taken away, and nobody misses it."""
     session = await given.session(backend.store, title="here")
@@ -144,9 +194,24 @@ async def test_M1_5_listing_and_viewing_read_no_message(backend: Backend) -> Non
         assert await given.again(backend.store, session) == seen
         assert await listed(backend.store) == [session.id]
         assert await listed(backend.store, query="here") == [session.id]
+        assert await listed(backend.store, agent="agent", status=SessionStatus.RUNNING) == [session.id]
+        assert [each.id for each in await backend.store.walk_sessions(after=0, limit=9)] == [session.id]
+        assert await backend.store.count_forks(TENANT, session.id) == 0
     finally:
         for table in others:
             await backend.execute(f"ALTER TABLE taken_{table} RENAME TO {table}")
+
+
+async def test_all_sessions_are_walked_in_steps_oldest_first(store: Store) -> None:
+    made = [await given.session(store, each) for each in (TENANT, STRANGER, TENANT, STRANGER, TENANT)]
+    await store.delete_session(TENANT, made[2].id)
+    del made[2]
+    for limit in (1, 2, 3, 9):
+        walked: list[Session] = []
+        while step := await store.walk_sessions(after=walked[-1].number if walked else 0, limit=limit):
+            assert len(step) <= limit
+            walked += step
+        assert walked == made
 
 
 # --- changed -----------------------------------------------------------------------------------------------
@@ -157,6 +222,10 @@ FIELDS: list[tuple[str, Any]] = [
     ("starred", True),
     ("metadata", {"k": ["é", 1]}),
     ("agent_key", "other"),
+    ("permissions", Permissions(allow=("a", "b:x=é*"), deny=("c",))),
+    ("permissions", None),
+    ("safety", Safety.STRICT),
+    ("safety", None),
 ]
 
 
@@ -166,6 +235,7 @@ async def test_M3_7_a_change_of_one_field_changes_only_this_field(
 ) -> None:
     store = backend.store
     fields: dict[str, Any] = {"title": "t", "model": "a/model", "metadata": {"old": 1}, "conversation": "c"}
+    fields |= {"permissions": Permissions(ask=("x",)), "safety": Safety.BALANCED}
     session = await given.session(store, **fields)
     await given.commit(store, session)
     other = await given.session(store)

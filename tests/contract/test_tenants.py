@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import AttemptStatus, Commit, Hold, Standing
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.queue import QueueKind
 from lastgood.model.sessions import Session, TitleBy, Turn
-from lastgood.ports import AttemptStore, EventStore, SessionStore, Store, TurnStore
+from lastgood.ports import AttemptStore, EventStore, QueueStore, SessionStore, Store, TurnStore
 from tests.contract import given
 from tests.contract.conftest import Backend, dump
 from tests.contract.given import STRANGER, TENANT
@@ -26,6 +28,9 @@ class Known:
     turn: Turn
     hold: Hold
     running_turn: TurnId
+    waiting_turn: TurnId
+    queued: int
+    parked: int
 
     @property
     def foreign(self) -> "Known":
@@ -44,6 +49,9 @@ class Known:
             replace(self.turn, id=TurnId("unknown")),
             Hold(self.tenant, SessionId("unknown"), AttemptId("unknown"), 1),
             TurnId("unknown"),
+            TurnId("unknown"),
+            0,
+            0,
         )
 
 
@@ -62,10 +70,15 @@ CALLS: dict[str, Call] = {
     "set_field starred": lambda store, it: store.set_field(it.tenant, it.session.id, "starred", True),
     "set_field metadata": lambda store, it: store.set_field(it.tenant, it.session.id, "metadata", {"x": 1}),
     "set_field agent_key": lambda store, it: store.set_field(it.tenant, it.session.id, "agent_key", "x"),
+    "set_field permissions": lambda store, it: store.set_field(
+        it.tenant, it.session.id, "permissions", Permissions(deny=("x",))
+    ),
+    "set_field safety": lambda store, it: store.set_field(it.tenant, it.session.id, "safety", Safety.STRICT),
     "fork_session": lambda store, it: store.fork_session(it.session, it.turn, given.new_session(it.tenant)),
     "fork_session at nothing": lambda store, it: store.fork_session(
         it.session, None, given.new_session(it.tenant)
     ),
+    "count_forks": lambda store, it: store.count_forks(it.tenant, it.session.id),
     "delete_session": lambda store, it: store.delete_session(it.tenant, it.session.id),
     "read_turns": lambda store, it: store.read_turns(it.tenant, it.turn.id),
     "find_turn": lambda store, it: store.find_turn(it.tenant, it.turn.id),
@@ -92,11 +105,24 @@ CALLS: dict[str, Call] = {
     "read_request": lambda store, it: store.read_request(it.tenant, it.running_turn),
     "read_steps": lambda store, it: store.read_steps(it.tenant, it.hold.attempt),
     "append_events_if_held": lambda store, it: store.append_events_if_held(it.hold, given.events("x")),
+    "enqueue": lambda store, it: store.enqueue(given.said(it.session), most=9),
+    "enqueue steer": lambda store, it: store.enqueue(given.said(it.session, QueueKind.STEER), most=9),
+    "read_queue": lambda store, it: store.read_queue(it.tenant, it.session.id),
+    "steers_of": lambda store, it: store.steers_of(it.hold),
+    "drop_queued": lambda store, it: store.drop_queued(it.tenant, it.session.id, it.queued),
+    "park_queued": lambda store, it: store.park_queued(it.tenant, it.session.id, it.queued, "why"),
+    "unpark_queued": lambda store, it: store.unpark_queued(it.tenant, it.session.id, it.parked),
+    "begin_if_free taking": lambda store, it: store.begin_if_free(
+        given.begin(given.ask(it.session), turn=it.waiting_turn, takes=it.queued), []
+    ),
     "read_events": lambda store, it: store.read_events(it.tenant, it.session.id, after=0),
 }
 #: Housekeeping of the server itself, and calls whose answer for a stranger is a list of his own.
 WITHOUT = {
     "create_session",
+    "import_session",
+    "walk_sessions",
+    "waiting_queues",
     "list_sessions",
     "expired_attempts",
     "running_attempts",
@@ -108,7 +134,7 @@ WITHOUT = {
 def test_I35_no_call_is_missing_here() -> None:
     methods = {
         name
-        for part in (SessionStore, TurnStore, AttemptStore, EventStore)
+        for part in (SessionStore, TurnStore, AttemptStore, QueueStore, EventStore)
         for name in vars(part)
         if not name.startswith("_")
     }
@@ -120,9 +146,22 @@ async def known(store: Store, *, waiting: bool) -> Known:
     turn = await given.commit(store, session)
     tried = await given.start(store, given.ask(session), given.events("a"))
     await store.journal_if_held(tried.hold, [given.answer("a")], given.events("b"))
+    await given.steer(store, session)
+    row, parked = [await given.followup(store, session) for _ in range(2)]
+    await store.park_queued(TENANT, session.id, parked.number, "why")
+    await given.fork(store, session, turn)
     if waiting:
         await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
-    return Known(TENANT, await given.again(store, session), turn, tried.hold, tried.begin.turn)
+    return Known(
+        TENANT,
+        await given.again(store, session),
+        turn,
+        tried.hold,
+        tried.begin.turn,
+        row.turn,
+        row.number,
+        parked.number,
+    )
 
 
 @pytest.mark.parametrize("waiting", [False, True])
@@ -139,7 +178,7 @@ async def test_I35_a_foreign_id_answers_like_an_unknown_one_and_changes_nothing(
     assert await dump(backend) == before
 
 
-EMPTY = {"None", "False", "()", "{}", "lost"}
+EMPTY = {"None", "False", "()", "{}", "lost", "gone", "0"}
 
 
 @pytest.mark.parametrize(

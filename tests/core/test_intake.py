@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.intake import check_input, check_title, first_words
+from lastgood.core.intake import check_input, check_title, first_words, fork_title
 from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.model.messages import Message, Role, ToolCall, assistant, tool_result, user
 from lastgood.model.sessions import TurnKind
@@ -113,3 +113,20 @@ def test_a_made_title_is_short_and_on_one_line(text: str, limit: int) -> None:
     assert len(title) <= limit
     assert title == " ".join(title.split())
     assert bool(title) == bool(text.split())
+
+
+@pytest.mark.parametrize(
+    ("title", "forks", "made"),
+    [
+        ("", 3, ""),
+        ("tale", 0, "tale (fork 1)"),
+        ("tale", 2, "tale (fork 3)"),
+        ("tale (fork 1)", 0, "tale (fork 2)"),
+        ("tale (fork 1)", 4, "tale (fork 5)"),
+        ("tale (fork)", 0, "tale (fork 2)"),
+        ("x" * 200, 0, "x" * 191 + " (fork 1)"),
+    ],
+)
+def test_forks_are_counted_in_their_titles_and_do_not_pile_up(title: str, forks: int, made: str) -> None:
+    assert fork_title(title, forks) == made
+    assert not made or check_title(made) == made

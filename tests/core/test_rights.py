@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from lastgood.core.commandline import simple_commands
-from lastgood.core.rights import Allowed, Asks, Denied, Verdict, judge, narrower, narrowing
+from lastgood.core.rights import (
+    Allowed,
+    Asks,
+    Denied,
+    Verdict,
+    is_above,
+    is_granted,
+    judge,
+    narrower,
+    narrowing,
+)
 from lastgood.model.agents import Effect, Permissions, Safety
 
 SAFE, DESTRUCTIVE, UNKNOWN = Effect.SAFE, Effect.DESTRUCTIVE, Effect.UNKNOWN
@@ -412,3 +422,21 @@ def test_only_the_shell_takes_command_lines() -> None:
 def test_commands_are_read_off_a_plain_line() -> None:
     assert simple_commands("a 'b;c' && d|e;;") == ("a 'b;c'", "d", "e")
     assert simple_commands("") == ()
+
+
+def test_an_answer_given_beforehand_speaks_of_the_call_or_does_not() -> None:
+    rules = Permissions(allow=("shell:cmd=ls*",))
+    assert is_granted(rules, "shell", {"cmd": "ls -l"})
+    assert not is_granted(rules, "shell", {"cmd": "rm x"})
+    assert not is_granted(Permissions(), "shell", {"cmd": "ls"})
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert not is_granted(Permissions(allow=("fetch:urls=*",)), "fetch", {"urls": deep})
+
+
+def test_modes_have_an_order_and_no_session_gets_above_the_servers() -> None:
+    for low, high in itertools.combinations(Safety, 2):
+        assert is_above(high, low)
+        assert not is_above(low, high)
+    assert not any(is_above(mode, mode) for mode in Safety)

@@ -26,6 +26,9 @@ _ADDRESS = re.compile(rb" on http://127\.0\.0\.1:(\d+)\n")
 class LiveServer:
     """Started, killed and started again on the same data, the same port and the same prompt log."""
 
+    #: Open files that it is given.
+    pass_fds: tuple[int, ...] = ()
+
     def __init__(
         self,
         folder: Path,
@@ -71,13 +74,18 @@ class LiveServer:
         line = [sys.executable, "-m", "lastgood", "serve", *self.agents, *self.options]
         with self.stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [*line, "--listen", f"127.0.0.1:{self.port}"],
+                [*line, "--listen", self.listen],
                 env=self._env,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
+                pass_fds=self.pass_fds,
             )
+
+    @property
+    def listen(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def _is_ready(self) -> bool:
         assert self._process is not None

@@ -107,6 +107,11 @@ READS = frozenset(
         "read_request",
         "read_steps",
         "read_events",
+        "count_forks",
+        "walk_sessions",
+        "read_queue",
+        "steers_of",
+        "waiting_queues",
     }
 )
 

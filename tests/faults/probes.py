@@ -15,7 +15,7 @@ from typing import Any
 
 from lastgood.core.commit import plan_commit
 from lastgood.errors import IdempotencyMismatch, SessionNotFound
-from lastgood.flows.turns import Submitted
+from lastgood.flows.beginning import Submitted
 from lastgood.model.attempts import (
     Ask,
     AttemptStatus,

@@ -35,8 +35,8 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import DirectorySource
 from lastgood.core.recovery import MOST_ATTEMPTS
 from lastgood.errors import SessionBusy
+from lastgood.flows.beginning import Submitted
 from lastgood.flows.parts import Limits
-from lastgood.flows.turns import Submitted
 from lastgood.model.attempts import Ask, Hold, Step, StepKind
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId

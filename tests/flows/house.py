@@ -17,13 +17,12 @@ from lastgood.agents.catalog import Catalog
 from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Provider
 from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.flows.beginning import Submitted
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits
-from lastgood.flows.recovery import Recovery
 from lastgood.flows.run import Outcome
-from lastgood.flows.sessions import Sessions
-from lastgood.flows.turns import Submitted, Turns
+from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt
 from lastgood.model.events import EventKind
@@ -33,7 +32,7 @@ from lastgood.model.sessions import Session, Turn, Usage
 from lastgood.ports import Agents
 from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite import open_sqlite
-from lastgood.wiring import Lastgood, assemble
+from lastgood.wiring import Lastgood, assemble, flows_of
 from tests.contract.conftest import Backend
 from tests.engines import toolsets
 from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
@@ -162,7 +161,7 @@ class House:
         parts = replace(plain.parts, histories=Histories(store, kept_histories))
         live = Live(parts)
         turns = Turns(parts, live)
-        node = Lastgood(parts, live, turns, Sessions(parts, live), Recovery(parts, turns))
+        node = flows_of(parts, live, turns)
         # What `running` does, in pieces: a killed node must not be closed by leaving a block.
         tasks = []
         if alive:

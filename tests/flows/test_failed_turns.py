@@ -111,7 +111,8 @@ async def test_M2_1_a_failed_turn_leaves_the_next_prompt_clean(
     assert told.outcome in ("failed", "unknown")
     assert told.code == failure.code
     if watch:
-        assert told.events[-1][1] == EventKind.TURN_FAILED
+        ending = [event[1] for event in told.events[-3:]]
+        assert ending == [EventKind.ATTEMPT_ERRED, EventKind.TURN_FAILED, EventKind.ATTEMPT_ENDED]
     after = await house.get(session)
     assert after.head == before.head
     assert (after.usage, after.model, after.attempt) == (before.usage, before.model, None)
@@ -489,7 +490,7 @@ async def test_M2_5_a_busy_session_refuses_and_changes_nothing(house: House, wat
     await house.good(other, free, "in parallel")
     gate.open()
     if watch:
-        assert [event.kind async for event in node.turns.watch(running)][-1] is EventKind.TURN_COMMITTED
+        assert [event.kind async for event in node.turns.watch(running)][-2] is EventKind.TURN_COMMITTED
     assert (await house.outcome(node, running)).status is AttemptStatus.COMMITTED
     await house.good(other, session, "now me")
     assert [text for role, text in house.last_prompt if role == "user"][1:] == ["now me"]
@@ -591,7 +592,7 @@ async def test_M2_7_what_was_streamed_before_the_failure_can_be_read_again(
     second = [event async for event in node.turns.watch(submitted)]
     assert first == second
     assert [event.seq for event in first] == sorted({event.seq for event in first})
-    assert first[-1].data["code"] == "model_error"
+    assert first[-2].data["code"] == "model_error"
     assert said(house.world.prompts[-1]["prompt"]) == [("user", "!say a b c d\n!fail during")]
 
 

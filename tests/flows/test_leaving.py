@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import SessionBusy
-from lastgood.flows.turns import Submitted
+from lastgood.flows.beginning import Submitted
 from lastgood.model.attempts import AttemptStatus, OnLeave
 from lastgood.model.ids import SessionId
 from lastgood.wiring import Lastgood

@@ -115,7 +115,7 @@ async def test_a_fork_goes_on_from_its_turn_and_copies_nothing(house: House, nod
     rows = await house.backend.rows("SELECT count(*) FROM turns")
     fork = await node.sessions.fork(DEFAULT_TENANT, session, turns[1].id)
     assert await house.backend.rows("SELECT count(*) FROM turns") == rows
-    assert (fork.title, fork.metadata, fork.working_dir) == ("tale (fork)", {"a": 1}, "/")
+    assert (fork.title, fork.metadata, fork.working_dir) == ("tale (fork 1)", {"a": 1}, "/")
     assert (fork.turns, fork.forked_from) == (2, (session, turns[1].id))
     assert await house.turns(fork.id) == (await house.turns(session))[:2]
     await house.good(node, fork.id, "elsewhere")

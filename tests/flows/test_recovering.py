@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import AgentNotFound, NothingPending, SessionBusy, SessionNotFound
-from lastgood.flows.turns import Submitted
+from lastgood.flows.beginning import Submitted
 from lastgood.model.agents import AgentSpec, OnUnknown
 from lastgood.model.attempts import Attempt, AttemptStatus, StepKind
 from lastgood.model.events import TERMINAL, EventKind
@@ -109,7 +109,7 @@ async def test_I12_a_restart_ends_what_the_dead_process_held(house: House) -> No
     assert (attempt.status, attempt.error_code) == (AttemptStatus.INTERRUPTED, "turn_failed")
     events = await house.backend.store.read_events(DEFAULT_TENANT, death.session, after=0)
     assert [event.kind for event in events if event.kind in TERMINAL] == [EventKind.TURN_FAILED]
-    assert events[-1].seq - events[-2].seq > 1, "numbers that a dead node may have shown are not given again"
+    assert events[-3].seq - events[-4].seq > 1, "numbers that a dead node may have shown are not given again"
     await house.good(node, death.session, "go on")
     assert house.last_prompt == [("user", "go on")]
 

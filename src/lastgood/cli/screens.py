@@ -11,8 +11,8 @@ import sys
 from typing import Any, Protocol
 
 from lastgood.cli.output import complain, for_stream, one_line, print_json, remark
+from lastgood.flows.beginning import Submitted
 from lastgood.flows.run import Outcome
-from lastgood.flows.turns import Submitted
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.messages import Role

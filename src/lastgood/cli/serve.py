@@ -1,4 +1,4 @@
-"""`lastgood serve`: all surfaces on one port, until it is told to end.
+"""`lastgood serve`: all surfaces on one address, until it is told to end.
 
 On SIGTERM or Ctrl-C: /ready says no at once, new turns are refused, running ones may finish
 for a while; what is left then is interrupted, its streams end with an error, and the next
@@ -12,15 +12,15 @@ import asyncio
 import gc
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import uvicorn
 
 from lastgood.agents.builtin import BUILTIN_NAMES
 from lastgood.agents.sources import OciSource, Source, parse
+from lastgood.cli.listening import BACKLOG, Listener, listen_on
 from lastgood.cli.logs import log_as_json, log_loop_errors
 from lastgood.cli.opening import settings_of
 from lastgood.cli.output import remark
@@ -28,13 +28,12 @@ from lastgood.errors import InvalidRequest
 from lastgood.serving import Server, offline_agents, open_server, warn_of_agents
 from lastgood.settings import Settings
 from lastgood.surfaces.connection import Connection
+from lastgood.tracing.opening import Asgi
 
 log = logging.getLogger(__name__)
 
 #: Served where no agent is named.
 DEFAULT_AGENT = "default"
-#: Connections that wait to be accepted.
-_BACKLOG = 2048
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -46,10 +45,21 @@ def serve(args: argparse.Namespace) -> int:
                 f"there is no file {source.reference!r} here, and pulling from a registry is not there yet; "
                 f"name a file, or one that is built in: {', '.join(BUILTIN_NAMES)}"
             )
-    host, listener = listen(settings)
-    log_as_json(sys.stderr)
-    with listener, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(settings, sources, host, listener))
+    with ExitStack() as places:
+        main = places.enter_context(listen_on(settings.listen, "--listen"))
+        metrics = _metrics_place(settings)
+        if metrics is not None:
+            places.enter_context(metrics)
+        log_as_json(sys.stderr)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(settings, sources, main, metrics))
+
+
+def _metrics_place(settings: Settings) -> Listener | None:
+    address = settings.metrics_listen
+    if address == settings.listen and not address.endswith(":0"):
+        raise InvalidRequest(f"--listen and --metrics-listen are both {address}; leave out --metrics-listen")
+    return None if address is None else listen_on(address, "--metrics-listen")
 
 
 def _collect_seldom() -> None:
@@ -67,25 +77,6 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop  # type: ignore[return-value]
 
 
-def listen(settings: Settings) -> tuple[str, socket.socket]:
-    """Before anything else is opened: who cannot listen need not recover a database."""
-    host, _, port = settings.listen.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidRequest(f"--listen takes HOST:PORT, for example 127.0.0.1:8080, not {settings.listen!r}")
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, int(port)))
-        # Two that have bound the same port find out only when they listen on it.
-        listener.listen(_BACKLOG)
-    except (OSError, UnicodeError) as error:
-        listener.close()
-        why = getattr(error, "strerror", None) or "this is no address"
-        raise InvalidRequest(f"cannot listen on {settings.listen}: {why}; choose another --listen") from None
-    return host, listener
-
-
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -93,28 +84,35 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-async def _serve(settings: Settings, sources: Sequence[Source], host: str, listener: socket.socket) -> int:
+async def _serve(
+    settings: Settings, sources: Sequence[Source], main: Listener, metrics: Listener | None
+) -> int:
     log_loop_errors(asyncio.get_running_loop())
     told, hurried = _signals()
-    async with open_server(settings, sources, host) as server:
+    async with open_server(settings, sources, main.host) as server:
         _collect_seldom()
-        web = _web(server, settings)
-        await _greet(server, settings, listener)
-        serving = asyncio.create_task(web.serve(sockets=[listener]))
+        places: list[tuple[Listener, Asgi]] = [(main, server.asgi)]
+        if metrics is not None:
+            places.append((metrics, server.probes))
+        webs = [(place, _web(app, settings)) for place, app in places]
+        await _greet(server, settings, main, metrics)
+        serving = [asyncio.create_task(web.serve(sockets=[place.socket])) for place, web in webs]
         ending = asyncio.create_task(told.wait())
-        await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
         log.info("told to end; running turns may finish", extra={"fields": {"seconds": server.grace_seconds}})
         await server.finish(hurried)
-        web.should_exit = True
-        await serving
+        for place, web in webs:
+            place.leave()
+            web.should_exit = True
+        await asyncio.gather(*serving)
     return 0
 
 
-def _web(server: Server, settings: Settings) -> uvicorn.Server:
+def _web(app: Asgi, settings: Settings) -> uvicorn.Server:
     return _Uvicorn(
         uvicorn.Config(
-            server.app,
+            app,
             http=Connection,
             ws="none",
             lifespan="off",
@@ -125,7 +123,7 @@ def _web(server: Server, settings: Settings) -> uvicorn.Server:
             forwarded_allow_ips=list(settings.trusted_proxy) or None,
             # By then everything was answered; this is for clients that do not read.
             timeout_graceful_shutdown=2,
-            backlog=_BACKLOG,
+            backlog=BACKLOG,
         )
     )
 
@@ -147,17 +145,19 @@ def _signals() -> tuple[asyncio.Event, asyncio.Event]:
     return told, hurried
 
 
-async def _greet(server: Server, settings: Settings, listener: socket.socket) -> None:
-    address = listener.getsockname()
-    shown = f"[{address[0]}]" if ":" in address[0] else address[0]
+async def _greet(server: Server, settings: Settings, main: Listener, metrics: Listener | None) -> None:
     for line in await warn_of_agents(server):
         remark(f"warning: {line}")
     agents = ", ".join(server.agents.served())
-    remark(f"Lastgood serves {agents} on http://{shown}:{address[1]}")
+    remark(f"Lastgood serves {agents} on {main.place}")
     for line in await offline_agents(server):
         remark(f"  {line}")
-    remark(f"  OpenAI-compatible API   {settings.public_url or f'http://{shown}:{address[1]}'}/v1")
+    if "chat" in settings.only:
+        url = f"{settings.public_url}/v1" if settings.public_url else main.url("/v1")
+        remark(f"  OpenAI-compatible API   {url}")
     remark(f"  database                {_without_password(settings.database)}")
+    if metrics is not None:
+        remark(f"  metrics                 {metrics.url('/metrics')}")
     if not server.asks_for_token:
         remark(
             "  anybody who can reach this address may do everything; make a token with "

@@ -21,8 +21,8 @@ from lastgood.cli.screens import Screen
 from lastgood.core import identity
 from lastgood.core.intake import check_text
 from lastgood.errors import InvalidRequest, LastgoodError, NotFound, NothingPending
+from lastgood.flows.beginning import Submitted
 from lastgood.flows.run import Outcome
-from lastgood.flows.turns import Submitted
 from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import SessionId

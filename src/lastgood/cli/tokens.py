@@ -81,8 +81,9 @@ async def _revoke(args: argparse.Namespace) -> Token:
 @asynccontextmanager
 async def _open_to_write(args: argparse.Namespace) -> AsyncIterator[Tokens]:
     """Only the store: tokens need no agents and no engine, and nothing is recovered."""
+    settings = settings_of(args)
     try:
-        store = await open_store(settings_of(args).database)
+        store = await open_store(settings.database, migrate=settings.migrate)
     except StoreLocked as error:
         raise StoreLocked(
             f"{error.message}. If it is your server, start it again afterwards; with PostgreSQL, tokens are "

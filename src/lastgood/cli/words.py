@@ -179,7 +179,9 @@ def _add_serve(
         help="agent files, folders of them, URLs, names from lastgood.toml or built-in agents (default)",
     )
     for name, metavar, meaning in (
-        ("--listen", "HOST:PORT", "where to listen (127.0.0.1:8080)"),
+        ("--listen", "ADDRESS", "where to listen: HOST:PORT, unix://PATH or fd://N (127.0.0.1:8080)"),
+        ("--metrics-listen", "ADDRESS", "where /metrics is, instead of there"),
+        ("--migrate", "MODE", "auto: bring the database up to date; check: refuse one that is not (auto)"),
         ("--token-file", "FILE", "its first line is a token that may do everything"),
         ("--token-env", "NAME", "a variable that holds such a token"),
         ("--public-url", "URL", "the address under which others reach the server"),
@@ -193,11 +195,17 @@ def _add_serve(
         ("--shutdown-grace", "TIME", "how long running turns may finish at the end (10s)"),
         ("--pull-interval", "TIME", "how old the copy of an agent's URL may be (60s)"),
         ("--conversations-max", "N", "histories kept decoded in memory; none is lost by it (256)"),
+        ("--retain", "TIME", "how long sessions are kept that nobody uses or has starred (for ever)"),
+        ("--token-rate", "N", "turns that may begin in a minute under one token (any)"),
+        ("--token-running", "N", "turns that may run at once under one token (any)"),
+        ("--user-rate", "N", "turns that may begin in a minute for one user (any)"),
+        ("--user-running", "N", "turns that may run at once for one user (any)"),
     ):
         serve.add_argument(name, metavar=metavar, help=meaning)
     for name, metavar, meaning in (
         ("--allowed-host", "HOST", "a name under which the server may be asked for"),
         ("--cors-origin", "ORIGIN", "an origin whose pages may ask"),
+        ("--only", "SURFACE", "serve this surface alone: api or chat"),
         ("--preset", "CLIENT", "read requests of this chat client its way: open-webui or librechat"),
         ("--trusted-proxy", "ADDRESS", "a proxy whose X-Forwarded headers are believed"),
     ):
@@ -209,6 +217,12 @@ def _add_serve(
         action="store_const",
         const="yes",
         help="anybody may do everything, also from other machines",
+    )
+    serve.add_argument(
+        "--tracing",
+        action="store_const",
+        const="yes",
+        help="send spans to an OpenTelemetry collector, as the OTEL_EXPORTER_OTLP_… variables say",
     )
 
 

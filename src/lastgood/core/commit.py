@@ -34,11 +34,12 @@ def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -
         decision=begin.decision | _remarks(steps),
         usage=sum((step.usage for step in steps), Usage()),
         created_at=now,
+        user=ask.user,
         inputs=len(ask.messages),
         body=body,
         messages=messages,
     )
-    return Commit(turn, ask.model)
+    return Commit(turn, ask.model, ask.agent_key if not begun.session.agent_key else None)
 
 
 def _remarks(steps: Sequence[Step]) -> dict[str, int | bool]:

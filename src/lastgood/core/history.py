@@ -36,7 +36,7 @@ class History:
     def then(self, turn: Turn) -> History:
         agent = turn.agent_digest or self.agent
         if turn.kind is TurnKind.RESET:
-            return History(turn.head, agent=agent)
+            return History(turn.head, repair(turn.messages), agent=agent)
         tail = self.tail + tuple(map(mend_text, turn.messages))
         if open_calls(tail):
             return History(turn.head, self.settled, tail, agent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
@@ -9,24 +10,30 @@ from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.model.messages import File, Image, Message, Part, Role, ToolCall
 from lastgood.model.sessions import TurnKind
 
+MOST_IN_TITLE = 200
+
 
 def check_input(messages: Sequence[Message], kind: TurnKind, limit_bytes: int) -> None:
-    if kind is TurnKind.RESET:
+    if kind is TurnKind.RESET and not messages:
         return
     if not messages:
         raise InvalidRequest("there is no message in this request; send at least one")
     for number, message in enumerate(messages, 1):
-        for text in _texts(message):
-            check_text(text, f"message {number}")
-        if message.role in (Role.SYSTEM, Role.USER) and message.is_blank:
-            raise InvalidRequest(f"message {number} is blank; send some text")
-        for part in message.parts:
-            _check_part(part, f"message {number}")
+        check_message(message, f"message {number}")
     if kind is TurnKind.RUN and not _asks_something(messages):
         raise InvalidRequest("the last message is not the user's; there is nothing new to answer")
     size = sum(len(text.encode()) for message in messages for text in _texts(message))
     if size > limit_bytes:
         raise TooLarge(f"the input has {size} bytes and this server accepts {limit_bytes}; send less")
+
+
+def check_message(message: Message, what: str) -> None:
+    for text in _texts(message):
+        check_text(text, what)
+    if message.role in (Role.SYSTEM, Role.USER) and message.is_blank:
+        raise InvalidRequest(f"{what} is blank; send some text")
+    for part in message.parts:
+        _check_part(part, what)
 
 
 def _asks_something(messages: Sequence[Message]) -> bool:
@@ -88,9 +95,22 @@ def check_title(title: str) -> str:
     title = " ".join(title.split())
     if not title:
         raise InvalidRequest("the title is blank; give it some text")
-    if len(title) > 200:
-        raise InvalidRequest(f"the title has {len(title)} characters; 200 are allowed")
+    if len(title) > MOST_IN_TITLE:
+        raise InvalidRequest(f"the title has {len(title)} characters; {MOST_IN_TITLE} are allowed")
     return title
+
+
+_FORK = re.compile(r"(.*?) \(fork(?: (\d{1,9}))?\)", re.DOTALL)
+
+
+def fork_title(title: str, forks: int) -> str:
+    """`forks`: how many there are of it already. A fork of a fork counts on from it."""
+    if not title:
+        return ""
+    match = _FORK.fullmatch(title)
+    stem, own = (match[1], int(match[2] or 1)) if match else (title, 0)
+    suffix = f" (fork {max(own, forks) + 1})"
+    return stem[: MOST_IN_TITLE - len(suffix)] + suffix
 
 
 def first_words(messages: Sequence[Message], limit: int = 50) -> str:

@@ -34,12 +34,15 @@ class Leave:
 Recovery = TryAgain | Leave
 
 
-def recover(found: Interrupted, *, digest: str | None, model: str) -> Recovery:
-    """`digest` and `model` are what the turn would run on now; no digest: the agent is not served."""
+def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = False) -> Recovery:
+    """`digest` and `model` are what the turn would run on now; no digest: the agent is not served.
+
+    `owed`: it was promised by the queue it waits in, which also says how often it is tried.
+    """
     attempt = found.attempt
-    if not found.request.accepted:
+    if not found.request.accepted and not owed:
         return Leave("its requester is gone, and a plain request is never continued by itself")
-    if attempt.number >= MOST_ATTEMPTS:
+    if attempt.number >= MOST_ATTEMPTS and not owed:
         return Leave(f"it was tried {attempt.number} times")
     if digest is None:
         return Leave("its agent is not served now")

@@ -120,9 +120,23 @@ def _tighter(one: Safety, other: Safety) -> bool:
     return all(_TABLE[one][effect] <= _TABLE[other][effect] for effect in _COLUMNS)
 
 
+def is_above(mode: Safety, ceiling: Safety) -> bool:
+    """Whether somebody asks for more than the server gives to anybody, by the order of the modes."""
+    modes = list(Safety)
+    return modes.index(mode) > modes.index(ceiling)
+
+
 def narrowing(rules: Permissions) -> Permissions:
     """What a file from somebody we do not trust may say: it can take rights away, and give none."""
     return replace(rules, allow=())
+
+
+def is_granted(rules: Permissions, tool: str, arguments: Mapping[str, Any], root: str = "") -> bool:
+    """Whether its allow rules speak of the call: an answer given beforehand to what would be asked."""
+    try:
+        return bool(_granted_by(rules.allow, _Call(tool, arguments, root)))
+    except RecursionError:
+        return False
 
 
 # -- does a rule speak of this call? -------------------------------------------------

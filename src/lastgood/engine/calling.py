@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lastgood.core.rights import Allowed, Asks, Denied, judge, narrower
+from lastgood.core.rights import Allowed, Asks, Denied, is_granted, judge, narrower, narrowing
 from lastgood.engine.runtimes import Runtimes
 from lastgood.engine.stage import Stage
 from lastgood.engine.team import handoff_tool
 from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError
-from lastgood.model.agents import Safety
+from lastgood.model.agents import Permissions, Safety
 from lastgood.model.messages import ToolCall
 from lastgood.ports import Work
 
@@ -54,7 +54,7 @@ class Calling:
         try:
             arguments = arguments_of(call)
             working_dir = self.working_dir(work)
-            self._check(stage, tool, arguments, working_dir)
+            self._check(stage, tool, arguments, working_dir, *await work.rules())
         except ToolFailed as error:
             yield Result(f"error: {error}")
             return
@@ -84,12 +84,25 @@ class Calling:
             running.cancel()
             await asyncio.wait({running})
 
-    def _check(self, stage: Stage, tool: Tool, arguments: dict[str, Any], place: Path | None) -> None:
-        """Nobody gets more rights by giving a task to somebody else: each of the chain must be allowed to."""
+    def _check(
+        self,
+        stage: Stage,
+        tool: Tool,
+        arguments: dict[str, Any],
+        place: Path | None,
+        own: Permissions,
+        own_safety: Safety | None,
+    ) -> None:
+        """Nobody gets more rights by giving a task to somebody else: each of the chain must be allowed to.
+
+        `own` are the session's rules. They take rights away; what they allow only answers a question
+        that would be asked, and never undoes a no.
+        """
         root = str(place) if place else ""
         for agent in (*stage.callers, stage.agent):
-            safety = narrower(self._safety, *([agent.safety] if agent.safety else []))
-            rules = (agent.permissions,)
+            modes = (mode for mode in (agent.safety, own_safety) if mode is not None)
+            safety = narrower(self._safety, *modes)
+            rules = (agent.permissions, narrowing(own))
             match judge(rules, safety, agent.readonly, tool.name, tool.effect, arguments, root=root):
                 case Denied(reason):
                     raise ToolFailed(
@@ -97,6 +110,8 @@ class Calling:
                         "permissions in the agent's file or with --safety"
                     )
                 case Asks(reason):
+                    if is_granted(own, tool.name, arguments, root):
+                        continue
                     raise ToolFailed(f"{tool.name} is not allowed without a person's approval: {reason}")
                 case Allowed():
                     pass

@@ -32,7 +32,7 @@ from lastgood.model.agents import AgentSpec, ModelSpec, OnUnknown, Safety
 from lastgood.model.attempts import Step, StepKind
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import SessionId
-from lastgood.model.messages import Message, Role, ToolCall, tool_result, user
+from lastgood.model.messages import Message, Role, ToolCall, as_json, tool_result, user
 from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Usage
 from lastgood.ports import Work
@@ -127,6 +127,10 @@ class AgentLoop:
         while stage.asks_again:
             if stage.responses >= most:
                 raise LoopDetected(f"the turn needed more than {most} model calls; nothing was committed")
+            if stage.steps and not stage.within:
+                async with aclosing(self._hear(work, stage)) as items:
+                    async for item in items:
+                        yield item
             async with aclosing(self._ask_model(work, stage)) as items:
                 async for item in items:
                     yield item
@@ -137,6 +141,15 @@ class AgentLoop:
                 async with aclosing(self._call_tool(work, stage, call)) as items:
                     async for item in items:
                         yield item
+
+    async def _hear(self, work: Work, stage: Stage) -> Items:
+        """What was said to the turn meanwhile, after the results and before the model is asked again."""
+        for step in await work.steers():
+            stage.steps.append(step)
+            yield Event(
+                EventKind.USER_SAID, work.hold.attempt, {"message": as_json(step.message), "steer": True}
+            )
+            yield step
 
     async def _ask_model(self, work: Work, stage: Stage) -> Items:
         """One response, of a view that is made shorter for as long as the model finds it too long."""

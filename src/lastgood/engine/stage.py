@@ -57,7 +57,7 @@ class Stage:
         if not self.steps:
             return True
         last = self.steps[-1]
-        goes_on = last.kind is StepKind.TOOL or bool(last.message.tool_calls)
+        goes_on = last.kind is not StepKind.MODEL or bool(last.message.tool_calls)
         return goes_on and not self.waits_for_caller
 
     @property

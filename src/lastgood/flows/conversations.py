@@ -21,10 +21,11 @@ from lastgood.core.conversation import Append, ForkAt, new_input, reconcile
 from lastgood.core.history import open_calls
 from lastgood.core.intake import check_input
 from lastgood.errors import LastgoodError, NothingPending, SessionBusy, StaleHead
+from lastgood.flows.beginning import Submitted
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.sessions import Sessions
-from lastgood.flows.turns import Submitted, Turns
+from lastgood.flows.turns import Turns
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import Message

@@ -28,6 +28,7 @@ class Live:
         self._runs: dict[AttemptId, Run] = {}
         self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
         self._heard: list[Callable[[Outcome], None]] = []
+        self.is_closing = False
 
     def get(self, attempt: AttemptId) -> Run | None:
         return self._runs.get(attempt)
@@ -179,6 +180,7 @@ class Live:
 
     async def close(self, seconds: float) -> None:
         """Lets runs and titles finish for a while; the rest is interrupted, and found again by recovery."""
+        self.is_closing = True
         ends = asyncio.get_running_loop().time() + seconds
         await self._until(ends, {run.done for run in self._runs.values()})
         for run in list(self._runs.values()):

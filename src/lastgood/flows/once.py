@@ -14,7 +14,7 @@ from lastgood.core.history import repair
 from lastgood.core.intake import check_input
 from lastgood.errors import NeedsAnswer, TurnFailed, TurnTimeout
 from lastgood.flows.parts import Parts
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.events import Event
 from lastgood.model.ids import TenantId, TurnId
@@ -41,6 +41,12 @@ class _Work:
     @property
     def model(self) -> str:
         return self.agent.model
+
+    async def rules(self) -> tuple[Permissions, Safety | None]:
+        return Permissions(), None
+
+    async def steers(self) -> tuple[Step, ...]:
+        return ()
 
     def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
         return repair((*self.messages, *(step.message for step in steps)))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lastgood.core.commit import broken_link
+from lastgood.core.history import history_of
 from lastgood.core.intake import check_text
-from lastgood.errors import InvalidRequest, SessionNotFound
-from lastgood.model.attempts import Attempt
-from lastgood.model.ids import SessionId, TenantId
-from lastgood.model.sessions import Session, SessionPage, Turn
+from lastgood.errors import AttemptNotFound, InvalidRequest, SessionNotFound, TurnNotFound
+from lastgood.model.attempts import Attempt, Step
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import Message
+from lastgood.model.sessions import Session, SessionPage, SessionStatus, Turn
 from lastgood.ports import Store
 
 MOST_IN_PAGE = 200
@@ -23,6 +25,12 @@ class Whole:
     turns: tuple[Turn, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    messages: tuple[Message, ...]
+    left_out: int  # so many of the oldest were left out of it, because the model found it too long
+
+
 class SessionReader:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,12 +42,21 @@ class SessionReader:
         return found
 
     async def list(
-        self, tenant: TenantId, *, limit: int = 50, cursor: int | None = None, query: str = ""
+        self,
+        tenant: TenantId,
+        *,
+        limit: int = 50,
+        cursor: int | None = None,
+        query: str = "",
+        agent: str | None = None,
+        status: SessionStatus | None = None,
     ) -> SessionPage:
         if not 1 <= limit <= MOST_IN_PAGE:
             raise InvalidRequest(f"limit is {limit}; it must be between 1 and {MOST_IN_PAGE}")
         check_text(query, "the query")
-        return await self._store.list_sessions(tenant, limit=limit, cursor=cursor, query=query)
+        return await self._store.list_sessions(
+            tenant, limit=limit, cursor=cursor, query=query, agent=agent, status=status
+        )
 
     async def newest(self, tenant: TenantId, back: int = 1) -> Session:
         """The `back`-th newest session."""
@@ -63,6 +80,38 @@ class SessionReader:
     async def attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
         await self.get(tenant, session)
         return await self._store.list_attempts(tenant, session)
+
+    async def attempt(
+        self, tenant: TenantId, session: SessionId, attempt: AttemptId
+    ) -> tuple[Attempt, tuple[Step, ...]]:
+        """One try, with everything it had finished."""
+        await self.get(tenant, session)
+        found = await self._store.get_attempt(tenant, attempt)
+        if found is None or found.session != session:
+            raise AttemptNotFound()
+        return found, await self._store.read_steps(tenant, attempt)
+
+    async def turn_of(self, source: Session, turn: TurnId) -> Turn:
+        """The turn, if it is in this session's chain: its own, or one it inherited."""
+        found = await self._store.find_turn(source.tenant, turn)
+        if found is None or source.head is None or found.seq > source.head.seq:
+            raise TurnNotFound()
+        if found.session != source.id and found.id != source.head.turn:
+            # Inherited by a fork: only the turn at that place of the chain is meant.
+            after = found.seq - 1
+            chain = await self._store.read_turns(source.tenant, source.head.turn, after_seq=after)
+            if not chain or chain[0].id != found.id:
+                raise TurnNotFound()
+        return found
+
+    async def prompt(self, tenant: TenantId, session: SessionId, turn: TurnId) -> tuple[Turn, Prompt]:
+        """What the model was shown before its last word of a turn; what its agent instructs is not kept."""
+        found = await self.turn_of(await self.get(tenant, session), turn)
+        before = await self._store.read_turns(tenant, found.parent) if found.parent else ()
+        history = history_of(before)
+        own = found.messages[:-1] if len(found.messages) > found.inputs else found.messages
+        left_out = int(found.decision.get("left_out", 0))
+        return found, Prompt(history.settled[left_out:] + history.answered(own), left_out)
 
     async def verify(self, tenant: TenantId, session: SessionId) -> str | None:
         """What is not as it was committed; None: everything is."""

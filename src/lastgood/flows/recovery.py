@@ -14,7 +14,9 @@ from lastgood.core.lifecycle import Move
 from lastgood.core.recovery import MOST_ATTEMPTS, Leave, TryAgain, recover
 from lastgood.errors import AgentNotFound, LastgoodError, SessionBusy, StoreError, TurnFailed
 from lastgood.flows.parts import Parts
+from lastgood.flows.queue import Queue
 from lastgood.flows.turns import Turns
+from lastgood.flows.upkeep import Retention
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted
 
 _PAGE = 100
@@ -25,9 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class Recovery:
-    def __init__(self, parts: Parts, turns: Turns) -> None:
+    """`retention`: sessions are not kept for ever."""
+
+    def __init__(
+        self, parts: Parts, turns: Turns, queue: Queue, retention: Retention | None = None
+    ) -> None:
         self._parts = parts
         self._turns = turns
+        self._queue = queue
+        self._retention = retention
 
     async def at_start(self) -> int:
         """On a store that only this process can use, whatever runs was left by a dead one."""
@@ -103,6 +111,9 @@ class Recovery:
                 await self.sweep()
                 if pays_debts:
                     await self.retry_promised()
+                    await self._queue.sweep()
+                if self._retention is not None:
+                    await self._retention.step()
                 await self._parts.store.tidy(
                     events_older_than=limits.event_seconds, keys_older_than=limits.key_seconds
                 )

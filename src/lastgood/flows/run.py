@@ -34,7 +34,7 @@ from lastgood.errors import (
 )
 from lastgood.flows.outbox import Outbox
 from lastgood.flows.parts import Parts
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.attempts import (
     AttemptStatus,
     Begin,
@@ -166,6 +166,17 @@ class AttemptWork:
     def working_dir(self) -> str | None:
         return self.run.begun.session.working_dir
 
+    async def rules(self) -> tuple[Permissions, Safety | None]:
+        found = await self.run.parts.store.get_session(self.hold.tenant, self.hold.session)
+        if found is None:
+            raise AttemptLost()
+        return found.permissions or Permissions(), found.safety
+
+    async def steers(self) -> tuple[Step, ...]:
+        """In the order they were said. A steer is one message, so that its step is one, too."""
+        waiting = await self.run.parts.store.steers_of(self.hold)
+        return tuple(Step(StepKind.STEER, item.messages[0], queued=item.number) for item in waiting)
+
     @property
     def earlier(self) -> tuple[Message, ...]:
         return self.run.history.settled
@@ -267,7 +278,7 @@ async def _drive(run: Run) -> list[Step]:
                 continue
             steps.append(item)
             # The last answer is not journaled: the commit that follows at once stores it.
-            if item.within or item.kind is StepKind.TOOL or item.message.tool_calls:
+            if item.within or item.kind is not StepKind.MODEL or item.message.tool_calls:
                 await run.outbox.journal(item)
         return steps
     finally:
@@ -280,7 +291,7 @@ async def _drive(run: Run) -> list[Step]:
 async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
     await run.outbox.close()
     plan = plan_commit(run.begin, run.begun, steps, run.parts.clock.now())
-    events = (*run.outbox.take(), _committed_event(run, plan.turn))
+    events = (*run.outbox.take(), *_committed_events(run, plan.turn))
     while True:
         if run.is_stopped():
             raise _Stopped
@@ -330,7 +341,7 @@ async def _until_attended(run: Run) -> None:
         return
 
 
-def _committed_event(run: Run, turn: Turn) -> Event:
+def _committed_events(run: Run, turn: Turn) -> tuple[Event, ...]:
     data = {
         "turn": turn.id,
         "seq": turn.seq,
@@ -339,7 +350,10 @@ def _committed_event(run: Run, turn: Turn) -> Event:
         "input_tokens": turn.usage.input_tokens,
         "output_tokens": turn.usage.output_tokens,
     }
-    return Event(EventKind.TURN_COMMITTED, run.hold.attempt, data)
+    return (
+        Event(EventKind.TURN_COMMITTED, run.hold.attempt, data),
+        Event(EventKind.ATTEMPT_ENDED, run.hold.attempt, {"reason": "committed"}),
+    )
 
 
 # -- every other end -----------------------------------------------------------
@@ -351,11 +365,11 @@ async def _end(run: Run, stop: Stop) -> Outcome:
     if stop.move is None:
         return await _as_stored(run, stop)
     status = after(AttemptStatus.RUNNING, stop.move)
-    failed = failed_event(run.begun.turn, run.hold.attempt, status, stop.error)
+    failed = failed_events(run.begun.turn, run.hold.attempt, status, stop.error)
     for pause in (*_PATIENCE, None):
         try:
             ended = await run.parts.store.finish_if_held(
-                run.hold, status, words_of(stop.error), (*run.outbox.take(), failed)
+                run.hold, status, words_of(stop.error), (*run.outbox.take(), *failed)
             )
             if ended:
                 return Outcome(run.hold.attempt, status, None, stop.error)
@@ -405,7 +419,13 @@ def words_of(error: LastgoodError) -> tuple[str, str]:
     return error.code, mend(error.message)
 
 
-def failed_event(turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError) -> Event:
+def failed_events(
+    turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError
+) -> tuple[Event, ...]:
     code, message = words_of(error)
     data = {"turn": turn, "attempt": attempt, "status": status.value, "code": code, "message": message}
-    return Event(EventKind.TURN_FAILED, attempt, data)
+    return (
+        Event(EventKind.ATTEMPT_ERRED, attempt, {"code": code, "message": message}),
+        Event(EventKind.TURN_FAILED, attempt, data),
+        Event(EventKind.ATTEMPT_ENDED, attempt, {"reason": status.value}),
+    )

@@ -6,35 +6,40 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lastgood.core.intake import check_text, check_title
+from lastgood.core.intake import check_text, check_title, fork_title
 from lastgood.core.lifecycle import Move
+from lastgood.core.rights import is_above
 from lastgood.errors import (
     AgentNotFound,
     Conflict,
+    Forbidden,
     InvalidRequest,
     SessionBusy,
     SessionNotFound,
     TurnCancelled,
     TurnFailed,
-    TurnNotFound,
 )
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import SessionReader
 from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Stop
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.ids import SessionId, TenantId, TurnId
-from lastgood.model.sessions import NewSession, Session, TitleBy, Turn
+from lastgood.model.messages import Role
+from lastgood.model.sessions import NewSession, Session, TitleBy
 
 MOST_IN_CONVERSATION = 255
 
 
 class Sessions(SessionReader):
-    def __init__(self, parts: Parts, live: Live) -> None:
+    """`ceiling` is the server's own safety mode: no session gets more."""
+
+    def __init__(self, parts: Parts, live: Live, ceiling: Safety = Safety.RESTRICTED) -> None:
         super().__init__(parts.store)
         self._parts = parts
         self._live = live
+        self._ceiling = ceiling
 
     async def create(
         self,
@@ -44,11 +49,14 @@ class Sessions(SessionReader):
         title: str = "",
         model: str | None = None,
         working_dir: str | None = None,
+        permissions: Permissions | None = None,
+        safety: Safety | None = None,
         metadata: Mapping[str, Any] | None = None,
         conversation: str | None = None,
     ) -> Session:
         for what, text in (("agent", agent_key), ("model", model), ("working directory", working_dir)):
             check_text(text or "", f"the {what}")
+        self._check_safety(safety)
         if conversation is not None:
             _check_conversation(conversation)
         if working_dir is not None:
@@ -61,6 +69,8 @@ class Sessions(SessionReader):
             title_by=TitleBy.PERSON if title else TitleBy.NOBODY,
             model=model,
             working_dir=working_dir,
+            permissions=permissions,
+            safety=safety,
             metadata=dict(metadata or {}),
             conversation=conversation,
         )
@@ -106,6 +116,23 @@ class Sessions(SessionReader):
             return None
         return agent
 
+    async def set_permissions(self, tenant: TenantId, session: SessionId, rules: Permissions) -> None:
+        """For the running turn's next tool call, too."""
+        for rule in (*rules.allow, *rules.ask, *rules.deny):
+            check_text(rule, "a rule")
+        await self._set(tenant, session, "permissions", rules)
+
+    async def set_safety(self, tenant: TenantId, session: SessionId, safety: Safety | None) -> None:
+        self._check_safety(safety)
+        await self._set(tenant, session, "safety", safety)
+
+    def _check_safety(self, safety: Safety | None) -> None:
+        if safety is not None and is_above(safety, self._ceiling):
+            raise Forbidden(
+                f"this server allows {self._ceiling} at most, and {safety} is more; only its operator can "
+                "raise that, with --safety"
+            )
+
     async def rebind(self, tenant: TenantId, session: SessionId, agent_key: str) -> None:
         """Moves a session to another agent, because a person said so."""
         check_text(agent_key, "the agent")
@@ -123,26 +150,30 @@ class Sessions(SessionReader):
         turn: TurnId | None = None,
         *,
         before: TurnId | None = None,
+        user_message: int | None = None,
     ) -> Session:
-        """A new session that goes on from `turn`, or from what was there `before` one. Copies no message.
+        """A new session that goes on from `turn`, from what was there `before` one, or from what was there
+        before the turn that began with that message of the user's, counted from 0. Copies no message.
 
-        Without either, from the head.
+        Without any of them, from the head.
         """
         source = await self.get(tenant, session)
-        wanted = before or turn
-        at = await self._turn_of(source, wanted) if source.head else None
-        if at is None and wanted is not None:
-            raise TurnNotFound()
+        if user_message is not None:
+            before = await self._begun_by(source, user_message)
+        wanted = before or turn or (source.head.turn if source.head else None)
+        at = await self.turn_of(source, wanted) if wanted is not None else None
         if at is not None and before is not None:
             at = await self._parts.store.find_turn(tenant, at.parent) if at.parent else None
         new = NewSession(
             id=self._parts.ids.session(),
             tenant=tenant,
             agent_key=source.agent_key,
-            title=f"{source.title} (fork)" if source.title else "",
+            title=fork_title(source.title, await self._parts.store.count_forks(tenant, session)),
             title_by=source.title_by,
             model=source.model,
             working_dir=source.working_dir,
+            permissions=source.permissions,
+            safety=source.safety,
             metadata=source.metadata,
         )
         forked = await self._parts.store.fork_session(source, at, new)
@@ -150,22 +181,26 @@ class Sessions(SessionReader):
             raise SessionNotFound()
         return forked
 
-    async def _turn_of(self, source: Session, turn: TurnId | None) -> Turn | None:
-        """The turn, if it is in this session's chain: its own, or one it inherited."""
-        assert source.head is not None
-        found = await self._parts.store.find_turn(source.tenant, turn or source.head.turn)
-        if found is None or found.seq > source.head.seq:
-            return None
-        if found.session == source.id or found.id == source.head.turn:
-            return found
-        # Inherited by a fork: only the turn at that place of the chain is meant.
-        after = found.seq - 1
-        chain = await self._parts.store.read_turns(source.tenant, source.head.turn, after_seq=after)
-        return found if chain and chain[0].id == found.id else None
+    async def _begun_by(self, source: Session, index: int) -> TurnId:
+        """Turns are never split, so only the first message of one can be left out with what follows it."""
+        turns = await self._parts.store.read_turns(source.tenant, source.head.turn) if source.head else ()
+        passed = 0
+        for turn in turns:
+            said = [message for message in turn.messages if message.role is Role.USER]
+            if index == passed and said:
+                return turn.id
+            if passed < index < passed + len(said):
+                raise InvalidRequest(
+                    f"message {index} is in the middle of a turn; fork at {passed}, which begins it"
+                )
+            passed += len(said)
+        raise InvalidRequest(f"there are {passed} messages of the user here, and none is number {index}")
 
-    async def delete(self, tenant: TenantId, session: SessionId) -> None:
+    async def delete(self, tenant: TenantId, session: SessionId, *, only_free: bool = False) -> None:
         """Cancels what runs, then erases. Nothing of the session appears again."""
         found = await self.get(tenant, session)
+        if only_free and found.attempt is not None:
+            raise SessionBusy()
         run = self._live.get(found.attempt) if found.attempt else None
         if run is not None:
             await self._live.stop(run, Stop(Move.CANCEL, TurnCancelled("the session was deleted")))

@@ -7,16 +7,16 @@ at its own pace and holds one page of it at most.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from lastgood.flows.parts import Parts
-from lastgood.model.events import TERMINAL, EventKind, StoredEvent
+from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId
 
 
 async def follow(
     parts: Parts, tenant: TenantId, session: SessionId, *, after: int = 0, until: AttemptId | None = None
-) -> AsyncIterator[StoredEvent]:
+) -> AsyncGenerator[StoredEvent, None]:
     """Exactly the events above `after`, or one `resync` where some of them are gone for good.
 
     Ends with the last event of attempt `until`, or with the session.
@@ -38,7 +38,7 @@ async def follow(
             for event in page:
                 after = event.seq
                 yield event
-                if until is not None and event.attempt == until and event.kind in TERMINAL:
+                if until is not None and event.attempt == until and event.kind is EventKind.ATTEMPT_ENDED:
                     return
             if page:
                 continue

@@ -33,11 +33,12 @@ class OnLeave(StrEnum):
 class StepKind(StrEnum):
     MODEL = "model"
     TOOL = "tool"
+    STEER = "steer"  # something that was said to the turn while it ran
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finished piece of work: a whole model response or a whole tool result.
+    """A finished piece of work: a whole model response, a whole tool result, or a steer that was heard.
 
     `within` is empty for the agent the turn was asked of. The steps of a sub-agent carry the key of the
     call it works for: they are kept with the attempt, and only its result becomes part of the turn.
@@ -50,6 +51,7 @@ class Step:
     full: str | None = None  # the whole result of a tool, where the message holds only a part of it
     left_out: int = 0  # how many of the oldest messages this response was made without
     cut_short: bool = False  # the model ran into its limit of output tokens
+    queued: int = 0  # the number of the steer in the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Ask:
     key: str | None = None  # idempotency key
     fingerprint: str = ""  # of the whole request; two asks with one key must agree on it
     caller: str = ""
+    user: str = ""  # whom the caller speaks for
     is_retry: bool = False  # the client says that it sends this again
     expected_head: TurnId | None = None
     conversation: str | None = None  # the name it was found under: it must still have it
@@ -124,6 +127,7 @@ class Request:
     key: str | None
     fingerprint: str
     caller: str
+    user: str
     model: str | None
     agent_key: str | None
     options: CallOptions
@@ -148,6 +152,8 @@ class Begin:
     again: bool = False
     continues: AttemptId | None = None  # whose finished steps are adopted
     expected_turns: int | None = None  # how many turns the session must have for this to begin
+    takes: int | None = None  # the follow-up that this is the turn of; it must still be waiting
+    reclaims: tuple[int, ...] = ()  # steers in the adopted steps: they are this attempt's from now on
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,7 @@ class Commit:
 
     turn: Turn
     override: str | None
+    binds: str | None = None  # a session without an agent has this one from now on
 
 
 class Committed(StrEnum):

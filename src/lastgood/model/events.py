@@ -12,6 +12,7 @@ from lastgood.model.ids import AttemptId
 
 class EventKind(StrEnum):
     ATTEMPT_STARTED = "attempt_started"
+    USER_SAID = "user_said"  # a message of the turn's input, or a steer that was heard
     AGENT_CHANGED = "agent_changed"  # its definition is not the one that answered the turn before
     AGENT_SWITCHED = "agent_switched"  # another agent of the team speaks from here on
     TEXT_STREAMED = "text_streamed"
@@ -24,8 +25,10 @@ class EventKind(StrEnum):
     TOOL_STREAMED = "tool_streamed"
     TOOL_ANSWERED = "tool_answered"
     ATTEMPT_WAITS = "attempt_waits"
+    ATTEMPT_ERRED = "attempt_erred"  # what went wrong; a terminal event follows
     TURN_COMMITTED = "turn_committed"
     TURN_FAILED = "turn_failed"
+    ATTEMPT_ENDED = "attempt_ended"  # after its terminal event: nothing more of it will come
     TITLE_SET = "title_set"
     RESYNC = "resync"  # made for one watcher, never stored: what it missed is gone; read the session again
 

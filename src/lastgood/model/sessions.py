@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from lastgood.model.agents import Permissions, Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
 
@@ -59,6 +60,8 @@ class Session:
     title_by: TitleBy
     model: str | None
     working_dir: str | None
+    permissions: Permissions | None  # rules of its own, beside its agent's
+    safety: Safety | None  # its own mode; only ever narrows what the server allows
     starred: bool
     metadata: dict[str, Any]
     conversation: str | None
@@ -87,6 +90,8 @@ class NewSession:
     title_by: TitleBy = TitleBy.NOBODY
     model: str | None = None
     working_dir: str | None = None
+    permissions: Permissions | None = None
+    safety: Safety | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     conversation: str | None = None
 
@@ -114,6 +119,7 @@ class Turn:
     decision: dict[str, Any]
     usage: Usage
     created_at: float
+    user: str  # whom the caller spoke for, if it said
     inputs: int  # so many of its messages were said to the agent; the others are its own
     body: bytes
     messages: tuple[Message, ...]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
-from lastgood.errors import NewerDatabase
+from lastgood.errors import NewerDatabase, OlderDatabase
 
 _COMMENT = re.compile(r"--[^\n]*")
 _COMPATIBLE = re.compile(r"^-- compatible-from: (\d+)$", re.MULTILINE)
@@ -60,3 +60,14 @@ def pending(known: Iterable[Migration], applied: Iterable[tuple[int, int]]) -> t
             f"this one has {newest}. Upgrade Lastgood; the database was left as it is"
         )
     return tuple(step for step in ours if step.version not in done)
+
+
+def refuse_older(known: Iterable[Migration], applied: Iterable[tuple[int, int]]) -> None:
+    """For who may not change the schema. A newer one that this program can serve is good enough."""
+    ours, done = tuple(known), dict(applied)
+    if pending(ours, done.items()):
+        has = f"has schema {max(done)}" if done else "is not set up yet"
+        raise OlderDatabase(
+            f"this database {has}, and this program needs schema {max(step.version for step in ours)}; "
+            "it was left as it is. Start once with --migrate auto"
+        )

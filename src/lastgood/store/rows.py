@@ -7,12 +7,23 @@ from typing import Any
 
 import orjson
 
+from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import Attempt, AttemptStatus, Begin, Commit, OnLeave, Request, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json, decode, encode, from_json
 from lastgood.model.options import CallOptions, options_as_json, options_from_json
-from lastgood.model.sessions import Head, NewSession, Session, SessionStatus, TitleBy, Turn, TurnKind, Usage
+from lastgood.model.sessions import (
+    Head,
+    NewSession,
+    Session,
+    SessionPage,
+    SessionStatus,
+    TitleBy,
+    Turn,
+    TurnKind,
+    Usage,
+)
 from lastgood.model.tokens import Scope, Token
 
 Row = Sequence[Any]
@@ -25,14 +36,14 @@ def _columns(table: str, names: str) -> str:
 COLUMNS = {
     "session": _columns(
         "sessions",
-        "id tenant n agent_key title title_by model working_dir starred metadata conversation forked_session"
-        " forked_turn head seq head_hash attempt_id lease_until fence event_seq events_dropped input_tokens"
-        " output_tokens cost created_at updated_at",
+        "id tenant n agent_key title title_by model working_dir permissions safety starred metadata"
+        " conversation forked_session forked_turn head seq head_hash attempt_id lease_until fence event_seq"
+        " events_dropped input_tokens output_tokens cost created_at updated_at",
     ),
     "turn": _columns(
         "turns",
         "id session_id seq parent attempt_id kind hash agent_key agent_digest model input_tokens"
-        " output_tokens cost created_at decision inputs body",
+        " output_tokens cost created_at decision end_user inputs body",
     ),
     "attempt": _columns(
         "attempts",
@@ -41,8 +52,13 @@ COLUMNS = {
     ),
     "request": _columns(
         "requests",
-        "turn_id tenant session_id kind key fingerprint caller model agent_key options on_leave accepted"
-        " input",
+        "turn_id tenant session_id kind key fingerprint caller end_user model agent_key options on_leave"
+        " accepted input",
+    ),
+    "queued": _columns(
+        "queued",
+        "n tenant session_id turn_id kind input model agent_key key fingerprint caller end_user attempt_id"
+        " heard failures parked created_at settled_at",
     ),
     "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at"),
 }
@@ -50,9 +66,9 @@ COLUMNS = {
 
 def to_session(row: Row) -> Session:
     (
-        id, tenant, n, agent_key, title, title_by, model, working_dir, starred, metadata, conversation,
-        forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence, event_seq,
-        events_dropped, input_tokens, output_tokens, cost, created_at, updated_at,
+        id, tenant, n, agent_key, title, title_by, model, working_dir, permissions, safety, starred, metadata,
+        conversation, forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence,
+        event_seq, events_dropped, input_tokens, output_tokens, cost, created_at, updated_at,
     ) = row  # fmt: skip
     if attempt is None:
         status = SessionStatus.IDLE
@@ -67,6 +83,8 @@ def to_session(row: Row) -> Session:
         title_by=TitleBy(title_by),
         model=model,
         working_dir=working_dir,
+        permissions=_to_permissions(permissions),
+        safety=None if safety is None else Safety(safety),
         starred=bool(starred),
         metadata={} if metadata == "{}" else orjson.loads(metadata),
         conversation=conversation,
@@ -83,10 +101,23 @@ def to_session(row: Row) -> Session:
     )
 
 
+def _to_permissions(text: str | None) -> Permissions | None:
+    if text is None:
+        return None
+    rules = orjson.loads(text)
+    return Permissions(**{kind: tuple(rules.get(kind, ())) for kind in ("allow", "ask", "deny")})
+
+
+def _of_permissions(rules: Permissions | None) -> str | None:
+    if rules is None:
+        return None
+    return orjson.dumps({"allow": rules.allow, "ask": rules.ask, "deny": rules.deny}).decode()
+
+
 def to_turn(row: Row) -> Turn:
     (
         id, session, seq, parent, attempt, kind, hash_, agent_key, agent_digest, model,
-        input_tokens, output_tokens, cost, created_at, decision, inputs, body,
+        input_tokens, output_tokens, cost, created_at, decision, user, inputs, body,
     ) = row  # fmt: skip
     body = bytes(body)
     return Turn(
@@ -103,6 +134,7 @@ def to_turn(row: Row) -> Turn:
         decision=orjson.loads(decision),
         usage=Usage(input_tokens, output_tokens, cost),
         created_at=created_at,
+        user=user,
         inputs=inputs,
         body=body,
         messages=decode(body),
@@ -142,8 +174,8 @@ def to_attempt(row: Row) -> Attempt:
 
 def to_request(row: Row) -> Request:
     (
-        turn, tenant, session, kind, key, fingerprint, caller, model, agent_key, options, on_leave, accepted,
-        body,
+        turn, tenant, session, kind, key, fingerprint, caller, user, model, agent_key, options, on_leave,
+        accepted, body,
     ) = row  # fmt: skip
     return Request(
         turn=TurnId(turn),
@@ -153,6 +185,7 @@ def to_request(row: Row) -> Request:
         key=key,
         fingerprint=fingerprint,
         caller=caller,
+        user=user,
         model=model,
         agent_key=agent_key,
         options=options_from_json(orjson.loads(options)) if options else CallOptions(),
@@ -201,9 +234,45 @@ def of_new_session(new: NewSession) -> dict[str, Any]:
         "title_by": new.title_by.value,
         "model": new.model,
         "working_dir": new.working_dir,
+        "permissions": _of_permissions(new.permissions),
+        "safety": new.safety.value if new.safety else None,
         "metadata": orjson.dumps(new.metadata).decode(),
         "conversation": new.conversation,
     }
+
+
+def of_import(new: NewSession, turns: Sequence[Turn]) -> dict[str, Any]:
+    """The session's own row; what its turns say of it is taken from them."""
+    head = turns[-1].head if turns else None
+    usage = sum((turn.usage for turn in turns), Usage())
+    return of_new_session(new) | {
+        "head": head.turn if head else None,
+        "seq": head.seq if head else 0,
+        "hash": head.hash if head else None,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost": usage.cost,
+        "created_at": turns[0].created_at if turns else None,
+        "updated_at": turns[-1].created_at if turns else None,
+    }
+
+
+def of_imported(new: NewSession, turn: Turn) -> dict[str, Any]:
+    """A turn of it. The attempt that made it is not here, and its id says nothing any more."""
+    return of_turn(turn) | {"tenant": new.tenant, "session": new.id, "attempt": turn.attempt}
+
+
+def of_field(field: str, value: Any) -> Any:
+    """A field of a session as its column holds it."""
+    match field:
+        case "metadata":
+            return orjson.dumps(value).decode()
+        case "permissions":
+            return _of_permissions(value)
+        case "safety":
+            return value and Safety(value).value
+        case _:
+            return value
 
 
 def of_begin(begin: Begin) -> dict[str, Any]:
@@ -222,6 +291,7 @@ def of_begin(begin: Begin) -> dict[str, Any]:
         "key": ask.key,
         "fingerprint": ask.fingerprint,
         "caller": ask.caller,
+        "user": ask.user,
         "override": ask.model,
         "asked_agent_key": ask.agent_key,
         "options": orjson.dumps(plain).decode() if (plain := options_as_json(ask.options)) else None,
@@ -233,11 +303,15 @@ def of_begin(begin: Begin) -> dict[str, Any]:
         "agent_model": begin.agent_model,
         "decision": orjson.dumps(begin.decision).decode(),
         "continues": begin.continues,
+        "takes": begin.takes,
     }
 
 
 def of_commit(commit: Commit) -> dict[str, Any]:
-    turn = commit.turn
+    return of_turn(commit.turn) | {"override": commit.override, "binds": commit.binds}
+
+
+def of_turn(turn: Turn) -> dict[str, Any]:
     return {
         "turn": turn.id,
         "seq": turn.seq,
@@ -247,12 +321,12 @@ def of_commit(commit: Commit) -> dict[str, Any]:
         "agent_key": turn.agent_key,
         "agent_digest": turn.agent_digest,
         "model": turn.model,
-        "override": commit.override,
         "decision": orjson.dumps(turn.decision).decode(),
         "input_tokens": turn.usage.input_tokens,
         "output_tokens": turn.usage.output_tokens,
         "cost": turn.usage.cost,
         "now": turn.created_at,
+        "user": turn.user,
         "inputs": turn.inputs,
         "body": turn.body,
     }
@@ -278,6 +352,8 @@ def _step_body(step: Step) -> dict[str, Any]:
         plain["left_out"] = step.left_out
     if step.cut_short:
         plain["cut_short"] = True
+    if step.queued:
+        plain["queued"] = step.queued
     return plain
 
 
@@ -285,7 +361,30 @@ def event_body(event: Event) -> bytes:
     return orjson.dumps(event.data)
 
 
-def like(query: str) -> str:
+def of_list(
+    tenant: TenantId,
+    limit: int,
+    cursor: int | None,
+    query: str,
+    agent: str | None,
+    status: SessionStatus | None,
+) -> dict[str, Any]:
+    return {
+        "tenant": tenant,
+        "before": NEWEST if cursor is None else cursor,
+        "query": _like(query),
+        "agent": agent,
+        "status": status.value if status else None,
+        "limit": limit + 1,  # one more says whether there is a next page
+    }
+
+
+def to_page(rows: Sequence[Row], limit: int) -> SessionPage:
+    page = tuple(map(to_session, rows[:limit]))
+    return SessionPage(page, page[-1].number if len(rows) > limit else None)
+
+
+def _like(query: str) -> str:
     """A LIKE pattern for a search; the database lowers the title, we lower the query."""
     if not query:
         return ""

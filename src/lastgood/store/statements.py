@@ -2,8 +2,8 @@
 
 A block starts with `-- name: x`. `{session}` and its kind are replaced by the
 column lists of rows.py, so that a list and the code that maps it cannot drift
-apart; `{x}` is replaced by the block x above it. Parameters are written `:name`
-in both dialects.
+apart; `{x}` is replaced by the block x above it, or by that of shared.sql. Parameters
+are written `:name` in both dialects.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Positional:
         return [parameters[name] for name in self.names]
 
 
-def _parse(text: str) -> dict[str, str]:
+def _parse(text: str, known: Mapping[str, str]) -> dict[str, str]:
     parts = _NAME.split(text)
     found: dict[str, str] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
-        found[name] = _COMMENT.sub("", body).strip().rstrip(";").format_map(COLUMNS | found)
+        found[name] = _COMMENT.sub("", body).strip().rstrip(";").format_map({**known, **found})
     return found
 
 
@@ -48,7 +48,8 @@ def read(name: str) -> str:
 @cache
 def named(dialect: str) -> dict[str, str]:
     """All statements of a dialect by name; the shared ones are in both."""
-    return _parse(read("shared.sql")) | _parse(read(f"{dialect}.sql"))
+    shared = _parse(read("shared.sql"), COLUMNS)
+    return shared | _parse(read(f"{dialect}.sql"), COLUMNS | shared)
 
 
 def positional(statement: str) -> Positional:

@@ -67,6 +67,8 @@ class Route:
     takes: Mapping[str, Any] | None = None  # JSON schema of the body
     #: Those that it looks at: what each means, and its JSON schema.
     headers: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    query: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    may_be_empty: bool = False  # the body may be left out
     gives: Mapping[int, Contents] = field(default_factory=dict)
     probe: bool = False  # asked by machines that know no Host
 

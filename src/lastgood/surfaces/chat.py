@@ -34,19 +34,22 @@ from lastgood.errors import (
     StaleHead,
     TurnFailed,
 )
+from lastgood.flows.beginning import Submitted
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.once import run_once
 from lastgood.flows.parts import Parts
 from lastgood.flows.run import Outcome
-from lastgood.flows.turns import Submitted, Turns
+from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, AttemptStatus, OnLeave, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.messages import Message
 from lastgood.model.sessions import Turn, Usage
+from lastgood.surfaces.asking import user_of
 from lastgood.surfaces.chat_wire import ChatRequest, messages_of, options_of, parse_chat
 from lastgood.surfaces.completions import Chunks, Finished, finished, whole
 from lastgood.surfaces.http import Answer, Request, json_reply
+from lastgood.surfaces.limiting import Limiter
 from lastgood.surfaces.streamed import Failed, Frames, streamed
 
 log = logging.getLogger(__name__)
@@ -54,6 +57,8 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[\x21-\x7e]{1,255}")
 
 _MOST_TRIES = 3
+#: Told before the attempt has loaded what it adopts.
+_AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
 
 Running = AsyncGenerator[Event | Step, None]
 
@@ -69,6 +74,10 @@ class Asked:
     agent: AgentSpec
     key: str | None
     reconciles: bool
+
+    @property
+    def user(self) -> str:
+        return user_of(self.request, self.chat.user)
 
     @property
     def streams(self) -> bool:
@@ -87,12 +96,14 @@ class Chat:
         turns: Turns,
         conversations: Conversations,
         is_draining: Callable[[], bool],
+        limiter: Limiter,
         presets: Collection[Preset] = (),
     ) -> None:
         self._parts = parts
         self._turns = turns
         self._conversations = conversations
         self._is_draining = is_draining
+        self._limiter = limiter
         self._presets = presets
 
     async def models(self, request: Request) -> Answer:
@@ -156,7 +167,8 @@ class Chat:
 
     async def _once(self, asked: Asked) -> Answer:
         tenant, options = asked.request.caller.tenant, options_of(asked.chat)
-        running = run_once(self._parts, tenant, asked.agent, asked.body, options)
+        taken = self._limiter.take(asked.request.caller, asked.user)
+        running = taken.during(run_once(self._parts, tenant, asked.agent, asked.body, options))
         id = self._parts.ids.turn()
         if asked.streams:
             chunks = self._chunks(asked, id)
@@ -189,9 +201,12 @@ class Chat:
         return json_reply(whole(submitted.turn, asked.chat.model, _now(), done), 200, headers)
 
     async def _submit(self, asked: Asked, conversation: str) -> tuple[Submitted, asyncio.Future[None]]:
-        for _ in range(_MOST_TRIES):
-            with suppress(StaleHead):  # its first turn was committed at this moment, so less of it is new
-                return await self._submit_once(asked, conversation)
+        with self._limiter.take(asked.request.caller, asked.user) as taken:
+            for _ in range(_MOST_TRIES):
+                with suppress(StaleHead):  # its first turn was committed at this moment, so less of it is new
+                    submitted, settled = await self._submit_once(asked, conversation)
+                    taken.until_ended(submitted)
+                    return submitted, settled
         raise SessionBusy("other requests for this conversation were faster each time; try again")
 
     async def _submit_once(self, asked: Asked, conversation: str) -> tuple[Submitted, asyncio.Future[None]]:
@@ -208,6 +223,7 @@ class Chat:
             key=asked.key,
             fingerprint=_fingerprint(request, conversation, asked.plain),
             caller=request.caller.name,
+            user=asked.user,
             is_retry=asked.key is None and _is_retry(request),
             on_leave=OnLeave.CONTINUE if asked.key else OnLeave.ORPHAN,
             accepted=asked.key is not None,
@@ -242,7 +258,7 @@ class Chat:
         try:
             if not submitted.replayed:
                 async for event in self._turns.watch(submitted):
-                    if not tells and event.kind is not EventKind.ATTEMPT_STARTED:
+                    if not tells and event.kind not in _AT_BEGIN:
                         tells = True
                         for earlier in _said_before(chunks, submitted):
                             yield earlier

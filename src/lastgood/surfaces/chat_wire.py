@@ -8,39 +8,36 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from lastgood.errors import InvalidRequest
 from lastgood.model.messages import File, Image, Message, Part, Role, ToolCall, text_of
 from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Usage
+from lastgood.surfaces.parsing import Body, parse
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
-
-
-class TextPart(_Strict):
+class TextPart(Body):
     type: Literal["text"]
     text: str
 
 
-class ImageUrl(_Strict):
+class ImageUrl(Body):
     url: str
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImagePart(_Strict):
+class ImagePart(Body):
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-class FileData(_Strict):
+class FileData(Body):
     file_data: str
     filename: str = "file"
 
 
-class FilePart(_Strict):
+class FilePart(Body):
     type: Literal["file"]
     file: FileData
 
@@ -48,18 +45,18 @@ class FilePart(_Strict):
 ContentPart = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
 
 
-class CalledFunction(_Strict):
+class CalledFunction(Body):
     name: str = Field(min_length=1, max_length=256)
     arguments: str
 
 
-class ChatToolCall(_Strict):
+class ChatToolCall(Body):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
-class ChatMessage(_Strict):
+class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
     tool_calls: list[ChatToolCall] | None = None
@@ -74,34 +71,34 @@ class ChatMessage(_Strict):
         return self
 
 
-class ToolFunction(_Strict):
+class ToolFunction(Body):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,256}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ChatTool(_Strict):
+class ChatTool(Body):
     type: Literal["function"]
     function: ToolFunction
 
 
-class NamedFunction(_Strict):
+class NamedFunction(Body):
     name: str
 
 
-class NamedTool(_Strict):
+class NamedTool(Body):
     type: Literal["function"]
     function: NamedFunction
 
 
-class JsonSchema(_Strict):
+class JsonSchema(Body):
     name: str
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
@@ -112,14 +109,14 @@ class ResponseFormat(_Strict):
         return self
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Body):
     include_usage: bool | None = None
 
 
 StopText = Annotated[str, Field(min_length=1)]
 
 
-class ChatRequest(_Strict):
+class ChatRequest(Body):
     model: str = Field(min_length=1, max_length=2048, description="an agent's key, or key/name of its team")
     messages: list[ChatMessage] = Field(min_length=1, max_length=100_000)
     stream: bool | None = None
@@ -155,31 +152,9 @@ _NOT_HERE = {
 
 
 def parse_chat(plain: Any) -> ChatRequest:
-    if not isinstance(plain, dict):
-        raise InvalidRequest("the body must be a JSON object")
-    try:
-        chat = ChatRequest.model_validate(plain)
-    except ValidationError as error:
-        # Of the ways in which a value could have been right, the one that it came nearest to.
-        nearest = max(error.errors(include_url=False, include_input=False), key=lambda one: len(one["loc"]))
-        where = _where(nearest["loc"], plain)
-        message = nearest["msg"].removeprefix("Value error, ")
-        raise InvalidRequest(f"{where}: {message}" if where else message, param=where or None) from None
+    chat = parse(ChatRequest, plain)
     _check(chat)
     return chat
-
-
-def _where(loc: tuple[int | str, ...], value: Any) -> str:
-    """`messages[2].content`: only what is a place in the request, no names of types."""
-    text = ""
-    for number, part in enumerate(loc, 1):
-        if isinstance(part, int):
-            text += f"[{part}]"
-            value = value[part]
-        elif isinstance(value, dict) and (part in value or (number == len(loc) and part != "str")):
-            text += f".{part}" if text else part
-            value = value.get(part)
-    return text
 
 
 def _check(chat: ChatRequest) -> None:
@@ -196,10 +171,10 @@ def _check(chat: ChatRequest) -> None:
 
 
 def messages_of(request: ChatRequest) -> tuple[Message, ...]:
-    return tuple(map(_message, request.messages))
+    return tuple(map(message_of, request.messages))
 
 
-def _message(given: ChatMessage) -> Message:
+def message_of(given: ChatMessage) -> Message:
     role = Role.SYSTEM if given.role == "developer" else Role(given.role)
     calls = tuple(
         ToolCall(call.id, call.function.name, call.function.arguments) for call in given.tool_calls or ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -94,6 +95,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        own = transport.get_extra_info("socket")
+        if own is not None and own.family == socket.AF_UNIX:
+            self.client = "unix", 0  # also whom --trusted-proxy may name
         self._end_in(self.head_seconds, self._too_slow)
 
     def on_response_complete(self) -> None:

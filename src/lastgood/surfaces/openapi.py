@@ -14,48 +14,48 @@ from lastgood.surfaces.http import JSON
 
 Schema = dict[str, Any]
 
-_TEXT: Schema = {"type": "string"}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
 
 
-def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
+def object_of(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
     return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
 
 
-def _or_null(schema: Schema) -> Schema:
+def or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 # -- shapes of answers -------------------------------------------------------------------
 
-HEALTH = _object({"status": {"const": "ok"}, "version": _TEXT})
-READY = _object({"status": {"enum": ["ready", "not ready"]}}, {"reason": _TEXT})
+HEALTH = object_of({"status": {"const": "ok"}, "version": TEXT})
+READY = object_of({"status": {"enum": ["ready", "not ready"]}}, {"reason": TEXT})
 
-MODEL = _object({"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT})
-MODELS = _object({"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
+MODEL = object_of({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT})
+MODELS = object_of({"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
 
-_CALL = _object(
+_CALL = object_of(
     {
-        "id": _TEXT,
+        "id": TEXT,
         "type": {"const": "function"},
-        "function": _object({"name": _TEXT, "arguments": _TEXT}),
+        "function": object_of({"name": TEXT, "arguments": TEXT}),
     }
 )
-_MESSAGE = _object(
-    {"role": {"const": "assistant"}, "content": _or_null(_TEXT)},
+_MESSAGE = object_of(
+    {"role": {"const": "assistant"}, "content": or_null(TEXT)},
     {"refusal": {"type": "null"}, "tool_calls": {"type": "array", "items": _CALL, "minItems": 1}},
 )
-COMPLETION = _object(
+COMPLETION = object_of(
     {
-        "id": _TEXT,
+        "id": TEXT,
         "object": {"const": "chat.completion"},
-        "created": _COUNT,
-        "model": _TEXT,
+        "created": COUNT,
+        "model": TEXT,
         "choices": {
             "type": "array",
             "minItems": 1,
             "maxItems": 1,
-            "items": _object(
+            "items": object_of(
                 {
                     "index": {"const": 0},
                     "message": _MESSAGE,
@@ -63,24 +63,22 @@ COMPLETION = _object(
                 }
             ),
         },
-        "usage": _object({"prompt_tokens": _COUNT, "completion_tokens": _COUNT, "total_tokens": _COUNT}),
+        "usage": object_of({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT}),
     }
 )
 
 #: The session API's; the top-level copy is for docker-agent's clients.
-ERROR = _object(
+ERROR = object_of(
     {
-        "error": _object(
-            {"code": _TEXT, "message": _TEXT, "request_id": _TEXT}, {"detail": {"type": "object"}}
+        "error": object_of(
+            {"code": TEXT, "message": TEXT, "request_id": TEXT}, {"detail": {"type": "object"}}
         ),
-        "message": _TEXT,
+        "message": TEXT,
     }
 )
-OPENAI_ERROR = _object(
+OPENAI_ERROR = object_of(
     {
-        "error": _object(
-            {"message": _TEXT, "type": _TEXT, "param": _or_null(_TEXT), "code": _or_null(_TEXT)}
-        ),
+        "error": object_of({"message": TEXT, "type": TEXT, "param": or_null(TEXT), "code": or_null(TEXT)}),
     }
 )
 
@@ -105,7 +103,7 @@ _WITH_BODY = {
     415: "not JSON, or packed",
 }
 
-_REQUEST_ID = {"x-request-id": {"description": "in our log, too", "required": True, "schema": _TEXT}}
+_REQUEST_ID = {"x-request-id": {"description": "in our log, too", "required": True, "schema": TEXT}}
 
 
 def schema_of(model: type[BaseModel]) -> Schema:
@@ -141,7 +139,8 @@ def _operation(route: Route, definitions: Schema) -> Schema:
     }
     if route.takes is not None:
         body = _moved(route.takes, definitions)
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
+        required = not route.may_be_empty
+        operation["requestBody"] = {"required": required, "content": {JSON: {"schema": body}}}
     if route.scope is not None:
         # Where the server asks for no token, none is needed.
         operation["security"] = [{"token": []}, {}]
@@ -151,10 +150,11 @@ def _operation(route: Route, definitions: Schema) -> Schema:
 def _parameters(route: Route) -> list[Schema]:
     holes = re.findall(r"{(\w+)}", route.path)
     return [
-        *({"name": hole, "in": "path", "required": True, "schema": _TEXT} for hole in holes),
+        *({"name": hole, "in": "path", "required": True, "schema": TEXT} for hole in holes),
         *(
-            {"name": name, "in": "header", "description": about, "schema": schema}
-            for name, (about, schema) in route.headers.items()
+            {"name": name, "in": place, "description": about, "schema": schema}
+            for place, named in (("header", route.headers), ("query", route.query))
+            for name, (about, schema) in named.items()
         ),
     ]
 

@@ -29,6 +29,7 @@ from lastgood.errors import (
     StaleHead,
     StoreError,
     TooLarge,
+    TooMany,
     TurnCancelled,
     TurnFailed,
     Unauthorized,
@@ -52,6 +53,7 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (ContextOverflow, 400),
     (RateLimited, 429),
     (QuotaUsedUp, 429),
+    (TooMany, 429),
     (TurnFailed, 500),
     (NeedsAnswer, 409),
     (ShuttingDown, 503),
@@ -111,7 +113,7 @@ def openai_body(error: LastgoodError) -> dict[str, Any]:
 
 
 def _openai_type(error: LastgoodError, status: int) -> str:
-    if isinstance(error, RateLimited | QuotaUsedUp):
+    if isinstance(error, RateLimited | QuotaUsedUp | TooMany):
         return "rate_limit_error"
     match status:
         case 401:
@@ -128,7 +130,7 @@ def retry_headers(error: LastgoodError, *, tool_ran: bool = False) -> dict[str, 
     headers: dict[str, str] = {}
     if isinstance(error, SessionBusy | ShuttingDown | StoreError):
         headers["retry-after"] = "1"
-    if isinstance(error, ModelError) and error.retry_after is not None:
+    if isinstance(error, ModelError | TooMany) and error.retry_after is not None:
         headers["retry-after"] = str(max(round(error.retry_after), 1))
     if may_be_sent_again(error) and not tool_ran:
         headers["x-should-retry"] = "true"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any
 
 from lastgood import __version__
@@ -17,17 +17,16 @@ from lastgood.surfaces.openapi import openapi, schema_of
 
 CHAT_BYTES = 32 * 1024 * 1024
 
+#: Where the addresses of a surface begin. All others belong to none, and are always there.
+SURFACES = {"chat": "/v1/", "api": "/api/"}
+
 _NAME: dict[str, Any] = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
 
+IsReady = Callable[[], Awaitable[str | None]]
 
-def routes(
-    chat: Chat,
-    counts: Counts,
-    is_ready: Callable[[], Awaitable[str | None]],
-    *,
-    chat_bytes: int = CHAT_BYTES,
-) -> Sequence[Route]:
-    """`is_ready` says why not; None: it is."""
+
+def probes(counts: Counts, is_ready: IsReady, *, metrics: bool = True) -> list[Route]:
+    """What machines ask for. `is_ready` says why not; None: it is."""
 
     async def health(request: Request) -> Answer:
         return json_reply({"status": "ok", "version": __version__})
@@ -38,13 +37,10 @@ def routes(
             return json_reply({"status": "ready"})
         return json_reply({"status": "not ready", "reason": why_not}, 503, {"retry-after": "1"})
 
-    async def metrics(request: Request) -> Answer:
+    async def measured(request: Request) -> Answer:
         return Reply(200, counts.text().encode(), type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def description(request: Request) -> Answer:
-        return json_reply(openapi(listed))
-
-    listed: list[Route] = [
+    listed = [
         Route(
             "GET",
             "/health",
@@ -66,12 +62,33 @@ def routes(
         Route(
             "GET",
             "/metrics",
-            metrics,
+            measured,
             None,
             "counters for Prometheus",
             probe=True,
             gives={200: {"text/plain": None}},
         ),
+    ]
+    return [route for route in listed if metrics or route.path != "/metrics"]
+
+
+def routes(
+    chat: Chat,
+    counts: Counts,
+    is_ready: IsReady,
+    *,
+    chat_bytes: int = CHAT_BYTES,
+    only: Container[str] = SURFACES,
+    metrics: bool = True,
+    sessions: Sequence[Route] = (),
+) -> Sequence[Route]:
+    """`only`: the surfaces that are served. Without `metrics`: these have an address of their own."""
+
+    async def description(request: Request) -> Answer:
+        return json_reply(openapi(served))
+
+    listed: list[Route] = [
+        *probes(counts, is_ready, metrics=metrics),
         Route(
             "GET",
             "/openapi.json",
@@ -114,5 +131,12 @@ def routes(
             },
             gives={200: {JSON: shapes.COMPLETION, "text/event-stream": None}},
         ),
+        *sessions,
     ]
-    return listed
+    served = [route for route in listed if _is_served(route, only)]
+    return served
+
+
+def _is_served(route: Route, only: Container[str]) -> bool:
+    surface = next((word for word, start in SURFACES.items() if route.path.startswith(start)), None)
+    return surface is None or surface in only

@@ -26,6 +26,7 @@ from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.store.postgres.database import AlreadyThere, Database
 from lastgood.store.postgres.events import of_events, of_hold
+from lastgood.store.postgres.queue import of_claims
 from lastgood.store.rows import (
     COLUMNS,
     EVENT_LEAP,
@@ -47,9 +48,12 @@ class PostgresAttempts:
     db: Database
 
     async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
-        name = "begin_again_if_free" if begin.again else "begin_if_free"
+        claims = of_claims(begin)
+        name = "begin_queued_if_free" if claims["claims"] else "begin_if_free"
+        if begin.again:
+            name = "begin_again_if_free"
         try:
-            rows = await self.db.write(name, of_begin(begin) | of_events(events))
+            rows = await self.db.write(name, of_begin(begin) | claims | of_events(events))
         except AlreadyThere as found:
             if found.constraint not in LOST_RACES:
                 raise
@@ -103,10 +107,21 @@ class PostgresAttempts:
 
     async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
         parameters = of_hold(hold) | of_commit(commit) | of_events(events)
-        rows = await self.db.write("commit_if_head", parameters)
-        if not rows:
+        row = await self._end("commit_if_head", "settle_queued", parameters)
+        if row is None:
             return Committed.LOST
-        return Committed.ORPHANED if rows[0][0] is None else Committed.YES
+        return Committed.ORPHANED if row[0] is None else Committed.YES
+
+    async def _end(self, name: str, what_it_has: str, parameters: dict[str, Any]) -> Row | None:
+        """None: the hold is gone. One statement, unless the attempt has something of the queue."""
+        rows = await self.db.write(name, parameters | {"with_queue": False})
+        if rows:
+            return rows[0]
+        async with self.db.transaction() as transaction:
+            row = await transaction.row(name, parameters | {"with_queue": True})
+            if row is not None and row[0] is not None:
+                await transaction.row(what_it_has, parameters)
+            return row
 
     async def finish_if_held(
         self,
@@ -127,7 +142,7 @@ class PostgresAttempts:
             "message": message and message.replace("\0", "\ufffd"),
         }
         parameters = of_hold(hold) | of_events(events, leap=leap) | end
-        return bool(await self.db.write("finish_if_held", parameters))
+        return await self._end("finish_if_held", "give_back_queued", parameters) is not None
 
     async def wait_if_held(
         self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
@@ -205,6 +220,7 @@ def _of_steps(steps: Sequence[Step]) -> dict[str, Any]:
         "step_outputs": [step["output_tokens"] for step in plain],
         "step_costs": [step["cost"] for step in plain],
         "step_bodies": [step["body"] for step in plain],
+        "heard": [step.queued for step in steps if step.queued],
     }
 
 

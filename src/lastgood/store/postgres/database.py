@@ -25,7 +25,7 @@ from lastgood.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from lastgood.store.migrate import LEDGER, Migration, migrations, pending
+from lastgood.store.migrate import LEDGER, Migration, migrations, pending, refuse_older
 from lastgood.store.rows import Row
 from lastgood.store.statements import Positional, named, positional
 
@@ -201,14 +201,18 @@ async def open_database(
     pool_size: int = POOL_SIZE,
     steps: tuple[Migration, ...] | None = None,
     read_only: bool = False,
+    migrate: bool = True,
 ) -> Database:
-    """`read_only` changes nothing, the schema included."""
+    """`read_only` changes nothing, the schema included. Without `migrate`, a schema that would have to be
+    changed is refused."""
     pool = await _make_pool(dsn, pool_size)
     wanted = migrations("postgres") if steps is None else steps
     try:
         async with reaching(pool, writing=not read_only) as connection:
-            if not read_only:
+            if not read_only and migrate:
                 await upgrade(connection, wanted)
+            elif not read_only:
+                refuse_older(wanted, await _applied(connection))
             elif pending(wanted, await _applied(connection)):
                 raise NoDatabase("the database is not set up yet, or not for this version; run a turn first")
             collation = await connection.fetchval(COLLATION) or "default"

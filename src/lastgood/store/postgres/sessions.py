@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import orjson
-
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
-from lastgood.model.sessions import NewSession, Session, SessionPage, TitleBy, Turn
+from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_events
-from lastgood.store.rows import NEWEST, like, of_new_session, to_session, to_turn
+from lastgood.store.rows import (
+    of_field,
+    of_import,
+    of_imported,
+    of_list,
+    of_new_session,
+    to_page,
+    to_session,
+    to_turn,
+)
 
 
 class PostgresSessions:
@@ -45,19 +52,21 @@ class PostgresSessions:
             return await transaction.row("take_conversation", parameters) is not None
 
     async def list_sessions(
-        self, tenant: TenantId, *, limit: int, cursor: int | None = None, query: str = ""
+        self,
+        tenant: TenantId,
+        *,
+        limit: int,
+        cursor: int | None = None,
+        query: str = "",
+        agent: str | None = None,
+        status: SessionStatus | None = None,
     ) -> SessionPage:
-        rows = await self.db.rows(
-            "list_sessions",
-            {
-                "tenant": tenant,
-                "before": NEWEST if cursor is None else cursor,
-                "query": like(query),
-                "limit": limit + 1,
-            },
-        )
-        page = tuple(to_session(row) for row in rows[:limit])
-        return SessionPage(page, page[-1].number if len(rows) > limit else None)
+        parameters = of_list(tenant, limit, cursor, query, agent, status)
+        return to_page(await self.db.rows("list_sessions", parameters), limit)
+
+    async def walk_sessions(self, *, after: int, limit: int) -> tuple[Session, ...]:
+        rows = await self.db.rows("walk_sessions", {"after": after, "limit": limit})
+        return tuple(map(to_session, rows))
 
     async def set_title(
         self, tenant: TenantId, session: SessionId, title: str, by: TitleBy, events: Sequence[Event] = ()
@@ -66,8 +75,7 @@ class PostgresSessions:
         return bool(await self.db.write("set_title", parameters | of_events(events)))
 
     async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
-        plain = orjson.dumps(value).decode() if field == "metadata" else value
-        parameters = {"tenant": tenant, "session": session, "value": plain}
+        parameters = {"tenant": tenant, "session": session, "value": of_field(field, value)}
         return bool(await self.db.write(f"set_{field}", parameters))
 
     async def fork_session(self, source: Session, at: Turn | None, new: NewSession) -> Session | None:
@@ -81,6 +89,18 @@ class PostgresSessions:
             await transaction.row("lock_for_fork", parameters)
             row = await transaction.row("fork_session", parameters)
         return to_session(row) if row else None
+
+    async def count_forks(self, tenant: TenantId, session: SessionId) -> int:
+        row = await self.db.row("count_forks", {"tenant": tenant, "session": session})
+        return int(row[0]) if row else 0
+
+    async def import_session(self, new: NewSession, turns: Sequence[Turn]) -> Session:
+        async with self.db.transaction() as transaction:
+            row = await transaction.row("import_session", of_import(new, turns))
+            assert row is not None, "an insert that returns what it has inserted"
+            for turn in turns:
+                await transaction.row("insert_turn", of_imported(new, turn))
+        return to_session(row)
 
     async def delete_session(self, tenant: TenantId, session: SessionId) -> bool:
         parameters = {"tenant": tenant, "session": session}

@@ -10,11 +10,14 @@ from lastgood.store.postgres.attempts import PostgresAttempts
 from lastgood.store.postgres.database import POOL_SIZE, Database, open_database
 from lastgood.store.postgres.events import PostgresEvents
 from lastgood.store.postgres.hints import Hints
+from lastgood.store.postgres.queue import PostgresQueue
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
 from lastgood.store.postgres.tokens import PostgresTokens
 
 
-class PostgresStore(PostgresSessions, PostgresTurns, PostgresAttempts, PostgresEvents, PostgresTokens):
+class PostgresStore(
+    PostgresSessions, PostgresTurns, PostgresAttempts, PostgresQueue, PostgresEvents, PostgresTokens
+):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False
 
@@ -42,6 +45,7 @@ async def open_postgres(
     pool_size: int = POOL_SIZE,
     steps: tuple[Migration, ...] | None = None,
     read_only: bool = False,
+    migrate: bool = True,
 ) -> PostgresStore:
-    db = await open_database(dsn, pool_size=pool_size, steps=steps, read_only=read_only)
+    db = await open_database(dsn, pool_size=pool_size, steps=steps, read_only=read_only, migrate=migrate)
     return PostgresStore(db, None if read_only else Hints(dsn))

@@ -8,7 +8,8 @@
 -- the session's row. And the parts of a WITH do not see one another's changes: what
 -- one needs from another goes through RETURNING.
 --
--- Locks are taken in one order: the session's row, then its attempt's, then its request's.
+-- Locks are taken in one order: the session's row, then its attempt's, then its request's, then
+-- those of its queue from the oldest on.
 --
 -- Batches, leases and our own titles leave the flush to the server (`relaxed`):
 -- what a crash of the server could take of them belongs to an attempt that failed anyway.
@@ -26,9 +27,10 @@ FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::
      WITH ORDINALITY AS item (kind, attempt_id, body, n);
 
 -- name: create_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, metadata, conversation,
-                      created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata, :conversation, now, now
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
+                      conversation, created_at, updated_at)
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
+       :conversation, now, now
 FROM (SELECT clock() AS now) AS moment
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
@@ -51,6 +53,8 @@ WHERE before < 1000000 ORDER BY seq;
 -- a collation that knows every script, whatever the database was made with.
 SELECT {session} FROM sessions
 WHERE tenant = :tenant AND n < :before
+  AND (:agent::text IS NULL OR agent_key = :agent)
+  AND (:status::text IS NULL OR {status} = :status)
   AND (:query = '' OR lower(title COLLATE "every script") LIKE :query ESCAPE '\')
 ORDER BY n DESC LIMIT :limit;
 
@@ -66,9 +70,9 @@ SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text
 
 -- name: fork_session
 -- A pointer to a turn: no message is copied.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
                       forked_session, forked_turn, head, seq, head_hash, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata,
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
        :source, :head, :head, :seq, :hash, now, now
 FROM (SELECT clock() AS now) AS moment
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source)
@@ -97,6 +101,12 @@ UPDATE sessions SET starred = :value WHERE tenant = :tenant AND id = :session RE
 -- name: set_metadata
 UPDATE sessions SET metadata = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
 
+-- name: set_permissions
+UPDATE sessions SET permissions = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
+
+-- name: set_safety
+UPDATE sessions SET safety = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
+
 -- name: insert_attempt
 -- A piece of both begins. Another try that ended while this one waited for the session
 -- is not in the number; then UNIQUE (turn_id, number) undoes the whole begin.
@@ -115,8 +125,32 @@ INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
 SELECT :attempt, steps.n, steps.kind, steps.input_tokens, steps.output_tokens, steps.cost, steps.body
 FROM held JOIN steps ON steps.attempt_id = :continues;
 
+-- name: insert_request
+-- A piece of begins that ask for a new turn.
+INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
+                      options, on_leave, accepted, created_at, input)
+SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
+       :options, :on_leave, :accepted, clock(), :input
+FROM held;
+
+-- name: claim_queued
+-- A piece of begins that take from the queue: all of it or nothing. So the rows are locked and
+-- looked at again, and only then counted.
+SELECT queued.n FROM free JOIN queued ON queued.session_id = free.id
+WHERE queued.tenant = :tenant AND queued.settled_at IS NULL AND queued.attempt_id IS NULL
+  AND (queued.n = :takes::bigint AND queued.turn_id = :turn AND queued.parked IS NULL
+       OR queued.n = ANY(:reclaims::bigint[]))
+ORDER BY queued.n FOR NO KEY UPDATE OF queued;
+
+-- name: take_queued
+-- A piece of the same.
+UPDATE queued
+SET attempt_id = :attempt, heard = queued.n IS DISTINCT FROM :takes::bigint,
+    kind = CASE WHEN queued.n = :takes::bigint THEN 'followup' ELSE 'steer' END
+FROM held, claimed WHERE queued.n = claimed.n;
+
 -- name: begin_if_free
--- Free is decided here and nowhere else. A key that was used before breaks
+-- Free is decided here and in the two below, and nowhere else. A key that was used before breaks
 -- requests_by_key, which undoes the hold as well.
 WITH held AS (
     UPDATE sessions
@@ -128,15 +162,41 @@ WITH held AS (
       AND (:conversation::text IS NULL OR conversation = :conversation)
     RETURNING {session}
 ), asked AS (
-    INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, model, agent_key,
-                          options, on_leave, accepted, created_at, input)
-    SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :override, :asked_agent_key,
-           :options, :on_leave, :accepted, clock(), :input
-    FROM held
+    {insert_request}
 ), tried AS (
     {insert_attempt}
 ), adopted AS (
     {adopt_steps}
+), stored AS (
+    {store_events}
+)
+SELECT held.*, tried.number, tried.model FROM held, tried;
+
+-- name: begin_queued_if_free
+-- The first try of a turn that was said for later.
+WITH free AS (
+    SELECT id FROM sessions
+    WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
+      AND (:expected_head::text IS NULL OR head = :expected_head)
+      AND (:expected_turns::bigint IS NULL OR seq = :expected_turns)
+      AND (:conversation::text IS NULL OR conversation = :conversation)
+    FOR NO KEY UPDATE
+), claimed AS MATERIALIZED (
+    {claim_queued}
+), held AS (
+    UPDATE sessions
+    SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
+        event_seq = event_seq + :events, has_queued = :claims > 0
+    FROM free WHERE sessions.id = free.id AND (SELECT count(*) FROM claimed) = :claims
+    RETURNING {session}
+), asked AS (
+    {insert_request}
+), tried AS (
+    {insert_attempt}
+), adopted AS (
+    {adopt_steps}
+), taken AS (
+    {take_queued}
 ), stored AS (
     {store_events}
 )
@@ -154,16 +214,20 @@ WITH free AS (
       AND (:conversation::text IS NULL OR sessions.conversation = :conversation)
       AND requests.turn_id = :turn AND requests.input IS NOT NULL
     FOR NO KEY UPDATE OF sessions, requests
+), claimed AS MATERIALIZED (
+    {claim_queued}
 ), held AS (
     UPDATE sessions
     SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
-        event_seq = event_seq + :events
-    FROM free WHERE sessions.id = free.id
+        event_seq = event_seq + :events, has_queued = :claims > 0
+    FROM free WHERE sessions.id = free.id AND (SELECT count(*) FROM claimed) = :claims
     RETURNING {session}
 ), tried AS (
     {insert_attempt}
 ), adopted AS (
     {adopt_steps}
+), taken AS (
+    {take_queued}
 ), stored AS (
     {store_events}
 )
@@ -222,6 +286,10 @@ WITH held AS (
     FROM held, unnest(:step_kinds::text[], :step_inputs::bigint[], :step_outputs::bigint[],
                       :step_costs::double precision[], :step_bodies::bytea[])
          WITH ORDINALITY AS item (kind, input_tokens, output_tokens, cost, body, n)
+), listened AS (
+    UPDATE queued SET heard = true FROM held
+    WHERE queued.n = ANY(:heard::bigint[]) AND queued.attempt_id = :attempt AND queued.kind = 'steer'
+      AND queued.settled_at IS NULL
 ), stored AS (
     {store_events}
 )
@@ -234,10 +302,14 @@ SELECT event_seq, {relaxed} FROM held;
 -- that is under way and then looks again; a set_orphaned that comes later waits for this
 -- one and finds the attempt ended. The head moves only if the attempt could be ended, and
 -- the session is locked before that, so nothing can come between the two.
+-- What the attempt has of the queue goes with it: settle_queued, in the same transaction. In the
+-- same statement it would not know a steer that came while this one waited for the session's
+-- row. Nearly always there is nothing of the kind, and then this is all there is.
 WITH own AS (
     SELECT id, event_seq + :events AS event_seq FROM sessions
     WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
       AND lease_until IS NOT NULL AND head IS NOT DISTINCT FROM :base::text
+      AND (:with_queue OR NOT has_queued)
     FOR NO KEY UPDATE
 ), ended AS (
     UPDATE attempts SET status = 'committed', last_event = own.event_seq, ended_at = clock()
@@ -245,17 +317,18 @@ WITH own AS (
     RETURNING attempts.session_id
 ), held AS (
     UPDATE sessions
-    SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NULL, lease_until = NULL,
-        model = coalesce(:override, model), event_seq = event_seq + :events,
+    SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, has_queued = false, holder = NULL,
+        lease_until = NULL, model = coalesce(:override, model), agent_key = coalesce(:binds, agent_key),
+        event_seq = event_seq + :events,
         input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
         cost = cost + :cost, updated_at = :now
     FROM ended WHERE sessions.id = ended.session_id
     RETURNING event_seq
 ), chained AS (
     INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest,
-                       model, decision, input_tokens, output_tokens, cost, created_at, inputs, body)
+                       model, decision, input_tokens, output_tokens, cost, created_at, end_user, inputs, body)
     SELECT :turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
-           :decision, :input_tokens, :output_tokens, :cost, :now, :inputs, :body
+           :decision, :input_tokens, :output_tokens, :cost, :now, :user, :inputs, :body
     FROM held
 ), forgotten AS (
     UPDATE requests SET input = NULL FROM held WHERE turn_id = :turn
@@ -267,12 +340,15 @@ SELECT held.event_seq FROM own LEFT JOIN held ON true;
 -- name: finish_if_held
 -- Ends a hold without a commit. Nothing of the history is named here. The deadline may
 -- be read from the past: it changes only when the attempt begins to wait, and then it
--- is not over yet, or when it is resumed, and then the fence has moved.
+-- is not over yet, or when it is resumed, and then the fence has moved. With something of the
+-- queue, give_back_queued follows, for the reason given at commit_if_head.
 WITH held AS (
-    UPDATE sessions SET attempt_id = NULL, holder = NULL, lease_until = NULL, event_seq = event_seq + :events
+    UPDATE sessions
+    SET attempt_id = NULL, has_queued = false, holder = NULL, lease_until = NULL, event_seq = event_seq + :events
     WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
       AND (NOT :only_if_expired OR lease_until < clock()
            OR EXISTS (SELECT 1 FROM attempts WHERE attempts.id = :attempt AND deadline < clock()))
+      AND (:with_queue OR NOT has_queued)
     RETURNING event_seq
 ), ended AS (
     UPDATE attempts
@@ -440,9 +516,36 @@ WITH mine AS MATERIALIZED (
     LIMIT :limit FOR UPDATE SKIP LOCKED
 ), forgotten AS (
     DELETE FROM requests USING settled WHERE requests.turn_id = settled.turn_id RETURNING 1
+), said AS MATERIALIZED (
+    SELECT n FROM queued
+    WHERE (SELECT alone FROM mine) AND settled_at < (SELECT clock() - :keys_age)
+    LIMIT :limit FOR UPDATE SKIP LOCKED
+), unsaid AS (
+    DELETE FROM queued USING said WHERE queued.n = said.n RETURNING 1
 )
-SELECT (SELECT count(*) FROM dropped) + (SELECT count(*) FROM marked) + (SELECT count(*) FROM forgotten),
+SELECT (SELECT count(*) FROM dropped) + (SELECT count(*) FROM marked) + (SELECT count(*) FROM forgotten)
+       + (SELECT count(*) FROM unsaid),
        {relaxed};
+
+-- name: lock_session
+-- In a statement of its own, so that the next one sees what was done before the lock was free.
+SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :session FOR NO KEY UPDATE;
+
+-- name: insert_queued
+-- In a transaction that has locked the session. A key that another session's queue took meanwhile
+-- adds nothing.
+WITH added AS (
+    INSERT INTO queued (tenant, session_id, turn_id, kind, key, fingerprint, caller, end_user, model, agent_key,
+                        attempt_id, created_at, input)
+    VALUES (:tenant, :session, :turn, :kind, :key, :fingerprint, :caller, :user, :model, :agent_key,
+            :attempt, clock(), :input)
+    ON CONFLICT (tenant, key) WHERE key IS NOT NULL DO NOTHING
+    RETURNING {queued}
+), counted AS (
+    UPDATE sessions SET has_queued = true
+    FROM added WHERE sessions.id = added.session_id AND added.attempt_id IS NOT NULL
+)
+SELECT * FROM added;
 
 -- name: create_token
 INSERT INTO tokens (id, tenant, name, hash, scopes, created_at, expires_at)

@@ -1,5 +1,9 @@
--- Statements that both databases understand. {session}, {turn}, {attempt} and {request}
+-- Statements that both databases understand. {session}, {turn}, {attempt}, {request} and {queued}
 -- stand for the column lists of store/rows.py, next to the code that maps them.
+
+-- name: status
+-- A piece of lists, as to_session sees it.
+CASE WHEN attempt_id IS NULL THEN 'idle' WHEN lease_until IS NULL THEN 'waiting' ELSE 'running' END;
 
 -- name: get_session
 SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session;
@@ -7,8 +11,26 @@ SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session;
 -- name: list_sessions
 -- The index (tenant, n) gives the page; no message is ever touched.
 SELECT {session} FROM sessions
-WHERE tenant = :tenant AND n < :before AND (:query = '' OR lower(title) LIKE :query ESCAPE '\')
+WHERE tenant = :tenant AND n < :before
+  AND (:agent IS NULL OR agent_key = :agent)
+  AND (:status IS NULL OR {status} = :status)
+  AND (:query = '' OR lower(title) LIKE :query ESCAPE '\')
 ORDER BY n DESC LIMIT :limit;
+
+-- name: walk_sessions
+SELECT {session} FROM sessions WHERE n > :after ORDER BY n LIMIT :limit;
+
+-- name: count_forks
+SELECT count(*) FROM sessions WHERE tenant = :tenant AND forked_session = :session;
+
+-- name: import_session
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
+                      conversation, head, seq, head_hash, input_tokens, output_tokens, cost,
+                      created_at, updated_at)
+VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
+        :conversation, :head, :seq, :hash, :input_tokens, :output_tokens, :cost,
+        coalesce(:created_at, clock()), coalesce(:updated_at, clock()))
+RETURNING {session};
 
 -- name: find_conversation
 SELECT {session} FROM sessions WHERE tenant = :tenant AND conversation = :conversation;
@@ -38,6 +60,12 @@ SELECT {turn} FROM turns WHERE tenant = :tenant AND id = :turn;
 SELECT {turn} FROM turns
 WHERE tenant = :tenant AND session_id = :session AND seq <= :upto AND seq > :after
 ORDER BY seq;
+
+-- name: insert_turn
+INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest, model,
+                   decision, input_tokens, output_tokens, cost, created_at, end_user, inputs, body)
+VALUES (:turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
+        :decision, :input_tokens, :output_tokens, :cost, :now, :user, :inputs, :body);
 
 -- name: get_attempt
 SELECT {attempt} FROM attempts WHERE tenant = :tenant AND id = :attempt;
@@ -74,3 +102,78 @@ WHERE requests.accepted = 1 AND requests.input IS NOT NULL AND attempts.status =
   AND attempts.number < :tried_below
   AND attempts.number = (SELECT max(newer.number) FROM attempts AS newer WHERE newer.turn_id = requests.turn_id)
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;
+
+-- name: may_enqueue
+-- Asked by who has the session's row to itself, so that the answer holds until it is acted upon.
+SELECT CASE
+         WHEN EXISTS (SELECT 1 FROM queued WHERE tenant = :tenant AND key = :key) THEN 'known'
+         WHEN EXISTS (SELECT 1 FROM requests WHERE tenant = :tenant AND key = :key) THEN 'key_used'
+         WHEN :kind = 'steer' AND attempt_id IS NULL THEN 'nothing_runs'
+         WHEN (SELECT count(*) FROM queued
+               WHERE session_id = :session AND settled_at IS NULL AND parked IS NULL AND kind = :kind) >= :most
+         THEN 'full'
+       END,
+       CASE WHEN :kind = 'steer' THEN attempt_id END
+FROM sessions WHERE tenant = :tenant AND id = :session;
+
+-- name: queued_by_key
+SELECT {queued} FROM queued WHERE tenant = :tenant AND key = :key;
+
+-- name: read_queue
+SELECT {queued} FROM queued
+WHERE tenant = :tenant AND session_id = :session AND settled_at IS NULL ORDER BY n;
+
+-- name: steers_of
+SELECT {queued} FROM queued
+WHERE tenant = :tenant AND session_id = :session AND attempt_id = :attempt AND kind = 'steer' AND NOT heard
+  AND settled_at IS NULL
+ORDER BY n;
+
+-- name: waiting_queues
+-- What no attempt has is a follow-up: a steer that lost its attempt became one.
+SELECT tenant, session_id FROM queued
+WHERE settled_at IS NULL AND attempt_id IS NULL AND parked IS NULL
+  AND EXISTS (SELECT 1 FROM sessions WHERE sessions.id = queued.session_id AND sessions.attempt_id IS NULL)
+GROUP BY session_id, tenant ORDER BY min(n) LIMIT :limit;
+
+-- name: drop_queued
+UPDATE queued SET settled_at = clock()
+WHERE tenant = :tenant AND session_id = :session AND n = :number AND settled_at IS NULL AND attempt_id IS NULL
+RETURNING n;
+
+-- name: park_queued
+UPDATE queued SET parked = :why
+WHERE tenant = :tenant AND session_id = :session AND n = :number AND settled_at IS NULL AND attempt_id IS NULL
+  AND parked IS NULL
+RETURNING n;
+
+-- name: unpark_queued
+UPDATE queued SET parked = NULL, failures = 0
+WHERE tenant = :tenant AND session_id = :session AND n = :number AND settled_at IS NULL AND parked IS NOT NULL
+RETURNING n;
+
+-- name: settle_queued
+-- After a commit. The follow-up that the turn was and the steers it heard are in it; one that came
+-- too late to be heard is a turn of its own, in its old place.
+UPDATE queued
+SET settled_at = CASE WHEN kind = 'followup' OR heard THEN clock() END,
+    attempt_id = CASE WHEN kind = 'followup' OR heard THEN attempt_id END,
+    kind = CASE WHEN heard THEN kind ELSE 'followup' END
+WHERE attempt_id = :attempt AND settled_at IS NULL;
+
+-- name: give_back_queued
+-- After every other end. Steers are turns of their own, as nobody has answered them. The follow-up
+-- that the turn was is tried again, but not for ever: it parks, and says why.
+UPDATE queued
+SET kind = 'followup', heard = false, attempt_id = NULL,
+    failures = failures + CASE WHEN kind = 'followup' AND :status = 'failed' THEN 1 ELSE 0 END,
+    parked = CASE
+        WHEN kind = 'steer' THEN parked
+        WHEN :status = 'failed' AND failures >= 1 THEN coalesce(:message, 'it failed')
+        WHEN :status = 'cancelled' THEN 'it was cancelled'
+        WHEN :status = 'interrupted' AND (SELECT number FROM attempts WHERE id = :attempt) >= 3
+        THEN (SELECT 'its server died in ' || sum(CASE WHEN status = 'interrupted' THEN 1 ELSE 0 END)
+                     || ' of ' || max(number) || ' attempts'
+              FROM attempts WHERE attempts.turn_id = queued.turn_id)
+        ELSE parked END
+WHERE attempt_id = :attempt AND settled_at IS NULL;

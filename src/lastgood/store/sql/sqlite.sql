@@ -3,18 +3,18 @@
 -- older than the transaction. clock() is the database's time.
 
 -- name: create_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, metadata, conversation,
-                      created_at, updated_at)
-VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata, :conversation,
-        clock(), clock())
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
+                      conversation, created_at, updated_at)
+VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
+        :conversation, clock(), clock())
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
 -- name: fork_session
 -- A pointer to a turn: no message is copied.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
                       forked_session, forked_turn, head, seq, head_hash, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :metadata,
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
        :source, :head, :head, :seq, :hash, clock(), clock()
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source)
 RETURNING {session};
@@ -36,6 +36,12 @@ UPDATE sessions SET starred = :value WHERE tenant = :tenant AND id = :session;
 -- name: set_metadata
 UPDATE sessions SET metadata = :value WHERE tenant = :tenant AND id = :session;
 
+-- name: set_permissions
+UPDATE sessions SET permissions = :value WHERE tenant = :tenant AND id = :session;
+
+-- name: set_safety
+UPDATE sessions SET safety = :value WHERE tenant = :tenant AND id = :session;
+
 -- name: hold_session
 -- Begin. Free is decided here and nowhere else.
 UPDATE sessions
@@ -48,9 +54,9 @@ WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
 RETURNING {session};
 
 -- name: insert_request
-INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, model, agent_key,
+INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
                       options, on_leave, accepted, created_at, input)
-VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :override, :asked_agent_key,
+VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
         :options, :on_leave, :accepted, clock(), :input);
 
 -- name: insert_attempt
@@ -66,6 +72,19 @@ RETURNING number;
 -- name: adopt_steps
 INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
 SELECT :attempt, n, kind, input_tokens, output_tokens, cost, body FROM steps WHERE attempt_id = :continues;
+
+-- name: take_followup
+UPDATE queued SET attempt_id = :attempt
+WHERE tenant = :tenant AND session_id = :session AND n = :takes AND turn_id = :turn
+  AND settled_at IS NULL AND attempt_id IS NULL AND parked IS NULL;
+
+-- name: reclaim_steer
+UPDATE queued SET kind = 'steer', heard = true, attempt_id = :attempt
+WHERE tenant = :tenant AND session_id = :session AND n = :number AND settled_at IS NULL AND attempt_id IS NULL;
+
+-- name: hear_steer
+UPDATE queued SET heard = true
+WHERE n = :number AND attempt_id = :attempt AND kind = 'steer' AND settled_at IS NULL;
 
 -- name: insert_event
 INSERT INTO events (session_id, seq, kind, attempt_id, created_at, body)
@@ -95,19 +114,14 @@ VALUES (:attempt, 1 + (SELECT coalesce(max(n), 0) FROM steps WHERE attempt_id = 
 -- not in an `if` above: two nodes can both read turn 7, and only one may go on from it.
 UPDATE sessions
 SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NULL, lease_until = NULL,
-    model = coalesce(:override, model), event_seq = event_seq + :events,
+    model = coalesce(:override, model), agent_key = coalesce(:binds, agent_key),
+    event_seq = event_seq + :events,
     input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
     cost = cost + :cost, updated_at = :now
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND head IS :base
   AND lease_until IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND orphaned = 1)
 RETURNING event_seq;
-
--- name: insert_turn
-INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest, model,
-                   decision, input_tokens, output_tokens, cost, created_at, inputs, body)
-VALUES (:turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
-        :decision, :input_tokens, :output_tokens, :cost, :now, :inputs, :body);
 
 -- name: forget_input
 UPDATE requests SET input = NULL WHERE turn_id = :turn;
@@ -224,6 +238,16 @@ UPDATE attempts SET tidied = 1 WHERE id = :attempt;
 -- What is left of committed asks: their keys, once these need not be remembered any more.
 DELETE FROM requests WHERE turn_id IN (
     SELECT turn_id FROM requests WHERE input IS NULL AND created_at < clock() - :age LIMIT :limit);
+
+-- name: tidy_queued
+DELETE FROM queued WHERE n IN (SELECT n FROM queued WHERE settled_at < clock() - :age LIMIT :limit);
+
+-- name: insert_queued
+INSERT INTO queued (tenant, session_id, turn_id, kind, key, fingerprint, caller, end_user, model, agent_key,
+                    attempt_id, created_at, input)
+VALUES (:tenant, :session, :turn, :kind, :key, :fingerprint, :caller, :user, :model, :agent_key,
+        :attempt, clock(), :input)
+RETURNING {queued};
 
 -- name: create_token
 INSERT INTO tokens (id, tenant, name, hash, scopes, created_at, expires_at)

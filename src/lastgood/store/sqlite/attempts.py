@@ -36,6 +36,7 @@ from lastgood.store.rows import (
 )
 from lastgood.store.sqlite.database import Database
 from lastgood.store.sqlite.events import insert_events, touch_if_held
+from lastgood.store.sqlite.queue import claim_queued
 
 
 class _StandsInTheWay(Exception):
@@ -74,6 +75,8 @@ class SqliteAttempts:
                 raise _StandsInTheWay
             if begin.continues:
                 connection.execute(sql["adopt_steps"], parameters)
+            if not claim_queued(connection, sql, begin, parameters):
+                raise _StandsInTheWay
             insert_events(connection, sql, session.id, session.last_event_seq, events)
             hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
             return Begun(hold, begin.turn, number[0], model, session.head, session)
@@ -121,6 +124,9 @@ class SqliteAttempts:
                 return False
             for step in steps:
                 connection.execute(self.db.sql["insert_step"], of_step(step) | {"attempt": hold.attempt})
+                if step.queued:
+                    heard = {"number": step.queued, "attempt": hold.attempt}
+                    connection.execute(self.db.sql["hear_steer"], heard)
             return True
 
         return await self.db.write(work, durable=False)
@@ -136,6 +142,7 @@ class SqliteAttempts:
                 return Committed.ORPHANED if orphaned else Committed.LOST
             connection.execute(sql["insert_turn"], parameters)
             connection.execute(sql["forget_input"], parameters)
+            connection.execute(sql["settle_queued"], parameters)
             end = {
                 "status": AttemptStatus.COMMITTED.value,
                 "code": None,
@@ -173,6 +180,7 @@ class SqliteAttempts:
             if row is None:
                 return False
             connection.execute(sql["end_attempt"], parameters | {"last_event": row[0]})
+            connection.execute(sql["give_back_queued"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
             return True
 

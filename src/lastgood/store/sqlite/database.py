@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import apsw
 
 from lastgood.errors import NoDatabase, NotADatabase, StoreError, StoreFull, StoreLocked, StoreUnavailable
-from lastgood.store.migrate import LEDGER, Migration, migrations, pending
+from lastgood.store.migrate import LEDGER, Migration, migrations, pending, refuse_older
 from lastgood.store.sqlite.writer import Inline, Threaded, Transaction, Writer, translate
 from lastgood.store.statements import named
 
@@ -98,24 +98,30 @@ def open_database(
     inline: bool = False,
     clock: Callable[[], float] = time.time,
     steps: tuple[Migration, ...] | None = None,
+    migrate: bool = True,
 ) -> Database:
-    """`read_only` takes no lock: it can look into the file of a process that runs."""
+    """`read_only` takes no lock: it can look into the file of a process that runs. Without `migrate`,
+    a file whose schema would have to be changed is refused, as one that is not there is."""
+    wanted = steps or migrations("sqlite")
     if read_only:
         if not path.exists():
             raise NoDatabase(f"there is no database at {path} yet; run a turn first")
         reader = _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
         _check_ours(reader, path)
-        if pending(steps or migrations("sqlite"), _applied(reader)):
+        if pending(wanted, _applied(reader)):
             raise NoDatabase(f"the database at {path} is not set up yet; run a turn first")
         return Database(reader, _NoWriter(), None)
     _look_first(path, clock)
+    if not migrate and not path.exists():
+        refuse_older(wanted, ())
     lock = Lock(path.with_name(path.name + ".lock"))
     try:
         connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, clock)
         _check_ours(connection, path)
-        pending(steps or migrations("sqlite"), _applied(connection))  # refused before anything is changed
+        # Refused before anything is changed.
+        (pending if migrate else refuse_older)(wanted, _applied(connection))
         _set_up(connection, path)
-        upgrade(connection, steps or migrations("sqlite"))
+        upgrade(connection, wanted)
         reader = _connect(path, apsw.SQLITE_OPEN_READWRITE, clock)
         reader.pragma("query_only", True)
     except BaseException:

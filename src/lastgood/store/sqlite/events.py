@@ -93,6 +93,7 @@ class SqliteEvents:
                 connection.execute(sql["mark_dropped"], {"session": session, "last": last_event})
                 connection.execute(sql["mark_tidied"], {"attempt": attempt})
             connection.execute(sql["tidy_requests"], {"age": keys_older_than, "limit": limit})
+            connection.execute(sql["tidy_queued"], {"age": keys_older_than, "limit": limit})
             return connection.total_changes() - before
 
         return await self.db.write(work, durable=False)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import apsw
-import orjson
 
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
-from lastgood.model.sessions import NewSession, Session, SessionPage, TitleBy, Turn
-from lastgood.store.rows import NEWEST, like, of_new_session, to_session, to_turn
+from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
+from lastgood.store.rows import (
+    of_field,
+    of_import,
+    of_imported,
+    of_list,
+    of_new_session,
+    to_page,
+    to_session,
+    to_turn,
+)
 from lastgood.store.sqlite.database import Database
 from lastgood.store.sqlite.events import insert_events
 
@@ -52,22 +60,21 @@ class SqliteSessions:
         return await self.db.write(work)
 
     async def list_sessions(
-        self, tenant: TenantId, *, limit: int, cursor: int | None = None, query: str = ""
+        self,
+        tenant: TenantId,
+        *,
+        limit: int,
+        cursor: int | None = None,
+        query: str = "",
+        agent: str | None = None,
+        status: SessionStatus | None = None,
     ) -> SessionPage:
-        found = [
-            to_session(row)
-            for row in self.db.rows(
-                "list_sessions",
-                {
-                    "tenant": tenant,
-                    "before": NEWEST if cursor is None else cursor,
-                    "query": like(query),
-                    "limit": limit + 1,
-                },
-            )
-        ]
-        page = tuple(found[:limit])
-        return SessionPage(page, page[-1].number if len(found) > limit else None)
+        parameters = of_list(tenant, limit, cursor, query, agent, status)
+        return to_page(list(self.db.rows("list_sessions", parameters)), limit)
+
+    async def walk_sessions(self, *, after: int, limit: int) -> tuple[Session, ...]:
+        rows = self.db.rows("walk_sessions", {"after": after, "limit": limit})
+        return tuple(map(to_session, rows))
 
     async def set_title(
         self, tenant: TenantId, session: SessionId, title: str, by: TitleBy, events: Sequence[Event] = ()
@@ -85,10 +92,9 @@ class SqliteSessions:
         return await self.db.write(work, durable=by is TitleBy.PERSON)
 
     async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
-        plain = orjson.dumps(value).decode() if field == "metadata" else value
+        parameters = {"tenant": tenant, "session": session, "value": of_field(field, value)}
 
         def work(connection: apsw.Connection) -> bool:
-            parameters = {"tenant": tenant, "session": session, "value": plain}
             connection.execute(self.db.sql[f"set_{field}"], parameters)
             return connection.changes() == 1
 
@@ -105,6 +111,20 @@ class SqliteSessions:
         def work(connection: apsw.Connection) -> Session | None:
             row = connection.execute(self.db.sql["fork_session"], parameters).fetchone()
             return to_session(row) if row else None
+
+        return await self.db.write(work)
+
+    async def count_forks(self, tenant: TenantId, session: SessionId) -> int:
+        row = self.db.row("count_forks", {"tenant": tenant, "session": session})
+        return int(row[0]) if row else 0
+
+    async def import_session(self, new: NewSession, turns: Sequence[Turn]) -> Session:
+        rows = [of_imported(new, turn) for turn in turns]
+
+        def work(connection: apsw.Connection) -> Session:
+            made = connection.execute(self.db.sql["import_session"], of_import(new, turns)).fetchall()[0]
+            connection.executemany(self.db.sql["insert_turn"], rows)
+            return to_session(made)
 
         return await self.db.write(work)
 

@@ -10,11 +10,12 @@ from lastgood.model.ids import SessionId
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import Database, open_database
 from lastgood.store.sqlite.events import SqliteEvents
+from lastgood.store.sqlite.queue import SqliteQueue
 from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
 from lastgood.store.sqlite.tokens import SqliteTokens
 
 
-class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteEvents, SqliteTokens):
+class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, SqliteEvents, SqliteTokens):
     #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
     alone = True
 
@@ -32,6 +33,11 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteEvents, Sql
 
 
 def open_sqlite(
-    path: Path, *, read_only: bool = False, inline: bool = False, clock: Callable[[], float] = time.time
+    path: Path,
+    *,
+    read_only: bool = False,
+    inline: bool = False,
+    clock: Callable[[], float] = time.time,
+    migrate: bool = True,
 ) -> SqliteStore:
-    return SqliteStore(open_database(path, read_only=read_only, inline=inline, clock=clock))
+    return SqliteStore(open_database(path, read_only=read_only, inline=inline, clock=clock, migrate=migrate))

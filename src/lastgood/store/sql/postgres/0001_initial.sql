@@ -2,7 +2,7 @@
 -- The schema of the whole mission. A session is a chain of immutable turns and a
 -- head; everything else is either beside the history or about who may extend it.
 -- Times are seconds since the epoch, for people. No time orders anything.
--- Tables and columns are those of the SQLite schema; JSON is text there and here.
+-- Tables and columns are those of the SQLite schema, and `has_queued`; JSON is text there and here.
 
 -- The database's own time: leases are judged by it on every node, whatever the nodes' clocks say.
 CREATE FUNCTION clock() RETURNS DOUBLE PRECISION LANGUAGE sql VOLATILE
@@ -32,6 +32,7 @@ CREATE TABLE sessions (
     head_hash      BYTEA,
     fence          BIGINT NOT NULL DEFAULT 0,
     attempt_id     TEXT,                    -- who holds it; NULL: free
+    has_queued     BOOLEAN NOT NULL DEFAULT false,  -- whether the holder has something of the queue
     holder         TEXT,
     lease_until    DOUBLE PRECISION,        -- NULL while held: waiting for a person
     event_seq      BIGINT NOT NULL DEFAULT 0,
@@ -52,6 +53,7 @@ CREATE INDEX sessions_by_tenant ON sessions (tenant, n);
 CREATE UNIQUE INDEX sessions_by_conversation ON sessions (tenant, conversation) WHERE conversation IS NOT NULL;
 CREATE UNIQUE INDEX sessions_by_scope ON sessions (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL;
 CREATE INDEX sessions_by_fork ON sessions (forked_turn) WHERE forked_turn IS NOT NULL;
+CREATE INDEX sessions_by_source ON sessions (forked_session) WHERE forked_session IS NOT NULL;
 
 CREATE TABLE turns (
     id            TEXT NOT NULL UNIQUE,     -- minted at begin; the chain takes it at most once
@@ -70,6 +72,7 @@ CREATE TABLE turns (
     output_tokens BIGINT NOT NULL,
     cost          DOUBLE PRECISION NOT NULL,
     created_at    DOUBLE PRECISION NOT NULL,
+    end_user      TEXT NOT NULL,            -- whom its caller spoke for
     inputs        INTEGER NOT NULL,         -- so many of its messages were said to the agent
     body          BYTEA NOT NULL,
     UNIQUE (session_id, seq),
@@ -85,6 +88,7 @@ CREATE TABLE requests (
     key         TEXT,
     fingerprint TEXT NOT NULL,
     caller      TEXT NOT NULL,
+    end_user    TEXT NOT NULL,              -- whom the caller speaks for
     model       TEXT,
     agent_key   TEXT,
     options     TEXT,                       -- what it asks of the model beside its messages
@@ -133,7 +137,7 @@ CREATE INDEX attempts_to_tidy ON attempts (ended_at) WHERE ended_at IS NOT NULL 
 CREATE TABLE steps (
     attempt_id    TEXT NOT NULL,
     n             INTEGER NOT NULL,
-    kind          TEXT NOT NULL CHECK (kind IN ('model', 'tool')),
+    kind          TEXT NOT NULL CHECK (kind IN ('model', 'tool', 'steer')),
     input_tokens  BIGINT NOT NULL,
     output_tokens BIGINT NOT NULL,
     cost          DOUBLE PRECISION NOT NULL,
@@ -152,20 +156,33 @@ CREATE TABLE events (
 );
 
 CREATE TABLE queued (
-    n          BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
-    tenant     TEXT NOT NULL,
-    session_id TEXT NOT NULL,
-    kind       TEXT NOT NULL CHECK (kind IN ('steer', 'followup')),
-    key        TEXT,
-    caller     TEXT NOT NULL,
-    attempt_id TEXT,                        -- the attempt that has taken it; its commit removes the row
-    failures   INTEGER NOT NULL DEFAULT 0,
-    parked     TEXT,                        -- why it is not tried any more
-    created_at DOUBLE PRECISION NOT NULL,
-    input      BYTEA NOT NULL
+    n           BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,  -- the order in which it was said
+    tenant      TEXT NOT NULL,
+    session_id  TEXT NOT NULL,
+    turn_id     TEXT NOT NULL UNIQUE,       -- minted when it was said; the turn that it is or would be
+    kind        TEXT NOT NULL CHECK (kind IN ('steer', 'followup')),
+    key         TEXT,
+    fingerprint TEXT NOT NULL,
+    caller      TEXT NOT NULL,
+    end_user    TEXT NOT NULL,
+    model       TEXT,
+    agent_key   TEXT,
+    attempt_id  TEXT,                       -- whose it is until that one ends, or whose it was
+    heard       BOOLEAN NOT NULL DEFAULT false, -- a steer that is in its attempt's journal
+    failures    INTEGER NOT NULL DEFAULT 0,
+    parked      TEXT,                       -- why it is not tried any more
+    created_at  DOUBLE PRECISION NOT NULL,
+    settled_at  DOUBLE PRECISION,           -- kept for its key from then on
+    input       BYTEA NOT NULL,
+    CHECK (kind = 'followup' OR attempt_id IS NOT NULL)
 );
-CREATE INDEX queued_by_session ON queued (session_id, n);
+CREATE INDEX queued_by_session ON queued (session_id, settled_at, n);
 CREATE UNIQUE INDEX queued_by_key ON queued (tenant, key) WHERE key IS NOT NULL;
+-- Every end of an attempt looks here, and nearly always finds nothing.
+CREATE INDEX queued_by_attempt ON queued (attempt_id) WHERE attempt_id IS NOT NULL AND settled_at IS NULL;
+CREATE INDEX queued_to_run ON queued (session_id, n, tenant)
+    WHERE settled_at IS NULL AND attempt_id IS NULL AND parked IS NULL;
+CREATE INDEX queued_settled ON queued (settled_at) WHERE settled_at IS NOT NULL;
 
 CREATE TABLE tokens (
     id           TEXT PRIMARY KEY,

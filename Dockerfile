@@ -1,0 +1,16 @@
+# A server in a container. It keeps what it must in its database and in /data, and runs as nobody special.
+FROM python:3.13-slim
+
+RUN useradd --create-home --uid 10001 lastgood && mkdir /data /agents && chown lastgood /data
+WORKDIR /app
+COPY requirements/run.txt requirements/run.txt
+RUN pip install --no-cache-dir --require-hashes -r requirements/run.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN pip install --no-cache-dir --no-deps .
+
+USER lastgood
+ENV LASTGOOD_DATA_DIR=/data LASTGOOD_LISTEN=0.0.0.0:8080
+EXPOSE 8080
+ENTRYPOINT ["lastgood"]
+CMD ["serve"]

@@ -1,0 +1,208 @@
+"""Where the server listens: a port, a file of its own, or a socket that somebody else has opened for it.
+
+Decides whether a place can be listened on, and knows nothing of what is served there. A unix
+socket is for its owner alone from its first moment. The file of a dead server is replaced;
+one that somebody answers at is not, and neither is a file that is no socket.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from lastgood.errors import InvalidRequest
+
+#: Connections that wait to be accepted.
+BACKLOG = 2048
+#: Of the path of a unix socket, in bytes, on every system that has them.
+_LONGEST_PATH = 103
+#: How long another server that starts in the same folder is waited for.
+_WAIT_SECONDS = 5.0
+
+_Inode = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Listener:
+    """`host` is under which address it can be reached; `localhost` for a unix socket, whose clients say so.
+
+    `place` is what a person would call it: `http://127.0.0.1:8080`, `unix:///run/lastgood.sock`.
+    """
+
+    socket: socket.socket
+    host: str
+    place: str
+    _file: tuple[Path, _Inode] | None = None  # what it made, and has to take away
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+        self.socket.close()
+
+    def leave(self) -> None:
+        """Takes its file away, unless another one is there by now.
+
+        While it still listens: whoever starts next would take it for dead, put a file of its own
+        there, and lose that to us.
+        """
+        if self._file is None:
+            return
+        path, made = self._file
+        self._file = None
+        try:
+            if _inode(path) == made:
+                path.unlink()
+        except FileNotFoundError:
+            pass
+
+    def url(self, path: str) -> str:
+        """How to ask for this path here."""
+        if self.place.startswith("http://"):
+            return f"{self.place}{path}"
+        return f"http://localhost{path} on {self.place}"
+
+
+def listen_on(address: str, flag: str) -> Listener:
+    """Before anything else is opened: who cannot listen need not recover a database."""
+    try:
+        if address.startswith("unix://") and address != "unix://":
+            return _on_file(Path(address.removeprefix("unix://")), flag)
+        if number := re.fullmatch(r"fd://(0|[1-9][0-9]{0,5})", address):
+            return _given(int(number[1]), address)
+        return _on_port(address, flag)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "this is no address"
+        raise InvalidRequest(f"cannot listen on {address}: {why}; choose another {flag}") from None
+
+
+# -- a port --------------------------------------------------------------------------------
+
+
+def _on_port(address: str, flag: str) -> Listener:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidRequest(
+            f"{flag} takes HOST:PORT, unix://PATH or fd://N, for example 127.0.0.1:8080, not {address!r}"
+        )
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, int(port)))
+        # Two that have bound the same port find out only when they listen on it.
+        found.listen(BACKLOG)
+    except BaseException:
+        found.close()
+        raise
+    return Listener(found, host, _url_of(found))
+
+
+def _url_of(found: socket.socket) -> str:
+    host, port = found.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+# -- a socket that was given ---------------------------------------------------------------
+
+
+def _given(number: int, address: str) -> Listener:
+    """By its own address is judged who can reach it, whatever it was given for."""
+    found = socket.socket(fileno=number)
+    if (
+        found.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+        or found.type != socket.SOCK_STREAM
+        or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    ):
+        found.detach()  # it is not ours to close
+        raise OSError(errno.EINVAL, "this is no stream socket that listens")
+    # A tool's program must not be able to answer in our place.
+    found.set_inheritable(False)
+    if found.family != socket.AF_UNIX:
+        return Listener(found, found.getsockname()[0], _url_of(found))
+    path = found.getsockname()
+    return Listener(found, "localhost", f"unix://{path}" if isinstance(path, str) and path else address)
+
+
+# -- a file --------------------------------------------------------------------------------
+
+
+def _on_file(path: Path, flag: str) -> Listener:
+    length = len(os.fsencode(path))
+    if length > _LONGEST_PATH:
+        raise InvalidRequest(
+            f"the path of a unix socket has {_LONGEST_PATH} bytes at most, and {path} has {length}; "
+            f"choose a shorter one for {flag}"
+        )
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _alone_in(path.parent):
+            _remove_dead(path, flag)
+            # Afterwards would be too late: until then, anybody could connect.
+            before = os.umask(0o177)
+            try:
+                found.bind(str(path))
+            finally:
+                os.umask(before)
+            made = _inode(path)
+            found.listen(BACKLOG)
+    except BaseException:
+        found.close()
+        raise
+    return Listener(found, "localhost", f"unix://{path}", (path, made))
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Two that start at once both find the file of a dead server, and the second would remove what the
+    first has put in its place. So they look and replace one after the other."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise OSError(errno.EBUSY, f"somebody has locked {folder}") from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_dead(path: Path, flag: str) -> None:
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise InvalidRequest(f"{path} is no socket; it was left as it is. Choose another {flag}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.setblocking(False)
+            asking.connect(str(path))
+    except FileNotFoundError:
+        return
+    except ConnectionRefusedError:
+        path.unlink()
+        return
+    except BlockingIOError:
+        pass  # so many wait there that we would have to
+    raise InvalidRequest(
+        f"somebody is answering at unix://{path}; stop that server, or choose another {flag}"
+    )
+
+
+def _inode(path: Path) -> _Inode:
+    """A number is not given away while we listen: our socket holds on to it."""
+    found = path.lstat()
+    return found.st_dev, found.st_ino

@@ -1,0 +1,59 @@
+"""Decides whether somebody may begin another turn now: a bucket that fills with time, and a count.
+
+Knows no clock and no names; callers pass the time and keep what comes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Zero: as much as they like. A minute's worth may be used at once."""
+
+    per_minute: int = 0
+    at_once: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """How it stands with one of them: what is left in the bucket, as of then, and what runs."""
+
+    left: float
+    at: float
+    running: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    seconds: float
+    reason: str
+
+
+def begin(allowance: Allowance, used: Used | None, now: float) -> Used | Wait:
+    """One more: how it stands then, or how long to wait."""
+    running = used.running if used else 0
+    if allowance.at_once and running >= allowance.at_once:
+        return Wait(1.0, f"{running} turns are running, and no more may at once")
+    if not allowance.per_minute:
+        return Used(0.0, now, running + 1)
+    full = float(allowance.per_minute)
+    a_second = full / 60
+    left = full if used is None else min(full, used.left + max(now - used.at, 0.0) * a_second)
+    if left < 1:
+        return Wait((1 - left) / a_second, f"no more than {allowance.per_minute} turns may begin in a minute")
+    return Used(left - 1, now, running + 1)
+
+
+def end(used: Used) -> Used:
+    return Used(used.left, used.at, used.running - 1)
+
+
+def is_forgettable(allowance: Allowance, used: Used, now: float) -> bool:
+    """Nothing runs, and the bucket is full again: as if nobody had ever asked."""
+    if used.running > 0:
+        return False
+    return not allowance.per_minute or used.left + (now - used.at) * allowance.per_minute / 60 >= (
+        allowance.per_minute
+    )

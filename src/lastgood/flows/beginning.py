@@ -1,0 +1,221 @@
+"""From an ask to a run: plan it, take the session, and answer for whatever stood in the way.
+
+Everything before `begin` changes nothing. From the hold on, the attempt belongs to this
+process: begin and run are its tasks, not the caller's, so nothing is left half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
+from lastgood.core.lifecycle import Move, after
+from lastgood.errors import (
+    InvalidRequest,
+    LastgoodError,
+    OutcomeUnknown,
+    SessionBusy,
+    StoreUnavailable,
+    TurnFailed,
+)
+from lastgood.flows.live import Live
+from lastgood.flows.parts import Parts
+from lastgood.flows.resolving import resolve
+from lastgood.flows.run import Run, Stop, failed_events, words_of
+from lastgood.flows.titles import name_session
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Begin, Begun, Hold, Standing
+from lastgood.model.events import Event, EventKind
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import Role, as_json
+from lastgood.model.sessions import Session, TurnKind
+
+log = logging.getLogger(__name__)
+
+#: What stood in the way may be gone when we look again; someone else may be faster again, too.
+MOST_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A turn that runs or has run: what to watch, and from which event on."""
+
+    tenant: TenantId
+    session: SessionId
+    turn: TurnId
+    attempt: AttemptId
+    after_event: int
+    run: Run | None = None  # None: another process holds it, or it has ended
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything settled before begin: a refusal up to here has changed nothing."""
+
+    agent: AgentSpec | None
+    decision: dict[str, Any]
+
+
+class Beginning:
+    def __init__(self, parts: Parts, live: Live) -> None:
+        self._parts = parts
+        self._live = live
+
+    async def plan(self, ask: Ask, session: Session) -> Plan:
+        if ask.kind is not TurnKind.RUN:
+            return Plan(None, {"agent": "none", "reason": "no model is asked"})
+        if not ask.agent_key and not session.agent_key:
+            raise InvalidRequest("this session has no agent yet; name one, or rebind the session to one")
+        agent, decision = await resolve(self._parts.agents, ask.agent_key or session.agent_key)
+        if ask.agent_key is not None and ask.agent_key != session.agent_key:
+            decision["reason"] = f"the request named this agent; the session's own is {session.agent_key!r}"
+        if agent.stale:
+            log.warning("agent %s is not the newest: %s", agent.key, agent.stale)
+        # Before anything is written: a bad reference leaves no trace.
+        model = ask.model if ask.model is not None else session.model or agent.model
+        self._parts.engine.check_model(model, agent)
+        return Plan(agent, decision)
+
+    def prepare(self, ask: Ask, plan: Plan, again: TurnId | None = None) -> Begin:
+        return Begin(
+            ask=ask,
+            turn=again or self._parts.ids.turn(),
+            attempt=self._parts.ids.attempt(),
+            holder=self._parts.node,
+            lease_seconds=self._parts.limits.lease_seconds,
+            agent_key=plan.agent.key if plan.agent else "",
+            agent_digest=plan.agent.digest if plan.agent else "",
+            agent_model=plan.agent.model if plan.agent else "",
+            decision=plan.decision,
+            again=again is not None,
+            expected_turns=0 if ask.is_first else None,
+        )
+
+    async def begin(self, begin: Begin, plan: Plan) -> Submitted:
+        ask = begin.ask
+        if ask.is_retry:
+            # Without a key, only what stands there now can tell whether the first try is
+            # over: so look before beginning, and begin only if nothing has moved since.
+            begin = replace(begin, expected_turns=-1)
+        for _ in range(MOST_TRIES):
+            sent = asyncio.get_running_loop().time()
+            told = _told_at_begin(begin)
+            found = await self._begin_once(begin, told)
+            if isinstance(found, Begun):
+                run = Run(self._parts, begin, found, plan.agent, sent)
+                return self.run(run, after_event=found.session.last_event_seq - len(told))
+            match admit(ask, found):
+                case Admitted(turn, displace):
+                    if displace is not None:
+                        await self._displace(displace)
+                    if turn is not None and not begin.again:
+                        begin = self.prepare(ask, plan, turn)
+                    if ask.is_retry and found.session is not None:
+                        begin = replace(begin, expected_turns=found.session.turns)
+                case Replay(attempt):
+                    return watched(ask, attempt, None, replayed=True)
+                case Attach(attempt):
+                    return await self.attach(ask, attempt)
+                case Busy(attempt):
+                    raise _busy(attempt)
+                case Refused(error):
+                    raise error
+        raise SessionBusy("other requests for this session were faster each time; try again")
+
+    async def _begin_once(self, begin: Begin, told: tuple[Event, ...]) -> Begun | Standing:
+        try:
+            return await self._parts.store.begin_if_free(begin, told)
+        except OutcomeUnknown as unknown:
+            try:
+                # The same ids once more: if the first try did happen, it is what stands in the way.
+                found = await self._parts.store.begin_if_free(begin, told)
+            except StoreUnavailable:
+                raise unknown from None  # this one did nothing; about the first we still know nothing
+        if isinstance(found, Standing) and found.holder is not None and found.holder.id == begin.attempt:
+            assert found.session is not None
+            return begun_of(found.holder, found.session)
+        return found
+
+    async def _displace(self, displace: Displace) -> None:
+        attempt, move = displace.attempt, displace.move
+        error = TurnFailed(
+            "another request took the place of this one"
+            if move is Move.SUPERSEDE
+            else "the process that ran this turn died"
+        )
+        run = self._live.get(attempt.id)
+        if run is not None and move is Move.SUPERSEDE:
+            await self._live.stop(run, Stop(move, error))
+            return
+        await self.end(attempt, move, error, only_if_expired=move is Move.INTERRUPT)
+
+    async def end(
+        self, attempt: Attempt, move: Move, error: LastgoodError, *, only_if_expired: bool = False
+    ) -> bool:
+        """Ends an attempt that nobody here holds. False: it had ended already."""
+        status = after(attempt.status, move)
+        ended = await self._parts.store.finish_if_held(
+            attempt.hold,
+            status,
+            words_of(error),
+            failed_events(attempt.turn, attempt.id, status, error),
+            only_if_expired=only_if_expired,
+        )
+        self._parts.signals.tell(attempt.session)
+        return ended
+
+    def run(self, run: Run, *, after_event: int) -> Submitted:
+        self._live.start(run)
+        if run.agent is not None and not run.begun.session.title:
+            self._live.spawn(name_session(self._parts, run, run.agent))
+        session = run.begun.session
+        return Submitted(session.tenant, session.id, run.begun.turn, run.hold.attempt, after_event, run)
+
+    async def attach(self, ask: Ask, attempt: Attempt) -> Submitted:
+        run = self._live.get(attempt.id)
+        if run is not None:
+            await self._live.attach(run)
+        elif attempt.orphaned:
+            await self._parts.store.set_orphaned(attempt.hold, False)
+        return watched(ask, attempt, run)
+
+
+def watched(ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> Submitted:
+    return Submitted(ask.tenant, ask.session, attempt.turn, attempt.id, 0, run, replayed)
+
+
+def begun_of(attempt: Attempt, session: Session) -> Begun:
+    """The hold of an attempt that is already there. Its base is the head: a held session has not moved."""
+    hold = Hold(attempt.tenant, attempt.session, attempt.id, attempt.fence)
+    return Begun(hold, attempt.turn, attempt.number, attempt.model, session.head, session)
+
+
+def _told_at_begin(begin: Begin) -> tuple[Event, ...]:
+    started = {"turn": begin.turn, "attempt": begin.attempt, "agent": begin.agent_key}
+    if begin.continues is not None:
+        started["continues"] = begin.continues
+    if "recovery" in begin.decision:
+        started["decision"] = begin.decision["recovery"]
+    return (
+        Event(EventKind.ATTEMPT_STARTED, begin.attempt, started),
+        *(
+            Event(EventKind.USER_SAID, begin.attempt, {"message": as_json(message)})
+            for message in begin.ask.messages
+            if message.role is Role.USER
+        ),
+    )
+
+
+def _busy(attempt: Attempt) -> SessionBusy:
+    waiting = attempt.status is AttemptStatus.WAITING
+    what = "waits for an answer" if waiting else "is running"
+    return SessionBusy(
+        f"a turn of this session {what}; try again when it has ended, or cancel it",
+        attempt=attempt.id,
+        turn=attempt.turn,
+        status=attempt.status.value,
+    )

@@ -1,0 +1,198 @@
+"""A session as a document, and back.
+
+The document carries every committed turn as it was hashed. Importing verifies the whole chain
+before anything is written, then gives every turn a new id and links the chain anew: the
+session may come back to a server that still has the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lastgood.core.commit import broken_link, link
+from lastgood.core.intake import check_message, check_text, check_title
+from lastgood.core.rights import narrowing
+from lastgood.errors import InvalidRequest
+from lastgood.flows.parts import Parts
+from lastgood.flows.reading import SessionReader, Whole
+from lastgood.model.agents import Permissions, Safety
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import as_json, encode, from_json
+from lastgood.model.sessions import Head, NewSession, Session, TitleBy, Turn, TurnKind, Usage
+
+FORMAT = "lastgood.session"
+VERSION = 1
+
+
+def as_document(whole: Whole) -> dict[str, Any]:
+    session = whole.session
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "session": {
+            "id": session.id,
+            "title": session.title,
+            "title_by": session.title_by.value,
+            "agent_key": session.agent_key,
+            "model": session.model,
+            "working_dir": session.working_dir,
+            "permissions": rules_as_json(session.permissions) if session.permissions else None,
+            "safety": session.safety.value if session.safety else None,
+            "starred": session.starred,
+            "metadata": session.metadata,
+            "created_at": session.created_at,
+            "updated_at": session.updated_at,
+        },
+        "turns": [_turn_as_json(turn) for turn in whole.turns],
+    }
+
+
+def rules_as_json(rules: Permissions) -> dict[str, list[str]]:
+    return {"allow": list(rules.allow), "ask": list(rules.ask), "deny": list(rules.deny)}
+
+
+def _turn_as_json(turn: Turn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "seq": turn.seq,
+        "parent": turn.parent,
+        "attempt": turn.attempt,
+        "kind": turn.kind.value,
+        "hash": turn.hash.hex(),
+        "agent_key": turn.agent_key,
+        "agent_digest": turn.agent_digest,
+        "model": turn.model,
+        "decision": turn.decision,
+        "usage": {
+            "input_tokens": turn.usage.input_tokens,
+            "output_tokens": turn.usage.output_tokens,
+            "cost": turn.usage.cost,
+        },
+        "user": turn.user,
+        "created_at": turn.created_at,
+        "inputs": turn.inputs,
+        "messages": [as_json(message) for message in turn.messages],
+    }
+
+
+class Importing:
+    def __init__(self, parts: Parts, reader: SessionReader) -> None:
+        self._parts = parts
+        self._reader = reader
+
+    async def take(self, tenant: TenantId, document: Mapping[str, Any]) -> Session:
+        """A new session with the document's turns. InvalidRequest: it is not whole, or not ours."""
+        if document.get("format") != FORMAT:
+            raise InvalidRequest(f"this is no exported session: its format is not {FORMAT!r}")
+        if document.get("version") != VERSION:
+            raise InvalidRequest(
+                f"this session was exported in version {document.get('version')!r}; "
+                f"this server reads version {VERSION}"
+            )
+        id = self._parts.ids.session()
+        try:
+            turns = [_turn_of(plain, id) for plain in document["turns"]]
+            new = _new_session(id, tenant, document["session"])
+        except InvalidRequest:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidRequest(f"this exported session cannot be read: {error!r}") from None
+        broken = broken_link(turns)
+        if broken is not None:
+            raise InvalidRequest(
+                f"turn {broken.seq} ({broken.id}) is not as it was committed; nothing was imported"
+            )
+        return await self._parts.store.import_session(new, self._linked_anew(turns))
+
+    def _linked_anew(self, turns: Sequence[Turn]) -> list[Turn]:
+        linked: list[Turn] = []
+        base: Head | None = None
+        for turn in turns:
+            id = self._parts.ids.turn()
+            linked.append(_moved(turn, id, base))
+            base = linked[-1].head
+        return linked
+
+
+def _moved(turn: Turn, id: TurnId, base: Head | None) -> Turn:
+    return Turn(
+        id=id,
+        session=turn.session,
+        seq=turn.seq,
+        parent=base.turn if base else None,
+        attempt=turn.attempt,
+        kind=turn.kind,
+        hash=link(base, id, turn.seq, turn.body),
+        agent_key=turn.agent_key,
+        agent_digest=turn.agent_digest,
+        model=turn.model,
+        decision=turn.decision | {"imported_from": turn.id},
+        usage=turn.usage,
+        created_at=turn.created_at,
+        user=turn.user,
+        inputs=turn.inputs,
+        body=turn.body,
+        messages=turn.messages,
+    )
+
+
+def _new_session(id: SessionId, tenant: TenantId, plain: Mapping[str, Any]) -> NewSession:
+    rules, safety = plain.get("permissions"), plain.get("safety")
+    return NewSession(
+        id=id,
+        tenant=tenant,
+        agent_key=_text(plain["agent_key"], "the agent"),
+        title=check_title(plain["title"]) if plain["title"] else "",
+        title_by=TitleBy(plain["title_by"]),
+        model=None if plain.get("model") is None else _text(plain["model"], "the model"),
+        # Where its folder was is a fact about another server, so it is not taken along.
+        permissions=None if rules is None else narrowing(rules_of(rules)),
+        safety=None if safety is None else Safety(safety),
+        metadata=dict(plain.get("metadata") or {}),
+    )
+
+
+def rules_of(plain: Mapping[str, Any]) -> Permissions:
+    return Permissions(
+        **{
+            kind: tuple(_text(rule, "a rule") for rule in plain.get(kind) or ())
+            for kind in ("allow", "ask", "deny")
+        }
+    )
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{what} is not text")
+    check_text(value, what)
+    return value
+
+
+def _turn_of(plain: Mapping[str, Any], session: SessionId) -> Turn:
+    messages = tuple(from_json(message) for message in plain["messages"])
+    for message in messages:
+        check_message(message, f"a message of turn {plain['seq']!r}")
+    usage = plain["usage"]
+    inputs = int(plain["inputs"])
+    if not 0 <= inputs <= len(messages):
+        raise InvalidRequest(f"turn {plain['seq']!r} has {len(messages)} messages and {inputs} inputs")
+    return Turn(
+        id=TurnId(_text(plain["id"], "a turn's id")),
+        session=session,
+        seq=int(plain["seq"]),
+        parent=plain["parent"],
+        attempt=AttemptId(_text(plain["attempt"], "an attempt's id")),
+        kind=TurnKind(plain["kind"]),
+        hash=bytes.fromhex(plain["hash"]),
+        agent_key=_text(plain["agent_key"], "an agent"),
+        agent_digest=_text(plain["agent_digest"], "a digest"),
+        model=_text(plain["model"], "a model"),
+        decision=dict(plain["decision"]),
+        usage=Usage(int(usage["input_tokens"]), int(usage["output_tokens"]), float(usage["cost"])),
+        created_at=float(plain["created_at"]),
+        user=_text(plain.get("user", ""), "a user"),
+        inputs=inputs,
+        body=encode(messages),
+        messages=messages,
+    )

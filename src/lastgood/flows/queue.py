@@ -1,0 +1,183 @@
+"""What is said to a session for later: steers for the turn that runs, follow-ups for after it.
+
+Both are stored before they are acknowledged, and leave the queue in the transaction that makes
+them part of a turn. Which attempt has which of them is the store's business; here follow-ups are
+begun, one after the other, whenever their session is free. Every process may do that at any
+time: taking one is part of its begin, and only one begin can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from lastgood.core.intake import check_input
+from lastgood.core.recovery import TryAgain, recover
+from lastgood.errors import (
+    Conflict,
+    IdempotencyMismatch,
+    LastgoodError,
+    NothingPending,
+    QueueFull,
+    SessionBusy,
+    SessionNotFound,
+    StoreError,
+)
+from lastgood.flows.beginning import Submitted
+from lastgood.flows.live import Live
+from lastgood.flows.parts import Parts
+from lastgood.flows.turns import Turns
+from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, Request
+from lastgood.model.ids import SessionId, TenantId
+from lastgood.model.messages import Message, Part, Role
+from lastgood.model.queue import NewQueued, NotQueued, Queued, QueueKind
+from lastgood.model.sessions import TurnKind
+
+log = logging.getLogger(__name__)
+
+#: So many may wait in one session.
+CAPACITY = {QueueKind.STEER: 5, QueueKind.FOLLOWUP: 20}
+_PAGE = 100
+
+
+class Queue:
+    def __init__(self, parts: Parts, live: Live, turns: Turns) -> None:
+        self._parts = parts
+        self._live = live
+        self._turns = turns
+        self._draining: dict[SessionId, asyncio.Task[None]] = {}
+        self._asked: set[SessionId] = set()  # since its task has looked last
+
+    async def put(self, new: NewQueued) -> tuple[Queued, bool]:
+        """What waits now, and whether it was there already, under its key."""
+        check_input(new.messages, TurnKind.RUN, self._parts.limits.input_bytes)
+        match await self._parts.store.enqueue(new, most=CAPACITY[new.kind]):
+            case NotQueued.GONE:
+                raise SessionNotFound()
+            case NotQueued.FULL:
+                raise QueueFull()
+            case NotQueued.NOTHING_RUNS:
+                raise NothingPending("nothing is running in this session, so there is nothing to steer")
+            case NotQueued.KEY_USED:
+                raise IdempotencyMismatch()
+            case Queued() as item if item.turn == new.turn:
+                self.drain(new.tenant, new.session)
+                return item, False
+            case Queued() as item if item.fingerprint == new.fingerprint and item.session == new.session:
+                return item, True
+            case _:
+                raise IdempotencyMismatch()
+
+    async def read(self, tenant: TenantId, session: SessionId) -> tuple[Queued, ...]:
+        if await self._parts.store.get_session(tenant, session) is None:
+            raise SessionNotFound()
+        return await self._parts.store.read_queue(tenant, session)
+
+    async def drop(self, tenant: TenantId, session: SessionId, number: int) -> None:
+        if not await self._parts.store.drop_queued(tenant, session, number):
+            await self.read(tenant, session)
+            raise Conflict(
+                "there is no such entry in the queue, or a turn has taken it; read the queue again"
+            )
+
+    async def retry(self, tenant: TenantId, session: SessionId, number: int) -> None:
+        """A parked one is tried again, because a person said so."""
+        if not await self._parts.store.unpark_queued(tenant, session, number):
+            await self.read(tenant, session)
+            raise Conflict("there is no such parked entry in the queue; read the queue again")
+        self.drain(tenant, session)
+
+    # -- running follow-ups ----------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """Finds what a dead process left waiting."""
+        for tenant, session in await self._parts.store.waiting_queues(_PAGE):
+            self.drain(tenant, session)
+
+    def drain(self, tenant: TenantId, session: SessionId) -> None:
+        """Runs what waits, as soon as the session is free. One task for a session is enough."""
+        running = self._draining.get(session)
+        self._asked.add(session)
+        if self._live.is_closing or (running is not None and not running.done()):
+            return
+        task = self._live.spawn(self._drain(tenant, session))
+        self._draining[session] = task
+        task.add_done_callback(lambda done: self._forget(session, done))
+
+    def _forget(self, session: SessionId, task: asyncio.Task[None]) -> None:
+        if self._draining.get(session) is task:
+            del self._draining[session]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the queue of %s is looked at again later", session, exc_info=task.exception())
+
+    async def _drain(self, tenant: TenantId, session: SessionId) -> None:
+        store = self._parts.store
+        while not self._live.is_closing:
+            try:
+                self._asked.discard(session)
+                found = await store.get_session(tenant, session)
+                item = _next(await store.read_queue(tenant, session))
+                if found is None or item is None:
+                    if session in self._asked:
+                        continue  # something was put there while we looked
+                    return
+                if found.attempt is not None:
+                    attempt = await store.get_attempt(tenant, found.attempt)
+                    if attempt is None or attempt.status is AttemptStatus.WAITING:
+                        return  # it may wait for long; the sweep looks again
+                    await self._turns.wait(Submitted(tenant, session, attempt.turn, attempt.id, 0))
+                    continue
+                await self._turns.wait(await self._run(item))
+            except SessionBusy:
+                await asyncio.sleep(self._parts.limits.poll_seconds)
+            except StoreError as error:
+                log.warning("the queue of %s is looked at again later: %s", session, error)
+                return
+            except LastgoodError as error:
+                # It cannot even begin: its agent is gone, or nobody serves its model.
+                if item is not None:
+                    await store.park_queued(tenant, session, item.number, error.message)
+
+    async def _run(self, item: Queued) -> Submitted:
+        request = await self._parts.store.read_request(item.tenant, item.turn)
+        if request is None:
+            return await self._turns.run_queued(item)
+        attempts = await self._parts.store.list_attempts(item.tenant, item.session)
+        last = [attempt for attempt in attempts if attempt.turn == item.turn][-1]
+        adopts, reason = await self._after(item, request, last)
+        return await self._turns.try_again(request, last.id if adopts else None, reason, takes=item.number)
+
+    async def _after(self, item: Queued, request: Request, last: Attempt) -> tuple[bool, str]:
+        """Whether a new try goes on after what the last one has finished."""
+        if last.status is not AttemptStatus.INTERRUPTED:
+            return False, "its last try failed, so it starts from its input"
+        session = await self._parts.store.get_session(item.tenant, item.session)
+        if session is None:
+            raise SessionNotFound()
+        steps = await self._parts.store.read_steps(item.tenant, last.id)
+        agent, _ = await self._turns.resolve(request.agent_key or session.agent_key)
+        model = request.model or session.model or agent.model
+        head = session.head.turn if session.head else None
+        match recover(Interrupted(last, request, steps, head), digest=agent.digest, model=model, owed=True):
+            case TryAgain(adopt, reason):
+                return adopt, reason
+            case left:
+                return False, left.reason
+
+
+def _next(queue: Sequence[Queued]) -> Queued | None:
+    waiting = (item for item in queue if item.kind is QueueKind.FOLLOWUP)
+    return next((item for item in waiting if item.attempt is None and item.parked is None), None)
+
+
+def as_one(messages: Sequence[Message]) -> Message:
+    """A steer is one message: what was said in several is said in one."""
+    if len(messages) == 1:
+        return messages[0]
+    parts: list[Part] = []
+    for message in messages:
+        parts.extend(message.parts or (message.content,))
+    text = "\n\n".join(message.content for message in messages if message.content)
+    has_more = any(message.parts for message in messages)
+    return Message(Role.USER, text, parts=tuple(parts) if has_more else ())

@@ -1,0 +1,250 @@
+"""Runs over the session API: turns, their events, and what may be done to one that runs or failed.
+
+A run belongs to its session. Whoever asked for it only watches, and may leave: it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from lastgood.errors import InvalidRequest, LastgoodError, SessionNotFound, TurnFailed
+from lastgood.flows.beginning import Submitted
+from lastgood.flows.parts import Parts
+from lastgood.flows.queue import CAPACITY, Queue, as_one
+from lastgood.flows.turns import Turns
+from lastgood.flows.watch import follow
+from lastgood.model.attempts import Ask
+from lastgood.model.events import TERMINAL
+from lastgood.model.ids import AttemptId
+from lastgood.model.messages import Role
+from lastgood.model.queue import NewQueued, QueueKind
+from lastgood.model.sessions import Session, Turn
+from lastgood.surfaces.asking import Asking, fingerprint, key_of, session_of, user_of
+from lastgood.surfaces.http import Answer, Request, Stream, json_reply
+from lastgood.surfaces.limiting import Limiter
+from lastgood.surfaces.parsing import parse
+from lastgood.surfaces.run_events import frame, unnumbered
+from lastgood.surfaces.wire import (
+    ContinueBody,
+    LaterBody,
+    RunBody,
+    TurnBody,
+    attempt_json,
+    messages_of,
+    queued_json,
+    turn_json,
+)
+
+Frames = AsyncGenerator[bytes, None]
+
+
+class Runs:
+    def __init__(self, parts: Parts, turns: Turns, queue: Queue, asking: Asking, limiter: Limiter) -> None:
+        self._parts = parts
+        self._turns = turns
+        self._queue = queue
+        self._asking = asking
+        self._limiter = limiter
+
+    # -- turns ---------------------------------------------------------------------------
+
+    async def run(self, request: Request) -> Answer:
+        """As docker-agent has it: the agent in the path, the run as a stream."""
+        self._asking.check_open()
+        plain = await request.json()
+        body = parse(RunBody, {"messages": plain} if isinstance(plain, list) else plain)
+        agent = self._asking.agent_key(request.path["agent"], request.path.get("name"))
+        ask = self._asking.ask(request, body, plain, agent, accepted=False)
+        submitted = await self._submit(request, ask)
+        return Stream(self._frames(submitted, named=_is_named(request)), _headers(submitted))
+
+    async def turn(self, request: Request) -> Answer:
+        """Accepted now and followed by its events, or waited for."""
+        self._asking.check_open()
+        plain = await request.json()
+        body = parse(TurnBody, plain)
+        agent = None if body.agent is None else self._asking.agent_key(body.agent)
+        ask = self._asking.ask(request, body, plain, agent, accepted=not body.wait)
+        return await self._told(request, await self._submit(request, ask), waits=body.wait)
+
+    async def continue_from(self, request: Request) -> Answer:
+        self._asking.check_open()
+        plain = await request.json() if await request.body() else {}
+        body = parse(ContinueBody, plain)
+        with self._limiter.take(request.caller, user_of(request, None)) as taken:
+            submitted = await self._turns.continue_from(
+                request.caller.tenant, session_of(request), AttemptId(request.path["attempt"])
+            )
+            taken.until_ended(submitted)
+        return await self._told(request, submitted, waits=body.wait)
+
+    async def cancel(self, request: Request) -> Answer:
+        """Answers when it has ended, with how: it may have been too late."""
+        tenant, session = request.caller.tenant, session_of(request)
+        outcome = await self._turns.cancel(tenant, session)
+        attempt = await self._parts.store.get_attempt(tenant, outcome.attempt)
+        if attempt is None:
+            raise SessionNotFound()
+        return json_reply(attempt_json(attempt))
+
+    async def _submit(self, request: Request, ask: Ask) -> Submitted:
+        with self._limiter.take(request.caller, ask.user) as taken:
+            submitted = await self._turns.submit(ask)
+            taken.until_ended(submitted)
+        return submitted
+
+    async def _told(self, request: Request, submitted: Submitted, *, waits: bool) -> Answer:
+        headers = _headers(submitted)
+        if waits:
+            outcome = await request.unless_gone(self._turns.wait(submitted))
+            if outcome.turn is None:
+                raise outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+            return json_reply(turn_json(outcome.turn), 200, headers)
+        attempt = await self._parts.store.get_attempt(submitted.tenant, submitted.attempt)
+        if attempt is None:
+            raise SessionNotFound()
+        return json_reply(attempt_json(attempt), 202, headers)
+
+    # -- events --------------------------------------------------------------------------
+
+    async def events(self, request: Request) -> Answer:
+        """Exactly what is missing after a number, then what comes; ends with the session."""
+        session = await self._parts.store.get_session(request.caller.tenant, session_of(request))
+        if session is None:
+            raise SessionNotFound()
+        after = _since(request)
+        start = session.events_dropped if after is None else after
+        return Stream(self._all_frames(session, start, named=_is_named(request)))
+
+    async def _all_frames(self, session: Session, after: int, *, named: bool) -> Frames:
+        events = follow(self._parts, session.tenant, session.id, after=after)
+        async with aclosing(events):
+            async for event in events:
+                yield frame(event, session.id, named=named)
+        yield unnumbered(
+            {"type": "session_exited", "session_id": session.id, "reason": "deleted"}, named=named
+        )
+
+    async def _frames(self, submitted: Submitted, *, named: bool) -> Frames:
+        ended = False
+        events = self._turns.watch(submitted)
+        async with aclosing(events):
+            async for event in events:
+                ended = ended or event.kind in TERMINAL
+                yield frame(event, submitted.session, named=named)
+        if not ended:
+            # Its events have served their time, or could not be stored; how it ended is known all the same.
+            for told in await self._ending(submitted):
+                yield unnumbered(told, named=named)
+
+    async def _ending(self, submitted: Submitted) -> list[dict[str, Any]]:
+        try:
+            outcome = await self._turns.wait(submitted)
+        except LastgoodError as error:
+            return [{"type": "error", "code": error.code, "error": error.message}]
+        about = {"session_id": submitted.session, "attempt": submitted.attempt, "turn": submitted.turn}
+        if outcome.turn is not None:
+            said = {"type": "agent_choice", "content": _last_words(outcome.turn), **about}
+            committed = {"type": "turn_committed", "seq": outcome.turn.seq, **about}
+            return [said, committed, {"type": "stream_stopped", "reason": "normal", **about}]
+        why = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        return [
+            {"type": "error", "code": why.code, "error": why.message, **about},
+            {"type": "turn_failed", "code": why.code, "message": why.message, **about},
+            {"type": "stream_stopped", "reason": "error", **about},
+        ]
+
+    # -- for later -----------------------------------------------------------------------
+
+    async def steer(self, request: Request) -> Answer:
+        item, known = await self._later(request, QueueKind.STEER)
+        return json_reply({"status": "duplicate" if known else "queued", "duplicate": known, **item}, 202)
+
+    async def followup(self, request: Request) -> Answer:
+        tenant, id = request.caller.tenant, session_of(request)
+        session = await self._parts.store.get_session(tenant, id)
+        item, known = await self._later(request, QueueKind.FOLLOWUP)
+        streaming = session is not None and session.attempt is not None
+        status = "duplicate" if known else "queued_streaming" if streaming else "queued_idle"
+        return json_reply({"status": status, "duplicate": known, **item}, 202)
+
+    async def _later(self, request: Request, kind: QueueKind) -> tuple[dict[str, Any], bool]:
+        self._asking.check_open()
+        plain = await request.json()
+        body = parse(LaterBody, {"messages": plain} if isinstance(plain, list) else plain)
+        messages = messages_of(body.messages)
+        if kind is QueueKind.STEER:
+            if body.model is not None or body.agent is not None:
+                raise InvalidRequest("a steer is for the turn that runs; it cannot name a model or an agent")
+            if any(message.role is not Role.USER for message in messages):
+                raise InvalidRequest("a steer holds messages of the user alone")
+            messages = (as_one(messages),)
+        new = NewQueued(
+            tenant=request.caller.tenant,
+            session=session_of(request),
+            turn=self._parts.ids.turn(),
+            kind=kind,
+            messages=messages,
+            model=body.model,
+            agent_key=None if body.agent is None else self._asking.agent_key(body.agent),
+            key=key_of(request),
+            fingerprint=fingerprint(request, plain),
+            caller=request.caller.name,
+            user=user_of(request, body.user),
+        )
+        item, known = await self._queue.put(new)
+        return queued_json(item), known
+
+    async def queue(self, request: Request) -> Answer:
+        waiting = await self._queue.read(request.caller.tenant, session_of(request))
+        told: dict[str, Any] = {
+            kind.value: {
+                "depth": sum(item.kind is kind and item.parked is None for item in waiting),
+                "capacity": CAPACITY[kind],
+            }
+            for kind in QueueKind
+        }
+        return json_reply(told | {"items": [queued_json(item) for item in waiting]})
+
+    async def drop(self, request: Request) -> Answer:
+        await self._queue.drop(request.caller.tenant, session_of(request), _number(request))
+        return json_reply({"status": "dropped"})
+
+    async def retry(self, request: Request) -> Answer:
+        await self._queue.retry(request.caller.tenant, session_of(request), _number(request))
+        return json_reply({"status": "queued"}, 202)
+
+
+def _headers(submitted: Submitted) -> dict[str, str]:
+    headers = {
+        "x-session-id": submitted.session,
+        "x-turn-id": submitted.turn,
+        "x-attempt-id": submitted.attempt,
+    }
+    return headers | ({"idempotent-replayed": "true"} if submitted.replayed else {})
+
+
+def _is_named(request: Request) -> bool:
+    return request.query.get("named", "0") not in ("", "0", "false")
+
+
+def _since(request: Request) -> int | None:
+    given = request.query.get("since", request.headers.get("last-event-id", "")).strip()
+    if not given:
+        return None
+    if not given.isascii() or not given.isdecimal() or len(given) > 18:
+        raise InvalidRequest("since and Last-Event-ID take the number of an event")
+    return int(given)
+
+
+def _number(request: Request) -> int:
+    given = request.path["entry"]
+    if not given.isascii() or not given.isdecimal() or len(given) > 18:
+        raise InvalidRequest("an entry of the queue is called by its number")
+    return int(given)
+
+
+def _last_words(turn: Turn) -> str:
+    return turn.messages[-1].content if len(turn.messages) > turn.inputs else ""

@@ -1,0 +1,361 @@
+"""The life of a session over HTTP: made, found, read, changed field by field, forked, moved, ended."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lastgood.core.rights import narrowing
+from lastgood.errors import Forbidden, InvalidRequest, LastgoodError, TurnFailed
+from lastgood.flows.exporting import Importing, as_document
+from lastgood.flows.parts import Parts
+from lastgood.flows.reading import MOST_IN_PAGE
+from lastgood.flows.sessions import Sessions
+from lastgood.flows.turns import Turns
+from lastgood.model.agents import Permissions, Safety
+from lastgood.model.attempts import Ask
+from lastgood.model.ids import AttemptId, SessionId, TurnId
+from lastgood.model.messages import Message, Role
+from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
+from lastgood.model.tokens import Scope
+from lastgood.surfaces.asking import Asking, expected_head, fingerprint, key_of, session_of, user_of
+from lastgood.surfaces.http import Answer, Request, json_reply
+from lastgood.surfaces.parsing import parse
+from lastgood.surfaces.wire import (
+    AppendBody,
+    CreateBody,
+    ForkBody,
+    IdsBody,
+    MetadataBody,
+    ModelBody,
+    PermissionsBody,
+    RebindBody,
+    SafetyBody,
+    StarredBody,
+    SummaryBody,
+    TitleBody,
+    TokensBody,
+    attempt_json,
+    messages_json,
+    safety_of,
+    session_json,
+    shown,
+    step_json,
+    turn_json,
+    when,
+)
+
+
+class SessionLife:
+    def __init__(self, parts: Parts, sessions: Sessions, turns: Turns, asking: Asking) -> None:
+        self._parts = parts
+        self._sessions = sessions
+        self._turns = turns
+        self._asking = asking
+        self._importing = Importing(parts, sessions)
+
+    # -- making and finding --------------------------------------------------------------
+
+    async def create(self, request: Request) -> Answer:
+        body = parse(CreateBody, await request.json() if await request.body() else {})
+        agent = self._default_agent() if body.agent is None else self._asking.agent_key(body.agent)
+        session = await self._sessions.create(
+            request.caller.tenant,
+            agent,
+            title=" ".join((body.title or "").split()),
+            model=body.model,
+            working_dir=body.working_dir,
+            permissions=_allowed(request, body.permissions.permissions()) if body.permissions else None,
+            safety=safety_of(body.safety or body.safety_policy),
+            metadata=body.metadata,
+        )
+        return json_reply(session_json(session))
+
+    def _default_agent(self) -> str:
+        """Where one agent is served there is no doubt; else the first run names one."""
+        served = self._parts.agents.served()
+        return served[0] if len(served) == 1 else ""
+
+    async def list(self, request: Request) -> Answer:
+        query = request.query
+        status = query.get("status") or None
+        if status is not None and status not in list(SessionStatus):
+            raise InvalidRequest(f"status is one of {', '.join(SessionStatus)}", param="status")
+        page = await self._sessions.list(
+            request.caller.tenant,
+            limit=whole_number(query, "limit", 50, most=MOST_IN_PAGE),
+            cursor=whole_number(query, "cursor", None, most=2**62),
+            query=query.get("q", ""),
+            agent=query.get("agent") or None,
+            status=SessionStatus(status) if status else None,
+        )
+        headers = {} if page.next_cursor is None else {"x-next-cursor": str(page.next_cursor)}
+        return json_reply([session_json(session) for session in page.sessions], 200, headers)
+
+    async def read(self, request: Request) -> Answer:
+        """With its messages, unless they are not wanted."""
+        tenant, id = request.caller.tenant, session_of(request)
+        if request.query.get("messages") == "0":
+            session = await self._sessions.get(tenant, id)
+            return json_reply(session_json(session), 200, _tag(session))
+        whole = await self._sessions.read(tenant, id)
+        told = session_json(whole.session) | {"messages": messages_json(whole.turns)}
+        told["num_messages"] = len(told["messages"])
+        return json_reply(told, 200, _tag(whole.session))
+
+    async def turns(self, request: Request) -> Answer:
+        whole = await self._sessions.read(request.caller.tenant, session_of(request))
+        after = whole_number(request.query, "cursor", 0, most=2**62)
+        limit = whole_number(request.query, "limit", 50, most=MOST_IN_PAGE)
+        page = whole.turns[after : after + limit]
+        more = after + limit < len(whole.turns)
+        headers = {"x-next-cursor": str(page[-1].seq)} if more else {}
+        return json_reply([turn_json(turn) for turn in page], 200, headers)
+
+    async def prompt(self, request: Request) -> Answer:
+        turn, prompt = await self._sessions.prompt(
+            request.caller.tenant, session_of(request), TurnId(request.path["turn"])
+        )
+        return json_reply(
+            {
+                "turn": turn.id,
+                "agent_digest": turn.agent_digest,
+                "model": turn.model,
+                "left_out": prompt.left_out,
+                "messages": [shown(message) for message in prompt.messages],
+            }
+        )
+
+    async def attempts(self, request: Request) -> Answer:
+        found = await self._sessions.attempts(request.caller.tenant, session_of(request))
+        after = whole_number(request.query, "cursor", 0, most=2**62)
+        limit = whole_number(request.query, "limit", 50, most=MOST_IN_PAGE)
+        page = found[after : after + limit]
+        headers = {"x-next-cursor": str(after + limit)} if after + limit < len(found) else {}
+        return json_reply([attempt_json(attempt) for attempt in page], 200, headers)
+
+    async def attempt(self, request: Request) -> Answer:
+        attempt, steps = await self._sessions.attempt(
+            request.caller.tenant, session_of(request), AttemptId(request.path["attempt"])
+        )
+        return json_reply(attempt_json(attempt) | {"steps": [step_json(step) for step in steps]})
+
+    # -- one field each ------------------------------------------------------------------
+
+    async def set_title(self, request: Request) -> Answer:
+        body = parse(TitleBody, await request.json())
+        await self._sessions.rename(request.caller.tenant, session_of(request), body.title)
+        return await self._as_it_is(request)
+
+    async def set_starred(self, request: Request) -> Answer:
+        body = parse(StarredBody, await request.json())
+        await self._sessions.star(request.caller.tenant, session_of(request), body.starred)
+        return await self._as_it_is(request)
+
+    async def set_metadata(self, request: Request) -> Answer:
+        body = parse(MetadataBody, await request.json())
+        await self._sessions.set_metadata(request.caller.tenant, session_of(request), body.metadata)
+        return await self._as_it_is(request)
+
+    async def set_model(self, request: Request) -> Answer:
+        body = parse(ModelBody, await request.json())
+        await self._sessions.set_model(request.caller.tenant, session_of(request), body.model)
+        return await self._as_it_is(request)
+
+    async def set_permissions(self, request: Request) -> Answer:
+        body = parse(PermissionsBody, await request.json())
+        rules = _allowed(request, body.permissions.permissions())
+        await self._sessions.set_permissions(request.caller.tenant, session_of(request), rules)
+        return await self._as_it_is(request)
+
+    async def set_safety(self, request: Request) -> Answer:
+        body = parse(SafetyBody, await request.json())
+        await self._sessions.set_safety(
+            request.caller.tenant, session_of(request), safety_of(body.safety_policy)
+        )
+        return await self._as_it_is(request)
+
+    async def toggle_tools(self, request: Request) -> Answer:
+        """docker-agent's switch: everything may run, or the server's own mode holds again."""
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        other = None if session.safety is Safety.AUTONOMOUS else Safety.AUTONOMOUS
+        await self._sessions.set_safety(request.caller.tenant, session.id, other)
+        return await self._as_it_is(request)
+
+    async def rebind(self, request: Request) -> Answer:
+        body = parse(RebindBody, await request.json())
+        key = self._asking.agent_key(body.agent)
+        await self._sessions.get(request.caller.tenant, session_of(request))
+        await self._turns.resolve(key)
+        await self._sessions.rebind(request.caller.tenant, session_of(request), key)
+        return await self._as_it_is(request)
+
+    async def _as_it_is(self, request: Request) -> Answer:
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        return json_reply(session_json(session), 200, _tag(session))
+
+    # -- turns without a model -----------------------------------------------------------
+
+    async def reset(self, request: Request) -> Answer:
+        await self._without_model(request, None, (), TurnKind.RESET)
+        return await self._as_it_is(request)
+
+    async def append(self, request: Request) -> Answer:
+        plain = await request.json()
+        given = parse(AppendBody, plain).given()
+        turn = await self._without_model(request, plain, given, TurnKind.APPEND)
+        return json_reply(turn_json(turn) | {"status": "added"}, 201)
+
+    async def summarize(self, request: Request) -> Answer:
+        """Prompts begin with the summary from here on, and what was kept after it. Nothing is deleted."""
+        plain = await request.json()
+        body = parse(SummaryBody, plain)
+        tenant, id = request.caller.tenant, session_of(request)
+        whole = await self._sessions.read(tenant, id)
+        kept: tuple[Message, ...] = ()
+        if body.first_kept_entry is not None:
+            said = [message for turn in whole.turns for message in turn.messages]
+            kept = tuple(said[body.first_kept_entry :])
+        summary = Message(Role.SYSTEM, f"Summary of the conversation so far: {body.summary}")
+        head = whole.session.head.turn if whole.session.head else None
+        turn = await self._without_model(request, plain, (summary, *kept), TurnKind.RESET, head)
+        return json_reply(turn_json(turn) | {"status": "added"}, 201)
+
+    async def _without_model(
+        self,
+        request: Request,
+        plain: Any,
+        messages: tuple[Message, ...],
+        kind: TurnKind,
+        head: TurnId | None = None,
+    ) -> Turn:
+        self._asking.check_open()
+        ask = Ask(
+            tenant=request.caller.tenant,
+            session=session_of(request),
+            messages=messages,
+            kind=kind,
+            key=key_of(request),
+            fingerprint=fingerprint(request, plain),
+            caller=request.caller.name,
+            user=user_of(request, None),
+            expected_head=expected_head(request) or head,
+        )
+        outcome = await self._turns.wait(await self._turns.submit(ask))
+        if outcome.turn is None:
+            raise outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        return outcome.turn
+
+    # -- forks, documents, the end -------------------------------------------------------
+
+    async def fork(self, request: Request) -> Answer:
+        body = parse(ForkBody, await request.json() if await request.body() else {})
+        if body.turn is not None and body.user_message_index is not None:
+            raise InvalidRequest("send either turn or user_message_index")
+        forked = await self._sessions.fork(
+            request.caller.tenant,
+            session_of(request),
+            TurnId(body.turn) if body.turn else None,
+            user_message=body.user_message_index,
+        )
+        return json_reply(session_json(forked))
+
+    async def export(self, request: Request) -> Answer:
+        return json_reply(as_document(await self._sessions.read(request.caller.tenant, session_of(request))))
+
+    async def take_in(self, request: Request) -> Answer:
+        self._asking.check_open()
+        plain = await request.json()
+        if not isinstance(plain, dict):
+            raise InvalidRequest("the body must be an exported session")
+        return json_reply(session_json(await self._importing.take(request.caller.tenant, plain)), 201)
+
+    async def recovery(self, request: Request) -> Answer:
+        """Everything there is of a session, for whoever has to mend something."""
+        tenant, id = request.caller.tenant, session_of(request)
+        whole = await self._sessions.read(tenant, id)
+        failed = [found for found in await self._sessions.attempts(tenant, id) if found.error_code]
+        damage = await self._sessions.verify(tenant, id)
+        told = as_document(whole) | {"errors": [attempt_json(attempt) for attempt in failed]}
+        return json_reply(told | {"damage": damage})
+
+    async def delete(self, request: Request) -> Answer:
+        await self._sessions.delete(request.caller.tenant, session_of(request))
+        return json_reply({"message": "session deleted"})
+
+    async def delete_many(self, request: Request) -> Answer:
+        body = parse(IdsBody, await request.json())
+        failed: list[str] = []
+        for id in dict.fromkeys(body.session_ids):
+            try:
+                await self._sessions.delete(request.caller.tenant, SessionId(id))
+            except LastgoodError:
+                failed.append(id)
+        deleted = len(set(body.session_ids)) - len(failed)
+        told = {"deleted_count": deleted, "failed_count": len(failed), "failed_ids": failed}
+        return json_reply(told)
+
+    async def export_many(self, request: Request) -> Answer:
+        body = parse(IdsBody, await request.json())
+        found, failed = [], []
+        for id in dict.fromkeys(body.session_ids):
+            try:
+                found.append(as_document(await self._sessions.read(request.caller.tenant, SessionId(id))))
+            except LastgoodError:
+                failed.append(id)
+        told: dict[str, Any] = {
+            "export_format": "json",
+            "timestamp": when(time.time()),
+            "session_count": len(found),
+            "sessions": found,
+            "failed_ids": failed,
+        }
+        return json_reply(told)
+
+    # -- as docker-agent's clients ask ---------------------------------------------------
+
+    async def status(self, request: Request) -> Answer:
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        told = session_json(session)
+        names = ("id", "title", "streaming", "agent", "status", "turns", "input_tokens", "output_tokens")
+        return json_reply({name: told[name] for name in names})
+
+    async def count_tokens(self, request: Request) -> Answer:
+        """The server counts for itself: what a client says is checked, and what is counted is answered."""
+        parse(TokensBody, await request.json())
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        names = ("id", "input_tokens", "output_tokens", "cost")
+        return json_reply({name: session_json(session)[name] for name in names})
+
+    async def models(self, request: Request) -> Answer:
+        """The models that the session's agent knows, and which one answers."""
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        agent, _ = await self._turns.resolve(session.agent_key)
+        current = session.model or agent.model
+        refs = list(dict.fromkeys([current, agent.model, *agent.models]))
+        models = [
+            {"ref": ref, "is_current": ref == current, "is_default": ref == agent.model} for ref in refs
+        ]
+        return json_reply({"agent": agent.name, "current_model_ref": current, "models": models})
+
+
+def _allowed(request: Request, rules: Permissions) -> Permissions:
+    """What a session's own rules allow answers questions that would be asked: only who may answer may."""
+    if rules != narrowing(rules) and not request.caller.may(Scope.APPROVE):
+        raise Forbidden(
+            "allow rules answer what a person would be asked; that needs a token with the scope approve"
+        )
+    return rules
+
+
+def _tag(session: Session) -> dict[str, str]:
+    return {"etag": f'"{session.head.turn}"'} if session.head else {}
+
+
+def whole_number(query: dict[str, str], name: str, default: Any, *, most: int) -> Any:
+    given = query.get(name, "")
+    if not given:
+        return default
+    if not given.isascii() or not given.isdecimal() or len(given) > 19 or int(given) > most:
+        raise InvalidRequest(f"{name} must be a whole number, {most} at most", param=name)
+    return int(given)

@@ -1,0 +1,295 @@
+"""The session API on the wire: what a body may say, and how sessions, turns and attempts look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from lastgood.core.history import open_calls
+from lastgood.errors import InvalidRequest
+from lastgood.flows.exporting import rules_as_json
+from lastgood.model.agents import Permissions, Safety
+from lastgood.model.attempts import Attempt, Step
+from lastgood.model.messages import Message, as_json
+from lastgood.model.queue import Queued
+from lastgood.model.sessions import Session, SessionStatus, Turn, Usage
+from lastgood.surfaces.chat_wire import ChatMessage, ContentPart, message_of
+from lastgood.surfaces.parsing import Body
+
+MOST_MESSAGES = 1000
+MOST_IDS = 100
+
+Id = Annotated[str, Field(min_length=1, max_length=255)]
+Name = Annotated[str, Field(min_length=1, max_length=2048)]
+Rule = Annotated[str, Field(min_length=1, max_length=4096)]
+#: docker-agent's older words for the modes, which its clients may have stored.
+_LEGACY = {"unsafe": "autonomous", "safer": "balanced", "safe-auto": "balanced"}
+Mode = Literal["strict", "balanced", "restricted", "autonomous", "unsafe", "safer", "safe-auto"]
+
+
+# -- in --------------------------------------------------------------------------------
+
+
+class ApiMessage(ChatMessage):
+    """As in OpenAI's dialect; without a role it is the user's. `multi_content` is docker-agent's."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"] = "user"
+    multi_content: list[ContentPart] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_parts(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("multi_content") and not given.get("content"):
+            return {**given, "content": given["multi_content"]}
+        return given
+
+
+Messages = Annotated[list[ApiMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+
+
+class RunBody(Body):
+    messages: Messages
+    model: Name | None = None
+    user: str | None = Field(default=None, max_length=512)
+
+
+class TurnBody(RunBody):
+    agent: Name | None = None
+    wait: bool = False
+
+
+class LaterBody(RunBody):
+    """A steer or a follow-up."""
+
+    agent: Name | None = None
+
+
+class Rules(Body):
+    allow: list[Rule] | None = Field(default=None, max_length=1000)
+    ask: list[Rule] | None = Field(default=None, max_length=1000)
+    deny: list[Rule] | None = Field(default=None, max_length=1000)
+
+    def permissions(self) -> Permissions:
+        return Permissions(tuple(self.allow or ()), tuple(self.ask or ()), tuple(self.deny or ()))
+
+
+class CreateBody(Body):
+    agent: Name | None = None
+    title: str | None = None
+    model: Name | None = None
+    working_dir: Name | None = None
+    permissions: Rules | None = None
+    safety: Mode | None = None
+    safety_policy: Mode | Literal[""] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class ForkBody(Body):
+    turn: Id | None = None
+    user_message_index: int | None = Field(default=None, ge=0, lt=2**31)
+
+
+class RebindBody(Body):
+    agent: Name
+
+
+class ModelBody(Body):
+    model: Name | None
+
+
+class TitleBody(Body):
+    title: str
+
+
+class StarredBody(Body):
+    starred: bool
+
+
+class PermissionsBody(Body):
+    permissions: Rules
+
+
+class SafetyBody(Body):
+    safety_policy: Mode | Literal[""] | None
+
+
+class MetadataBody(Body):
+    metadata: dict[str, Any]
+
+
+class AppendBody(Body):
+    message: ApiMessage | None = None
+    messages: Annotated[list[ApiMessage], Field(min_length=1, max_length=MOST_MESSAGES)] | None = None
+
+    def given(self) -> tuple[Message, ...]:
+        if (self.message is None) == (self.messages is None):
+            raise InvalidRequest("send either message or messages")
+        return messages_of([self.message] if self.message else self.messages or [])
+
+
+class SummaryBody(Body):
+    summary: str = Field(min_length=1)
+    first_kept_entry: int | None = Field(default=None, ge=0, lt=2**31)
+
+
+class TokensBody(Body):
+    input_tokens: int = Field(ge=0, lt=2**62)
+    output_tokens: int = Field(ge=0, lt=2**62)
+    cost: float | None = Field(default=None, ge=0)
+
+
+class IdsBody(Body):
+    session_ids: list[Id] = Field(min_length=1, max_length=MOST_IDS)
+
+
+class ContinueBody(Body):
+    wait: bool = False
+
+
+def messages_of(given: Sequence[ApiMessage]) -> tuple[Message, ...]:
+    return tuple(map(message_of, given))
+
+
+def safety_of(word: str | None) -> Safety | None:
+    return Safety(_LEGACY.get(word, word)) if word else None
+
+
+# -- out -------------------------------------------------------------------------------
+
+
+def when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def session_json(session: Session) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": session.id,
+        "title": session.title,
+        "agent": session.agent_key,
+        "agent_key": session.agent_key,
+        "model": session.model,
+        "working_dir": session.working_dir,
+        "created_at": when(session.created_at),
+        "updated_at": when(session.updated_at),
+        "head": session.head.turn if session.head else None,
+        "turns": session.turns,
+        "streaming": session.status is SessionStatus.RUNNING,
+        "status": session.status.value,
+        "attempt": session.attempt,
+        "input_tokens": session.usage.input_tokens,
+        "output_tokens": session.usage.output_tokens,
+        "cost": session.usage.cost,
+        "last_event_seq": session.last_event_seq,
+        "starred": session.starred,
+        "metadata": session.metadata,
+    }
+    if session.permissions is not None:
+        told["permissions"] = rules_as_json(session.permissions)
+    if session.safety is not None:
+        told["safety_policy"] = session.safety.value
+    if session.forked_from is not None:
+        told["forked_from"] = {"session": session.forked_from[0], "turn": session.forked_from[1]}
+    if session.conversation is not None:
+        told["conversation"] = session.conversation
+    return told
+
+
+def messages_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    return [shown(message) | {"turn": turn.id} for turn in turns for message in turn.messages]
+
+
+def shown(message: Message) -> dict[str, Any]:
+    """Without what only a provider understands."""
+    plain = as_json(message)
+    if message.reasoning is not None:
+        plain["reasoning"] = message.reasoning.text
+    return plain
+
+
+def turn_json(turn: Turn) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": turn.id,
+        "seq": turn.seq,
+        "parent": turn.parent,
+        "attempt": turn.attempt,
+        "kind": turn.kind.value,
+        "messages": [shown(message) for message in turn.messages],
+        "inputs": turn.inputs,
+        "agent_key": turn.agent_key,
+        "agent_digest": turn.agent_digest,
+        "model": turn.model,
+        "usage": usage_json(turn.usage),
+        "decision": turn.decision,
+        "created_at": when(turn.created_at),
+    }
+    if turn.user:
+        told["user"] = turn.user
+    if open_calls(turn.messages):
+        told["open_calls"] = [call.id for call in open_calls(turn.messages)]
+    return told
+
+
+def usage_json(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost": usage.cost,
+    }
+
+
+def attempt_json(attempt: Attempt) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": attempt.id,
+        "session": attempt.session,
+        "turn": attempt.turn,
+        "number": attempt.number,
+        "status": attempt.status.value,
+        "base": attempt.base,
+        "fence": attempt.fence,
+        "agent_key": attempt.agent_key,
+        "agent_digest": attempt.agent_digest,
+        "model": attempt.model,
+        "decision": attempt.decision,
+        "started_at": when(attempt.started_at),
+    }
+    if attempt.ended_at is not None:
+        told["ended_at"] = when(attempt.ended_at)
+    if attempt.error_code is not None:
+        told["error"] = {"code": attempt.error_code, "message": attempt.error_message or ""}
+    if attempt.continues is not None:
+        told["continues"] = attempt.continues
+    if attempt.question is not None:
+        told["question"] = attempt.question
+    return told
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "kind": step.kind.value,
+        "message": shown(step.message),
+        "usage": usage_json(step.usage),
+    }
+    if step.within:
+        told["within"] = step.within
+    if step.full is not None:
+        told["full"] = step.full
+    return told
+
+
+def queued_json(item: Queued) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": item.number,
+        "turn": item.turn,
+        "kind": item.kind.value,
+        "messages": [shown(message) for message in item.messages],
+        "failures": item.failures,
+        "created_at": when(item.created_at),
+    }
+    if item.attempt is not None:
+        told["attempt"] = item.attempt
+    if item.parked is not None:
+        told["parked"] = item.parked
+    return told

@@ -1,0 +1,126 @@
+"""A session that was made elsewhere comes in whole, or not at all."""
+
+from dataclasses import replace
+
+import pytest
+
+from lastgood.core.commit import broken_link, link
+from lastgood.errors import StoreError
+from lastgood.model.agents import Permissions, Safety
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.ids import AttemptId, TurnId
+from lastgood.model.messages import user
+from lastgood.model.sessions import NewSession, SessionStatus, TitleBy, Turn, Usage
+from lastgood.ports import Store
+from tests.contract import given
+from tests.contract.conftest import Backend, dump
+from tests.contract.given import TENANT
+
+pytestmark = pytest.mark.anyio
+
+
+async def made_elsewhere(store: Store, count: int) -> tuple[NewSession, list[Turn]]:
+    """Turns as an export has them, under new ids. What they were made in is gone."""
+    source = await given.session(store)
+    turns = await given.talk(store, source, count)
+    await store.delete_session(TENANT, source.id)
+    new = given.new_session(
+        title="from elsewhere",
+        title_by=TitleBy.PERSON,
+        model="some/model",
+        metadata={"a": 1},
+        permissions=Permissions(deny=("x",)),
+        safety=Safety.STRICT,
+    )
+    linked: list[Turn] = []
+    for place, turn in enumerate(turns):
+        base = linked[-1].head if linked else None
+        id = TurnId(given.new_id())
+        linked.append(
+            replace(
+                turn,
+                id=id,
+                session=new.id,
+                parent=base.turn if base else None,
+                attempt=AttemptId(given.new_id()),
+                hash=link(base, id, turn.seq, turn.body),
+                created_at=1000.0 + place,
+                user="somebody",
+                usage=Usage(place + 1, 10 * place, 0.5),
+            )
+        )
+    return new, linked
+
+
+async def test_an_imported_session_is_its_turns(store: Store) -> None:
+    new, turns = await made_elsewhere(store, 4)
+    session = await store.import_session(new, turns)
+    assert session == await given.again(store, session)
+    for field in new.__dataclass_fields__:
+        assert getattr(session, field) == getattr(new, field)
+    assert session.head == turns[-1].head
+    assert (session.turns, session.usage) == (4, Usage(1 + 2 + 3 + 4, 60, 2.0))
+    assert (session.created_at, session.updated_at) == (1000.0, 1003.0)
+    assert (session.status, session.attempt, session.fence) == (SessionStatus.IDLE, None, 0)
+    found = await store.read_turns(TENANT, turns[-1].id)
+    assert list(found) == turns
+    assert broken_link(found) is None
+    assert await store.find_turn(TENANT, turns[0].id) == turns[0]
+    assert await store.get_attempt(TENANT, turns[0].attempt) is None
+
+
+async def test_an_imported_session_goes_on_is_forked_and_deleted_like_any_other(backend: Backend) -> None:
+    store = backend.store
+    new, turns = await made_elsewhere(store, 3)
+    session = await store.import_session(new, turns)
+    turns.append(await given.commit(store, session, user("more")))
+    assert turns[-1].seq == 4
+    fork = await given.fork(store, await given.again(store, session), turns[1])
+    assert await store.delete_session(TENANT, session.id)
+    assert list(await store.read_turns(TENANT, turns[1].id)) == turns[:2]
+    assert await store.delete_session(TENANT, fork.id)
+    assert await backend.rows("SELECT * FROM turns") == []
+
+
+async def test_a_session_without_turns_is_one_as_well(store: Store) -> None:
+    new, _ = await made_elsewhere(store, 0)
+    session = await store.import_session(new, [])
+    assert (session.head, session.usage) == (None, Usage())
+    assert 1_600_000_000 < session.created_at <= session.updated_at
+    await given.commit(store, session)
+
+
+@pytest.mark.parametrize("why", ["id", "conversation", "turn", "gap", "first"])
+async def test_what_cannot_come_in_whole_does_not_come_in(backend: Backend, why: str) -> None:
+    store = backend.store
+    new, turns = await made_elsewhere(store, 3)
+    there = await given.session(store, conversation="c")
+    turn = await given.commit(store, there)
+    match why:
+        case "id":
+            new = replace(new, id=there.id)
+        case "conversation":
+            new = replace(new, conversation="c")
+        case "turn":
+            turns[2] = replace(turns[2], id=turn.id)
+        case "gap":
+            turns[1] = replace(turns[1], seq=3)
+        case "first":
+            turns[1] = replace(turns[1], parent=None)
+        case _:
+            raise AssertionError(why)
+    before = await dump(backend)
+    with pytest.raises(StoreError):
+        await store.import_session(new, turns)
+    assert await dump(backend) == before
+
+
+async def test_an_import_is_nobodys_attempt(store: Store) -> None:
+    """Its turns name attempts that are not here, so there is nothing to recover or tidy."""
+    new, turns = await made_elsewhere(store, 2)
+    session = await store.import_session(new, turns)
+    assert await store.list_attempts(TENANT, session.id) == ()
+    assert await store.tidy(events_older_than=-60, keys_older_than=-60) == 0
+    tried = await given.start(store, given.ask(session))
+    assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
+    assert (await given.again(store, session)).head == turns[-1].head

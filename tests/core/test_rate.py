@@ -1,0 +1,58 @@
+"""How much may somebody ask for?"""
+
+import pytest
+
+from lastgood.core.rate import Allowance, Used, Wait, begin, end, is_forgettable
+
+MINUTE = Allowance(per_minute=6)
+
+
+def begun(allowance: Allowance, used: Used | None, now: float) -> Used:
+    found = begin(allowance, used, now)
+    assert isinstance(found, Used)
+    return found
+
+
+def test_a_minutes_worth_may_be_used_at_once_and_comes_back_with_time() -> None:
+    used = None
+    for _ in range(6):
+        used = begun(MINUTE, used, 100.0)
+    refused = begin(MINUTE, used, 100.0)
+    assert isinstance(refused, Wait)
+    assert refused.seconds == pytest.approx(10.0)
+    assert isinstance(begin(MINUTE, used, 109.0), Wait)
+    assert isinstance(begin(MINUTE, used, 110.0), Used)
+
+
+def test_what_was_not_used_for_long_is_no_more_than_a_minutes_worth() -> None:
+    used = begun(MINUTE, None, 0.0)
+    for _ in range(6):
+        used = begun(MINUTE, used, 1e9)
+    assert isinstance(begin(MINUTE, used, 1e9), Wait)
+
+
+def test_a_clock_that_goes_back_gives_and_takes_nothing() -> None:
+    used = begun(MINUTE, None, 100.0)
+    assert begun(MINUTE, used, 50.0).left == used.left - 1
+
+
+def test_only_so_many_run_at_once() -> None:
+    allowance = Allowance(at_once=2)
+    used = begun(allowance, begun(allowance, None, 0.0), 0.0)
+    assert isinstance(begin(allowance, used, 1e9), Wait)
+    assert isinstance(begin(allowance, end(used), 0.0), Used)
+
+
+@pytest.mark.parametrize(
+    ("allowance", "used", "now", "forgettable"),
+    [
+        (MINUTE, Used(5.0, 0.0, 0), 10.0, True),
+        (MINUTE, Used(5.0, 0.0, 0), 9.0, False),
+        (MINUTE, Used(6.0, 0.0, 1), 1e9, False),
+        (Allowance(at_once=1), Used(0.0, 0.0, 0), 0.0, True),
+    ],
+)
+def test_who_is_as_if_never_there_is_forgotten(
+    allowance: Allowance, used: Used, now: float, forgettable: bool
+) -> None:
+    assert is_forgettable(allowance, used, now) is forgettable
