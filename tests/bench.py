@@ -43,6 +43,7 @@ from lastgood.store.sqlite.database import upgrade
 from lastgood.store.statements import named
 from lastgood.wiring import RandomIds, assemble
 from tests.engines import Kit
+from tests.listing_bench import listing_cost
 from tests.loop_bench import TARGET as LOOP_TARGET
 from tests.loop_bench import loop_cost
 from tests.postgres import PostgresServer
@@ -287,8 +288,8 @@ def main() -> int:
                 f"{rate.cpu_per_turn_us:.0f} us CPU a turn (client)"
             )
     http_clients(options.repeats)
-    loop, served = loop_cost(), server_cost()
-    return 0 if ratio >= 0.5 and loop <= LOOP_TARGET and served <= SERVER_TARGET else 1
+    loop, served, listed = loop_cost(), server_cost(), listing_cost()
+    return 0 if ratio >= 0.5 and loop <= LOOP_TARGET and served <= SERVER_TARGET and listed else 1
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ MAY_IMPORT["surfaces"] = {"flows", "core", "ports", "model", "errors"}
 MAY_IMPORT["tracing"] = {"flows", "engine", "core", "ports", "model", "errors"}
 MAY_IMPORT["wiring"] = set(MAY_IMPORT) - {"surfaces"}
 MAY_IMPORT["serving"] = set(MAY_IMPORT)
+MAY_IMPORT["client"] = {"model", "errors"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = set(MAY_IMPORT)
 

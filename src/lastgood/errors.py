@@ -40,6 +40,9 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     │       ├── Unreachable     the network
     │       └── Garbled         what came back is no answer
     ├── NeedsAnswer             the turn waits for a person
+    ├── ServerUnreachable       of a client: nobody answers at that address
+    │   └── AnswerLost          the connection broke before the answer came
+    ├── AnswerUnreadable        of a client: what answers is no Lastgood server, or a newer one
     └── StoreError
         ├── StoreUnavailable    try again
         ├── OutcomeUnknown      the answer of a write was lost
@@ -296,6 +299,24 @@ class NeedsAnswer(LastgoodError):
         super().__init__()
         self.question = question
         self.seconds = seconds
+
+
+class ServerUnreachable(LastgoodError):
+    """No Lastgood server answers there; start it with `lastgood serve`, or correct the address."""
+
+    code = "server_unreachable"
+
+
+class AnswerLost(ServerUnreachable):
+    """The connection broke before the answer came; look whether it was done before you send it again."""
+
+    code = "answer_lost"
+
+
+class AnswerUnreadable(LastgoodError):
+    """What answers there is no Lastgood server, or a newer one; check the address, or upgrade Lastgood."""
+
+    code = "answer_unreadable"
 
 
 class StoreError(LastgoodError):

@@ -100,7 +100,7 @@ class Settings:
     #: Chat clients whose requests are read their way: open-webui, librechat (LASTGOOD_PRESET).
     preset: tuple[str, ...] = ()
     #: How many histories are kept decoded in memory; none is lost by it (LASTGOOD_CONVERSATIONS_MAX).
-    conversations_max: int = 256
+    conversations_max: int = 1000
     #: How long sessions are kept that nobody uses or has starred, `90d`; `0`: for ever (LASTGOOD_RETAIN).
     retain: float = 0.0
     #: How many turns may begin in a minute under one token; `0`: any (LASTGOOD_TOKEN_RATE).
@@ -156,7 +156,7 @@ def read_settings(
         disconnect_grace=given.seconds("disconnect_grace", "30s"),
         shutdown_grace=given.seconds("shutdown_grace", "10s"),
         preset=given.items("preset", PRESETS),
-        conversations_max=given.number("conversations_max", "256"),
+        conversations_max=given.number("conversations_max", "1000"),
         retain=given.seconds("retain", "0"),
         token_rate=given.number("token_rate", "0"),
         token_running=given.number("token_running", "0"),

@@ -80,7 +80,7 @@ def assemble(
     clock: Clock | None = None,
     ids: Ids | None = None,
     node: str | None = None,
-    kept: int = 256,
+    kept: int = 1000,
     safety: Safety = Safety.RESTRICTED,
     retain_seconds: float = 0,
 ) -> Lastgood:

@@ -173,7 +173,8 @@ async def test_I3_a_turn_id_is_in_the_queue_once(backend: Backend) -> None:
 
 async def test_an_attempt_finds_the_steers_it_has_not_heard(store: Store) -> None:
     session, other = await given.session(store), await given.session(store)
-    tried, elsewhere = [await given.start(store, given.ask(each)) for each in (session, other)]
+    tried = await given.take(store, session, await given.followup(store, session))
+    elsewhere = await given.start(store, given.ask(other))
     await given.followup(store, session)
     first, second = [await given.steer(store, session) for _ in range(2)]
     foreign = await given.steer(store, other)
@@ -227,6 +228,7 @@ async def test_I32_a_session_is_found_again_when_it_is_free_again(store: Store) 
     session = await given.session(store)
     tried = await given.start(store, given.ask(session))
     await given.steer(store, session)
+    await given.followup(store, session)
     assert await store.waiting_queues(9) == ()
     await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
     assert await store.waiting_queues(9) == ()

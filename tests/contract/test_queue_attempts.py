@@ -292,12 +292,13 @@ async def test_a_death_is_no_failure_and_a_failure_no_death(store: Store) -> Non
 
 async def test_what_ends_one_attempt_does_not_touch_the_queue_of_another(store: Store) -> None:
     session, other = await given.session(store), await given.session(store)
-    tried, _ = [await given.start(store, given.ask(each)) for each in (session, other)]
+    own, waits = [await given.followup(store, session) for _ in range(2)]
+    tried = await given.take(store, session, own)
+    await given.start(store, given.ask(other))
     rows = [await given.steer(store, other), await given.followup(store, other)]
-    waits = await given.followup(store, session)
     assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, ("code", "why"), [])
     assert await given.queue(store, other) == rows
-    assert await given.queue(store, session) == [waits]
+    assert await given.queue(store, session) == [replace(own, failures=1), waits]
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -313,3 +314,20 @@ async def test_I10_an_end_that_comes_too_late_gives_nothing_back(
     assert not await store.finish_if_held(late, end, None, given.events("x"))
     assert not await store.finish_if_held(tried.hold, end, None, [], only_if_expired=True)
     assert await dump(backend) == before
+
+
+async def test_a_turn_of_which_nothing_is_queued_does_not_look_at_the_queue(backend: Backend) -> None:
+    """Most turns: for them the queue costs nothing, whatever was before them."""
+    store = backend.store
+    session = await given.session(store)
+    tried = await given.take(store, session, await given.followup(store, session))
+    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    await backend.execute("ALTER TABLE queued RENAME TO taken_away")
+    try:
+        await given.commit(store, session)
+        for end in ENDS:
+            tried = await given.start(store, given.ask(session))
+            assert await store.journal_if_held(tried.hold, [given.answer("one")], given.events("x"))
+            assert await store.finish_if_held(tried.hold, end, ("code", "why"), [])
+    finally:
+        await backend.execute("ALTER TABLE taken_away RENAME TO queued")

@@ -31,7 +31,7 @@ SELECT count(*) FROM queued WHERE settled_at IS NULL AND attempt_id IS NOT NULL
 #: Sessions that are wrong about what their holder has.
 MISCOUNTED = """
 SELECT count(*) FROM sessions
-WHERE has_queued <> EXISTS (
+WHERE attempt_id IS NOT NULL AND has_queued <> EXISTS (
     SELECT 1 FROM queued WHERE settled_at IS NULL AND queued.attempt_id = sessions.attempt_id)
 """
 QUEUED_ROW = "SELECT 1 FROM queued WHERE n = $1 FOR UPDATE"

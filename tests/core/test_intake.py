@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.intake import check_input, check_title, first_words, fork_title
+from lastgood.core.intake import (
+    MOST_IN_METADATA_BYTES,
+    check_input,
+    check_metadata,
+    check_title,
+    first_words,
+    fork_title,
+)
 from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.model.messages import Message, Role, ToolCall, assistant, tool_result, user
 from lastgood.model.sessions import TurnKind
@@ -130,3 +137,12 @@ def test_a_made_title_is_short_and_on_one_line(text: str, limit: int) -> None:
 def test_forks_are_counted_in_their_titles_and_do_not_pile_up(title: str, forks: int, made: str) -> None:
     assert fork_title(title, forks) == made
     assert not made or check_title(made) == made
+
+
+def test_metadata_have_a_bound_in_bytes() -> None:
+    """Every list of sessions carries them."""
+    room = MOST_IN_METADATA_BYTES - len('{"a":""}')
+    for text in ("x" * room, "ü" * (room // 2)):
+        assert check_metadata({"a": text}) == {"a": text}
+        with pytest.raises(TooLarge, match=str(MOST_IN_METADATA_BYTES)):
+            check_metadata({"a": text + "x"})

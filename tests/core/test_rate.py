@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastgood.core.rate import Allowance, Used, Wait, begin, end, is_forgettable
+from lastgood.core.rate import Allowance, Used, Wait, begin, end, is_forgettable, undo
 
 MINUTE = Allowance(per_minute=6)
 
@@ -41,6 +41,18 @@ def test_only_so_many_run_at_once() -> None:
     used = begun(allowance, begun(allowance, None, 0.0), 0.0)
     assert isinstance(begin(allowance, used, 1e9), Wait)
     assert isinstance(begin(allowance, end(used), 0.0), Used)
+
+
+def test_what_did_not_begin_is_as_if_it_was_never_asked_for() -> None:
+    for allowance in (MINUTE, Allowance(at_once=1), Allowance(1, 1)):
+        used = None
+        for _ in range(10):
+            used = undo(begun(allowance, used, 100.0))
+        assert isinstance(begin(allowance, used, 100.0), Used)
+    full = undo(begun(MINUTE, None, 0.0))
+    for _ in range(6):  # and no more than that
+        full = begun(MINUTE, full, 1e9)
+    assert isinstance(begin(MINUTE, full, 1e9), Wait)
 
 
 @pytest.mark.parametrize(

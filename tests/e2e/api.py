@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import apsw
+
 from tests.e2e.command import AGENT, SECONDS, until
 from tests.e2e.server import LiveServer
 
@@ -80,7 +82,9 @@ def _is_comment(block: str) -> bool:
 def frame_of(block: str) -> Frame:
     fields = dict(line.split(": ", 1) for line in block.split("\n"))
     assert set(fields) <= {"id", "event", "data"}, fields
-    return Frame(int(fields["id"]) if "id" in fields else None, fields.get("event"), json.loads(fields["data"]))
+    return Frame(
+        int(fields["id"]) if "id" in fields else None, fields.get("event"), json.loads(fields["data"])
+    )
 
 
 def user(text: Any) -> dict[str, Any]:
@@ -128,9 +132,17 @@ class Api:
     # -- requests ------------------------------------------------------------------
 
     def _send(
-        self, method: str, path: str, plain: Any, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        plain: Any,
+        headers: Mapping[str, str],
+        opened: list[socket.socket] | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=SECONDS)
+        connection.connect()
+        if opened is not None:
+            opened.append(connection.sock)
         body = None if plain is None else json.dumps(plain).encode()
         sent = dict(self._headers) | {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
@@ -139,7 +151,17 @@ class Api:
         return connection, connection.getresponse()
 
     def ask(self, method: str, path: str, plain: Any = None, **headers: str) -> Given:
-        connection, answer = self._send(method, path, plain, headers)
+        return self._ask(method, path, plain, headers)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        plain: Any,
+        headers: Mapping[str, str],
+        opened: list[socket.socket] | None = None,
+    ) -> Given:
+        connection, answer = self._send(method, path, plain, headers, opened)
         try:
             told = {name.lower(): value for name, value in answer.getheaders()}
             return Given(answer.status, told, answer.read())
@@ -172,9 +194,19 @@ class Api:
 
     @contextmanager
     def asking(self, method: str, path: str, plain: Any = None, **headers: str) -> Iterator[Future[Given]]:
-        """In another thread, while the block does something else; it must be over at the block's end."""
+        """In another thread, while the block does something else; it must be over at the block's end.
+
+        Where the block fails it is broken off, for then nobody comes to open the gate it waits at.
+        """
+        opened: list[socket.socket] = []
         with ThreadPoolExecutor(1) as pool:
-            yield pool.submit(lambda: self.ask(method, path, plain, **headers))
+            asked = pool.submit(lambda: self._ask(method, path, plain, headers, opened))
+            try:
+                yield asked
+            except BaseException:
+                for connection in opened:
+                    connection.shutdown(socket.SHUT_RDWR)
+                raise
 
     def send_and_go(self, path: str, plain: Any, **headers: str) -> socket.socket:
         """Sent in full, and nobody reads the answer; closing the socket is leaving."""
@@ -203,7 +235,9 @@ class Api:
     def history(self, session: str) -> list[tuple[str, Any]]:
         return texts(self.read(session)["messages"])
 
-    def run(self, session: str, *what: Any, agent: str = AGENT, model: str | None = None, **headers: str) -> Given:
+    def run(
+        self, session: str, *what: Any, agent: str = AGENT, model: str | None = None, **headers: str
+    ) -> Given:
         """As docker-agent's clients do, to the end of the stream."""
         body: dict[str, Any] = {"messages": said(*what)}
         if model is not None:
@@ -261,6 +295,44 @@ def kinds(frames: Sequence[Frame]) -> list[str]:
 
 def text_of(frames: Sequence[Frame]) -> str:
     return "".join(frame.data["content"] for frame in frames if frame.type == "agent_choice")
+
+
+def events_of(api: Api, session: str, since: int | None = None, query: str = "") -> list[Frame]:
+    """What is stored now, and no waiting for more."""
+    last = api.brief(session)["last_event_seq"]
+    after = "" if since is None else f"&since={since}"
+    frames: list[Frame] = []
+    with api.stream("GET", f"/api/sessions/{session}/events?{query}{after}") as stream:
+        for frame in stream:
+            frames.append(frame)
+            if frame.id is not None and frame.id >= last:
+                return frames
+    raise AssertionError(f"it ended before event {last}: {frames}")
+
+
+@contextmanager
+def while_it_is_down(server: LiveServer) -> Iterator[apsw.Connection]:
+    """Its database, between a kill -9 and the next start: what time would do can be done there at once."""
+    server.kill()
+    database = apsw.Connection(str(server.data_dir / "lastgood.db"))
+    try:
+        yield database
+    finally:
+        database.close()
+    server.start()
+
+
+@contextmanager
+def locked(server: LiveServer) -> Iterator[None]:
+    """Its database cannot be written while the block runs."""
+    database = apsw.Connection(str(server.data_dir / "lastgood.db"))
+    try:
+        database.set_busy_timeout(5000)
+        database.execute("BEGIN IMMEDIATE")
+        yield
+        database.execute("ROLLBACK")
+    finally:
+        database.close()
 
 
 # -- tools that leave a trace --------------------------------------------------------

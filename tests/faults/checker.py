@@ -192,7 +192,11 @@ def _prompts(world: World, state: dict[SessionId, Kept]) -> list[str]:
         asked = _asked(world, kept, attempt)
         if asked is not None and own[: len(asked)] != asked:
             found.append(f"I1 {where}: the history is not followed by the turn's own input alone: {own!r}")
-        if asked is not None and any(message["role"] == "user" for message in own[len(asked) :]):
+        later = own[len(asked or ()) :]
+        heard = [message["content"] for message in later if message["role"] == "user"]
+        if len(set(heard)) < len(heard):
+            found.append(f"I1 {where}: a steer was heard twice")
+        if asked is not None and not set(heard) <= set(world.steers):
             found.append(f"I1 {where}: something else was said after the turn's own input")
         if attempt.continues is not None:
             adopted = kept.steps[attempt.continues]
@@ -322,7 +326,8 @@ def _told_token(world: World, token: str, tries: list[Told], kept: Kept) -> list
     if definite and holding:
         found.append(f"I2 {name}: {token} was told to have failed, and is in the history")
     if holding and holding[0].kind.value == "run":
-        said = [m.content for m in holding[0].messages if m.role == "user"]
+        steers = set(world.steers)
+        said = [m.content for m in holding[0].messages if m.role == "user" and m.content not in steers]
         if tuple(said) != tries[0].texts:
             found.append(
                 f"I3 {name}: {token} was asked with {len(tries[0].texts)} messages, {len(said)} are kept"

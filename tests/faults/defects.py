@@ -22,20 +22,23 @@ from lastgood.core import recovery as core_recovery
 from lastgood.core.history import History
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import OutcomeUnknown, StoreError, TurnCancelled
+from lastgood.flows import beginning as flow_beginning
 from lastgood.flows import live as flow_live
+from lastgood.flows import queue as flow_queue
 from lastgood.flows import recovery as flow_recovery
 from lastgood.flows import run as flow_run
 from lastgood.flows import turns as flow_turns
 from lastgood.flows.histories import Histories
 from lastgood.flows.run import Outcome, Run, Stop
 from lastgood.model.attempts import AttemptStatus, Begin, Begun, Commit, Committed, Standing, Step
-from lastgood.model.events import Event
+from lastgood.model.events import TERMINAL, Event
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.sessions import Head, Session
 from lastgood.store import migrate
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.sessions import SqliteSessions
 from lastgood.store.statements import named
+from tests.faults import queue_probes  # noqa: F401 - its probes are in the list, too
 from tests.faults.probes import PROBES
 from tests.faults.simulation import simulate
 
@@ -350,7 +353,7 @@ def _() -> Iterator[None]:
                 connection.execute(
                     "INSERT INTO turns SELECT id || '+', tenant, session_id, seq + 1, id, attempt_id, kind,"
                     " hash, agent_key, agent_digest, model, decision, input_tokens, output_tokens, cost,"
-                    " created_at, inputs, body FROM turns WHERE id = ?",
+                    " created_at, end_user, inputs, body FROM turns WHERE id = ?",
                     (found.id,),
                 )
                 connection.execute(
@@ -394,7 +397,8 @@ def _() -> Iterator[None]:
     real = SqliteAttempts.finish_if_held
 
     async def finish(self: Any, hold: Any, status: Any, error: Any, events: Any, **more: Any) -> bool:
-        return await real(self, hold, status, error, events[:-1], **more)
+        kept = [event for event in events if event.kind not in TERMINAL]
+        return await real(self, hold, status, error, kept, **more)
 
     with patch.object(SqliteAttempts, "finish_if_held", finish):
         yield
@@ -448,6 +452,60 @@ def _() -> Iterator[None]:
         yield
 
 
+# -- the queue -------------------------------------------------------------------
+
+
+@defect("a commit does not consume the steers that were heard")
+def _() -> Iterator[None]:
+    with statement(
+        "settle_queued",
+        (" OR heard THEN clock()", " THEN clock()"),
+        (" OR heard THEN attempt_id", " THEN attempt_id"),
+    ):
+        yield
+
+
+@defect("a steer is lost with its attempt")
+def _() -> Iterator[None]:
+    with statement(
+        "give_back_queued",
+        ("SET kind = 'followup'", "SET settled_at = CASE WHEN heard THEN 1 END, kind = 'followup'"),
+    ):
+        yield
+
+
+@defect("a steer that came too late is dropped")
+def _() -> Iterator[None]:
+    with statement("settle_queued", ("CASE WHEN kind = 'followup' OR heard THEN clock() END", "clock()")):
+        yield
+
+
+@defect("a follow-up that fails is tried for ever")
+def _() -> Iterator[None]:
+    with statement("give_back_queued", ("failures >= 1", "failures >= 1000")):
+        yield
+
+
+@defect("a follow-up is forgotten when its process dies")
+def _() -> Iterator[None]:
+    async def sweep(self: Any) -> None:
+        return
+
+    with patch.object(flow_queue.Queue, "sweep", sweep):
+        yield
+
+
+@defect("a steer in adopted steps stays in the queue")
+def _() -> Iterator[None]:
+    real = flow_beginning.Beginning.begin
+
+    async def begin(self: Any, begin: Begin, plan: Any) -> Any:
+        return await real(self, replace(begin, reclaims=()), plan)
+
+    with patch.object(flow_beginning.Beginning, "begin", begin):
+        yield
+
+
 # -- isolation -------------------------------------------------------------------
 
 
@@ -466,7 +524,7 @@ def _() -> Iterator[None]:
             ask = replace(ask, fingerprint=standing.prior.fingerprint)
         return real(ask, standing)
 
-    with patch.object(flow_turns, "admit", admit):
+    with patch.object(flow_beginning, "admit", admit), patch.object(flow_turns, "admit", admit):
         yield
 
 

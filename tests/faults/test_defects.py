@@ -21,6 +21,13 @@ HIDDEN_FROM_SIMULATION = {
     "another body under the same key is let through",
     "our title replaces a person's",
     "a run goes on after its lease has ended",
+    # The simulation says nothing for later.
+    "a commit does not consume the steers that were heard",
+    "a steer is lost with its attempt",
+    "a steer that came too late is dropped",
+    "a follow-up that fails is tried for ever",
+    "a follow-up is forgotten when its process dies",
+    "a steer in adopted steps stays in the queue",
 }
 
 

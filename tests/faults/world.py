@@ -79,6 +79,7 @@ class World:
     log: list[Told] = field(default_factory=list)
     prompts: list[dict[str, Any]] = field(default_factory=list)
     ledger: list[dict[str, Any]] = field(default_factory=list)
+    steers: list[str] = field(default_factory=list)  # texts that were said to running turns
     on_prompt: Callable[[dict[str, Any]], None] | None = None
     on_effect: Callable[[dict[str, Any]], None] | None = None
     on_told: Callable[[Told], None] | None = None

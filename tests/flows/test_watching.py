@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.flows.beginning import Submitted
 from lastgood.flows.watch import follow
-from lastgood.model.events import TERMINAL, EventKind, StoredEvent
+from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId
+from lastgood.model.messages import assistant
+from lastgood.model.sessions import Usage
 from lastgood.wiring import Lastgood
-from tests.flows.house import PATIENCE_SECONDS, Gate, House, eventually, gate_tool
+from tests.flows.house import LIMITS, PATIENCE_SECONDS, Gate, House, eventually, gate_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -59,16 +66,18 @@ async def test_I22_a_watcher_whose_events_are_gone_is_told_once(house: House, no
     assert [event.kind for event in rest] == [event.kind for event in events[1:]]
 
 
-async def test_I22_a_number_that_was_never_given_is_answered_with_a_resync(
-    house: House, node: Lastgood
-) -> None:
+async def test_I22_a_number_that_was_never_given_is_answered_with_a_resync(house: House) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
     session = await house.session(node, title="named")
     await house.good(node, session, "one")
     now = (await house.get(session)).last_event_seq
-    last = await house.submit(node, session, "two")
-    events = await watched(node, session, after=now + 10**9, until=last.attempt)
-    assert events[0].kind is EventKind.RESYNC
-    assert (events[-2].kind in TERMINAL, events[-1].kind) == (True, EventKind.ATTEMPT_ENDED)
+    last = await house.submit(node, session, "!tool gate\n!say two")
+    events = follow(node.parts, DEFAULT_TENANT, session, after=now + 10**9, until=last.attempt)
+    async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
+        assert (await anext(events)).kind is EventKind.RESYNC
+        gate.open()
+        assert [event.kind async for event in events][-1] is EventKind.ATTEMPT_ENDED
 
 
 async def test_numbers_that_were_skipped_are_no_loss(house: House, node: Lastgood) -> None:
@@ -107,11 +116,11 @@ async def test_I23_watchers_that_leave_or_are_slow_change_nothing(house: House, 
     gone.cancel()
     assert whole[-2].kind is EventKind.TURN_COMMITTED
     assert [first, *[event async for event in slow]] == whole
-    assert not node.parts.signals._waiting or await eventually(lambda: _nobody_listens(node))
+    assert not node.parts.signals._ears or await eventually(lambda: _nobody_listens(node))
 
 
 async def _nobody_listens(node: Lastgood) -> bool:
-    return not node.parts.signals._waiting
+    return not node.parts.signals._ears
 
 
 async def test_a_watcher_of_a_deleted_session_is_let_go(house: House, node: Lastgood) -> None:
@@ -120,3 +129,120 @@ async def test_a_watcher_of_a_deleted_session_is_let_go(house: House, node: Last
     watching = asyncio.create_task(watched(node, session))
     await node.sessions.delete(DEFAULT_TENANT, session)
     await asyncio.wait_for(watching, PATIENCE_SECONDS)
+
+
+# -- handed over instead of read back ---------------------------------------------------
+
+
+class Speaker:
+    """A model that says each word when it is told to, and ends when it is told nothing."""
+
+    def __init__(self) -> None:
+        self.words: asyncio.Queue[str] = asyncio.Queue()
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+        said = ""
+        while word := await self.words.get():
+            said += word
+            yield Chunk(word)
+        yield Answer(assistant(said), Usage())
+
+
+async def speaking(house: House, speaker: Speaker) -> tuple[Lastgood, Submitted]:
+    """A turn whose model waits for its words. Its watchers look for themselves only if they must."""
+    node = await house.node(
+        providers={"test/speaker": speaker},
+        agents=[house.agent(model="test/speaker")],
+        limits=replace(LIMITS, poll_seconds=PATIENCE_SECONDS),
+    )
+    session = await house.session(node, title="named")
+    return node, await house.submit(node, session, "speak")
+
+
+async def stored(house: House, submitted: Submitted) -> list[StoredEvent]:
+    """What the table holds of the attempt after its begin."""
+    found = await house.backend.store.read_events(DEFAULT_TENANT, submitted.session, after=0)
+    assert submitted.run is not None
+    begun = submitted.run.begun.session.last_event_seq
+    return [event for event in found if event.attempt == submitted.attempt and event.seq > begun]
+
+
+async def test_I22_who_keeps_up_is_handed_what_is_stored_and_reads_nothing(house: House) -> None:
+    speaker = Speaker()
+    node, submitted = await speaking(house, speaker)
+    events = node.turns.watch(submitted, from_begin=False)
+    seen = []
+    async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
+        for word in ("one ", "two ", "three "):
+            speaker.words.put_nowait(word)
+            seen.append(await anext(events))
+            assert seen == await stored(house, submitted)  # with its number, and stored before it is shown
+        assert house.faults(node).hits["store.read_events"] == 0
+        speaker.words.put_nowait("")
+        seen += [event async for event in events]
+    assert seen == await stored(house, submitted)
+    assert seen[-1].kind is EventKind.ATTEMPT_ENDED
+
+
+async def test_I23_who_lags_reads_the_table_and_misses_nothing(house: House) -> None:
+    """However much is stored meanwhile, it holds one batch at most; and nobody else waits for it."""
+    speaker = Speaker()
+    node, submitted = await speaking(house, speaker)
+    slow, quick = (node.turns.watch(submitted, from_begin=False) for _ in range(2))
+    async with aclosing(slow), aclosing(quick), asyncio.timeout(PATIENCE_SECONDS):
+        firsts = [asyncio.ensure_future(anext(events)) for events in (slow, quick)]
+        speaker.words.put_nowait("one ")
+        seen, _ = await asyncio.gather(*firsts)
+        for number, word in enumerate(("two ", "three ", "four "), 2):
+            speaker.words.put_nowait(word)
+            assert (await anext(quick)).data["content"] == word
+            await house.until_told(submitted.session, EventKind.TEXT_STREAMED, number)
+        assert house.faults(node).hits["store.read_events"] == 0
+        (ear,) = (ear for ear in node.parts.signals._ears[submitted.session] if ear._has_heard)
+        assert ear._handed == ()
+        speaker.words.put_nowait("")
+        assert [seen, *[event async for event in slow]] == await stored(house, submitted)
+    assert house.faults(node).hits["store.read_events"] > 0
+
+
+async def test_I22_only_what_comes_next_by_its_number_is_taken_from_hand_to_hand(house: House) -> None:
+    """Something else was stored between: then the table tells what. What was seen is not shown again."""
+    speaker = Speaker()
+    node, submitted = await speaking(house, speaker)
+    events = node.turns.watch(submitted, from_begin=False)
+    async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
+        first = asyncio.ensure_future(anext(events))
+        speaker.words.put_nowait("one ")
+        one = await first
+        second = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        node.parts.signals.tell(submitted.session, [replace(one, seq=one.seq + 2)])
+        await eventually(lambda: _has_read(house, node))
+        node.parts.signals.tell(submitted.session, [one])
+        await asyncio.sleep(0)
+        assert not second.done()
+        speaker.words.put_nowait("two ")
+        two = await second
+        speaker.words.put_nowait("")
+        assert [one, two, *[event async for event in events]] == await stored(house, submitted)
+
+
+async def _has_read(house: House, node: Lastgood) -> bool:
+    return house.faults(node).hits["store.read_events"] > 0
+
+
+async def test_I22_who_comes_after_the_first_word_misses_nothing(house: House) -> None:
+    """Also while nothing more is said, so that nobody tells it to look."""
+    speaker = Speaker()
+    node, submitted = await speaking(house, speaker)
+    speaker.words.put_nowait("one ")
+    await house.until_told(submitted.session, EventKind.TEXT_STREAMED)
+    events = node.turns.watch(submitted, from_begin=False)
+    seen: list[StoredEvent] = []
+    async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
+        while not seen or seen[-1].kind is not EventKind.TEXT_STREAMED:
+            seen.append(await anext(events))
+        speaker.words.put_nowait("")
+        seen += [event async for event in events]
+    told = await stored(house, submitted)
+    assert seen[-len(told) :] == told

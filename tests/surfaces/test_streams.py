@@ -4,12 +4,13 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from lastgood.errors import ModelError
 from lastgood.surfaces.app import Ended, Route, Seen
-from lastgood.surfaces.http import Answer, Request, Stream
+from lastgood.surfaces.http import Answer, Broken, Reply, Request, Stream
 from tests.surfaces.asgi import Client, Given, app_of, route
 
 pytestmark = pytest.mark.anyio
@@ -22,9 +23,9 @@ class Source:
         self.says: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self.closed = asyncio.Event()
 
-    def route(self, path: str = "/stream") -> Route:
+    def route(self, path: str = "/stream", **more: Any) -> Route:
         async def handler(request: Request) -> Answer:
-            return Stream(self._pieces(), {"x-mine": "1"})
+            return Stream(self._pieces(), {"x-mine": "1"}, **more)
 
         return route("GET", path, handler)
 
@@ -176,3 +177,89 @@ async def test_idle_is_when_the_last_request_is_answered() -> None:
         await client.end()
         client.leave()
         await waiting
+
+
+# -- streams that begin when there is something to say ---------------------------------------
+
+#: Longer than any test takes.
+PATIENT: dict[str, Any] = {"opening": b"data: 0\n\n", "patience_seconds": 60.0}
+BROKEN = Broken(Reply(502, b"{}", {"x-why": "broken"}), b"data: broken\n\n")
+
+
+async def test_a_patient_stream_begins_with_its_first_piece() -> None:
+    source = Source()
+    async with app_of(source.route(**PATIENT), ping_seconds=0.01) as app:
+        client = Client(app, "GET", "/stream")
+        await asyncio.sleep(0.05)
+        assert client.given.status == 0  # not even a sign of life
+        source.says.put_nowait(b"data: 1\n\n")
+        source.says.put_nowait(None)
+        given = await client.end()
+        client.leave()
+    assert (given.status, frames(given)[:2]) == (200, ["data: 0", "data: 1"])
+
+
+async def test_a_patient_stream_without_a_piece_is_whole_all_the_same() -> None:
+    source = Source()
+    async with app_of(source.route(**PATIENT)) as app:
+        source.says.put_nowait(None)
+        client = Client(app, "GET", "/stream")
+        given = await client.end()
+        client.leave()
+    assert (given.status, frames(given)) == (200, ["data: 0"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(BROKEN, 502), (ModelError("it broke"), 500), (RuntimeError("secret"), 500)]
+)
+async def test_what_breaks_a_stream_before_it_begins_is_told_by_a_status(
+    error: Exception, status: int
+) -> None:
+    source, seen = Source(), list[Seen]()
+    async with app_of(source.route(**PATIENT), seen=seen) as app:
+        source.says.put_nowait(error)
+        client = Client(app, "GET", "/stream")
+        given = await client.end()
+        client.leave()
+        assert source.closed.is_set()
+    assert given.is_whole
+    assert given.status == status
+    assert given.headers["content-type"] == "application/json"
+    assert b"secret" not in given.body
+    assert [(one.status, one.ended) for one in seen] == [(status, Ended.SENT)]
+
+
+async def test_after_its_patience_a_stream_begins_and_what_breaks_it_is_its_last_frame() -> None:
+    source, seen = Source(), list[Seen]()
+    async with app_of(source.route(**PATIENT | {"patience_seconds": 0.01}), seen=seen) as app:
+        client = Client(app, "GET", "/stream")
+        await client.until(b"data: 0\n\n")
+        source.says.put_nowait(BROKEN)
+        given = await client.end()
+        client.leave()
+    assert (given.status, frames(given)) == (200, ["data: 0", "data: broken"])
+    assert [(one.status, one.ended) for one in seen] == [(200, Ended.SENT)]
+
+
+async def test_a_client_that_leaves_before_a_stream_begins_closes_it() -> None:
+    source, seen = Source(), list[Seen]()
+    async with app_of(source.route(**PATIENT), seen=seen) as app:
+        client = Client(app, "GET", "/stream")
+        await asyncio.sleep(0)
+        client.leave()
+        given = await client.end()
+        assert source.closed.is_set()
+    assert given.status == 0
+    assert [(one.status, one.ended) for one in seen] == [(499, Ended.LEFT)]
+
+
+async def test_the_servers_end_before_a_stream_begins_is_told_by_a_status() -> None:
+    source = Source()
+    async with app_of(source.route(**PATIENT)) as app:
+        client = Client(app, "GET", "/stream")
+        await asyncio.sleep(0)
+        app.end()
+        given = await client.end()
+        client.leave()
+        assert source.closed.is_set()
+    assert (given.status, given.code) == (503, "shutting_down")

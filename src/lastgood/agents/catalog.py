@@ -111,7 +111,10 @@ class Catalog:
         """Those who want the same source at the same time wait for the same reading, and for no other."""
         task = self._reading.get(source)
         if task is None:
-            task = self._reading[source] = asyncio.create_task(self._keeper(source).load())
+            keeper = self._keeper(source)
+            if (known := keeper.known()) is not None:
+                return known
+            task = self._reading[source] = asyncio.create_task(keeper.load())
             task.add_done_callback(lambda _: self._reading.pop(source))
         # One who gives up does not take it from the others.
         return await asyncio.shield(task)

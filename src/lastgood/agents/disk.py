@@ -41,16 +41,25 @@ class FileAgent:
         self._seen: dict[Path, Stamp] = {}  # the file, and what its definition takes from beside it
         self._settled = False
 
+    def known(self) -> Definition | None:
+        """What it says, if that was read and has not changed; None: it has to be loaded.
+
+        A look at the times of a few files, which is quicker than asking a thread for it.
+        """
+        if not self._settled or any(stamp(path) != seen for path, seen in self._seen.items()):
+            return None
+        return self._good
+
     async def load(self) -> Definition:
         return await asyncio.to_thread(self._load)
 
     def _load(self) -> Definition:
-        if not self._settled or any(stamp(path) != seen for path, seen in self._seen.items()):
+        known = self.known()
+        if known is None:
             self._settled, self._seen = False, {}
-            self._good = self._read()
+            known = self._good = self._read()
             self._settled = _are_settled(self._seen.values())
-        assert self._good is not None
-        return self._good
+        return known
 
     def _read(self) -> Definition:
         try:

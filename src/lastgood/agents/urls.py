@@ -76,10 +76,16 @@ class UrlAgent:
         self._good: Definition | None = None
         self._due: float | None = None  # None: nobody has asked yet
 
+    def known(self) -> Definition | None:
+        """The last good copy, while it is new enough; None: it has to be loaded."""
+        if self._due is None or self._pulling.clock() >= self._due:
+            return None
+        return self._good
+
     async def load(self) -> Definition:
         if self._due is None:
             await self._restore()
-        if self._good is None or self._due is None or self._pulling.clock() >= self._due:
+        if self.known() is None:
             await self._refresh()
         assert self._good is not None
         return self._good

@@ -14,7 +14,8 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from lastgood.cli.words import Command, all_words
+from lastgood.cli.adding import Command
+from lastgood.cli.words import all_words
 from lastgood.errors import LastgoodError
 
 

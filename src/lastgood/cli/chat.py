@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 
 from lastgood.cli.output import complain, harmless, remark
 from lastgood.cli.talk import Interrupts, Talk
 from lastgood.errors import InvalidRequest, LastgoodError
-from lastgood.model.agents import AgentSpec, Command
+from lastgood.model.agents import Command
 from lastgood.model.messages import user
 
 _HELP = {
@@ -22,10 +23,11 @@ _HELP = {
 }
 
 
-async def chat(talk: Talk, agent: AgentSpec) -> int:
-    if agent.welcome_message:
-        print(harmless(agent.welcome_message))
-    commands = {f"/{command.name}": command for command in agent.commands}
+async def chat(talk: Talk, welcome: str, known: Sequence[Command]) -> int:
+    """`known`: the commands of the agent itself."""
+    if welcome:
+        print(harmless(welcome))
+    commands = {f"/{command.name}": command for command in known}
     interrupts = talk.interrupts
     while (line := await _next_line(interrupts)) is not None:
         try:

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TextIO
 
+from lastgood.client.nouns import AttemptInfo, SessionInfo, TurnInfo
 from lastgood.errors import LastgoodError
-from lastgood.model.attempts import Attempt
-from lastgood.model.messages import as_json
-from lastgood.model.sessions import Session, Turn, Usage
+from lastgood.model.messages import Message, as_chat
+from lastgood.model.sessions import Usage
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -60,10 +60,6 @@ def when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
 # -- nouns as JSON -------------------------------------------------------------
 
 
@@ -71,11 +67,15 @@ def error_json(error: LastgoodError) -> dict[str, Any]:
     return {"code": error.code, "message": error.message, "detail": error.detail}
 
 
+def _moment(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
+
+
 def _usage_json(usage: Usage) -> dict[str, Any]:
     return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost": usage.cost}
 
 
-def session_json(session: Session) -> dict[str, Any]:
+def session_json(session: SessionInfo) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "id": session.id,
         "title": session.title,
@@ -84,9 +84,9 @@ def session_json(session: Session) -> dict[str, Any]:
         "working_dir": session.working_dir,
         "created_at": _moment(session.created_at),
         "updated_at": _moment(session.updated_at),
-        "head": session.head.turn if session.head else None,
+        "head": session.head,
         "turns": session.turns,
-        "status": session.status.value,
+        "status": session.status,
         **_usage_json(session.usage),
         "last_event_seq": session.last_event_seq,
         "starred": session.starred,
@@ -97,14 +97,14 @@ def session_json(session: Session) -> dict[str, Any]:
     return plain
 
 
-def turn_json(turn: Turn) -> dict[str, Any]:
+def turn_json(turn: TurnInfo) -> dict[str, Any]:
     return {
         "id": turn.id,
         "seq": turn.seq,
         "parent": turn.parent,
         "attempt": turn.attempt,
-        "kind": turn.kind.value,
-        "messages": [as_json(message) for message in turn.messages],
+        "kind": turn.kind,
+        "messages": [_message_json(message) for message in turn.messages],
         "agent_digest": turn.agent_digest,
         "model": turn.model,
         "usage": _usage_json(turn.usage),
@@ -113,12 +113,18 @@ def turn_json(turn: Turn) -> dict[str, Any]:
     }
 
 
-def attempt_json(attempt: Attempt) -> dict[str, Any]:
+def _message_json(message: Message) -> dict[str, Any]:
+    """Without what only a provider understands."""
+    plain = as_chat(message)
+    return plain if message.reasoning is None else plain | {"reasoning": message.reasoning.text}
+
+
+def attempt_json(attempt: AttemptInfo) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "id": attempt.id,
         "turn": attempt.turn,
         "number": attempt.number,
-        "status": attempt.status.value,
+        "status": attempt.status,
         "base": attempt.base,
         "fence": attempt.fence,
         "decision": attempt.decision,

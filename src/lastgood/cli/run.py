@@ -7,20 +7,23 @@ import asyncio
 import base64
 import mimetypes
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lastgood.agents.sources import DirectorySource, Single, parse
 from lastgood.cli.chat import chat
-from lastgood.cli.opening import session_of, settings_of
+from lastgood.cli.near import Near, open_here
+from lastgood.cli.opening import settings_of
 from lastgood.cli.output import complain, remark
+from lastgood.cli.places import Place, contradiction
 from lastgood.cli.screens import JsonLines, Text
-from lastgood.cli.talk import Interrupts, Talk, is_good
+from lastgood.cli.talk import Interrupts, Talk
 from lastgood.core.identity import Missing, resolve
 from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.flows.parts import Limits
+from lastgood.model.agents import Command
 from lastgood.model.messages import File, Image, Message, Part, user, user_parts
 from lastgood.settings import Settings
-from lastgood.wiring import open_lastgood
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,33 +31,70 @@ def run(args: argparse.Namespace) -> int:
     if text is None and (args.key is not None or args.attach):
         complain("--key and --attach belong to one message; give MESSAGE, or pipe it in")
         return 2
-    return asyncio.run(_run(args, text))
+    wrong = contradiction(args)
+    if wrong is not None:
+        complain(wrong)
+        return 2
+    return asyncio.run(_run(args, None if text is None else _with_attachments(text, args.attach)))
 
 
-async def _run(args: argparse.Namespace, text: str | None) -> int:
-    message = None if text is None else _with_attachments(text, args.attach)
+async def _run(args: argparse.Namespace, message: Message | None) -> int:
+    with Interrupts() as interrupts:
+        if args.server is None:
+            return await _here(args, message, interrupts)
+        return await _there(args, message, interrupts)
+
+
+async def _here(args: argparse.Namespace, message: Message | None, interrupts: Interrupts) -> int:
     settings = settings_of(args)
     source = _source(args.agent, settings)
-    with Interrupts() as interrupts:
-        async with open_lastgood(settings, [source]) as app:
-            key = f"{source.key}/{args.member}" if args.member else source.key
-            agent, _ = await app.turns.resolve(key)
-            for warning in agent.warnings:
-                remark(f"warning: {warning}")
-            session = await session_of(app.sessions, args.session) if args.session is not None else None
-            screen = JsonLines() if args.json else Text()
-            known = session.id if session else None
-            if session is not None and isinstance(resolve(session.agent_key, [key]), Missing):
-                remark(f"this session belongs to {session.agent_key}; {key} answers now")
-            talk = Talk(app, key, args.model, args.working_dir, known, screen, interrupts)
-            if message is None:
-                code = await chat(talk, agent)
-            else:
-                code = 0 if is_good(await talk.say(message, args.key)) else 1
-            if session is None and talk.session is not None and not args.json:
-                again = f"lastgood run {args.agent} --session {talk.session} …"
-                remark(f"session {talk.session}; go on with: {again}")
-            return code
+    async with open_here(settings, [source]) as app:
+        key = _member(source.key, args)
+        agent, _ = await app.turns.resolve(key)
+        for warning in agent.warnings:
+            remark(f"warning: {warning}")
+        place = Near(app, args.working_dir)
+        talk = await _begin(place, key, args, interrupts)
+        return await _talk(talk, args, message, agent.welcome_message, agent.commands)
+
+
+async def _there(args: argparse.Namespace, message: Message | None, interrupts: Interrupts) -> int:
+    from lastgood.cli.far import open_there  # an HTTP client only where it is used
+
+    async with open_there(args) as place:
+        agent = await interrupts.unless_asked(place.agent(args.agent))
+        for warning in agent.warnings:
+            remark(f"warning: {warning}")
+        talk = await _begin(place, _member(agent.key, args), args, interrupts)
+        return await _talk(talk, args, message, agent.welcome_message, ())
+
+
+def _member(key: str, args: argparse.Namespace) -> str:
+    return f"{key}/{args.member}" if args.member else key
+
+
+async def _begin(place: Place, key: str, args: argparse.Namespace, interrupts: Interrupts) -> Talk:
+    known = None
+    if args.session is not None:
+        session = await interrupts.unless_asked(place.find(args.session))
+        if isinstance(resolve(session.agent_key, [key]), Missing):
+            remark(f"this session belongs to {session.agent_key or 'no agent yet'}; {key} answers now")
+        known = session.id
+    return Talk(place, key, args.model, known, JsonLines() if args.json else Text(), interrupts)
+
+
+async def _talk(
+    talk: Talk, args: argparse.Namespace, message: Message | None, welcome: str, commands: Sequence[Command]
+) -> int:
+    if message is None:
+        code = await chat(talk, welcome, commands)
+    else:
+        code = 0 if (await talk.say(message, args.key)).is_good else 1
+    if args.session is None and talk.session is not None and not args.json:
+        server = f" --server {args.server}" if args.server else ""
+        again = f"lastgood run {args.agent}{server} --session {talk.session} …"
+        remark(f"session {talk.session}; go on with: {again}")
+    return code
 
 
 def _source(reference: str, settings: Settings) -> Single:

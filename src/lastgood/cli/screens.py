@@ -11,11 +11,8 @@ import sys
 from typing import Any, Protocol
 
 from lastgood.cli.output import complain, for_stream, one_line, print_json, remark
-from lastgood.flows.beginning import Submitted
-from lastgood.flows.run import Outcome
-from lastgood.model.attempts import AttemptStatus
+from lastgood.cli.places import Ended
 from lastgood.model.events import EventKind, StoredEvent
-from lastgood.model.messages import Role
 
 _MOST_OF_CALL = 200
 
@@ -23,7 +20,7 @@ _MOST_OF_CALL = 200
 class Screen(Protocol):
     async def event(self, event: StoredEvent) -> None: ...
 
-    async def ended(self, submitted: Submitted, outcome: Outcome) -> None: ...
+    async def ended(self, ended: Ended) -> None: ...
 
 
 class Text:
@@ -31,24 +28,32 @@ class Text:
 
     def __init__(self) -> None:
         self._in_line = False  # the last thing printed was no newline
+        self._turn = ""  # the last that began
 
     async def event(self, event: StoredEvent) -> None:
         # What another agent of the team says while it does a task is not the answer.
         if event.kind is EventKind.TEXT_STREAMED and "agent" not in event.data:
             await self._print(str(event.data["content"]))
             return
-        told = _remark_on(event)
+        told = self._new_try(event) or _remark_on(event)
         if told:
             await self._end_line(sys.stdout.isatty())
             remark(told)
 
-    async def ended(self, submitted: Submitted, outcome: Outcome) -> None:
-        if submitted.replayed:
+    async def ended(self, ended: Ended) -> None:
+        if ended.replayed:
             remark("this key was used before: told again, nothing was run")
-            await self._print(answer_of(outcome) or "")
+            await self._print(ended.committed.text if ended.committed else "")
         await self._end_line()
-        if outcome.status is not AttemptStatus.COMMITTED:
-            complain(_reason(outcome))
+        if not ended.is_good:
+            complain(ended.reason)
+
+    def _new_try(self, event: StoredEvent) -> str | None:
+        """What was printed of the try before is not part of the answer; that can only be said."""
+        if event.kind is not EventKind.ATTEMPT_STARTED:
+            return None
+        before, self._turn = self._turn, str(event.data["turn"])
+        return "the turn was interrupted and is tried again" if before == self._turn else None
 
     async def _print(self, text: str) -> None:
         if text:
@@ -66,23 +71,23 @@ class JsonLines:
             {"seq": event.seq, "kind": event.kind.value, "attempt": event.attempt, "data": dict(event.data)}
         )
 
-    async def ended(self, submitted: Submitted, outcome: Outcome) -> None:
+    async def ended(self, ended: Ended) -> None:
         last: dict[str, Any] = {
-            "session": submitted.session,
-            "turn": submitted.turn,
-            "seq": outcome.turn.seq if outcome.turn else None,
-            "attempt": outcome.attempt,
-            "status": outcome.status.value,
-            "text": answer_of(outcome),
+            "session": ended.session,
+            "turn": ended.turn,
+            "seq": ended.committed.seq if ended.committed else None,
+            "attempt": ended.attempt,
+            "status": ended.status,
+            "text": ended.committed.text if ended.committed else None,
         }
-        if submitted.replayed:
+        if ended.replayed:
             last["replayed"] = True
             remark("this key was used before: told again, nothing was run")
-        if outcome.status is not AttemptStatus.COMMITTED:
-            complain(_reason(outcome))
+        if not ended.is_good:
+            complain(ended.reason)
             last["error"] = {
-                "code": outcome.error.code if outcome.error else outcome.status.value,
-                "message": _reason(outcome),
+                "code": ended.error.code if ended.error else ended.status,
+                "message": ended.reason,
             }
         await self._print(last)
 
@@ -116,20 +121,6 @@ def _remark_on(event: StoredEvent) -> str | None:
 def _short(text: str) -> str:
     line = one_line(text)
     return line if len(line) <= _MOST_OF_CALL else line[:_MOST_OF_CALL] + "…"
-
-
-def answer_of(outcome: Outcome) -> str | None:
-    """What the agent said last; None: nothing was committed."""
-    if outcome.turn is None:
-        return None
-    last = outcome.turn.messages[-1]
-    return last.content if last.role is Role.ASSISTANT else ""
-
-
-def _reason(outcome: Outcome) -> str:
-    if outcome.error is not None:
-        return outcome.error.message
-    return f"the turn ended {outcome.status.value}; nothing was committed"
 
 
 def _write(text: str) -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
-from lastgood.cli.opening import TENANT, open_to_read, session_of, settings_of
+from lastgood.cli.near import Near, open_here, read_here
+from lastgood.cli.opening import settings_of
 from lastgood.cli.output import (
     attempt_json,
+    complain,
     count,
     harmless,
     one_line,
@@ -18,20 +26,53 @@ from lastgood.cli.output import (
     turn_json,
     when,
 )
-from lastgood.core.intake import check_text
-from lastgood.errors import LastgoodError, NoDatabase
-from lastgood.flows.reading import Whole
-from lastgood.model.attempts import Ask, Attempt
-from lastgood.model.ids import TurnId
+from lastgood.cli.places import Place, Readable, contradiction
+from lastgood.client.nouns import AttemptInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.errors import InvalidRequest, NoDatabase
 from lastgood.model.messages import Message
-from lastgood.model.sessions import Session, SessionPage, Turn, TurnKind
-from lastgood.wiring import open_lastgood
+
+_Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
+
+
+def _command(work: _Command) -> Callable[[argparse.Namespace], int]:
+    def command(args: argparse.Namespace) -> int:
+        wrong = contradiction(args)
+        if wrong is not None:
+            complain(wrong)
+            return 2
+        return asyncio.run(work(args))
+
+    return command
+
+
+@asynccontextmanager
+async def _to_read(args: argparse.Namespace) -> AsyncIterator[Readable]:
+    if args.server is None:
+        async with read_here(settings_of(args)) as reader:
+            yield reader
+    else:
+        async with _to_write(args) as place:
+            yield place
+
+
+@asynccontextmanager
+async def _to_write(args: argparse.Namespace) -> AsyncIterator[Place]:
+    if args.server is None:
+        async with open_here(settings_of(args)) as app:
+            yield Near(app)
+    else:
+        from lastgood.cli.far import open_there  # an HTTP client only where it is used
+
+        async with open_there(args) as place:
+            yield place
+
 
 # -- reading -------------------------------------------------------------------
 
 
-def list_sessions(args: argparse.Namespace) -> int:
-    page = asyncio.run(_list(args))
+@_command
+async def list_sessions(args: argparse.Namespace) -> int:
+    page = await _list(args)
     if args.json:
         print_json([session_json(session) for session in page.sessions])
     elif not page.sessions:
@@ -44,44 +85,102 @@ def list_sessions(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _list(args: argparse.Namespace) -> SessionPage:
+async def _list(args: argparse.Namespace) -> SessionList:
     try:
-        async with open_to_read(settings_of(args)) as sessions:
-            return await sessions.list(TENANT, limit=args.limit, cursor=args.cursor, query=args.query)
+        async with _to_read(args) as sessions:
+            return await sessions.page(limit=args.limit, cursor=args.cursor, query=args.query)
     except NoDatabase as error:
         remark(error.message)
-        return SessionPage((), None)
+        return SessionList((), None)
 
 
-def show_session(args: argparse.Namespace) -> int:
-    whole, attempts = asyncio.run(_show(args))
+@_command
+async def show_session(args: argparse.Namespace) -> int:
+    async with _to_read(args) as sessions:
+        session = await sessions.find(args.id)
+        attempts = await sessions.attempts(session.id) if args.attempts else None
+        turns = await sessions.turns(session.id)
     if args.json:
         plain: dict[str, object] = {
-            "session": session_json(whole.session),
-            "turns": [turn_json(turn) for turn in whole.turns],
+            "session": session_json(session),
+            "turns": [turn_json(turn) for turn in turns],
         }
         if attempts is not None:
             plain["attempts"] = [attempt_json(attempt) for attempt in attempts]
         print_json(plain)
         return 0
-    _print_session(whole)
+    _print_session(session, turns)
     if attempts is not None:
         _print_attempts(attempts)
     return 0
 
 
-async def _show(args: argparse.Namespace) -> tuple[Whole, Sequence[Attempt] | None]:
-    async with open_to_read(settings_of(args)) as sessions:
-        session = await session_of(sessions, args.id)
-        attempts = await sessions.attempts(TENANT, session.id) if args.attempts else None
-        return await sessions.read(TENANT, session.id), attempts
+@_command
+async def export_session(args: argparse.Namespace) -> int:
+    async with _to_read(args) as sessions:
+        session = await sessions.find(args.id)
+        document = await sessions.export(session.id)
+    if args.file is None or args.file == "-":
+        print_json(document)
+        return 0
+    _write_new(Path(args.file), json.dumps(document) + "\n")
+    turns = len(document["turns"])
+    if args.json:
+        print_json({"session": session.id, "file": args.file, "turns": turns})
+    else:
+        print(f"{session.id} with {count(turns, 'turn')} is in {one_line(args.file)}")
+    return 0
+
+
+def _write_new(path: Path, text: str) -> None:
+    """For its owner alone: it holds what was said. What is there already is left as it is."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InvalidRequest(f"{path} is there already; choose another name, or remove it first") from None
+    except OSError as error:
+        raise InvalidRequest(f"cannot write {path}: {error.strerror}; choose another name") from None
+    try:
+        with open(file, "w") as opened:
+            opened.write(text)
+    except OSError as error:
+        path.unlink()  # half a session is none
+        raise InvalidRequest(f"cannot write {path}: {error.strerror}; nothing was exported") from None
 
 
 # -- writing -------------------------------------------------------------------
 
 
-def fork_session(args: argparse.Namespace) -> int:
-    forked = asyncio.run(_fork(args))
+@_command
+async def import_session(args: argparse.Namespace) -> int:
+    document = _read_document(args.file)
+    async with _to_write(args) as sessions:
+        session = await sessions.take_in(document)
+    if args.json:
+        print_json(session_json(session))
+    else:
+        print(session.id)
+    return 0
+
+
+def _read_document(name: str) -> dict[str, Any]:
+    try:
+        body = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        document = json.loads(body)
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {name}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise InvalidRequest(f"{name} is not JSON; give a file that was exported") from None
+    if not isinstance(document, dict):
+        raise InvalidRequest(f"{name} is no exported session; give a file that was exported")
+    return document
+
+
+@_command
+async def fork_session(args: argparse.Namespace) -> int:
+    async with _to_write(args) as sessions:
+        session = await sessions.find(args.id)
+        forked = await sessions.fork(session.id, args.turn)
     if args.json:
         print_json(session_json(forked))
     else:
@@ -89,15 +188,10 @@ def fork_session(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _fork(args: argparse.Namespace) -> Session:
-    check_text(args.turn or "", "the turn id")
-    async with open_lastgood(settings_of(args)) as app:
-        session = await session_of(app.sessions, args.id)
-        return await app.sessions.fork(TENANT, session.id, TurnId(args.turn) if args.turn else None)
-
-
-def rename_session(args: argparse.Namespace) -> int:
-    session = asyncio.run(_rename(args))
+@_command
+async def rename_session(args: argparse.Namespace) -> int:
+    async with _to_write(args) as sessions:
+        session = await sessions.rename((await sessions.find(args.id)).id, args.title)
     if args.json:
         print_json(session_json(session))
     else:
@@ -105,34 +199,26 @@ def rename_session(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _rename(args: argparse.Namespace) -> Session:
-    async with open_lastgood(settings_of(args)) as app:
-        session = await session_of(app.sessions, args.id)
-        await app.sessions.rename(TENANT, session.id, args.title)
-        return await app.sessions.get(TENANT, session.id)
-
-
-def reset_session(args: argparse.Namespace) -> int:
-    turn = asyncio.run(_reset(args))
+@_command
+async def reset_session(args: argparse.Namespace) -> int:
+    async with _to_write(args) as sessions:
+        session = await sessions.find(args.id)
+        turn = await sessions.reset(session.id)
     if args.json:
         print_json(turn_json(turn))
     else:
-        print(f"{turn.session} starts anew after turn {turn.seq}")
+        print(f"{session.id} starts anew after turn {turn.seq}")
     return 0
 
 
-async def _reset(args: argparse.Namespace) -> Turn:
-    async with open_lastgood(settings_of(args)) as app:
-        session = await session_of(app.sessions, args.id)
-        submitted = await app.turns.submit(Ask(TENANT, session.id, (), kind=TurnKind.RESET))
-        outcome = await app.turns.wait(submitted)
-        if outcome.turn is None:
-            raise outcome.error or LastgoodError(f"the reset ended {outcome.status.value}")
-        return outcome.turn
-
-
-def delete_sessions(args: argparse.Namespace) -> int:
-    deleted = asyncio.run(_delete(args))
+@_command
+async def delete_sessions(args: argparse.Namespace) -> int:
+    async with _to_write(args) as sessions:
+        # All are found before the first is gone: -2 means the same thing throughout.
+        found = [(await sessions.find(text)).id for text in args.ids]
+        deleted = list(dict.fromkeys(found))
+        for session in deleted:
+            await sessions.delete(session)
     if args.json:
         print_json({"deleted": deleted})
     else:
@@ -141,36 +227,27 @@ def delete_sessions(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _delete(args: argparse.Namespace) -> list[str]:
-    async with open_lastgood(settings_of(args)) as app:
-        # All are found before the first is gone: -2 means the same thing throughout.
-        found = [(await session_of(app.sessions, text)).id for text in args.ids]
-        meant = list(dict.fromkeys(found))
-        for session in meant:
-            await app.sessions.delete(TENANT, session)
-        return list(meant)
-
-
 # -- for people ----------------------------------------------------------------
 
 
-def _headline(session: Session) -> str:
+def _headline(session: SessionInfo) -> str:
     title = one_line(session.title) or "(no title)"
     turns = count(session.turns, "turn")
-    return f"{session.id}  {when(session.updated_at)}  {session.status.value:7}  {turns:>9}  {title}"
+    updated = when(session.updated_at.timestamp())
+    return f"{session.id}  {updated}  {session.status:7}  {turns:>9}  {title}"
 
 
-def _print_session(whole: Whole) -> None:
-    session = whole.session
+def _print_session(session: SessionInfo, turns: Sequence[TurnInfo]) -> None:
     print(_headline(session))
     model = f", model {one_line(session.model)}" if session.model else ""
     print(f"agent {one_line(session.agent_key)}{model}")
     if session.forked_from is not None:
         source, at = session.forked_from
         print(f"forked from {source}" + (f" at {at}" if at else ""))
-    for number, turn in enumerate(whole.turns, 1):
-        print(f"\nturn {number}  {turn.id}  {when(turn.created_at)}  {one_line(turn.model)}".rstrip())
-        if turn.kind is TurnKind.RESET:
+    for number, turn in enumerate(turns, 1):
+        created = when(turn.created_at.timestamp())
+        print(f"\nturn {number}  {turn.id}  {created}  {one_line(turn.model)}".rstrip())
+        if turn.kind == "reset":
             print("  (reset: the agent sees nothing from before this)")
         for message in turn.messages:
             _print_message(message)
@@ -184,10 +261,10 @@ def _print_message(message: Message) -> None:
         print(f"  {message.role.value} calls {one_line(call.name)} {one_line(call.arguments)}")
 
 
-def _print_attempts(attempts: Sequence[Attempt]) -> None:
+def _print_attempts(attempts: Sequence[AttemptInfo]) -> None:
     print(f"\n{count(len(attempts), 'attempt')}")
     for attempt in attempts:
-        print(f"  {attempt.id}  try {attempt.number} at {attempt.turn}: {attempt.status.value}")
+        print(f"  {attempt.id}  try {attempt.number} at {attempt.turn}: {attempt.status}")
         if attempt.error_code is not None:
             print(f"    error: {attempt.error_code}: {one_line(attempt.error_message or '')}")
         for name, value in attempt.decision.items():

@@ -7,31 +7,21 @@ cancel it, and is heard out: the attempt ends as cancelled before we do.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import signal
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any, TypeVar
 
-from lastgood.cli.opening import TENANT
 from lastgood.cli.output import complain, drop_stdout
+from lastgood.cli.places import Asked, Ended, Place
 from lastgood.cli.screens import Screen
-from lastgood.core import identity
-from lastgood.core.intake import check_text
-from lastgood.errors import InvalidRequest, LastgoodError, NotFound, NothingPending
-from lastgood.flows.beginning import Submitted
-from lastgood.flows.run import Outcome
-from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
-from lastgood.model.events import TERMINAL, EventKind, StoredEvent
-from lastgood.model.ids import SessionId
-from lastgood.model.messages import Message, as_json
-from lastgood.model.sessions import Session
-from lastgood.wiring import Lastgood
+from lastgood.client.nouns import SessionInfo
+from lastgood.errors import InvalidRequest, NotFound, NothingPending, TurnCancelled
+from lastgood.model.messages import Message
 
-#: Once the outcome is known, how long its last events may take to arrive.
-_LAST_EVENTS_SECONDS = 1.0
+_T = TypeVar("_T")
 
 
 class Interrupts:
@@ -58,58 +48,69 @@ class Interrupts:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
 
+    async def unless_asked(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """What the work returns; TurnCancelled if we are asked to stop before it does."""
+        working, asked = asyncio.create_task(work), asyncio.create_task(self.asked.wait())
+        try:
+            await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise TurnCancelled("given up before it was accepted; if it was on its way, it may be done yet")
+        finally:
+            for task in (working, asked):
+                task.cancel()
+            await asyncio.wait({working, asked})
+
 
 @dataclass(slots=True)
 class Talk:
     """One session, made when the first message is accepted."""
 
-    app: Lastgood
+    place: Place
     agent: str  # the key of the agent that was named
     model: str | None
-    working_dir: str | None
-    session: SessionId | None
+    session: str | None
     screen: Screen
     interrupts: Interrupts
-    last: tuple[Message, Outcome] | None = None
+    last: tuple[Message, Ended] | None = None
 
-    async def say(self, message: Message, key: str | None = None) -> Outcome:
-        submitted = await self._submit(message, key)
-        canceller = asyncio.create_task(self._cancel_when_asked(submitted))
+    async def say(self, message: Message, key: str | None = None) -> Ended:
+        asked = await self.interrupts.unless_asked(self._ask(message, key))
+        watching = asyncio.create_task(self._watch(asked))
+        cancelling = asyncio.create_task(self._cancel_when_asked(asked))
         try:
-            outcome = await self._watch(submitted)
-            await self.screen.ended(submitted, outcome)
-        except OSError as error:
-            # Nobody reads any more. What that means for the turn was settled when it began.
-            drop_stdout()
-            await self.app.turns.leave(submitted)
-            outcome = await self.app.turns.wait(submitted)
-            if not isinstance(error, BrokenPipeError):
-                complain(f"cannot write the answer ({error.strerror}); the turn is {outcome.status.value}")
+            await asyncio.wait({watching, cancelling}, return_when=asyncio.FIRST_COMPLETED)
+            if not watching.done():
+                cancelling.result()  # it could not be cancelled: no use in waiting for its end
+            ended = await watching
         finally:
-            canceller.cancel()
-        self.last = (message, outcome)
-        return outcome
+            for task in (watching, cancelling):
+                task.cancel()
+            await asyncio.wait({watching, cancelling})
+            await asked.close()
+        self.last = (message, ended)
+        return ended
 
-    async def retry(self) -> Outcome:
+    async def retry(self) -> Ended:
         """The last message once more. If it was answered, on a fork from before that answer."""
         if self.last is None or self.session is None:
             raise NothingPending("nothing was said here yet; say something first")
-        message, outcome = self.last
-        if outcome.turn is None:
+        message, ended = self.last
+        if ended.committed is None:
             return await self.say(message)
         before, last = self.session, self.last
-        self.session = (await self.app.sessions.fork(TENANT, before, before=outcome.turn.id)).id
+        self.session = (await self.place.fork_before(before, ended.committed)).id
         again = await self.say(message)
-        if not is_good(again):
+        if not again.is_good:
             # The answer that was there is still the last good one.
-            await self.app.sessions.delete(TENANT, self.session)
+            await self.place.delete(self.session)
             self.session, self.last = before, last
         return again
 
-    async def fork(self) -> Session:
+    async def fork(self) -> SessionInfo:
         if self.session is None:
             raise NothingPending("there is no session to fork yet; say something first")
-        forked = await self.app.sessions.fork(TENANT, self.session)
+        forked = await self.place.fork(self.session)
         self.session = forked.id
         return forked
 
@@ -118,81 +119,36 @@ class Talk:
 
     # -- one turn ------------------------------------------------------------------
 
-    async def _submit(self, message: Message, key: str | None) -> Submitted:
-        check_text(key or "", "the key")
+    async def _ask(self, message: Message, key: str | None) -> Asked:
         session = self.session
         if session is None:
-            new = await self.app.sessions.create(TENANT, self.agent, working_dir=self.working_dir)
-            session = new.id
+            session = (await self.place.create(self.agent)).id
         try:
-            submitted = await self.app.turns.submit(await self._ask(session, message, key))
+            asked = await self.place.ask(session, message, self.agent, self.model, key)
         except (InvalidRequest, NotFound):
             # Refused for certain, so the session that was made for it goes, too.
             if self.session is None:
-                await self.app.sessions.delete(TENANT, session)
+                await self.place.delete(session)
             raise
         self.session = session
-        return submitted
+        return asked
 
-    async def _ask(self, session: SessionId, message: Message, key: str | None) -> Ask:
-        plain = [as_json(message)]
-        return Ask(
-            TENANT,
-            session,
-            (message,),
-            model=self.model,
-            agent_key=await self._agent_for(session),
-            key=key,
-            fingerprint=_fingerprint(self.agent, session, plain, self.model) if key is not None else "",
-            on_leave=OnLeave.CANCEL if key is None else OnLeave.CONTINUE,
-            accepted=key is not None,
-        )
-
-    async def _agent_for(self, session: SessionId) -> str | None:
-        """None: the session's own, if that is the one that was named here, maybe under another query."""
-        recorded = (await self.app.sessions.get(TENANT, session)).agent_key
-        match identity.resolve(recorded, [self.agent]):
-            case identity.Exact() | identity.Stable():
-                return None
-            case _:
-                return self.agent
-
-    async def _cancel_when_asked(self, submitted: Submitted) -> None:
+    async def _cancel_when_asked(self, asked: Asked) -> None:
         await self.interrupts.asked.wait()
-        with suppress(LastgoodError):  # too late: how it did end is told anyway
-            await self.app.turns.cancel(TENANT, submitted.session)
+        await asked.cancel()
 
-    async def _watch(self, submitted: Submitted) -> Outcome:
-        ended = asyncio.create_task(self.app.turns.wait(submitted))
-        if not submitted.replayed:
-            async for event in _until(ended, self.app.turns.watch(submitted)):
-                await self.screen.event(event)
-        return await ended
-
-
-async def _until(
-    ended: asyncio.Task[Outcome], events: AsyncIterator[StoredEvent]
-) -> AsyncIterator[StoredEvent]:
-    """The events to the last. If the end itself could not be stored, it is enough that it is known."""
-    while True:
-        coming = asyncio.ensure_future(anext(events, None))
-        await asyncio.wait({coming, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if not coming.done():
-            await asyncio.wait({coming}, timeout=_LAST_EVENTS_SECONDS)
-        if not coming.done():
-            coming.cancel()
-            return
-        event = coming.result()
-        if event is None:
-            return
-        yield event
-        if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
-            return
-
-
-def _fingerprint(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def is_good(outcome: Outcome) -> bool:
-    return outcome.status is AttemptStatus.COMMITTED
+    async def _watch(self, asked: Asked) -> Ended:
+        try:
+            async with aclosing(asked.events()) as events:
+                async for event in events:
+                    await self.screen.event(event)
+            ended = await asked.ended()
+            await self.screen.ended(ended)
+        except OSError as error:
+            # Nobody reads any more.
+            drop_stdout()
+            await asked.leave()
+            ended = await asked.ended()
+            if not isinstance(error, BrokenPipeError):
+                complain(f"cannot write the answer ({error.strerror}); the turn is {ended.status}")
+        return ended

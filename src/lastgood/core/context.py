@@ -56,6 +56,12 @@ def without_oldest(history: Sequence[Message], left_out: int) -> int | None:
     return len(history) if shown > 0 else None
 
 
+def shown_of(history: Sequence[Message], left_out: int) -> tuple[Message, ...]:
+    """Without so many of the oldest. What frames the conversation, a summary for one, is never left out."""
+    framing = (message for message in history[:left_out] if message.role is Role.SYSTEM)
+    return (*framing, *history[left_out:])
+
+
 def fade_results(messages: Sequence[Message], tokens: int) -> tuple[Message, ...]:
     """The newest results of tools whole, up to that many tokens; of older ones only that they were there."""
     left = tokens * CHARACTERS_PER_TOKEN

@@ -32,15 +32,17 @@ class History:
     settled: tuple[Message, ...] = ()
     tail: tuple[Message, ...] = ()
     agent: str = ""  # the digest of the definition that answered last
+    size: int = 0  # of the turns that it was made of, encoded
 
     def then(self, turn: Turn) -> History:
         agent = turn.agent_digest or self.agent
         if turn.kind is TurnKind.RESET:
-            return History(turn.head, repair(turn.messages), agent=agent)
+            return History(turn.head, repair(turn.messages), agent=agent, size=len(turn.body))
+        size = self.size + len(turn.body)
         tail = self.tail + tuple(map(mend_text, turn.messages))
         if open_calls(tail):
-            return History(turn.head, self.settled, tail, agent)
-        return History(turn.head, self.settled + repair(tail), (), agent)
+            return History(turn.head, self.settled, tail, agent, size)
+        return History(turn.head, self.settled + repair(tail), (), agent, size)
 
     def answered(self, own: Sequence[Message]) -> tuple[Message, ...]:
         """What an attempt adds to `settled`, made valid: together they are the whole prompt."""
@@ -77,6 +79,8 @@ def mend_text(message: Message) -> Message:
 
     Drops what a role cannot carry: only the assistant calls tools and thinks, only results answer.
     """
+    if _is_plain(message):
+        return message
     calls = message.tool_calls if message.role is Role.ASSISTANT else ()
     answers = message.tool_call_id if message.role is Role.TOOL else None
     mended = Message(
@@ -88,6 +92,13 @@ def mend_text(message: Message) -> Message:
         _mend_reasoning(message.reasoning) if message.role is Role.ASSISTANT else None,
     )
     return message if mended == message else mended
+
+
+def _is_plain(message: Message) -> bool:
+    """Text alone, and nothing to mend in it: nearly every message, and each is looked at many times."""
+    text = message.content
+    more = message.tool_calls or message.parts or message.reasoning or message.tool_call_id is not None
+    return not more and text.isascii() and "\x00" not in text
 
 
 def _mend_part(part: Part) -> Part:

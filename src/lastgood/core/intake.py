@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
+from typing import Any
+
+import orjson
 
 from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.model.messages import File, Image, Message, Part, Role, ToolCall
 from lastgood.model.sessions import TurnKind
 
 MOST_IN_TITLE = 200
+#: Every list of sessions carries it.
+MOST_IN_METADATA_BYTES = 64 * 1024
 
 
 def check_input(messages: Sequence[Message], kind: TurnKind, limit_bytes: int) -> None:
@@ -98,6 +103,13 @@ def check_title(title: str) -> str:
     if len(title) > MOST_IN_TITLE:
         raise InvalidRequest(f"the title has {len(title)} characters; {MOST_IN_TITLE} are allowed")
     return title
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    size = len(orjson.dumps(metadata))
+    if size > MOST_IN_METADATA_BYTES:
+        raise TooLarge(f"the metadata has {size} bytes as JSON; {MOST_IN_METADATA_BYTES} are allowed")
+    return dict(metadata)
 
 
 _FORK = re.compile(r"(.*?) \(fork(?: (\d{1,9}))?\)", re.DOTALL)

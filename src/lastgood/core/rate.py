@@ -50,6 +50,11 @@ def end(used: Used) -> Used:
     return Used(used.left, used.at, used.running - 1)
 
 
+def undo(used: Used) -> Used:
+    """It did not come to it: as if it had never begun."""
+    return Used(used.left + 1, used.at, used.running - 1)
+
+
 def is_forgettable(allowance: Allowance, used: Used, now: float) -> bool:
     """Nothing runs, and the bucket is full again: as if nobody had ever asked."""
     if used.running > 0:

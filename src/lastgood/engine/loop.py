@@ -331,7 +331,8 @@ def _who(stage: Stage) -> dict[str, str]:
 def _with_options(model: ModelSpec, options: CallOptions) -> ModelSpec:
     """The settings of the file, and over them those of the request."""
     asked = {name: getattr(options, name) for name in _SETTINGS}
-    return replace(model, **{name: value for name, value in asked.items() if value is not None})
+    settled = {name: value for name, value in asked.items() if value is not None}
+    return replace(model, **settled) if settled else model
 
 
 def _streamed(work: Work, stage: Stage, kind: ChunkKind, text: str) -> Event:

@@ -79,15 +79,19 @@ class Runtimes:
         """Resolved, symlinks too, on both sides; checked again whenever it is used."""
         try:
             folder = Path(path).resolve(strict=True)
+            why = "" if folder.is_dir() else "it is not a directory"
         except OSError as error:
-            raise InvalidRequest(f"the working directory {path} cannot be used: {error.strerror}") from None
-        if not folder.is_dir():
-            raise InvalidRequest(f"the working directory {path} is not a directory")
+            folder, why = Path(path), error.strerror or "it cannot be read"
+        except RuntimeError:  # before Python 3.13
+            folder, why = Path(path), "it is a link to itself"
+        # Of what is outside the root nothing is told, not even whether it is there.
         if self._root is not None and not folder.is_relative_to(self._root.resolve()):
             raise InvalidRequest(
                 f"the working directory {path} is not under this server's root for them; "
                 "choose one that is, or change --working-dir-root"
             )
+        if why:
+            raise InvalidRequest(f"the working directory {path} cannot be used: {why}")
         return folder
 
     def working_dir(self, session: SessionId, given: str | None) -> Path | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lastgood.core.context import fade_results, trim
+from lastgood.core.context import fade_results, shown_of, trim
 from lastgood.core.history import open_calls
 from lastgood.core.team import speaker
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Step, StepKind
-from lastgood.model.messages import Message, Role
+from lastgood.model.messages import Message
 from lastgood.model.options import CallOptions
 
 
@@ -38,8 +38,7 @@ class Stage:
 
     def shown(self) -> tuple[Message, ...]:
         """What the model is shown of it."""
-        framing = (message for message in self.earlier[: self.left_out] if message.role is Role.SYSTEM)
-        earlier = (*framing, *self.earlier[self.left_out :])
+        earlier = shown_of(self.earlier, self.left_out)
         if self.agent.num_history_items > 0:
             earlier = trim(earlier, self.agent.num_history_items)
         shown = earlier + self.own(self.steps)

@@ -50,6 +50,7 @@ class Submitted:
     after_event: int
     run: Run | None = None  # None: another process holds it, or it has ended
     replayed: bool = False
+    began: bool = False  # by this request; False: it was there already
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +172,11 @@ class Beginning:
     def run(self, run: Run, *, after_event: int) -> Submitted:
         self._live.start(run)
         if run.agent is not None and not run.begun.session.title:
-            self._live.spawn(name_session(self._parts, run, run.agent))
+            self._live.spawn(name_session(self._parts, run, run.agent), may_be_cut=True)
         session = run.begun.session
-        return Submitted(session.tenant, session.id, run.begun.turn, run.hold.attempt, after_event, run)
+        return Submitted(
+            session.tenant, session.id, run.begun.turn, run.hold.attempt, after_event, run, began=True
+        )
 
     async def attach(self, ask: Ask, attempt: Attempt) -> Submitted:
         run = self._live.get(attempt.id)

@@ -103,15 +103,17 @@ class Conversations:
     async def submit(self, place: Place, ask: Ask) -> tuple[Submitted, asyncio.Future[None]]:
         """The turn, and what is done once it has ended. That belongs to us: whoever asked may leave."""
         try:
-            submitted = await self._turns.submit(ask)
+            submitted = await self._turns.submit(ask, place.session)
         except LastgoodError:
             await self._go_back(place)
             raise
+        if place.before is None:
+            nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            nothing.set_result(None)
+            return submitted, nothing
         return submitted, self._live.spawn(self._settle(place, submitted))
 
     async def _settle(self, place: Place, submitted: Submitted) -> None:
-        if place.before is None:
-            return
         outcome = await self._turns.wait(submitted)
         # What was interrupted may be tried again, here or on another node.
         if outcome.status in (AttemptStatus.FAILED, AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED):

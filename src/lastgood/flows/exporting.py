@@ -11,18 +11,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lastgood.core.commit import broken_link, link
-from lastgood.core.intake import check_message, check_text, check_title
-from lastgood.core.rights import narrowing
+from lastgood.core.intake import check_message, check_metadata, check_text, check_title
+from lastgood.core.rights import is_above, narrowing
 from lastgood.errors import InvalidRequest
 from lastgood.flows.parts import Parts
-from lastgood.flows.reading import SessionReader, Whole
+from lastgood.flows.reading import Whole
+from lastgood.flows.sessions import Sessions
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.model.messages import as_json, encode, from_json
+from lastgood.model.messages import Image, Message, as_json, encode, from_json
 from lastgood.model.sessions import Head, NewSession, Session, TitleBy, Turn, TurnKind, Usage
 
 FORMAT = "lastgood.session"
 VERSION = 1
+
+_LONGEST_NAME = 4096
+_END_OF_TIME = 253_402_300_799  # in the year 9999, where dates end
 
 
 def as_document(whole: Whole) -> dict[str, Any]:
@@ -77,9 +81,11 @@ def _turn_as_json(turn: Turn) -> dict[str, Any]:
 
 
 class Importing:
-    def __init__(self, parts: Parts, reader: SessionReader) -> None:
+    """What is in a document is checked like what is in a request: whoever wrote it can hash, too."""
+
+    def __init__(self, parts: Parts, sessions: Sessions) -> None:
         self._parts = parts
-        self._reader = reader
+        self._ceiling = sessions.ceiling
 
     async def take(self, tenant: TenantId, document: Mapping[str, Any]) -> Session:
         """A new session with the document's turns. InvalidRequest: it is not whole, or not ours."""
@@ -87,23 +93,39 @@ class Importing:
             raise InvalidRequest(f"this is no exported session: its format is not {FORMAT!r}")
         if document.get("version") != VERSION:
             raise InvalidRequest(
-                f"this session was exported in version {document.get('version')!r}; "
-                f"this server reads version {VERSION}"
+                f"this session was exported in another version; this server reads version {VERSION}"
             )
         id = self._parts.ids.session()
         try:
             turns = [_turn_of(plain, id) for plain in document["turns"]]
-            new = _new_session(id, tenant, document["session"])
+            new = self._new_session(id, tenant, document["session"])
         except InvalidRequest:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidRequest(f"this exported session cannot be read: {error!r}") from None
+            raise InvalidRequest(f"this exported session cannot be read: {repr(error)[:200]}") from None
         broken = broken_link(turns)
         if broken is not None:
             raise InvalidRequest(
                 f"turn {broken.seq} ({broken.id}) is not as it was committed; nothing was imported"
             )
         return await self._parts.store.import_session(new, self._linked_anew(turns))
+
+    def _new_session(self, id: SessionId, tenant: TenantId, plain: Mapping[str, Any]) -> NewSession:
+        rules, safety = plain.get("permissions"), plain.get("safety")
+        mode = None if safety is None else Safety(safety)
+        return NewSession(
+            id=id,
+            tenant=tenant,
+            agent_key=_text(plain["agent_key"], "the agent"),
+            title=check_title(plain["title"]) if plain["title"] else "",
+            title_by=TitleBy(plain["title_by"]),
+            model=None if plain.get("model") is None else _text(plain["model"], "the model"),
+            # Where its folder was is a fact about another server, so it is not taken along.
+            permissions=None if rules is None else narrowing(rules_of(rules)),
+            # A mode above our own would give it nothing, and only look as if it did.
+            safety=None if mode is None or is_above(mode, self._ceiling) else mode,
+            metadata=check_metadata(dict(plain.get("metadata") or {})),
+        )
 
     def _linked_anew(self, turns: Sequence[Turn]) -> list[Turn]:
         linked: list[Turn] = []
@@ -137,22 +159,6 @@ def _moved(turn: Turn, id: TurnId, base: Head | None) -> Turn:
     )
 
 
-def _new_session(id: SessionId, tenant: TenantId, plain: Mapping[str, Any]) -> NewSession:
-    rules, safety = plain.get("permissions"), plain.get("safety")
-    return NewSession(
-        id=id,
-        tenant=tenant,
-        agent_key=_text(plain["agent_key"], "the agent"),
-        title=check_title(plain["title"]) if plain["title"] else "",
-        title_by=TitleBy(plain["title_by"]),
-        model=None if plain.get("model") is None else _text(plain["model"], "the model"),
-        # Where its folder was is a fact about another server, so it is not taken along.
-        permissions=None if rules is None else narrowing(rules_of(rules)),
-        safety=None if safety is None else Safety(safety),
-        metadata=dict(plain.get("metadata") or {}),
-    )
-
-
 def rules_of(plain: Mapping[str, Any]) -> Permissions:
     return Permissions(
         **{
@@ -163,24 +169,48 @@ def rules_of(plain: Mapping[str, Any]) -> Permissions:
 
 
 def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{what} is not text")
+    if not isinstance(value, str) or len(value) > _LONGEST_NAME:
+        raise InvalidRequest(f"{what} is not a text of at most {_LONGEST_NAME} characters")
     check_text(value, what)
     return value
 
 
+def _count(value: Any, what: str, most: int = 2**31) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise InvalidRequest(f"{what} is not a whole number from 0 to {most}")
+    return value
+
+
+def _amount(value: Any, what: str, most: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+        raise InvalidRequest(f"{what} is not a number from 0 to {most:.0f}")
+    return float(value)
+
+
+def _message_of(plain: Any, what: str) -> Message:
+    message = from_json(plain)
+    check_message(message, what)
+    for part in message.parts:
+        if isinstance(part, Image) and part.detail not in (None, "auto", "low", "high"):
+            raise InvalidRequest(f"an image of {what} has an unknown detail")
+    if message.reasoning is not None:
+        for text in (message.reasoning.model, message.reasoning.text, message.reasoning.opaque):
+            if not isinstance(text, str):
+                raise InvalidRequest(f"the reasoning of {what} is not text")
+            check_text(text, f"the reasoning of {what}")
+    return message
+
+
 def _turn_of(plain: Mapping[str, Any], session: SessionId) -> Turn:
-    messages = tuple(from_json(message) for message in plain["messages"])
-    for message in messages:
-        check_message(message, f"a message of turn {plain['seq']!r}")
-    usage = plain["usage"]
-    inputs = int(plain["inputs"])
-    if not 0 <= inputs <= len(messages):
-        raise InvalidRequest(f"turn {plain['seq']!r} has {len(messages)} messages and {inputs} inputs")
+    seq = _count(plain["seq"], "the number of a turn")
+    messages = tuple(_message_of(message, f"a message of turn {seq}") for message in plain["messages"])
+    usage, decision = plain["usage"], dict(plain["decision"])
+    _count(decision.get("left_out", 0), f"what was left out in turn {seq}")
+    inputs = _count(plain["inputs"], f"the inputs of turn {seq}", len(messages))
     return Turn(
         id=TurnId(_text(plain["id"], "a turn's id")),
         session=session,
-        seq=int(plain["seq"]),
+        seq=seq,
         parent=plain["parent"],
         attempt=AttemptId(_text(plain["attempt"], "an attempt's id")),
         kind=TurnKind(plain["kind"]),
@@ -188,9 +218,13 @@ def _turn_of(plain: Mapping[str, Any], session: SessionId) -> Turn:
         agent_key=_text(plain["agent_key"], "an agent"),
         agent_digest=_text(plain["agent_digest"], "a digest"),
         model=_text(plain["model"], "a model"),
-        decision=dict(plain["decision"]),
-        usage=Usage(int(usage["input_tokens"]), int(usage["output_tokens"]), float(usage["cost"])),
-        created_at=float(plain["created_at"]),
+        decision=decision,
+        usage=Usage(
+            _count(usage["input_tokens"], f"the tokens of turn {seq}"),
+            _count(usage["output_tokens"], f"the tokens of turn {seq}"),
+            _amount(usage["cost"], f"the cost of turn {seq}", 1e9),
+        ),
+        created_at=_amount(plain["created_at"], f"the time of turn {seq}", _END_OF_TIME),
         user=_text(plain.get("user", ""), "a user"),
         inputs=inputs,
         body=encode(messages),

@@ -10,14 +10,19 @@ from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.sessions import Head, Turn
 from lastgood.ports import TurnStore
 
+#: Of the bodies they were decoded from; what they weigh in memory is a small multiple of it.
+MOST_BYTES = 64 * 1024 * 1024
+
 
 class Histories:
-    """Keeps the `most` used last. Losing one costs a read, never a conversation."""
+    """Keeps those used last: so many, and not too large together. Losing one costs a read, no more."""
 
-    def __init__(self, store: TurnStore, most: int = 256) -> None:
+    def __init__(self, store: TurnStore, most: int = 1000, most_bytes: int = MOST_BYTES) -> None:
         self._store = store
         self._most = most
+        self._most_bytes = most_bytes
         self._kept: OrderedDict[TurnId, History] = OrderedDict()
+        self._bytes = 0
 
     async def at(self, tenant: TenantId, head: Head | None) -> History:
         if head is None:
@@ -33,15 +38,22 @@ class Histories:
     def grow(self, history: History, turn: Turn) -> None:
         """After a commit: the next turn starts from here without reading anything."""
         if history.head is not None:
-            self._kept.pop(history.head.turn, None)
+            self._forget(history.head.turn)
         self._keep(history.then(turn))
 
     def _keep(self, history: History) -> History:
         assert history.head is not None
+        self._forget(history.head.turn)
         self._kept[history.head.turn] = history
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        self._bytes += history.size
+        while self._kept and (len(self._kept) > self._most or self._bytes > self._most_bytes):
+            self._forget(next(iter(self._kept)))
         return history
+
+    def _forget(self, head: TurnId) -> None:
+        gone = self._kept.pop(head, None)
+        if gone is not None:
+            self._bytes -= gone.size
 
 
 def _check_whole(turns: tuple[Turn, ...], head: Head) -> None:

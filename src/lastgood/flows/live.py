@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from typing import Any
 
 from lastgood.core.lifecycle import Move
@@ -21,14 +21,20 @@ from lastgood.model.ids import AttemptId
 
 log = logging.getLogger(__name__)
 
+_STOPPED = Stop(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted"))
+#: How long stopped runs and begins that are under way may take to end.
+_LAST_SECONDS = 10.0
+
 
 class Live:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._runs: dict[AttemptId, Run] = {}
         self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
+        self._pastimes: set[asyncio.Task[Any]] = set()  # those of them that may be cut off
         self._heard: list[Callable[[Outcome], None]] = []
         self.is_closing = False
+        self._is_stopping = False  # what is closing has had its time
 
     def get(self, attempt: AttemptId) -> Run | None:
         return self._runs.get(attempt)
@@ -44,11 +50,15 @@ class Live:
         self._runs[run.hold.attempt] = run
         self._rely_on_lease(run, run.sent)
         self.spawn(self._conduct(run))
+        if self._is_stopping:
+            run.stop(_STOPPED)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any], *, may_be_cut: bool = False) -> asyncio.Task[Any]:
+        """`may_be_cut`: nothing is left half done where it stops."""
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for tasks in (self._tasks, self._pastimes) if may_be_cut else (self._tasks,):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
         return task
 
     async def _conduct(self, run: Run) -> None:
@@ -62,7 +72,9 @@ class Live:
         except BaseException as error:
             self._forget(run)
             if not run.done.done():
-                run.done.set_exception(error if isinstance(error, Exception) else TurnCancelled())
+                # Cut off, it has ended nothing: its lease will, and somebody else may then try it again.
+                lost = AttemptLost("the server was stopped before the turn had ended; send it again")
+                run.done.set_exception(error if isinstance(error, Exception) else lost)
                 run.done.exception()  # looked at: nobody may be waiting
             raise
 
@@ -181,19 +193,21 @@ class Live:
     async def close(self, seconds: float) -> None:
         """Lets runs and titles finish for a while; the rest is interrupted, and found again by recovery."""
         self.is_closing = True
-        ends = asyncio.get_running_loop().time() + seconds
-        await self._until(ends, {run.done for run in self._runs.values()})
+        await self._until(asyncio.get_running_loop().time() + seconds, self._tasks)
+        self._is_stopping = True
         for run in list(self._runs.values()):
-            run.stop(Stop(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted")))
-        if self._runs:
-            await asyncio.wait({run.done for run in self._runs.values()})
-        await self._until(ends, self._tasks)
+            run.stop(_STOPPED)
+        # A begin that is under way is heard out, and what it has begun is stopped at once: cut off in
+        # the middle, it could have taken a session that nobody holds.
+        await self._until(asyncio.get_running_loop().time() + _LAST_SECONDS, self._tasks, self._pastimes)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _until(self, ends: float, work: Collection[asyncio.Future[Any]]) -> None:
-        left = ends - asyncio.get_running_loop().time()
-        if work and left > 0:
-            await asyncio.wait(work, timeout=left)
+    async def _until(
+        self, ends: float, tasks: Set[asyncio.Task[Any]], but: Set[asyncio.Task[Any]] = frozenset()
+    ) -> None:
+        """Until all have ended, those that come meanwhile, too; or until the time is over."""
+        while (waiting := tasks - but) and (left := ends - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(waiting, timeout=left)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from lastgood.errors import AttemptLost, LastgoodError
 from lastgood.flows.parts import Parts
 from lastgood.model.attempts import Hold, Step
-from lastgood.model.events import STREAMED, Event
+from lastgood.model.events import STREAMED, Event, StoredEvent
 
 
 class Outbox:
@@ -26,6 +26,7 @@ class Outbox:
         self._more: list[str] = []  # what follows the text of the last one
         self._writing = asyncio.Lock()  # keeps what is stored in the order it was put
         self._flusher: asyncio.Task[None] | None = None
+        self.is_untouched = True  # nothing of the attempt was stored since its begin, nor is about to be
 
     def put(self, event: Event) -> None:
         last = self._waiting[-1] if self._waiting else None
@@ -47,6 +48,7 @@ class Outbox:
 
     async def journal(self, step: Step) -> None:
         """Stores a finished step and everything told before it, as one."""
+        self.is_untouched = False
         async with self._writing:
             held = await self._parts.store.journal_if_held(self._hold, (step,), self.take())
         if not held:
@@ -61,6 +63,7 @@ class Outbox:
 
     async def close(self) -> None:
         """No write of ours is under way after this. One that is, is finished: its events were promised."""
+        self.is_untouched = False
         async with self._writing:
             if self._flusher is not None:
                 self._flusher.cancel()
@@ -72,15 +75,25 @@ class Outbox:
                 # its commit stores what it told, and one write is saved.
                 await asyncio.sleep(self._parts.limits.tick_seconds)
             while self._waiting:
+                self.is_untouched = False
                 async with self._writing:
-                    last = await self._parts.store.append_events_if_held(self._hold, self.take())
+                    events = self.take()
+                    last = await self._parts.store.append_events_if_held(self._hold, events)
                 if last is None:
                     self._stop(AttemptLost())
                     return
-                self._parts.signals.tell(self._hold.session)
+                self._parts.signals.tell(self._hold.session, self._numbered(events, last))
                 await asyncio.sleep(self._parts.limits.tick_seconds)
         except LastgoodError as error:
             self._stop(error)
+
+    def _numbered(self, events: Sequence[Event], last: int) -> Sequence[StoredEvent]:
+        """As they are in the table now, but for the time, which is for people and orders nothing."""
+        now = self._parts.clock.now()
+        return [
+            StoredEvent(seq, event.kind, event.attempt, event.data, now)
+            for seq, event in enumerate(events, last - len(events) + 1)
+        ]
 
 
 def _joins(last: Event, event: Event) -> bool:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from lastgood.core.intake import check_input
+from lastgood.core.intake import check_input, check_text
 from lastgood.core.recovery import TryAgain, recover
 from lastgood.errors import (
     Conflict,
@@ -52,6 +52,8 @@ class Queue:
     async def put(self, new: NewQueued) -> tuple[Queued, bool]:
         """What waits now, and whether it was there already, under its key."""
         check_input(new.messages, TurnKind.RUN, self._parts.limits.input_bytes)
+        for what, text in (("model", new.model), ("agent", new.agent_key), ("user", new.user)):
+            check_text(text or "", f"the {what}")
         match await self._parts.store.enqueue(new, most=CAPACITY[new.kind]):
             case NotQueued.GONE:
                 raise SessionNotFound()
@@ -108,6 +110,7 @@ class Queue:
     def _forget(self, session: SessionId, task: asyncio.Task[None]) -> None:
         if self._draining.get(session) is task:
             del self._draining[session]
+            self._asked.discard(session)
         if not task.cancelled() and task.exception() is not None:
             log.error("the queue of %s is looked at again later", session, exc_info=task.exception())
 
@@ -117,8 +120,9 @@ class Queue:
             try:
                 self._asked.discard(session)
                 found = await store.get_session(tenant, session)
-                item = _next(await store.read_queue(tenant, session))
-                if found is None or item is None:
+                queue = await store.read_queue(tenant, session)
+                item = _next(queue)
+                if found is None or (item is None and not _has_steers(queue)):
                     if session in self._asked:
                         continue  # something was put there while we looked
                     return
@@ -126,9 +130,13 @@ class Queue:
                     attempt = await store.get_attempt(tenant, found.attempt)
                     if attempt is None or attempt.status is AttemptStatus.WAITING:
                         return  # it may wait for long; the sweep looks again
-                    await self._turns.wait(Submitted(tenant, session, attempt.turn, attempt.id, 0))
-                    continue
-                await self._turns.wait(await self._run(item))
+                    # Nothing up to here is its end: it has not ended yet, or is found to have.
+                    after = found.last_event_seq
+                    await self._until_ended(Submitted(tenant, session, attempt.turn, attempt.id, after))
+                elif item is None:
+                    return  # a turn began between the two looks; whoever steered it looks after it
+                else:
+                    await self._turns.wait(await self._run(item))
             except SessionBusy:
                 await asyncio.sleep(self._parts.limits.poll_seconds)
             except StoreError as error:
@@ -138,6 +146,18 @@ class Queue:
                 # It cannot even begin: its agent is gone, or nobody serves its model.
                 if item is not None:
                     await store.park_queued(tenant, session, item.number, error.message)
+
+    async def _until_ended(self, submitted: Submitted) -> None:
+        """Or until this process has to end: a turn that another one runs must not keep it here."""
+        waiting = asyncio.ensure_future(self._turns.wait(submitted))
+        try:
+            while not waiting.done() and not self._live.is_closing:
+                await asyncio.wait({waiting}, timeout=self._parts.limits.poll_seconds)
+            if waiting.done():
+                waiting.result()
+        finally:
+            waiting.cancel()
+            await asyncio.wait({waiting})
 
     async def _run(self, item: Queued) -> Submitted:
         request = await self._parts.store.read_request(item.tenant, item.turn)
@@ -169,6 +189,11 @@ class Queue:
 def _next(queue: Sequence[Queued]) -> Queued | None:
     waiting = (item for item in queue if item.kind is QueueKind.FOLLOWUP)
     return next((item for item in waiting if item.attempt is None and item.parked is None), None)
+
+
+def _has_steers(queue: Sequence[Queued]) -> bool:
+    """One that its turn does not hear, or hears in vain, becomes a follow-up when that has ended."""
+    return any(item.kind is QueueKind.STEER for item in queue)
 
 
 def as_one(messages: Sequence[Message]) -> Message:

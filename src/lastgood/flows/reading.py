@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lastgood.core.commit import broken_link
+from lastgood.core.context import shown_of
 from lastgood.core.history import history_of
 from lastgood.core.intake import check_text
 from lastgood.errors import AttemptNotFound, InvalidRequest, SessionNotFound, TurnNotFound
@@ -77,6 +78,13 @@ class SessionReader:
         turns = await self._store.read_turns(tenant, found.head.turn) if found.head else ()
         return Whole(found, turns)
 
+    async def turns(self, tenant: TenantId, session: SessionId, *, after: int = 0) -> tuple[Turn, ...]:
+        """Without the first `after` ones, which are not read."""
+        found = await self.get(tenant, session)
+        if found.head is None or found.head.seq <= after:
+            return ()
+        return await self._store.read_turns(tenant, found.head.turn, after_seq=after)
+
     async def attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
         await self.get(tenant, session)
         return await self._store.list_attempts(tenant, session)
@@ -111,7 +119,7 @@ class SessionReader:
         history = history_of(before)
         own = found.messages[:-1] if len(found.messages) > found.inputs else found.messages
         left_out = int(found.decision.get("left_out", 0))
-        return found, Prompt(history.settled[left_out:] + history.answered(own), left_out)
+        return found, Prompt(shown_of(history.settled, left_out) + history.answered(own), left_out)
 
     async def verify(self, tenant: TenantId, session: SessionId) -> str | None:
         """What is not as it was committed; None: everything is."""

@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 class Recovery:
     """`retention`: sessions are not kept for ever."""
 
-    def __init__(
-        self, parts: Parts, turns: Turns, queue: Queue, retention: Retention | None = None
-    ) -> None:
+    def __init__(self, parts: Parts, turns: Turns, queue: Queue, retention: Retention | None = None) -> None:
         self._parts = parts
         self._turns = turns
         self._queue = queue
@@ -101,6 +99,8 @@ class Recovery:
                 return False
             case TryAgain(adopt, reason):
                 await self._turns.try_again(found.request, found.attempt.id if adopt else None, reason)
+                # What waits behind it was promised, too, by a process that is not there to begin it.
+                self._queue.drain(found.attempt.tenant, found.attempt.session)
                 return True
 
     async def keep_sweeping(self, *, pays_debts: bool = True) -> None:

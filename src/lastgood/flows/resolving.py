@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, assert_never
 
 from lastgood.core import identity
@@ -15,12 +16,7 @@ async def resolve(agents: Agents, recorded: str) -> tuple[AgentSpec, dict[str, A
 
     A key may name a member of a team: `key/name`.
     """
-    served = agents.served()
-    resolution = identity.resolve(recorded, served)
-    name: str | None = None
-    if isinstance(resolution, identity.Missing) and "/" in recorded:
-        key, _, name = recorded.rpartition("/")
-        resolution = identity.resolve(key, served)
+    resolution, name = _find(recorded, agents.served())
     decision = identity.as_record(resolution)
     match resolution:
         case identity.Exact(key) | identity.Stable(key):
@@ -34,3 +30,17 @@ async def resolve(agents: Agents, recorded: str) -> tuple[AgentSpec, dict[str, A
     if agent.stale:
         decision["stale"] = agent.stale
     return agent, decision
+
+
+def _find(recorded: str, served: Sequence[str]) -> tuple[identity.Resolution, str | None]:
+    """With the name of the member, if one is meant.
+
+    The key of a URL has no slash, for it is escaped; what follows one is a name, or it would
+    be taken for the end of the URL's query, and the team would answer instead of its member.
+    """
+    whole = identity.resolve(recorded, served)
+    if isinstance(whole, identity.Exact) or "/" not in recorded or "://" in recorded:
+        return whole, None
+    key, _, name = recorded.rpartition("/")
+    found = identity.resolve(key, served)
+    return (whole, None) if isinstance(found, identity.Missing) else (found, name)

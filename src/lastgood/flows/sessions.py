@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lastgood.core.intake import check_text, check_title, fork_title
+from lastgood.core.intake import check_metadata, check_text, check_title, fork_title
 from lastgood.core.lifecycle import Move
 from lastgood.core.rights import is_above
 from lastgood.errors import (
@@ -39,7 +39,7 @@ class Sessions(SessionReader):
         super().__init__(parts.store)
         self._parts = parts
         self._live = live
-        self._ceiling = ceiling
+        self.ceiling = ceiling
 
     async def create(
         self,
@@ -57,8 +57,11 @@ class Sessions(SessionReader):
         for what, text in (("agent", agent_key), ("model", model), ("working directory", working_dir)):
             check_text(text or "", f"the {what}")
         self._check_safety(safety)
+        _check_rules(permissions)
         if conversation is not None:
             _check_conversation(conversation)
+        if model is not None:
+            self._parts.engine.check_model(model, await self._find_agent(agent_key))
         if working_dir is not None:
             working_dir = self._parts.engine.check_working_dir(working_dir)
         new = NewSession(
@@ -71,7 +74,7 @@ class Sessions(SessionReader):
             working_dir=working_dir,
             permissions=permissions,
             safety=safety,
-            metadata=dict(metadata or {}),
+            metadata=check_metadata(metadata or {}),
             conversation=conversation,
         )
         session = await self._parts.store.create_session(new)
@@ -99,27 +102,27 @@ class Sessions(SessionReader):
         await self._set(tenant, session, "starred", starred)
 
     async def set_metadata(self, tenant: TenantId, session: SessionId, metadata: Mapping[str, Any]) -> None:
-        await self._set(tenant, session, "metadata", dict(metadata))
+        await self._set(tenant, session, "metadata", check_metadata(metadata))
 
     async def set_model(self, tenant: TenantId, session: SessionId, model: str | None) -> None:
         """The override of every later turn; None: the agent's own model."""
         if model is not None:
             check_text(model, "the model")
-            self._parts.engine.check_model(model, await self._agent_of(tenant, session))
+            agent = await self._find_agent((await self.get(tenant, session)).agent_key)
+            self._parts.engine.check_model(model, agent)
         await self._set(tenant, session, "model", model)
 
-    async def _agent_of(self, tenant: TenantId, session: SessionId) -> AgentSpec | None:
+    async def _find_agent(self, key: str) -> AgentSpec | None:
         """Its file may name models of its own; without it, a full reference is understood all the same."""
         try:
-            agent, _ = await resolve(self._parts.agents, (await self.get(tenant, session)).agent_key)
+            agent, _ = await resolve(self._parts.agents, key)
         except (AgentNotFound, TurnFailed):
             return None
         return agent
 
     async def set_permissions(self, tenant: TenantId, session: SessionId, rules: Permissions) -> None:
         """For the running turn's next tool call, too."""
-        for rule in (*rules.allow, *rules.ask, *rules.deny):
-            check_text(rule, "a rule")
+        _check_rules(rules)
         await self._set(tenant, session, "permissions", rules)
 
     async def set_safety(self, tenant: TenantId, session: SessionId, safety: Safety | None) -> None:
@@ -127,9 +130,9 @@ class Sessions(SessionReader):
         await self._set(tenant, session, "safety", safety)
 
     def _check_safety(self, safety: Safety | None) -> None:
-        if safety is not None and is_above(safety, self._ceiling):
+        if safety is not None and is_above(safety, self.ceiling):
             raise Forbidden(
-                f"this server allows {self._ceiling} at most, and {safety} is more; only its operator can "
+                f"this server allows {self.ceiling} at most, and {safety} is more; only its operator can "
                 "raise that, with --safety"
             )
 
@@ -208,6 +211,11 @@ class Sessions(SessionReader):
             raise SessionNotFound()
         self._parts.signals.tell(session)
         await self._parts.engine.forget(session)
+
+
+def _check_rules(rules: Permissions | None) -> None:
+    for rule in (*rules.allow, *rules.ask, *rules.deny) if rules else ():
+        check_text(rule, "a rule")
 
 
 def _check_conversation(name: str) -> None:

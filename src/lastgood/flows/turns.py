@@ -7,8 +7,8 @@ the middle of asking leaves nothing half done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class Turns:
         self._live = live
         self._beginning = Beginning(parts, live)
 
-    async def submit(self, ask: Ask) -> Submitted:
+    def _check(self, ask: Ask) -> None:
         check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
         for what, text in (
             ("model", ask.model),
@@ -61,13 +61,16 @@ class Turns:
             check_text(text or "", f"the {what}")
         if ask.key is not None and not 1 <= len(ask.key) <= MOST_IN_KEY:
             raise InvalidRequest(f"the key must have between 1 and {MOST_IN_KEY} characters")
-        session = await self._parts.store.get_session(ask.tenant, ask.session)
+
+    async def submit(self, ask: Ask, session: Session | None = None) -> Submitted:
+        """`session`: as it was just read, if it was. What has changed since then, begin finds out."""
+        self._check(ask)
+        if session is None:
+            session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
         try:
-            if ask.messages and ask.messages[0].role is Role.TOOL:
-                history = await self._parts.histories.at(ask.tenant, session.head)
-                check_results(ask.messages, open_calls(history.tail))
+            await self._check_results(ask, session)
             plan = await self._beginning.plan(ask, session)
         except LastgoodError:
             known = await self.known(ask)
@@ -82,6 +85,11 @@ class Turns:
             begin.add_done_callback(self._leave_behind)
             raise
 
+    async def _check_results(self, ask: Ask, session: Session) -> None:
+        if ask.messages and ask.messages[0].role is Role.TOOL:
+            history = await self._parts.histories.at(ask.tenant, session.head)
+            check_results(ask.messages, open_calls(history.tail))
+
     def _leave_behind(self, begin: asyncio.Task[Submitted]) -> None:
         if not begin.cancelled() and begin.exception() is None:
             self._live.spawn(self.leave(begin.result()))
@@ -90,6 +98,7 @@ class Turns:
         """What became of this request before. That is told even if the turn could not be run any more."""
         if ask.key is None and not ask.is_retry:
             return None
+        self._check(ask)
         look = replace(self._beginning.prepare(ask, Plan(None, {})), expected_turns=-1)
         found = await self._parts.store.begin_if_free(look, ())
         prior = found.prior if isinstance(found, Standing) else None
@@ -109,14 +118,22 @@ class Turns:
 
     # -- watching ----------------------------------------------------------------
 
-    async def watch(self, submitted: Submitted) -> AsyncGenerator[StoredEvent, None]:
-        """The events of one attempt, to its end."""
+    async def watch(
+        self, submitted: Submitted, *, from_begin: bool = True
+    ) -> AsyncGenerator[StoredEvent, None]:
+        """The events of one attempt, to its end; or those after the ones that tell of its begin."""
+        run, after = submitted.run, submitted.after_event
+        is_last = not from_begin and run is not None and run.outbox.is_untouched
+        if is_last:
+            assert run is not None
+            after = run.begun.session.last_event_seq
         events = follow(
             self._parts,
             submitted.tenant,
             submitted.session,
-            after=submitted.after_event,
+            after=after,
             until=submitted.attempt,
+            is_last=is_last,
         )
         async with aclosing(events):
             async for event in events:
@@ -214,7 +231,11 @@ class Turns:
         self, request: Request, continues: AttemptId | None, reason: str, takes: int | None = None
     ) -> Submitted:
         """A new attempt at a turn that was asked for before, adopting the steps of `continues`."""
-        return await self._again(ask_of(request), request, continues, reason, takes)
+        ask = ask_of(request)
+        heard = await self._heard_by(ask, continues) if continues else ()
+        if heard is None:
+            continues, reason = None, "what it had heard was taken back, so it starts from its input"
+        return await self._again(ask, request, continues, reason, takes, heard or ())
 
     async def continue_from(self, tenant: TenantId, session: SessionId, attempt_id: AttemptId) -> Submitted:
         """Tries a failed attempt's turn again after its finished steps, if the session has not moved."""
@@ -233,7 +254,37 @@ class Turns:
         if (found.head.turn if found.head else None) != attempt.base:
             raise Conflict("the session has moved on since this attempt; send its message as a new turn")
         ask = replace(ask_of(request), expected_head=attempt.base, is_first=attempt.base is None)
-        return await self._again(ask, request, attempt.id, "somebody asked to continue it")
+        heard = await self._heard_by(ask, attempt.id)
+        if heard is None:
+            raise Conflict("a steer that it had heard was dropped since; send its message as a new turn")
+        async with self._taken(attempt) as takes:
+            reason = "somebody asked to continue it"
+            return await self._again(ask, request, attempt.id, reason, takes, heard)
+
+    @asynccontextmanager
+    async def _taken(self, attempt: Attempt) -> AsyncIterator[int | None]:
+        """The place in the queue of a follow-up's turn: whoever commits the turn takes it from there."""
+        store, tenant, session = self._parts.store, attempt.tenant, attempt.session
+        queue = await store.read_queue(tenant, session)
+        item = next((item for item in queue if item.turn == attempt.turn), None)
+        if item is not None and item.parked is not None:
+            await store.unpark_queued(tenant, session, item.number)
+        try:
+            yield item.number if item else None
+        except BaseException:
+            if item is not None and item.parked is not None:
+                await store.park_queued(tenant, session, item.number, item.parked)
+            raise
+
+    async def _heard_by(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
+        """The steers in its steps, by their place in the queue; None: some of them are there no more."""
+        steps = await self._parts.store.read_steps(ask.tenant, attempt)
+        heard = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
+        if heard:
+            queue = await self._parts.store.read_queue(ask.tenant, ask.session)
+            if not {item.number for item in queue}.issuperset(heard):
+                return None
+        return heard
 
     async def run_queued(self, item: Queued) -> Submitted:
         """The first try of a follow-up's turn."""
@@ -241,6 +292,7 @@ class Turns:
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
+        await self._check_results(ask, session)
         plan = await self._beginning.plan(ask, session)
         begin = replace(self._beginning.prepare(ask, plan), turn=item.turn, takes=item.number)
         return await asyncio.shield(self._live.spawn(self._beginning.begin(begin, plan)))
@@ -251,19 +303,19 @@ class Turns:
         request: Request,
         continues: AttemptId | None,
         reason: str,
-        takes: int | None = None,
+        takes: int | None,
+        heard: tuple[int, ...],
     ) -> Submitted:
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
         plan = await self._beginning.plan(ask, session)
         plan = Plan(plan.agent, plan.decision | {"recovery": reason})
-        steps = await self._parts.store.read_steps(ask.tenant, continues) if continues else ()
         begin = replace(
             self._beginning.prepare(ask, plan, request.turn),
             continues=continues,
             takes=takes,
-            reclaims=tuple(step.queued for step in steps if step.kind is StepKind.STEER),
+            reclaims=heard,
         )
         return await asyncio.shield(self._live.spawn(self._beginning.begin(begin, plan)))
 

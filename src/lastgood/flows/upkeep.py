@@ -13,7 +13,11 @@ _PAGE = 200
 
 
 class Retention:
-    """Walks through all sessions, oldest first, and begins anew at the end. Starred ones are kept."""
+    """Walks through all sessions, oldest first, and begins anew at the end.
+
+    Starred ones are kept, and those that still owe a turn: a server that was down for longer than
+    sessions are kept must not delete at its start what it is about to run.
+    """
 
     def __init__(self, parts: Parts, sessions: Sessions, seconds: float) -> None:
         self._parts = parts
@@ -27,11 +31,15 @@ class Retention:
         self._after = page[-1].number if len(page) == _PAGE else 0
         deleted = 0
         for session in page:
-            if self._is_old(session):
+            if self._is_old(session) and not await self._owes(session):
                 with suppress(LastgoodError):  # somebody else deleted it, or will
                     await self._sessions.delete(session.tenant, session.id, only_free=True)
                     deleted += 1
         return deleted
+
+    async def _owes(self, session: Session) -> bool:
+        queue = await self._parts.store.read_queue(session.tenant, session.id)
+        return any(item.parked is None for item in queue)
 
     def _is_old(self, session: Session) -> bool:
         age = self._parts.clock.now() - session.updated_at

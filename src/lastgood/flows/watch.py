@@ -1,13 +1,13 @@
 """Watching a session: the exact events after a number, as they are stored.
 
 Watchers come, go and are slow without changing anything: each reads the table
-at its own pace and holds one page of it at most.
+at its own pace and holds one page of it at most. One that keeps up with a run of this
+process is handed what the run has stored; but only what comes next by its number counts.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from lastgood.flows.parts import Parts
 from lastgood.model.events import EventKind, StoredEvent
@@ -15,20 +15,33 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId
 
 
 async def follow(
-    parts: Parts, tenant: TenantId, session: SessionId, *, after: int = 0, until: AttemptId | None = None
+    parts: Parts,
+    tenant: TenantId,
+    session: SessionId,
+    *,
+    after: int = 0,
+    until: AttemptId | None = None,
+    is_last: bool = False,
 ) -> AsyncGenerator[StoredEvent, None]:
     """Exactly the events above `after`, or one `resync` where some of them are gone for good.
 
-    Ends with the last event of attempt `until`, or with the session.
+    Ends with the last event of attempt `until`, or with the session. `is_last`: nothing was stored
+    after `after` when the first event is asked for, so there is nothing to look for yet.
     """
-    told = parts.signals.listen(session)
-    sure = False  # that nothing up to `after` was missed
+    ear = parts.signals.listen(session)
+    sure = is_last  # that nothing up to `after` was missed
     over = False
     try:
+        if is_last:
+            await ear.wait(parts.limits.poll_seconds)
         while True:
-            told.clear()
-            page = await parts.store.read_events(tenant, session, after=after)
-            if page[0].seq != after + 1 if page else not sure:
+            handed = ear.take()
+            if handed and handed[0].seq <= after + 1:
+                page: Sequence[StoredEvent] = [event for event in handed if event.seq > after]
+            else:
+                handed = ()
+                page = await parts.store.read_events(tenant, session, after=after)
+            if not handed and (page[0].seq != after + 1 if page else not sure):
                 missed = await _missed(parts, tenant, session, after)
                 sure = True
                 if missed is not None:
@@ -40,15 +53,15 @@ async def follow(
                 yield event
                 if until is not None and event.attempt == until and event.kind is EventKind.ATTEMPT_ENDED:
                     return
-            if page:
+            if page and not handed:
                 continue
-            if over:
+            if over and not handed:
                 return
-            sure = await _heard(told, parts.limits.poll_seconds)
+            sure = await ear.wait(parts.limits.poll_seconds)
             # What ended between that read and this look is read once more before leaving.
             over = not sure and await _is_over(parts, tenant, session, until)
     finally:
-        parts.signals.leave(session, told)
+        parts.signals.leave(session, ear)
 
 
 async def _missed(parts: Parts, tenant: TenantId, session: SessionId, after: int) -> StoredEvent | None:
@@ -58,15 +71,6 @@ async def _missed(parts: Parts, tenant: TenantId, session: SessionId, after: int
         return None
     known = found.events_dropped if after < found.events_dropped else found.last_event_seq
     return StoredEvent(known, EventKind.RESYNC, None, {"after": known}, parts.clock.now())
-
-
-async def _heard(told: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await told.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 async def _is_over(parts: Parts, tenant: TenantId, session: SessionId, until: AttemptId | None) -> bool:

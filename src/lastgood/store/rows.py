@@ -304,6 +304,8 @@ def of_begin(begin: Begin) -> dict[str, Any]:
         "decision": orjson.dumps(begin.decision).decode(),
         "continues": begin.continues,
         "takes": begin.takes,
+        "reclaims": begin.reclaims,
+        "claims": len(begin.reclaims) + (begin.takes is not None),
     }
 
 

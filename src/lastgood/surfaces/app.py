@@ -32,6 +32,7 @@ from lastgood.surfaces.caller import Caller
 from lastgood.surfaces.door import Door
 from lastgood.surfaces.http import (
     Answer,
+    Broken,
     ClientGone,
     Handler,
     Receive,
@@ -49,6 +50,9 @@ from lastgood.surfaces.http import (
 log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+#: A key of an agent may be a URL, escaped twice. What is longer is no name of anything, and is not echoed.
+_LONGEST_SEGMENT = 4096
 
 #: By media type, the JSON schema of what is sent; None: it has none.
 Contents = Mapping[str, Mapping[str, Any] | None]
@@ -145,8 +149,7 @@ class App:
         self._idle.clear()
         try:
             route, answer = await self._answer(request)
-            status = answer.status
-            ended = await self._send(send, request, answer)
+            status, ended = await self._send(send, request, answer)
         except ClientGone:
             pass  # there is nobody to answer
         finally:
@@ -175,7 +178,8 @@ class App:
         except Exception as error:
             return route, _refusal(request, _told(request, error))
 
-    async def _send(self, send: Send, request: Request, answer: Answer) -> Ended:
+    async def _send(self, send: Send, request: Request, answer: Answer) -> tuple[int, Ended]:
+        """With which status, and how it ended."""
         headers = {
             "x-request-id": request.id,
             "x-content-type-options": "nosniff",
@@ -184,10 +188,10 @@ class App:
         is_head = request.method == "HEAD"
         if isinstance(answer, Reply):
             await send_reply(send, answer, headers, has_body=not is_head)
-            return Ended.SENT
+            return answer.status, Ended.SENT
         if is_head:
             await skip_stream(send, answer, headers)
-            return Ended.SENT
+            return answer.status, Ended.SENT
         broken = False
 
         def last_words(error: Exception) -> bytes:
@@ -195,9 +199,17 @@ class App:
             broken = True
             return b"data: " + _refusal(request, _told(request, error)).body + b"\n\n"
 
-        if not await send_stream(send, request, answer, headers, self._ping_seconds, last_words):
-            return Ended.LEFT
-        return Ended.BROKEN if broken else Ended.SENT
+        try:
+            is_there = await send_stream(send, request, answer, headers, self._ping_seconds, last_words)
+        except ClientGone:
+            raise
+        except Exception as error:  # before it has begun
+            reply = error.reply if isinstance(error, Broken) else _refusal(request, _told(request, error))
+            await send_reply(send, reply, headers)
+            return reply.status, Ended.SENT
+        if not is_there:
+            return answer.status, Ended.LEFT
+        return answer.status, Ended.BROKEN if broken else Ended.SENT
 
     async def _caller(self, request: Request, scope: TokenScope) -> Caller:
         caller = await self._door.caller(request)
@@ -214,12 +226,16 @@ class App:
         path = segments(request.raw_path)
         if any("\0" in segment for segment in path):
             raise InvalidRequest("the address has a NUL in it; leave it out")
+        if any(len(segment) > _LONGEST_SEGMENT for segment in path):
+            raise InvalidRequest(f"a part of the address has more than {_LONGEST_SEGMENT} characters")
         wanted = "GET" if request.method == "HEAD" else request.method
         allowed: set[str] = set()
+        meant: str | None = None  # the first address that fits: no session is called `import`
         for route in self._table.get(len(path), ()):
-            filled = _fill(route.parts, path)
+            filled = _fill(route.parts, path) if meant in (None, route.path) else None
             if filled is None:
                 continue
+            meant = route.path
             if route.method == wanted:
                 request.path = filled
                 return route, set()

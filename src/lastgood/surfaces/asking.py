@@ -10,6 +10,7 @@ from urllib.parse import quote_plus
 
 import orjson
 
+from lastgood.core.intake import check_text
 from lastgood.errors import InvalidRequest, ShuttingDown
 from lastgood.model.attempts import Ask, OnLeave
 from lastgood.model.ids import SessionId, TurnId
@@ -18,7 +19,7 @@ from lastgood.surfaces.http import Request
 from lastgood.surfaces.wire import RunBody, messages_of
 
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,255}")
-_TAG = re.compile(r'(?:W/)?"([^"]*)"|([^"\s,]+)')
+_TAG = re.compile(r'(?:W/)?"([^"]+)"|([^"\s,]+)')
 #: Whoever runs this server for others names the person here, if not in the body.
 USER_HEADER = "x-user-id"
 
@@ -33,10 +34,15 @@ class Asking:
             raise ShuttingDown()
 
     def agent_key(self, key: str, name: str | None = None) -> str:
-        """The key as sources are called, also where a client escaped a URL once instead of twice."""
-        served = self._agents.served()
-        if key not in served and (escaped := quote_plus(key)) in served:
-            key = escaped
+        """The key as sources are called, also where a client escaped a URL once instead of twice.
+
+        Also of one that is not served any more: it is recorded and compared as it was called.
+        """
+        if not key or name == "":
+            raise InvalidRequest("the address names no agent; GET /api/agents lists them")
+        check_text(key, "the agent")
+        if "://" in key and key not in self._agents.served():
+            key = quote_plus(key)
         return key if name is None else f"{key}/{name}"
 
     def ask(self, request: Request, body: RunBody, plain: Any, agent: str | None, *, accepted: bool) -> Ask:

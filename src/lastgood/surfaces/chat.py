@@ -172,7 +172,7 @@ class Chat:
         id = self._parts.ids.turn()
         if asked.streams:
             chunks = self._chunks(asked, id)
-            return await streamed(asked.request, _frames_once(chunks, running), chunks, {})
+            return streamed(_frames_once(chunks, running), chunks, {})
         try:
             done = await asked.request.unless_gone(_until_done(running))
         except Failed as failed:
@@ -192,8 +192,7 @@ class Chat:
             headers["idempotent-replayed"] = "true"
         if asked.streams:
             chunks = self._chunks(asked, submitted.turn)
-            frames = self._frames(chunks, submitted, settled)
-            return await streamed(asked.request, frames, chunks, headers)
+            return streamed(self._frames(chunks, submitted, settled), chunks, headers)
         try:
             done = await asked.request.unless_gone(self._attended(submitted, settled))
         except Failed as failed:
@@ -257,7 +256,7 @@ class Chat:
         ended = tells = False
         try:
             if not submitted.replayed:
-                async for event in self._turns.watch(submitted):
+                async for event in self._turns.watch(submitted, from_begin=False):
                     if not tells and event.kind not in _AT_BEGIN:
                         tells = True
                         for earlier in _said_before(chunks, submitted):
@@ -287,7 +286,8 @@ class Chat:
         """When all is over. Failed: nothing was committed."""
         try:
             outcome = await self._turns.wait(submitted)
-            await asyncio.wait({settled})
+            if not settled.done():
+                await asyncio.wait({settled})
             if outcome.turn is None:
                 raise await self._failed(submitted, outcome)
         except LastgoodError as error:

@@ -22,13 +22,13 @@ _ORIGIN = re.compile(r"https?://([^/?#@\\]+)")
 
 #: What a page of another origin may read of an answer.
 EXPOSED = (
-    "x-conversation-id, x-session-id, x-turn-id, x-request-id, x-should-retry, idempotent-replayed, "
-    "retry-after"
+    "x-conversation-id, x-session-id, x-turn-id, x-attempt-id, x-request-id, x-should-retry, "
+    "idempotent-replayed, retry-after, x-next-cursor, etag"
 )
 #: What it may send.
 ALLOWED = (
-    "authorization, content-type, idempotency-key, if-match, last-event-id, x-conversation-id, "
-    "x-conversation-mode, x-request-id"
+    "authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, "
+    "x-conversation-id, x-conversation-mode, x-request-id, x-user-id"
 )
 #: OpenAI's SDK in a browser sends a dozen of these.
 _SDK = re.compile(r"x-stainless-[a-z-]+")

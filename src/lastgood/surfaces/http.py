@@ -44,6 +44,15 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
+class Broken(Exception):
+    """A stream that cannot go on. `reply` is the answer if it has not begun, `last` its end if it has."""
+
+    def __init__(self, reply: Reply, last: bytes) -> None:
+        super().__init__(reply, last)
+        self.reply = reply
+        self.last = last
+
+
 @dataclass(slots=True)
 class Request:
     method: str
@@ -109,11 +118,13 @@ class Request:
 
     async def json(self) -> Any:
         """Any JSON value; of several keys with one name, the last. Else InvalidRequest."""
+        body = await self.body()
         try:
-            value = orjson.loads(await self.body())
+            value = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"the body is not JSON: {error}") from None
-        if _is_too_deep(value):
+        # Deep is only what has many brackets; to count them is much quicker than to look.
+        if body.count(b"[") + body.count(b"{") > DEEPEST and _is_too_deep(value):
             raise InvalidRequest(f"the body is nested more than {DEEPEST} levels deep; send less")
         return value
 
@@ -154,12 +165,18 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Pieces as they come. The generator is closed when the client has gone, so it can clean up."""
+    """Pieces as they come. The generator is closed when the client has gone, so it can clean up.
+
+    With `patience_seconds` it begins when there is a piece, or when that time is over: what fails
+    before can be told by a status. Its first piece is preceded by `opening`.
+    """
 
     pieces: AsyncGenerator[bytes, None]
     headers: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
     type: str = SSE
+    opening: bytes = b""
+    patience_seconds: float = 0.0
 
 
 Answer = Reply | Stream
@@ -221,27 +238,36 @@ async def send_stream(
     """To its end. False: the client went before it.
 
     What breaks the stream, or the end of the server, is said in a last piece: a stream that
-    simply stopped could be taken for one that had come to its end.
+    simply stopped could be taken for one that had come to its end. Before the stream
+    has begun it is raised, and can still be answered.
     """
     more = {"content-type": stream.type, "cache-control": "no-store", "x-accel-buffering": "no", **headers}
-    await send(_start(stream.status, {**more, **stream.headers}))
+    outgoing = _Outgoing(send, _start(stream.status, {**more, **stream.headers}), stream, pause_seconds)
     # A stream has many pieces and one end: watching for the end costs one task, not one for each piece.
-    pings = _Pings(send, pause_seconds)
-    sending = asyncio.create_task(_send_pieces(send, stream.pieces, pings))
+    sending = asyncio.create_task(outgoing.send_all(stream.pieces))
     leaving = asyncio.create_task(_until_gone(request.receive))
     try:
         any_of: set[asyncio.Future[None]] = {sending, leaving, request.ending}
         await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
         is_there = sending.done() or not leaving.done()
-    finally:
-        await pings.stop()
-        await _stop(leaving)
         await _stop(sending)
-    broken = ShuttingDown() if sending.cancelled() else sending.exception()
-    if is_there:
-        last = last_words(broken) if isinstance(broken, Exception) else b""
-        await send({"type": "http.response.body", "body": last})
-    return is_there
+        await outgoing.stop()
+        broken = ShuttingDown() if sending.cancelled() else sending.exception()
+        if not outgoing.has_begun and broken is not None:
+            raise broken if is_there else ClientGone
+        if is_there:
+            await send({"type": "http.response.body", "body": _last(broken, last_words)})
+        return is_there
+    finally:
+        await _stop(sending)
+        await outgoing.stop()
+        await _stop(leaving)
+
+
+def _last(broken: BaseException | None, last_words: Callable[[Exception], bytes]) -> bytes:
+    if isinstance(broken, Broken):
+        return broken.last
+    return last_words(broken) if isinstance(broken, Exception) else b""
 
 
 async def skip_stream(send: Send, stream: Stream, headers: Mapping[str, str]) -> None:
@@ -250,37 +276,60 @@ async def skip_stream(send: Send, stream: Stream, headers: Mapping[str, str]) ->
     await send_reply(send, Reply(stream.status, b"", stream.headers, stream.type), headers)
 
 
-async def _send_pieces(send: Send, pieces: AsyncGenerator[bytes, None], pings: _Pings) -> None:
-    async with aclosing(pieces):
-        async for piece in pieces:
-            pings.sent()
-            await send(_piece(piece))
+class _Outgoing:
+    """A stream on its way: it begins when it may, and says something in silence. Frames are never mixed."""
 
-
-class _Pings:
-    """A frame of its own whenever nothing was sent for a while; frames are never mixed."""
-
-    def __init__(self, send: Send, pause_seconds: float) -> None:
+    def __init__(self, send: Send, start: dict[str, Any], stream: Stream, pause_seconds: float) -> None:
         self._send = send
+        self._start = start
+        self._opening = stream.opening
+        self._patience = stream.patience_seconds
         self._pause = pause_seconds
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
-        self._pinging = asyncio.create_task(self._ping())
+        self._timer = self._loop.call_later(self._patience or self._pause, self._tick)
+        self._sign: asyncio.Task[None] | None = None
+        self.has_begun = False
 
-    def sent(self) -> None:
-        self._last = self._loop.time()
+    async def send_all(self, pieces: AsyncGenerator[bytes, None]) -> None:
+        async with aclosing(pieces):
+            if not self._patience:
+                await self._begin()
+            async for piece in pieces:
+                self._last = self._loop.time()
+                if self.has_begun:
+                    await self._send(_piece(piece))
+                else:
+                    await self._begin(piece)
+            await self._begin()
 
     async def stop(self) -> None:
-        await _stop(self._pinging)
+        self._timer.cancel()
+        if self._sign is not None:
+            await _stop(self._sign)
 
-    async def _ping(self) -> None:
-        while True:
-            quiet = self._loop.time() - self._last
-            if quiet >= self._pause:
-                await self._send(_piece(b": ping\n\n"))
-                self.sent()
-                quiet = 0.0
-            await asyncio.sleep(self._pause - quiet)
+    async def _begin(self, piece: bytes = b"") -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            await self._send(self._start)
+            if self._opening or piece:
+                await self._send(_piece(self._opening + piece))
+
+    def _tick(self) -> None:
+        """A timer, not a task: nearly every stream ends before it has anything to do."""
+        quiet = self._loop.time() - self._last
+        if self.has_begun and quiet < self._pause:
+            self._timer = self._loop.call_later(self._pause - quiet, self._tick)
+        else:
+            self._sign = asyncio.create_task(self._give_sign())
+
+    async def _give_sign(self) -> None:
+        if self.has_begun:
+            await self._send(_piece(b": ping\n\n"))
+        else:
+            await self._begin()
+        self._last = self._loop.time()
+        self._timer = self._loop.call_later(self._pause, self._tick)
 
 
 async def _until_gone(receive: Receive) -> None:

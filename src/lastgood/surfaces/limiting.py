@@ -1,13 +1,17 @@
-"""How much one token, and one user behind it, may ask of this process."""
+"""How much one token, and one user behind it, may ask of this process.
+
+What is counted are turns that begin. A request that is refused, or that finds its turn begun
+already, has begun none; so a client that asks again under its key is not punished for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
-from lastgood.core.rate import Allowance, Used, Wait, begin, end, is_forgettable
+from lastgood.core.rate import Allowance, Used, Wait, begin, end, is_forgettable, undo
 from lastgood.errors import TooMany
 from lastgood.flows.beginning import Submitted
 from lastgood.surfaces.caller import Caller
@@ -25,19 +29,24 @@ class _Counted:
     used: dict[str, Used] = field(default_factory=dict)
     _next_tidy: int = _FEW
 
-    def take(self, name: str, now: float) -> None:
-        found = begin(self.allowance, self.used.get(name), now)
+    def ask(self, name: str, now: float, *, later: bool) -> Used:
+        """How it would stand with one more; TooMany: it may not. Nothing is taken yet."""
+        allowance = replace(self.allowance, at_once=0) if later else self.allowance
+        found = begin(allowance, self.used.get(name), now)
         if isinstance(found, Wait):
             error = TooMany(f"this {self.what} asks for too much: {found.reason}; send it again later")
             error.retry_after = found.seconds
             raise error
-        self.used[name] = found
+        return found
+
+    def take(self, name: str, used: Used, now: float) -> None:
+        self.used[name] = used
         if len(self.used) >= self._next_tidy:
             self._tidy(now)
 
-    def give_back(self, name: str) -> None:
-        with suppress(KeyError):
-            self.used[name] = end(self.used[name])
+    def change(self, name: str, how: Callable[[Used], Used]) -> None:
+        # It is there: what is running is never forgotten.
+        self.used[name] = how(self.used[name])
 
     def _tidy(self, now: float) -> None:
         self.used = {
@@ -54,26 +63,24 @@ class Limiter:
         self._user = _Counted("user", per_user)
         self._now = now
 
-    def take(self, caller: Caller, user: str) -> Taken:
+    def take(self, caller: Caller, user: str, *, later: bool = False) -> Taken:
+        """`later`: it does not begin now, so it does not matter how many run now."""
         now = self._now()
-        taken: list[tuple[_Counted, str]] = []
         named = [(self._token, caller.name)]
         if user:
             named.append((self._user, f"{caller.tenant}\n{user}"))
-        try:
-            for counted, name in named:
-                if counted.allowance != Allowance():
-                    counted.take(name, now)
-                    taken.append((counted, name))
-        except TooMany:
-            Taken(taken).give_back()
-            raise
-        return Taken(taken)
+        # All are asked before one is taken: what a user may not have must not be taken from its token,
+        # which others use, too.
+        limited = [one for one in named if one[0].allowance != Allowance()]
+        asked = [(counted, name, counted.ask(name, now, later=later)) for counted, name in limited]
+        for counted, name, used in asked:
+            counted.take(name, used, now)
+        return Taken(limited)
 
 
 @dataclass(slots=True)
 class Taken:
-    """Given back when the block ends, unless a turn has it by then."""
+    """Undone when the block ends, unless a turn has begun by then."""
 
     _counted: Sequence[tuple[_Counted, str]]
 
@@ -81,26 +88,31 @@ class Taken:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.give_back()
+        self._release(undo)
 
     def __del__(self) -> None:
         # A generator that is closed before it has begun runs none of its code, and no `with` in it.
-        self.give_back()
+        self._release(undo)
 
     def until_ended(self, submitted: Submitted) -> None:
-        """What another process runs, or what has ended, counts here no longer."""
-        if submitted.run is not None:
+        if submitted.began and submitted.run is not None:
             kept, self._counted = Taken(self._counted), ()
             submitted.run.done.add_done_callback(lambda _: kept.give_back())
 
     async def during(self, work: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         """The same, for what is not stored: until it has come to its end, or was closed."""
-        with self:
+        try:
             async with aclosing(work):
                 async for item in work:
                     yield item
+        finally:
+            self.give_back()
 
     def give_back(self) -> None:
+        """What has begun has ended, or will be counted by somebody else."""
+        self._release(end)
+
+    def _release(self, how: Callable[[Used], Used]) -> None:
         counted, self._counted = self._counted, ()
         for one, name in counted:
-            one.give_back(name)
+            one.change(name, how)

@@ -1,7 +1,8 @@
-"""From JSON to a checked value, or an error that names the place in the request."""
+"""From JSON or a query to a checked value, or an error that names the place in the request."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -35,9 +36,28 @@ def _where(loc: tuple[int | str, ...], value: Any) -> str:
     text = ""
     for number, part in enumerate(loc, 1):
         if isinstance(part, int):
+            if not isinstance(value, list) or part >= len(value):
+                return text  # it was moved before it was checked
             text += f"[{part}]"
             value = value[part]
         elif isinstance(value, dict) and (part in value or (number == len(loc) and part != "str")):
             text += f".{part}" if text else part
             value = value.get(part)
     return text
+
+
+def whole_number(query: Mapping[str, str], name: str, default: Any, *, least: int = 0, most: int) -> Any:
+    given = query.get(name, "")
+    if not given:
+        return default
+    is_number = given.isascii() and given.isdecimal() and len(given) <= 19
+    if not is_number or not least <= int(given) <= most:
+        raise InvalidRequest(f"{name} must be a whole number from {least} to {most}", param=name)
+    return int(given)
+
+
+def flag(query: Mapping[str, str], name: str, default: bool) -> bool:
+    given = query.get(name, "")
+    if given not in ("", "0", "1"):
+        raise InvalidRequest(f"{name} is 0 or 1", param=name)
+    return given == "1" if given else default

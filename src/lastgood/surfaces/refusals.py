@@ -88,13 +88,13 @@ def status_of(error: LastgoodError) -> int:
     return next(status for kind, status in STATUS if isinstance(error, kind))
 
 
-def plain(error: LastgoodError, request_id: str) -> Reply:
+def plain(error: LastgoodError, request_id: str, *, tool_ran: bool = False) -> Reply:
     """The envelope of the session API; the top-level copy is for docker-agent's clients."""
     told: dict[str, Any] = {"code": error.code, "message": error.message, "request_id": request_id}
     if error.detail:
         told["detail"] = error.detail
     body = {"error": told, "message": error.message}
-    return json_reply(body, status_of(error), retry_headers(error))
+    return json_reply(body, status_of(error), retry_headers(error, tool_ran=tool_ran))
 
 
 def openai(error: LastgoodError, *, tool_ran: bool = False) -> Reply:

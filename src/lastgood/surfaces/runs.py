@@ -9,10 +9,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from lastgood.errors import InvalidRequest, LastgoodError, SessionNotFound, TurnFailed
+from lastgood.errors import InvalidRequest, LastgoodError, SessionNotFound, TooMany, TurnFailed
 from lastgood.flows.beginning import Submitted
 from lastgood.flows.parts import Parts
 from lastgood.flows.queue import CAPACITY, Queue, as_one
+from lastgood.flows.run import Outcome
 from lastgood.flows.turns import Turns
 from lastgood.flows.watch import follow
 from lastgood.model.attempts import Ask
@@ -21,10 +22,11 @@ from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Role
 from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.sessions import Session, Turn
+from lastgood.surfaces import refusals
 from lastgood.surfaces.asking import Asking, fingerprint, key_of, session_of, user_of
-from lastgood.surfaces.http import Answer, Request, Stream, json_reply
+from lastgood.surfaces.http import Answer, Reply, Request, Stream, json_reply
 from lastgood.surfaces.limiting import Limiter
-from lastgood.surfaces.parsing import parse
+from lastgood.surfaces.parsing import flag, parse
 from lastgood.surfaces.run_events import frame, unnumbered
 from lastgood.surfaces.wire import (
     ContinueBody,
@@ -57,8 +59,9 @@ class Runs:
         body = parse(RunBody, {"messages": plain} if isinstance(plain, list) else plain)
         agent = self._asking.agent_key(request.path["agent"], request.path.get("name"))
         ask = self._asking.ask(request, body, plain, agent, accepted=False)
+        named = _is_named(request)  # before anything begins: it may be refused
         submitted = await self._submit(request, ask)
-        return Stream(self._frames(submitted, named=_is_named(request)), _headers(submitted))
+        return Stream(self._frames(submitted, named=named), _headers(submitted))
 
     async def turn(self, request: Request) -> Answer:
         """Accepted now and followed by its events, or waited for."""
@@ -90,7 +93,15 @@ class Runs:
         return json_reply(attempt_json(attempt))
 
     async def _submit(self, request: Request, ask: Ask) -> Submitted:
-        with self._limiter.take(request.caller, ask.user) as taken:
+        try:
+            taken = self._limiter.take(request.caller, ask.user)
+        except TooMany:
+            # It may be the very turn that runs: whoever asks for it again begins nothing.
+            known = await self._turns.known(ask)
+            if known is None:
+                raise
+            return known
+        with taken:
             submitted = await self._turns.submit(ask)
             taken.until_ended(submitted)
         return submitted
@@ -100,12 +111,20 @@ class Runs:
         if waits:
             outcome = await request.unless_gone(self._turns.wait(submitted))
             if outcome.turn is None:
-                raise outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+                return await self._failed(request, submitted, outcome)
             return json_reply(turn_json(outcome.turn), 200, headers)
         attempt = await self._parts.store.get_attempt(submitted.tenant, submitted.attempt)
         if attempt is None:
             raise SessionNotFound()
         return json_reply(attempt_json(attempt), 202, headers)
+
+    async def _failed(self, request: Request, submitted: Submitted, outcome: Outcome) -> Answer:
+        """Also which attempt it was: continued, it does not use its tools again. Sent again, it would."""
+        error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        steps = await self._parts.store.read_steps(submitted.tenant, submitted.attempt)
+        tool_ran = any(step.message.tool_calls for step in steps)
+        told = refusals.plain(error, request.id, tool_ran=tool_ran)
+        return Reply(told.status, told.body, {**told.headers, **_headers(submitted)})
 
     # -- events --------------------------------------------------------------------------
 
@@ -194,7 +213,13 @@ class Runs:
             caller=request.caller.name,
             user=user_of(request, body.user),
         )
-        item, known = await self._queue.put(new)
+        if kind is QueueKind.STEER:
+            item, known = await self._queue.put(new)
+            return queued_json(item), known
+        with self._limiter.take(request.caller, new.user, later=True) as taken:
+            item, known = await self._queue.put(new)
+            if not known:
+                taken.give_back()
         return queued_json(item), known
 
     async def queue(self, request: Request) -> Answer:
@@ -227,11 +252,12 @@ def _headers(submitted: Submitted) -> dict[str, str]:
 
 
 def _is_named(request: Request) -> bool:
-    return request.query.get("named", "0") not in ("", "0", "false")
+    return flag(request.query, "named", False)
 
 
 def _since(request: Request) -> int | None:
-    given = request.query.get("since", request.headers.get("last-event-id", "")).strip()
+    # A browser that comes back sends its first address again, with the number it has come to.
+    given = (request.headers.get("last-event-id", "") or request.query.get("since", "")).strip()
     if not given:
         return None
     if not given.isascii() or not given.isdecimal() or len(given) > 18:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 from lastgood.core.rights import narrowing
-from lastgood.errors import Forbidden, InvalidRequest, LastgoodError, TurnFailed
+from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
 from lastgood.flows.exporting import Importing, as_document
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import MOST_IN_PAGE
@@ -20,7 +21,7 @@ from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.asking import Asking, expected_head, fingerprint, key_of, session_of, user_of
 from lastgood.surfaces.http import Answer, Request, json_reply
-from lastgood.surfaces.parsing import parse
+from lastgood.surfaces.parsing import flag, parse, whole_number
 from lastgood.surfaces.wire import (
     AppendBody,
     CreateBody,
@@ -59,6 +60,8 @@ class SessionLife:
     async def create(self, request: Request) -> Answer:
         body = parse(CreateBody, await request.json() if await request.body() else {})
         agent = self._default_agent() if body.agent is None else self._asking.agent_key(body.agent)
+        if body.agent is not None:
+            await self._check_agent(agent)
         session = await self._sessions.create(
             request.caller.tenant,
             agent,
@@ -70,6 +73,11 @@ class SessionLife:
             metadata=body.metadata,
         )
         return json_reply(session_json(session))
+
+    async def _check_agent(self, key: str) -> None:
+        """That it is served. Whether it can be loaded just now is the first turn's business."""
+        with suppress(AgentInvalid, TurnFailed):
+            await self._turns.resolve(key)
 
     def _default_agent(self) -> str:
         """Where one agent is served there is no doubt; else the first run names one."""
@@ -83,7 +91,7 @@ class SessionLife:
             raise InvalidRequest(f"status is one of {', '.join(SessionStatus)}", param="status")
         page = await self._sessions.list(
             request.caller.tenant,
-            limit=whole_number(query, "limit", 50, most=MOST_IN_PAGE),
+            limit=whole_number(query, "limit", 50, least=1, most=MOST_IN_PAGE),
             cursor=whole_number(query, "cursor", None, most=2**62),
             query=query.get("q", ""),
             agent=query.get("agent") or None,
@@ -95,7 +103,7 @@ class SessionLife:
     async def read(self, request: Request) -> Answer:
         """With its messages, unless they are not wanted."""
         tenant, id = request.caller.tenant, session_of(request)
-        if request.query.get("messages") == "0":
+        if not flag(request.query, "messages", True):
             session = await self._sessions.get(tenant, id)
             return json_reply(session_json(session), 200, _tag(session))
         whole = await self._sessions.read(tenant, id)
@@ -104,13 +112,11 @@ class SessionLife:
         return json_reply(told, 200, _tag(whole.session))
 
     async def turns(self, request: Request) -> Answer:
-        whole = await self._sessions.read(request.caller.tenant, session_of(request))
         after = whole_number(request.query, "cursor", 0, most=2**62)
-        limit = whole_number(request.query, "limit", 50, most=MOST_IN_PAGE)
-        page = whole.turns[after : after + limit]
-        more = after + limit < len(whole.turns)
-        headers = {"x-next-cursor": str(page[-1].seq)} if more else {}
-        return json_reply([turn_json(turn) for turn in page], 200, headers)
+        limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
+        found = await self._sessions.turns(request.caller.tenant, session_of(request), after=after)
+        headers = {"x-next-cursor": str(after + limit)} if limit < len(found) else {}
+        return json_reply([turn_json(turn) for turn in found[:limit]], 200, headers)
 
     async def prompt(self, request: Request) -> Answer:
         turn, prompt = await self._sessions.prompt(
@@ -129,7 +135,7 @@ class SessionLife:
     async def attempts(self, request: Request) -> Answer:
         found = await self._sessions.attempts(request.caller.tenant, session_of(request))
         after = whole_number(request.query, "cursor", 0, most=2**62)
-        limit = whole_number(request.query, "limit", 50, most=MOST_IN_PAGE)
+        limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
         page = found[after : after + limit]
         headers = {"x-next-cursor": str(after + limit)} if after + limit < len(found) else {}
         return json_reply([attempt_json(attempt) for attempt in page], 200, headers)
@@ -210,6 +216,8 @@ class SessionLife:
         """Prompts begin with the summary from here on, and what was kept after it. Nothing is deleted."""
         plain = await request.json()
         body = parse(SummaryBody, plain)
+        if not body.summary.strip():
+            raise InvalidRequest("the summary is blank; send some text", param="summary")
         tenant, id = request.caller.tenant, session_of(request)
         whole = await self._sessions.read(tenant, id)
         kept: tuple[Message, ...] = ()
@@ -350,12 +358,3 @@ def _allowed(request: Request, rules: Permissions) -> Permissions:
 
 def _tag(session: Session) -> dict[str, str]:
     return {"etag": f'"{session.head.turn}"'} if session.head else {}
-
-
-def whole_number(query: dict[str, str], name: str, default: Any, *, most: int) -> Any:
-    given = query.get(name, "")
-    if not given:
-        return default
-    if not given.isascii() or not given.isdecimal() or len(given) > 19 or int(given) > most:
-        raise InvalidRequest(f"{name} must be a whole number, {most} at most", param=name)
-    return int(given)

@@ -7,13 +7,13 @@ left without a byte for long: after a moment the stream begins, and what fails t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 
 from lastgood.errors import LastgoodError
 from lastgood.surfaces import refusals
 from lastgood.surfaces.completions import Chunks
-from lastgood.surfaces.http import Answer, Reply, Request, Stream
+from lastgood.surfaces.http import Broken, Reply, Stream
 
 #: How long the first word may take before the stream begins without it.
 PATIENCE_SECONDS = 5.0
@@ -34,41 +34,16 @@ class Failed(Exception):
         return Reply(told.status, told.body, {**told.headers, **headers})
 
 
-async def streamed(request: Request, frames: Frames, chunks: Chunks, headers: Mapping[str, str]) -> Answer:
+def streamed(frames: Frames, chunks: Chunks, headers: Mapping[str, str]) -> Stream:
     """`frames` raise Failed where they cannot go on. They are closed in any case."""
-    first = asyncio.ensure_future(anext(frames, None))
-    begins = False
-    try:
-        await request.unless_gone(asyncio.wait({first}, timeout=PATIENCE_SECONDS))
-        if first.done():
-            first.result()
-        begins = True
-    except Failed as failed:
-        return failed.reply(headers)
-    finally:
-        if not begins:
-            await _close(first, frames)
-    return Stream(_from(first, frames, chunks), headers)
+    pieces = _pieces(frames, chunks, headers)
+    return Stream(pieces, headers, opening=chunks.start(), patience_seconds=PATIENCE_SECONDS)
 
 
-async def _from(first: asyncio.Future[bytes | None], frames: Frames, chunks: Chunks) -> Frames:
-    try:
-        yield chunks.start()
-        frame = await first
-        while frame is not None:
-            yield frame
-            frame = await anext(frames, None)
-    except Failed as failed:
-        yield chunks.failure(failed.error)
-    finally:
-        await _close(first, frames)
-
-
-async def _close(first: asyncio.Future[bytes | None], frames: Frames) -> None:
-    """A generator that is at work cannot be closed: so first its work is stopped."""
-    if not first.done():
-        first.cancel()
-        await asyncio.wait({first})
-    if not first.cancelled():
-        first.exception()  # looked at: whoever asked has gone
-    await frames.aclose()
+async def _pieces(frames: Frames, chunks: Chunks, headers: Mapping[str, str]) -> Frames:
+    async with aclosing(frames):
+        try:
+            async for frame in frames:
+                yield frame
+        except Failed as failed:
+            raise Broken(failed.reply(headers), chunks.failure(failed.error)) from failed

@@ -98,7 +98,8 @@ class Asking:
             model = queue[len(faults)]
             tries += 1
             try:
-                async with aclosing(self._providers.find(model).stream(replace(call, model=model))) as parts:
+                asked = call if call.model is model else replace(call, model=model)
+                async with aclosing(self._providers.find(model).stream(asked)) as parts:
                     async for part in parts:
                         spoken = True
                         yield part

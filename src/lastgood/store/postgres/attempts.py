@@ -26,7 +26,6 @@ from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.store.postgres.database import AlreadyThere, Database
 from lastgood.store.postgres.events import of_events, of_hold
-from lastgood.store.postgres.queue import of_claims
 from lastgood.store.rows import (
     COLUMNS,
     EVENT_LEAP,
@@ -48,12 +47,12 @@ class PostgresAttempts:
     db: Database
 
     async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
-        claims = of_claims(begin)
-        name = "begin_queued_if_free" if claims["claims"] else "begin_if_free"
+        parameters = of_begin(begin) | of_events(events)
+        name = "begin_queued_if_free" if parameters["claims"] else "begin_if_free"
         if begin.again:
             name = "begin_again_if_free"
         try:
-            rows = await self.db.write(name, of_begin(begin) | claims | of_events(events))
+            rows = await self.db.write(name, parameters)
         except AlreadyThere as found:
             if found.constraint not in LOST_RACES:
                 raise
@@ -96,9 +95,10 @@ class PostgresAttempts:
 
     async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
         parameters = of_hold(hold) | of_events(events) | _of_steps(steps)
+        name = "journal_steers_if_held" if parameters["heard"] else "journal_if_held"
         while True:
             try:
-                return bool(await self.db.write("journal_if_held", parameters))
+                return bool(await self.db.write(name, parameters))
             except AlreadyThere as found:
                 # Another journal of this attempt, whose answer was perhaps lost, was under
                 # way and took the numbers. It is through, so the next numbers are known now.

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from lastgood.model.attempts import Begin, Hold
+from lastgood.model.attempts import Hold
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_hold
 from lastgood.store.queue_rows import KNOWN, of_place, of_queued, to_queued
-
-
-def of_claims(begin: Begin) -> dict[str, Any]:
-    """What a begin takes from the queue, and how much that is."""
-    taken = set(begin.reclaims) | ({begin.takes} - {None})
-    return {"reclaims": list(begin.reclaims), "claims": len(taken)}
 
 
 class PostgresQueue:

@@ -108,7 +108,7 @@ UPDATE sessions SET permissions = :value WHERE tenant = :tenant AND id = :sessio
 UPDATE sessions SET safety = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
 
 -- name: insert_attempt
--- A piece of both begins. Another try that ended while this one waited for the session
+-- A piece of every begin. Another try that ended while this one waited for the session
 -- is not in the number; then UNIQUE (turn_id, number) undoes the whole begin.
 INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, fence, agent_key, agent_digest,
                       model, decision, continues, started_at)
@@ -120,7 +120,7 @@ FROM held
 RETURNING number, model;
 
 -- name: adopt_steps
--- A piece of both begins. Whose steps these are has ended, so there will be no more of them.
+-- A piece of every begin. Whose steps these are has ended, so there will be no more of them.
 INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
 SELECT :attempt, steps.n, steps.kind, steps.input_tokens, steps.output_tokens, steps.cost, steps.body
 FROM held JOIN steps ON steps.attempt_id = :continues;
@@ -155,7 +155,7 @@ FROM held, claimed WHERE queued.n = claimed.n;
 WITH held AS (
     UPDATE sessions
     SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
-        event_seq = event_seq + :events
+        event_seq = event_seq + :events, has_queued = false
     WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
       AND (:expected_head::text IS NULL OR head = :expected_head)
       AND (:expected_turns::bigint IS NULL OR seq = :expected_turns)
@@ -276,16 +276,30 @@ WITH held AS (
 )
 SELECT event_seq, {relaxed} FROM held;
 
+-- name: insert_steps
+-- A piece of both journals.
+INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
+SELECT :attempt, item.n + (SELECT coalesce(max(n), 0) FROM steps WHERE attempt_id = :attempt),
+       item.kind, item.input_tokens, item.output_tokens, item.cost, item.body
+FROM held, unnest(:step_kinds::text[], :step_inputs::bigint[], :step_outputs::bigint[],
+                  :step_costs::double precision[], :step_bodies::bytea[])
+     WITH ORDINALITY AS item (kind, input_tokens, output_tokens, cost, body, n);
+
 -- name: journal_if_held
 WITH held AS (
     {touch_if_held}
 ), journaled AS (
-    INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
-    SELECT :attempt, item.n + (SELECT coalesce(max(n), 0) FROM steps WHERE attempt_id = :attempt),
-           item.kind, item.input_tokens, item.output_tokens, item.cost, item.body
-    FROM held, unnest(:step_kinds::text[], :step_inputs::bigint[], :step_outputs::bigint[],
-                      :step_costs::double precision[], :step_bodies::bytea[])
-         WITH ORDINALITY AS item (kind, input_tokens, output_tokens, cost, body, n)
+    {insert_steps}
+), stored AS (
+    {store_events}
+)
+SELECT event_seq, {relaxed} FROM held;
+
+-- name: journal_steers_if_held
+WITH held AS (
+    {touch_if_held}
+), journaled AS (
+    {insert_steps}
 ), listened AS (
     UPDATE queued SET heard = true FROM held
     WHERE queued.n = ANY(:heard::bigint[]) AND queued.attempt_id = :attempt AND queued.kind = 'steer'
@@ -317,8 +331,8 @@ WITH own AS (
     RETURNING attempts.session_id
 ), held AS (
     UPDATE sessions
-    SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, has_queued = false, holder = NULL,
-        lease_until = NULL, model = coalesce(:override, model), agent_key = coalesce(:binds, agent_key),
+    SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NULL, lease_until = NULL,
+        model = coalesce(:override, model), agent_key = coalesce(:binds, agent_key),
         event_seq = event_seq + :events,
         input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
         cost = cost + :cost, updated_at = :now
@@ -343,8 +357,7 @@ SELECT held.event_seq FROM own LEFT JOIN held ON true;
 -- is not over yet, or when it is resumed, and then the fence has moved. With something of the
 -- queue, give_back_queued follows, for the reason given at commit_if_head.
 WITH held AS (
-    UPDATE sessions
-    SET attempt_id = NULL, has_queued = false, holder = NULL, lease_until = NULL, event_seq = event_seq + :events
+    UPDATE sessions SET attempt_id = NULL, holder = NULL, lease_until = NULL, event_seq = event_seq + :events
     WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
       AND (NOT :only_if_expired OR lease_until < clock()
            OR EXISTS (SELECT 1 FROM attempts WHERE attempts.id = :attempt AND deadline < clock()))

@@ -46,7 +46,7 @@ UPDATE sessions SET safety = :value WHERE tenant = :tenant AND id = :session;
 -- Begin. Free is decided here and nowhere else.
 UPDATE sessions
 SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
-    event_seq = event_seq + :events
+    event_seq = event_seq + :events, has_queued = :claims > 0
 WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
   AND (:expected_head IS NULL OR head = :expected_head)
   AND (:expected_turns IS NULL OR seq = :expected_turns)
@@ -121,7 +121,7 @@ SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NUL
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND head IS :base
   AND lease_until IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND orphaned = 1)
-RETURNING event_seq;
+RETURNING event_seq, has_queued;
 
 -- name: forget_input
 UPDATE requests SET input = NULL WHERE turn_id = :turn;
@@ -136,7 +136,7 @@ UPDATE sessions SET attempt_id = NULL, holder = NULL, lease_until = NULL, event_
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
   AND (NOT :only_if_expired OR lease_until < clock()
        OR EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND deadline < clock()))
-RETURNING event_seq;
+RETURNING event_seq, has_queued;
 
 -- name: end_attempt
 UPDATE attempts
@@ -248,6 +248,9 @@ INSERT INTO queued (tenant, session_id, turn_id, kind, key, fingerprint, caller,
 VALUES (:tenant, :session, :turn, :kind, :key, :fingerprint, :caller, :user, :model, :agent_key,
         :attempt, clock(), :input)
 RETURNING {queued};
+
+-- name: hand_over
+UPDATE sessions SET has_queued = true WHERE id = :session;
 
 -- name: create_token
 INSERT INTO tokens (id, tenant, name, hash, scopes, created_at, expires_at)

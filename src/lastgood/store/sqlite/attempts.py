@@ -142,7 +142,6 @@ class SqliteAttempts:
                 return Committed.ORPHANED if orphaned else Committed.LOST
             connection.execute(sql["insert_turn"], parameters)
             connection.execute(sql["forget_input"], parameters)
-            connection.execute(sql["settle_queued"], parameters)
             end = {
                 "status": AttemptStatus.COMMITTED.value,
                 "code": None,
@@ -150,6 +149,8 @@ class SqliteAttempts:
                 "last_event": row[0],
             }
             connection.execute(sql["end_attempt"], parameters | end)
+            if row[1]:
+                connection.execute(sql["settle_queued"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
             return Committed.YES
 
@@ -180,7 +181,8 @@ class SqliteAttempts:
             if row is None:
                 return False
             connection.execute(sql["end_attempt"], parameters | {"last_event": row[0]})
-            connection.execute(sql["give_back_queued"], parameters)
+            if row[1]:
+                connection.execute(sql["give_back_queued"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
             return True
 

@@ -160,6 +160,7 @@ def _connect(path: Path, flags: int, clock: Callable[[], float]) -> apsw.Connect
     try:
         connection = apsw.Connection(str(path), flags=flags)
         connection.set_busy_timeout(5000)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.create_scalar_function("clock", lambda *_: clock(), 0)
         # SQLite's own knows only ASCII.
         connection.create_scalar_function("lower", _lower, 1, deterministic=True)

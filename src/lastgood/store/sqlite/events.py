@@ -22,17 +22,19 @@ def insert_events(
 ) -> None:
     """Numbers end at `last`: the session's counter was moved past them just before."""
     first = last - len(events) + 1
-    for seq, event in enumerate(events, first):
-        connection.execute(
-            sql["insert_event"],
+    connection.executemany(
+        sql["insert_event"],
+        [
             {
                 "session": session,
                 "seq": seq,
                 "kind": event.kind.value,
                 "attempt": event.attempt,
                 "body": event_body(event),
-            },
-        )
+            }
+            for seq, event in enumerate(events, first)
+        ],
+    )
 
 
 def touch_if_held(

@@ -45,8 +45,10 @@ class SqliteQueue:
                 return to_queued(connection.execute(sql["queued_by_key"], parameters).fetchall()[0])
             if why is not None:
                 return NotQueued(why)
-            added = connection.execute(sql["insert_queued"], parameters | {"attempt": attempt})
-            return to_queued(added.fetchall()[0])
+            added = connection.execute(sql["insert_queued"], parameters | {"attempt": attempt}).fetchall()
+            if attempt is not None:
+                connection.execute(sql["hand_over"], parameters)
+            return to_queued(added[0])
 
         return await self.db.write(work)
 

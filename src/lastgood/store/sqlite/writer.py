@@ -17,7 +17,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import apsw
 
@@ -54,10 +54,11 @@ def translate(error: Exception) -> Exception:
 class Inline:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
+        self._flushing = _Flushing(connection)
 
     async def run(self, work: Transaction[T], *, durable: bool) -> T:
         try:
-            _set_durable(self._connection, durable)
+            self._flushing.set(durable)
             with _transaction(self._connection):
                 return work(self._connection)
         except apsw.Error as error:
@@ -80,6 +81,7 @@ class _Job:
 class Threaded:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
+        self._flushing = _Flushing(connection)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="lastgood-writer", daemon=True)
@@ -126,20 +128,35 @@ class Threaded:
     def _write(self, group: list[_Job]) -> None:
         connection = self._connection
         try:
-            _set_durable(connection, any(job.durable for job in group))
-            with _transaction(connection):
-                for job in group:
-                    _run_in_savepoint(connection, job, alone=len(group) == 1)
+            self._flushing.set(any(job.durable for job in group))
+            try:
+                with _transaction(connection):
+                    _run_together(connection, group)
+            except _OneFailed:
+                with _transaction(connection):
+                    for job in group:
+                        _run_in_savepoint(connection, job)
         except Exception as error:
             # The group was rolled back as one: nobody's write happened.
             for job in group:
                 job.error = job.error or translate(error)
 
 
-def _run_in_savepoint(connection: apsw.Connection, job: _Job, *, alone: bool) -> None:
-    if alone:  # the transaction is its savepoint
-        job.result = job.work(connection)
-        return
+class _OneFailed(Exception):
+    """One of a group, as few do. All are undone and run again, each so that it can fail alone."""
+
+
+def _run_together(connection: apsw.Connection, group: list[_Job]) -> None:
+    for job in group:
+        try:
+            job.result = job.work(connection)
+        except Exception as error:
+            if len(group) == 1:
+                raise
+            raise _OneFailed from error
+
+
+def _run_in_savepoint(connection: apsw.Connection, job: _Job) -> None:
     connection.execute("SAVEPOINT job")
     try:
         job.result = job.work(connection)
@@ -175,10 +192,17 @@ class _transaction:
             connection.execute("ROLLBACK")
 
 
-def _set_durable(connection: apsw.Connection, durable: bool) -> None:
-    wanted = 2 if durable else 1
-    if cast(int, connection.pragma("synchronous")) != wanted:
-        connection.pragma("synchronous", wanted)
+class _Flushing:
+    """Whether a COMMIT waits for the disk. Remembered here: asking SQLite costs as much as setting it."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._durable: bool | None = None
+
+    def set(self, durable: bool) -> None:
+        if durable is not self._durable:
+            self._connection.pragma("synchronous", 2 if durable else 1)
+            self._durable = durable
 
 
 def _deliver(group: list[_Job]) -> None:

@@ -2,7 +2,7 @@
 -- The schema of the whole mission. A session is a chain of immutable turns and a
 -- head; everything else is either beside the history or about who may extend it.
 -- Times are seconds since the epoch, for people. No time orders anything.
--- Tables and columns are those of the SQLite schema, and `has_queued`; JSON is text there and here.
+-- Tables and columns are those of the SQLite schema; JSON is text there and here.
 
 -- The database's own time: leases are judged by it on every node, whatever the nodes' clocks say.
 CREATE FUNCTION clock() RETURNS DOUBLE PRECISION LANGUAGE sql VOLATILE
@@ -32,7 +32,7 @@ CREATE TABLE sessions (
     head_hash      BYTEA,
     fence          BIGINT NOT NULL DEFAULT 0,
     attempt_id     TEXT,                    -- who holds it; NULL: free
-    has_queued     BOOLEAN NOT NULL DEFAULT false,  -- whether the holder has something of the queue
+    has_queued     BOOLEAN NOT NULL DEFAULT false,  -- whether who holds it has something of the queue
     holder         TEXT,
     lease_until    DOUBLE PRECISION,        -- NULL while held: waiting for a person
     event_seq      BIGINT NOT NULL DEFAULT 0,

@@ -27,6 +27,7 @@ CREATE TABLE sessions (
     head_hash      BLOB,
     fence          INTEGER NOT NULL DEFAULT 0,
     attempt_id     TEXT,                    -- who holds it; NULL: free
+    has_queued     INTEGER NOT NULL DEFAULT 0,  -- whether who holds it has something of the queue
     holder         TEXT,
     lease_until    REAL,                    -- NULL while held: waiting for a person
     event_seq      INTEGER NOT NULL DEFAULT 0,

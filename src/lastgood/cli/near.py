@@ -1,0 +1,270 @@
+"""Sessions in a database here. The turn runs in this process, and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lastgood.cli.opening import TENANT, open_to_read, session_of
+from lastgood.cli.places import Asked, Ended, other_than
+from lastgood.client.nouns import AttemptInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.core.history import open_calls
+from lastgood.core.intake import check_text
+from lastgood.errors import LastgoodError, StoreLocked
+from lastgood.flows.beginning import Submitted
+from lastgood.flows.exporting import Importing, as_document
+from lastgood.flows.reading import SessionReader
+from lastgood.flows.run import Outcome
+from lastgood.model.attempts import Ask, Attempt, OnLeave
+from lastgood.model.events import TERMINAL, EventKind, StoredEvent
+from lastgood.model.ids import SessionId, TurnId
+from lastgood.model.messages import Message, as_json
+from lastgood.model.sessions import Session, Turn, TurnKind
+from lastgood.settings import Settings
+from lastgood.wiring import Lastgood, open_lastgood
+
+if TYPE_CHECKING:
+    from lastgood.agents.sources import Source
+
+#: Once the outcome is known, how long its last events may take to arrive.
+_LAST_EVENTS_SECONDS = 1.0
+
+
+@asynccontextmanager
+async def read_here(settings: Settings) -> AsyncIterator[NearReader]:
+    async with open_to_read(settings) as reader:
+        yield NearReader(reader)
+
+
+@asynccontextmanager
+async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> AsyncIterator[Lastgood]:
+    try:
+        async with open_lastgood(settings, sources) as app:
+            yield app
+    except StoreLocked as error:
+        listens = settings.listen
+        server = listens if listens.startswith("unix://") else f"http://{listens}"
+        raise StoreLocked(f"{error.message}. If it is your server, ask it: add --server {server}") from None
+
+
+class NearReader:
+    def __init__(self, reader: SessionReader) -> None:
+        self._reader = reader
+
+    async def find(self, text: str) -> SessionInfo:
+        return session_info(await session_of(self._reader, text))
+
+    async def page(self, *, limit: int, cursor: int | None, query: str) -> SessionList:
+        page = await self._reader.list(TENANT, limit=limit, cursor=cursor, query=query)
+        return SessionList(tuple(map(session_info, page.sessions)), page.next_cursor)
+
+    async def turns(self, session: str) -> tuple[TurnInfo, ...]:
+        whole = await self._reader.read(TENANT, SessionId(session))
+        return tuple(map(turn_info, whole.turns))
+
+    async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
+        return tuple(map(attempt_info, await self._reader.attempts(TENANT, SessionId(session))))
+
+    async def export(self, session: str) -> dict[str, Any]:
+        return as_document(await self._reader.read(TENANT, SessionId(session)))
+
+
+class Near(NearReader):
+    def __init__(self, app: Lastgood, working_dir: str | None = None) -> None:
+        super().__init__(app.sessions)
+        self._app = app
+        self._working_dir = working_dir
+
+    async def create(self, agent: str) -> SessionInfo:
+        return session_info(await self._app.sessions.create(TENANT, agent, working_dir=self._working_dir))
+
+    async def fork(self, session: str, turn: str | None = None) -> SessionInfo:
+        check_text(turn or "", "the turn id")
+        at = TurnId(turn) if turn else None
+        return session_info(await self._app.sessions.fork(TENANT, SessionId(session), at))
+
+    async def fork_before(self, session: str, turn: TurnInfo) -> SessionInfo:
+        before = TurnId(turn.id)
+        return session_info(await self._app.sessions.fork(TENANT, SessionId(session), before=before))
+
+    async def rename(self, session: str, title: str) -> SessionInfo:
+        id = SessionId(session)
+        await self._app.sessions.rename(TENANT, id, title)
+        return session_info(await self._app.sessions.get(TENANT, id))
+
+    async def reset(self, session: str) -> TurnInfo:
+        ask = Ask(TENANT, SessionId(session), (), kind=TurnKind.RESET)
+        outcome = await self._app.turns.wait(await self._app.turns.submit(ask))
+        if outcome.turn is None:
+            raise outcome.error or LastgoodError(f"the reset ended {outcome.status.value}")
+        return turn_info(outcome.turn)
+
+    async def delete(self, session: str) -> None:
+        await self._app.sessions.delete(TENANT, SessionId(session))
+
+    async def take_in(self, document: Mapping[str, Any]) -> SessionInfo:
+        importing = Importing(self._app.parts, self._app.sessions)
+        return session_info(await importing.take(TENANT, document))
+
+    async def ask(
+        self, session: str, message: Message, agent: str, model: str | None, key: str | None
+    ) -> Asked:
+        check_text(key or "", "the key")
+        recorded = (await self._app.sessions.get(TENANT, SessionId(session))).agent_key
+        ask = Ask(
+            TENANT,
+            SessionId(session),
+            (message,),
+            model=model,
+            agent_key=other_than(recorded, agent),
+            key=key,
+            fingerprint=_fingerprint(agent, session, [as_json(message)], model) if key is not None else "",
+            on_leave=OnLeave.CANCEL if key is None else OnLeave.CONTINUE,
+            accepted=key is not None,
+        )
+        return NearAsked(self._app, await self._app.turns.submit(ask))
+
+
+@dataclass(frozen=True, slots=True)
+class NearAsked:
+    app: Lastgood
+    submitted: Submitted
+
+    async def events(self) -> AsyncGenerator[StoredEvent, None]:
+        if self.submitted.replayed:
+            return
+        ended = asyncio.create_task(self.app.turns.wait(self.submitted))
+        try:
+            async for event in _until(ended, self.app.turns.watch(self.submitted)):
+                yield event
+        finally:
+            ended.cancel()
+            await asyncio.wait({ended})
+            if not ended.cancelled():
+                ended.exception()  # looked at: `ended` says it
+
+    async def ended(self) -> Ended:
+        outcome = await self.app.turns.wait(self.submitted)
+        return Ended(
+            self.submitted.session,
+            self.submitted.turn,
+            outcome.attempt,
+            outcome.status.value,
+            None if outcome.turn is None else turn_info(outcome.turn),
+            outcome.error,
+            self.submitted.replayed,
+        )
+
+    async def cancel(self) -> None:
+        with suppress(LastgoodError):  # too late: how it did end is told anyway
+            await self.app.turns.cancel(TENANT, self.submitted.session)
+
+    async def leave(self) -> None:
+        """What that means for the turn was settled when it began."""
+        await self.app.turns.leave(self.submitted)
+
+    async def close(self) -> None:
+        return
+
+
+async def _until(
+    ended: asyncio.Task[Outcome], events: AsyncIterator[StoredEvent]
+) -> AsyncIterator[StoredEvent]:
+    """The events to the last. If the end itself could not be stored, it is enough that it is known."""
+    while True:
+        coming = asyncio.ensure_future(anext(events, None))
+        await asyncio.wait({coming, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done():
+            await asyncio.wait({coming}, timeout=_LAST_EVENTS_SECONDS)
+        if not coming.done():
+            coming.cancel()
+            return
+        event = coming.result()
+        if event is None:
+            return
+        yield event
+        if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
+            return
+
+
+def _fingerprint(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+# -- as a server would tell it -----------------------------------------------------------
+
+
+def session_info(session: Session) -> SessionInfo:
+    return SessionInfo(
+        id=session.id,
+        title=session.title,
+        agent_key=session.agent_key,
+        model=session.model,
+        working_dir=session.working_dir,
+        status=session.status.value,
+        attempt=session.attempt,
+        head=session.head.turn if session.head else None,
+        turns=session.turns,
+        usage=session.usage,
+        last_event_seq=session.last_event_seq,
+        starred=session.starred,
+        metadata=session.metadata,
+        permissions=session.permissions,
+        safety=session.safety.value if session.safety else None,
+        forked_from=session.forked_from,
+        conversation=session.conversation,
+        created_at=_moment(session.created_at),
+        updated_at=_moment(session.updated_at),
+    )
+
+
+def turn_info(turn: Turn) -> TurnInfo:
+    return TurnInfo(
+        id=turn.id,
+        seq=turn.seq,
+        parent=turn.parent,
+        attempt=turn.attempt,
+        kind=turn.kind.value,
+        messages=turn.messages,
+        inputs=turn.inputs,
+        agent_key=turn.agent_key,
+        agent_digest=turn.agent_digest,
+        model=turn.model,
+        usage=turn.usage,
+        decision=turn.decision,
+        user=turn.user,
+        open_calls=tuple(call.id for call in open_calls(turn.messages)),
+        created_at=_moment(turn.created_at),
+    )
+
+
+def attempt_info(attempt: Attempt) -> AttemptInfo:
+    return AttemptInfo(
+        id=attempt.id,
+        session=attempt.session,
+        turn=attempt.turn,
+        number=attempt.number,
+        status=attempt.status.value,
+        base=attempt.base,
+        fence=attempt.fence,
+        agent_key=attempt.agent_key,
+        agent_digest=attempt.agent_digest,
+        model=attempt.model,
+        decision=attempt.decision,
+        error_code=attempt.error_code,
+        error_message=attempt.error_message,
+        continues=attempt.continues,
+        question=attempt.question,
+        started_at=_moment(attempt.started_at),
+        ended_at=None if attempt.ended_at is None else _moment(attempt.ended_at),
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

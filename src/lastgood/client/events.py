@@ -1,0 +1,279 @@
+"""What happens in a session, as a server tells it: one class for each `type`, named like it.
+
+`seq` is the event's number in its session; None: it was made for one watcher and is stored nowhere.
+`raw` is all that was told, also what this version does not know. A type that it does not know is `Other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from lastgood.client.nouns import moment
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is told with every event. `agent`: who of a team did it; None: the one that was asked."""
+
+    seq: int | None
+    session: str
+    attempt: str | None
+    agent: str | None
+    at: datetime | None
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStarted(About):
+    """An attempt begins. `decision`: why it is a new one at a turn that was tried before."""
+
+    turn: str
+    continues: str | None
+    decision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage(About):
+    """A message of the turn's input, or a steer that was heard."""
+
+    message: str
+    is_steer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentChoice(About):
+    """A piece of the answer."""
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentChoiceReasoning(About):
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage(About):
+    """One whole response of a model, and what it cost."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFallback(About):
+    """Another model is asked instead."""
+
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall(About):
+    id: str
+    name: str
+    arguments: str  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallOutput(About):
+    """What a tool says while it works."""
+
+    id: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallResponse(About):
+    id: str
+    name: str
+    response: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallConfirmation(About):
+    """The turn waits for a person."""
+
+    question: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSwitching(About):
+    """Another agent of the team speaks from here on."""
+
+    to_agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTitle(About):
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warning(About):
+    """`topic`: agent_changed, model_retried, history_shortened."""
+
+    message: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Error(About):
+    """What went wrong; TurnFailed follows."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCommitted(About):
+    """The turn is in the history, at this place."""
+
+    turn: str
+    turn_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFailed(About):
+    """Nothing was committed. `status`: failed, cancelled, interrupted, superseded."""
+
+    turn: str
+    status: str
+    code: str
+    message: str
+    is_retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStopped(About):
+    """Nothing more comes of this attempt, and its session is free."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resync(About):
+    """What was missed is gone for good; read the session again. What follows is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionExited(About):
+    """The session was deleted. Nothing follows."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Other(About):
+    type: str
+
+
+Event = (
+    StreamStarted
+    | UserMessage
+    | AgentChoice
+    | AgentChoiceReasoning
+    | TokenUsage
+    | ModelFallback
+    | ToolCall
+    | ToolCallOutput
+    | ToolCallResponse
+    | ToolCallConfirmation
+    | AgentSwitching
+    | SessionTitle
+    | Warning
+    | Error
+    | TurnCommitted
+    | TurnFailed
+    | StreamStopped
+    | Resync
+    | SessionExited
+    | Other
+)
+
+
+_Plain = Mapping[str, Any]
+
+
+def event_of(seq: int | None, raw: _Plain) -> Event:
+    about = {
+        "seq": seq,
+        "session": raw.get("session_id", ""),
+        "attempt": raw.get("attempt"),
+        "agent": raw.get("agent_name"),
+        "at": moment(raw["timestamp"]) if "timestamp" in raw else None,
+        "raw": raw,
+    }
+    kind, fields = _KINDS.get(raw["type"], (Other, _type))
+    return kind(**about, **fields(raw))
+
+
+def _same(*names: str) -> Callable[[_Plain], _Plain]:
+    """Fields that are called as on the wire."""
+    return lambda raw: {name: raw[name] for name in names}
+
+
+def _type(raw: _Plain) -> _Plain:
+    return {"type": raw["type"]}
+
+
+def _call(raw: _Plain) -> _Plain:
+    function = raw["tool_call"]["function"]
+    return {"id": raw["tool_call"]["id"], "name": function["name"], "arguments": function["arguments"]}
+
+
+def _result(raw: _Plain) -> _Plain:
+    name = raw["tool_definition"]["name"]
+    return {"id": raw["tool_call_id"], "name": name, "response": raw["response"]}
+
+
+def _usage(raw: _Plain) -> _Plain:
+    return {"model": raw["model"]} | {
+        name: raw["usage"][name] for name in ("input_tokens", "output_tokens", "cost")
+    }
+
+
+def _started(raw: _Plain) -> _Plain:
+    return {"turn": raw["turn"], "continues": raw.get("continues"), "decision": raw.get("decision")}
+
+
+def _failed(raw: _Plain) -> _Plain:
+    same = {name: raw[name] for name in ("turn", "status", "code", "message")}
+    return same | {"is_retryable": raw["retryable"]}
+
+
+_KINDS: Mapping[str, tuple[Callable[..., Event], Callable[[_Plain], _Plain]]] = {
+    "stream_started": (StreamStarted, _started),
+    "user_message": (
+        UserMessage,
+        lambda raw: {"message": raw["message"], "is_steer": raw.get("steer", False)},
+    ),
+    "agent_choice": (AgentChoice, _same("content")),
+    "agent_choice_reasoning": (AgentChoiceReasoning, _same("content")),
+    "token_usage": (TokenUsage, _usage),
+    "model_fallback": (
+        ModelFallback,
+        lambda raw: {"model": raw["fallback_model"], "reason": raw["reason"]},
+    ),
+    "tool_call": (ToolCall, _call),
+    "tool_call_output": (
+        ToolCallOutput,
+        lambda raw: {"id": raw["tool_call_id"], "output": raw["output"]},
+    ),
+    "tool_call_response": (ToolCallResponse, _result),
+    "tool_call_confirmation": (ToolCallConfirmation, _same("question")),
+    "agent_switching": (AgentSwitching, _same("to_agent")),
+    "session_title": (SessionTitle, _same("title")),
+    "warning": (Warning, lambda raw: {"message": raw["message"], "topic": raw["about"]}),
+    "error": (Error, lambda raw: {"code": raw["code"], "message": raw["error"]}),
+    "turn_committed": (TurnCommitted, lambda raw: {"turn": raw["turn"], "turn_seq": raw["seq"]}),
+    "turn_failed": (TurnFailed, _failed),
+    "stream_stopped": (StreamStopped, _same("status")),
+    "resync": (Resync, _same()),
+    "session_exited": (SessionExited, _same("reason")),
+}

@@ -1,0 +1,266 @@
+"""What a server tells of its sessions, turns, attempts and queues.
+
+States are plain words here and not enums: a newer server may have one that this version does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from lastgood.errors import AnswerUnreadable
+from lastgood.model.agents import Permissions
+from lastgood.model.messages import Message, Reasoning, Role, as_chat, from_json, user
+from lastgood.model.sessions import Usage
+
+_T = TypeVar("_T")
+
+#: What may be said: a text of the user's, one message, or several as objects or in OpenAI's shape.
+Said = str | Message | Sequence[Message | Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    id: str
+    title: str
+    agent_key: str
+    model: str | None  # the override of later turns; None: the agent's own
+    working_dir: str | None
+    status: str  # idle, running, waiting
+    attempt: str | None  # the one that runs or waits
+    head: str | None  # the last committed turn
+    turns: int
+    usage: Usage
+    last_event_seq: int
+    starred: bool
+    metadata: Mapping[str, Any]
+    permissions: Permissions | None
+    safety: str | None
+    forked_from: tuple[str, str | None] | None  # a session, and the turn of it
+    conversation: str | None  # its name on /v1
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInfo:
+    """A committed turn. It will never change."""
+
+    id: str
+    seq: int
+    parent: str | None
+    attempt: str
+    kind: str  # run, append, reset
+    messages: tuple[Message, ...]
+    inputs: int  # so many of the messages were said to the agent; the others are its own
+    agent_key: str
+    agent_digest: str
+    model: str
+    usage: Usage
+    decision: Mapping[str, Any]
+    user: str
+    open_calls: tuple[str, ...]  # of the client's own tools: the next turn answers them
+    created_at: datetime
+
+    @property
+    def text(self) -> str:
+        """What the agent said last."""
+        last = self.messages[-1] if self.messages else None
+        return last.content if last is not None and last.role is Role.ASSISTANT else ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptInfo:
+    """One try of a turn."""
+
+    id: str
+    session: str
+    turn: str
+    number: int
+    status: str  # running, waiting, committed, failed, cancelled, interrupted, superseded
+    base: str | None  # the turn that it follows
+    fence: int
+    agent_key: str
+    agent_digest: str
+    model: str
+    decision: Mapping[str, Any]
+    error_code: str | None
+    error_message: str | None
+    continues: str | None  # the attempt whose finished steps it adopted
+    question: Mapping[str, Any] | None
+    started_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedInfo:
+    """A steer or a follow-up. `is_known`: it was sent before, under the same key."""
+
+    number: int
+    turn: str
+    kind: str
+    messages: tuple[Message, ...]
+    failures: int
+    attempt: str | None
+    parked: str | None  # why it is not tried any more
+    is_known: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    key: str
+    description: str
+    model: str
+    welcome_message: str
+    commands: Mapping[str, str]  # what each is for
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionList:
+    """One page. `next_cursor`: where the next one begins; None: this was the last."""
+
+    sessions: tuple[SessionInfo, ...]
+    next_cursor: int | None
+
+
+# -- from the wire ---------------------------------------------------------------------
+
+
+def read(make: Callable[[Any], _T], plain: Any) -> _T:
+    try:
+        return make(plain)
+    except (KeyError, TypeError, ValueError) as error:
+        raise AnswerUnreadable(
+            f"what this server says cannot be read ({error!r}); upgrade Lastgood"
+        ) from None
+
+
+def session_of(plain: Mapping[str, Any]) -> SessionInfo:
+    rules, source = plain.get("permissions"), plain.get("forked_from")
+    return SessionInfo(
+        id=plain["id"],
+        title=plain["title"],
+        agent_key=plain["agent_key"],
+        model=plain["model"],
+        working_dir=plain["working_dir"],
+        status=plain["status"],
+        attempt=plain["attempt"],
+        head=plain["head"],
+        turns=plain["turns"],
+        usage=_usage(plain),
+        last_event_seq=plain["last_event_seq"],
+        starred=plain["starred"],
+        metadata=plain["metadata"],
+        permissions=None if rules is None else Permissions(*(tuple(rules[kind]) for kind in _RULES)),
+        safety=plain.get("safety_policy"),
+        forked_from=None if source is None else (source["session"], source["turn"]),
+        conversation=plain.get("conversation"),
+        created_at=moment(plain["created_at"]),
+        updated_at=moment(plain["updated_at"]),
+    )
+
+
+_RULES = ("allow", "ask", "deny")
+
+
+def turn_of(plain: Mapping[str, Any]) -> TurnInfo:
+    return TurnInfo(
+        id=plain["id"],
+        seq=plain["seq"],
+        parent=plain["parent"],
+        attempt=plain["attempt"],
+        kind=plain["kind"],
+        messages=tuple(map(_message, plain["messages"])),
+        inputs=plain["inputs"],
+        agent_key=plain["agent_key"],
+        agent_digest=plain["agent_digest"],
+        model=plain["model"],
+        usage=_usage(plain["usage"]),
+        decision=plain["decision"],
+        user=plain.get("user", ""),
+        open_calls=tuple(plain.get("open_calls", ())),
+        created_at=moment(plain["created_at"]),
+    )
+
+
+def attempt_of(plain: Mapping[str, Any]) -> AttemptInfo:
+    error = plain.get("error") or {}
+    ended = plain.get("ended_at")
+    return AttemptInfo(
+        id=plain["id"],
+        session=plain["session"],
+        turn=plain["turn"],
+        number=plain["number"],
+        status=plain["status"],
+        base=plain["base"],
+        fence=plain["fence"],
+        agent_key=plain["agent_key"],
+        agent_digest=plain["agent_digest"],
+        model=plain["model"],
+        decision=plain["decision"],
+        error_code=error.get("code"),
+        error_message=error.get("message"),
+        continues=plain.get("continues"),
+        question=plain.get("question"),
+        started_at=moment(plain["started_at"]),
+        ended_at=None if ended is None else moment(ended),
+    )
+
+
+def queued_of(plain: Mapping[str, Any]) -> QueuedInfo:
+    return QueuedInfo(
+        number=plain["id"],
+        turn=plain["turn"],
+        kind=plain["kind"],
+        messages=tuple(map(_message, plain["messages"])),
+        failures=plain["failures"],
+        attempt=plain.get("attempt"),
+        parked=plain.get("parked"),
+        is_known=plain.get("duplicate", False),
+        created_at=moment(plain["created_at"]),
+    )
+
+
+def agent_of(plain: Mapping[str, Any]) -> AgentInfo:
+    return AgentInfo(
+        key=plain["name"],
+        description=plain["description"],
+        model=plain.get("model", ""),
+        welcome_message=plain.get("welcome_message", ""),
+        commands=plain.get("commands", {}),
+        warnings=tuple(plain.get("warnings", ())),
+    )
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _usage(plain: Mapping[str, Any]) -> Usage:
+    return Usage(plain["input_tokens"], plain["output_tokens"], plain["cost"])
+
+
+def _message(plain: Mapping[str, Any]) -> Message:
+    """A server tells what was thought, and keeps to itself what only its provider understands."""
+    message = from_json({name: value for name, value in plain.items() if name != "reasoning"})
+    thought = plain.get("reasoning")
+    if thought is None:
+        return message
+    reasoning = Reasoning("", thought)
+    return Message(
+        message.role, message.content, message.tool_calls, message.tool_call_id, message.parts, reasoning
+    )
+
+
+# -- to the wire -----------------------------------------------------------------------
+
+
+def as_messages(said: Said) -> list[Mapping[str, Any]]:
+    if isinstance(said, str):
+        return [as_chat(user(said))]
+    messages = [said] if isinstance(said, Message) else said
+    return [as_chat(one) if isinstance(one, Message) else one for one in messages]

@@ -1,0 +1,232 @@
+"""Clients that keep two nodes busy, nodes that are ended meanwhile, and the judgement of what came of it.
+
+The clients write down what they asked for and what they were told, as those of tests/faults do; the scripted
+model has logged every prompt. The checker of tests/faults judges both against what is stored in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from lastgood.core.recovery import MOST_ATTEMPTS
+from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
+from lastgood.ports import Store
+from lastgood.store.postgres import open_postgres
+from tests.e2e.api import Api, Given, said
+from tests.e2e.nodes import Nodes
+from tests.faults.checker import check
+from tests.faults.world import Told, World
+
+#: I12: what a dead node held is free again after its lease and one sweep. A turn takes a moment, too.
+BUSY_SECONDS = 20.0
+MOMENT_SECONDS = 5.0
+#: What the clients say, after a word of their own. All of it ends within a second.
+TEXTS = (
+    "hello",
+    "\n!remember",
+    "\n!slow 0.02\n!say one two three four five",
+    '\n!tool echo {"text": "a"}\n!tool echo {"text": "b"}\n!say done',
+    "\n!fail during 1\n!say one two three",
+)
+#: Nobody answered, or whoever did cannot know.
+UNSURE = frozenset({"shutting_down", "store_unavailable", "outcome_unknown", "attempt_lost", "store_error"})
+
+_serial = itertools.count(1)
+
+
+@dataclass
+class Log:
+    """What all clients did and were told."""
+
+    told: list[Told] = field(default_factory=list)
+    acknowledged: int = 0
+    refused: int = 0
+    slowest: float = 0.0  # from the first try to the acknowledgement, in seconds
+    found: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, told: Told) -> Told:
+        with self._lock:
+            self.told.append(told)
+        return told
+
+    def done(self, seconds: float) -> None:
+        with self._lock:
+            self.acknowledged += 1
+            self.slowest = max(self.slowest, seconds)
+
+
+def new_token() -> str:
+    return f"tok{next(_serial):06d}x"
+
+
+def ask(log: Log, api: Api, session: str, token: str, text: str, key: str | None = None) -> Told:
+    """One try, waited for."""
+    words = f"{token} {text}"
+    told = log.note(Told("ask", SessionId(session), token, (words,), key, None, key is not None, key is None))
+    headers = {"idempotency_key": key} if key is not None else {}
+    path = f"/api/sessions/{session}/turns"
+    try:
+        given = api.post(path, {"messages": said(words), "wait": True}, **headers)
+    except (OSError, http.client.HTTPException):
+        told.outcome = "unknown"
+        return told
+    return _heard(told, given)
+
+
+def _heard(told: Told, given: Given) -> Told:
+    if "x-attempt-id" in given.headers:
+        told.attempt = AttemptId(given.headers["x-attempt-id"])
+    if given.status == 200:
+        told.outcome, told.turn = "committed", TurnId(given.json["id"])
+        return told
+    told.code = given.code
+    if told.code in UNSURE:
+        told.outcome = "unknown"
+    elif told.code == "turn_cancelled":
+        told.outcome = "cancelled"
+    else:
+        told.outcome = "failed" if given.status == 500 else "refused"
+    return told
+
+
+def ask_until_answered(log: Log, nodes: Nodes, dice: random.Random, session: str) -> None:
+    """Under a key, again and again, at the other node after each failure."""
+    token, text = new_token(), dice.choice(TEXTS)
+    began, node = time.monotonic(), dice.choice((nodes.a, nodes.b))
+    while True:
+        told = ask(log, node, session, token, text, key=f"key-{token}")
+        took = time.monotonic() - began
+        if told.outcome in ("committed", "cancelled"):
+            log.done(took)
+            return
+        if told.outcome == "refused" and told.code != "session_busy":
+            log.found.append(f"{token} was refused: {told.code}")
+            return
+        log.refused += told.outcome == "refused"
+        if took > 3 * BUSY_SECONDS:
+            log.found.append(f"I12: {token} was not answered within {took:.0f} s, last {told.code}")
+            return
+        node = nodes.other(node)
+        time.sleep(0.02 + 0.05 * dice.random())
+
+
+# -- under load ------------------------------------------------------------------------------------
+
+
+def under_load(
+    nodes: Nodes, seed: int, disturb: Callable[[random.Random], None], *, sessions: int = 20, clients: int = 6
+) -> Log:
+    """Until `disturb` has done what it does to the nodes, and every client has its last answer."""
+    dice = random.Random(f"load {seed}")
+    log, over = Log(), threading.Event()
+    ids = [nodes.a.session() for _ in range(sessions)]
+
+    def work(own: random.Random) -> None:
+        while not over.is_set():
+            ask_until_answered(log, nodes, own, own.choice(ids))
+
+    with ThreadPoolExecutor(clients) as pool:
+        working = [pool.submit(work, random.Random(dice.random())) for _ in range(clients)]
+        try:
+            disturb(dice)
+        finally:
+            over.set()
+        for one in working:
+            one.result()
+    return log
+
+
+def rolling_restart(nodes: Nodes, rounds: int = 1) -> Callable[[random.Random], None]:
+    def disturb(dice: random.Random) -> None:
+        for server in nodes.servers * rounds:
+            time.sleep(0.5)
+            server.stop()
+            server.start()
+        time.sleep(0.5)
+
+    return disturb
+
+
+def storm(nodes: Nodes, seconds: float) -> Callable[[random.Random], None]:
+    """Everything that can happen to nodes and their database, one after the other, in any order."""
+
+    def disturb(dice: random.Random) -> None:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            time.sleep(dice.random() * 2)
+            server = dice.choice(nodes.servers)
+            match dice.choice(("stop", "kill", "pause", "database")):
+                case "stop":
+                    server.stop()
+                    server.start()
+                case "kill":
+                    server.kill()
+                    time.sleep(dice.random() * 3)
+                    server.start()
+                case "pause":
+                    server.tell(signal.SIGSTOP)
+                    time.sleep(dice.choice((1.0, 4.0, 18.0)))
+                    server.tell(signal.SIGCONT)
+                case _:
+                    nodes.postgres.restart(dice.choice(("fast", "immediate")))
+        nodes.until_ready()
+
+    return disturb
+
+
+# -- the judgement ---------------------------------------------------------------------------------
+
+
+def judge(nodes: Nodes, log: Log) -> list[str]:
+    """When everything is settled: every invariant the checker knows, and each session must answer."""
+    sessions = list(dict.fromkeys(told.session for told in log.told))
+    found = list(log.found)
+    settled = asyncio.run(_settle(nodes.dsn, sessions))
+    if settled is not None:
+        return [*found, settled]
+    for session, node in zip(sessions, itertools.cycle((nodes.a, nodes.b))):
+        last = ask(log, node, session, new_token(), "\n!remember")
+        if last.outcome != "committed":
+            found.append(f"I12 {session}: does not answer: {last}")
+    return [*found, *asyncio.run(_check(nodes, log))]
+
+
+async def _settle(dsn: str, sessions: Sequence[SessionId]) -> str | None:
+    store = await open_postgres(dsn, pool_size=2)
+    ends = time.monotonic() + BUSY_SECONDS + 2 * MOMENT_SECONDS
+    try:
+        while not await _is_settled(store, sessions):
+            if time.monotonic() > ends:
+                return "I12: a session is still busy, or a promised turn is still owed"
+            await asyncio.sleep(0.1)
+        return None
+    finally:
+        await store.close()
+
+
+async def _is_settled(store: Store, sessions: Sequence[SessionId]) -> bool:
+    for id in sessions:
+        session = await store.get_session(DEFAULT_TENANT, id)
+        if session is None or session.attempt is not None:
+            return False
+    owed = await store.interrupted_asks(1, tried_below=MOST_ATTEMPTS)
+    return not owed and not await store.waiting_queues(1)
+
+
+async def _check(nodes: Nodes, log: Log) -> list[str]:
+    store = await open_postgres(nodes.dsn, pool_size=2)
+    try:
+        world = World(store, log=log.told, prompts=nodes.prompts())
+        return await check(world)
+    finally:
+        await store.close()

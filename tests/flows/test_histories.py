@@ -1,0 +1,54 @@
+"""Decoded histories: kept while there is room, and never needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastgood.flows.histories import Histories
+from lastgood.model.ids import DEFAULT_TENANT
+from lastgood.model.sessions import Head
+from lastgood.wiring import Lastgood
+from tests.flows.house import House
+
+pytestmark = pytest.mark.anyio
+
+
+async def heads(house: House, node: Lastgood, *texts: str) -> list[Head]:
+    """One session for each text, with one turn that says it."""
+    return [(await house.good(node, await house.session(node, title="named"), text)).head for text in texts]
+
+
+async def reads(house: House, node: Lastgood, histories: Histories, *wanted: Head) -> int:
+    """How often the store had to be read for these."""
+    before = house.faults(node).hits["store.read_turns"]
+    for head in wanted:
+        assert (await histories.at(DEFAULT_TENANT, head)).head == head
+    return house.faults(node).hits["store.read_turns"] - before
+
+
+async def test_the_most_that_are_kept_are_those_used_last(house: House, node: Lastgood) -> None:
+    one, two, three = await heads(house, node, "one", "two", "three")
+    histories = Histories(node.parts.store, most=2)
+    assert await reads(house, node, histories, one, two, one, three, one) == 3
+    assert await reads(house, node, histories, two) == 1
+
+
+async def test_large_ones_are_fewer(house: House, node: Lastgood) -> None:
+    """What is kept is bounded in bytes, too; one that is larger than that is read each time."""
+    one, two, large = await heads(house, node, "one", "two", "l" * 400)
+    histories = Histories(node.parts.store, most=10, most_bytes=700)
+    assert await reads(house, node, histories, one, two, one, two) == 2
+    assert await reads(house, node, histories, large, large) == 2
+    assert await reads(house, node, histories, one, two) == 2
+
+
+async def test_a_history_grows_with_its_session_and_counts_once(house: House, node: Lastgood) -> None:
+    session = await house.session(node, title="named")
+    turns = [await house.good(node, session, text) for text in ("one", "two", "three")]
+    histories = Histories(node.parts.store)
+    history = await histories.at(DEFAULT_TENANT, turns[0].head)
+    for turn in turns[1:]:
+        histories.grow(history, turn)
+        history = await histories.at(DEFAULT_TENANT, turn.head)
+    assert history.size == sum(len(turn.body) for turn in turns) == histories._bytes
+    assert len(histories._kept) == 1

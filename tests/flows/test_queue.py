@@ -1,0 +1,153 @@
+"""What waits for a session is begun as soon as it can be, by nodes that never sweep; on real stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lastgood.errors import Conflict
+from lastgood.flows.upkeep import Retention
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.model.messages import user
+from lastgood.model.queue import NewQueued, Queued, QueueKind
+from lastgood.wiring import Lastgood
+from tests.flows.house import Gate, House, TitleModel, eventually, gate_tool
+
+pytestmark = pytest.mark.anyio
+
+
+async def put(node: Lastgood, session: SessionId, kind: QueueKind, text: str) -> Queued:
+    new = NewQueued(DEFAULT_TENANT, session, node.parts.ids.turn(), kind, (user(text),))
+    item, known = await node.queue.put(new)
+    assert not known
+    return item
+
+
+async def queue(house: House, session: SessionId) -> tuple[Queued, ...]:
+    return await house.backend.store.read_queue(DEFAULT_TENANT, session)
+
+
+async def said(house: House, session: SessionId) -> list[list[str]]:
+    """What the user said in each turn."""
+    return [
+        [message.content for message in turn.messages if message.role == "user"]
+        for turn in await house.turns(session)
+    ]
+
+
+async def until_said(house: House, session: SessionId, *turns: list[str]) -> None:
+    async def all_said() -> bool:
+        return await said(house, session) == list(turns) and not await queue(house, session)
+
+    await eventually(all_said)
+
+
+async def at_gate(house: House, text: str, **ask: Any) -> tuple[Lastgood, SessionId, Gate]:
+    """A node that does not sweep, in the middle of a turn."""
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)], alive=False)
+    session = await house.session(node)
+    await house.submit(node, session, f"!tool gate {{}}\n{text}", **ask)
+    await gate.until_reached()
+    return node, session, gate
+
+
+async def test_a_steer_that_nobody_heard_runs_as_soon_as_its_turn_has_ended(house: House) -> None:
+    gate = Gate()
+    node = await house.node(alive=False, providers={"slow": TitleModel("said", gate)})
+    session = await house.session(node)
+    await house.submit(node, session, "first", model="slow/model")
+    await gate.until_reached()
+    await put(node, session, QueueKind.STEER, "too late")
+    gate.open()
+    await until_said(house, session, ["first"], ["too late"])
+
+
+@pytest.mark.parametrize("end", ["fail", "cancel"])
+async def test_a_steer_of_a_turn_that_came_to_nothing_runs_at_once(house: House, end: str) -> None:
+    node, session, gate = await at_gate(house, "!fail before")
+    await put(node, session, QueueKind.STEER, "steer\n!fail before 1")
+    if end == "cancel":
+        await node.turns.cancel(DEFAULT_TENANT, session)
+    gate.open()
+    await until_said(house, session, ["steer\n!fail before 1"])
+
+
+async def test_what_waits_behind_an_owed_turn_runs_when_that_has_ended(house: House) -> None:
+    """The process that took it in is dead, and the one that pays its debts begins it as well."""
+    node, session, _ = await at_gate(house, "!say one", accepted=True)
+    await put(node, session, QueueKind.FOLLOWUP, "two")
+    (attempt,) = await house.attempts(session)
+    await house.kill(node)
+    await house.reopen()
+    gate = Gate()
+    gate.open()
+    other = await house.node("other", alone=True, alive=False, tools=[gate_tool(gate)])
+    assert await house.backend.store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, ())
+    await other.recovery.retry_promised()
+    await until_said(house, session, ["!tool gate {}\n!say one"], ["two"])
+
+
+async def test_steps_that_heard_what_was_dropped_since_are_not_adopted(house: House) -> None:
+    """Else its turn would be owed for ever: what it claims is not there any more."""
+    node, session, gate = await at_gate(house, "!say one", accepted=True)
+    steer = await put(node, session, QueueKind.STEER, "!tool gate {}\n!say steered")
+    gate.reached.clear()
+    gate.open()
+    gate.opened.clear()
+    await gate.until_reached()
+    (attempt,) = await house.attempts(session)
+    await house.kill(node)
+    await house.reopen()
+    again = Gate()
+    again.open()
+    other = await house.node("other", alone=True, alive=False, tools=[gate_tool(again)])
+    assert await house.backend.store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, ())
+    await other.queue.drop(DEFAULT_TENANT, session, steer.number)
+    with pytest.raises(Conflict, match="dropped since"):
+        await other.turns.continue_from(DEFAULT_TENANT, session, attempt.id)
+    await other.recovery.retry_promised()
+    await until_said(house, session, ["!tool gate {}\n!say one"])
+    (_, last) = await house.attempts(session)
+    assert (last.continues, last.number) == (None, 2)
+    assert "taken back" in last.decision["recovery"]
+
+
+async def test_a_parked_follow_up_that_cannot_be_continued_now_stays_parked(house: House) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)], alive=False)
+    session = await house.session(node)
+    item = await put(node, session, QueueKind.FOLLOWUP, "bad\n!fail before")
+
+    async def parked() -> bool:
+        return any(one.parked for one in await queue(house, session))
+
+    await eventually(parked)
+    first, last = await house.attempts(session)
+    await house.until_free(session)
+    busy = await house.submit(node, session, "!tool gate {}\n!say busy")
+    await gate.until_reached()
+    with pytest.raises(Conflict):
+        await node.turns.continue_from(DEFAULT_TENANT, session, last.id)
+    (kept,) = await queue(house, session)
+    assert (kept.number, kept.parked is not None, first.turn) == (item.number, True, item.turn)
+    await node.turns.cancel(DEFAULT_TENANT, session)
+    await house.outcome(node, busy)
+
+
+async def test_a_session_that_still_owes_a_turn_is_kept_however_old_it_is(house: House) -> None:
+    """A server that was down for long deletes nothing that it is about to run."""
+    node = await house.node(alive=False)
+    owing, parked, idle = [await house.session(node) for _ in range(3)]
+    store = house.backend.store
+    for session in (owing, parked):
+        new = NewQueued(DEFAULT_TENANT, session, node.parts.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
+        await store.enqueue(new, most=1)
+    (item,) = await queue(house, parked)
+    assert await store.park_queued(DEFAULT_TENANT, parked, item.number, "nobody came")
+    assert await Retention(node.parts, node.sessions, seconds=-1.0).step() == 2
+    page = await store.list_sessions(DEFAULT_TENANT, limit=10)
+    assert [session.id for session in page.sessions] == [owing]
+    assert idle != owing
