@@ -1,7 +1,8 @@
 # A server in a container. It keeps what it must in its database and in /data, and runs as nobody special.
 FROM python:3.13-slim
 
-RUN useradd --create-home --uid 10001 lastgood && mkdir /data /agents && chown lastgood /data
+RUN useradd --create-home --uid 10001 lastgood \
+    && mkdir -p /data/work /agents && chown -R lastgood /data
 WORKDIR /app
 COPY requirements/run.txt requirements/run.txt
 RUN pip install --no-cache-dir --require-hashes -r requirements/run.txt

@@ -34,10 +34,10 @@ from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import assistant, user
-from lastgood.model.sessions import NewSession, Usage
+from lastgood.model.sessions import NewSession, Session, Usage
 from lastgood.ports import Store
 from lastgood.store.migrate import migrations
-from lastgood.store.rows import event_body, of_begin
+from lastgood.store.rows import event_body, of_begin, of_new_session, to_session
 from lastgood.store.sqlite import open_sqlite
 from lastgood.store.sqlite.database import upgrade
 from lastgood.store.statements import named
@@ -117,9 +117,8 @@ def bare_loop(path: Path, turns: int, per_fsync: int) -> None:
     ids = RandomIds()
     sessions = [ids.session() for _ in range(CALLERS)]
     for session in sessions:
-        new: dict[str, Any] = dict.fromkeys(("model", "working_dir", "conversation"))
-        new |= {"id": session, "tenant": "default", "agent_key": "a", "title": "", "title_by": "nobody"}
-        connection.execute(sql["create_session"], new | {"metadata": "{}"}).fetchall()
+        new = of_new_session(NewSession(session, DEFAULT_TENANT, "a"))
+        connection.execute(sql["create_session"], new).fetchall()
     for first in range(0, turns, per_fsync):
         group = [
             _bare_turn(connection, sql, sessions[number % CALLERS], ids)
@@ -137,27 +136,28 @@ def _bare_turn(
     connection: apsw.Connection, sql: dict[str, str], session: SessionId, ids: RandomIds
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     begin = _begin(session, ids)
-    event = {"session": session, "attempt": begin.attempt, "kind": "x"}
+    event = {"session": session, "attempt": begin.attempt, "kind": "x", "at": None}
     event["body"] = event_body(Event(EventKind.TURN_COMMITTED, begin.attempt, {"turn": begin.turn}))  # type: ignore[assignment]
     state: dict[str, Any] = {}
 
     def do_begin() -> None:
         parameters = of_begin(begin) | {"events": 1}
-        row = connection.execute(sql["hold_session"], parameters).fetchall()[0]
-        state["row"] = row
+        held = to_session(connection.execute(sql["hold_session"], parameters).fetchall()[0])
+        state["held"] = held
         connection.execute(sql["insert_request"], parameters)
-        more = {"fence": row[18], "base": row[13], "model": "m"}
+        more = {"fence": held.fence, "base": held.head.turn if held.head else None, "model": "m"}
         connection.execute(sql["insert_attempt"], parameters | more).fetchall()
-        connection.execute(sql["insert_event"], event | {"seq": row[19]})
+        connection.execute(sql["insert_event"], event | {"seq": held.last_event_seq})
 
     def do_commit() -> None:
-        row = state["row"]
+        held: Session = state["held"]
         parameters = {
-            "tenant": "default", "session": session, "attempt": begin.attempt, "fence": row[18], "events": 1,
-            "turn": begin.turn, "seq": row[14] + 1, "base": row[13], "kind": "run", "hash": b"0" * 32,
-            "agent_key": "a", "agent_digest": "d", "model": "m", "override": None, "decision": "{}",
-            "input_tokens": 20, "output_tokens": 80, "cost": 0.0, "now": 0.0,
-            "body": (SAID + ANSWER).encode(), "status": "committed", "code": None, "message": None,
+            "tenant": "default", "session": session, "attempt": begin.attempt, "fence": held.fence,
+            "events": 1, "turn": begin.turn, "seq": held.turns + 1, "hash": b"0" * 32, "kind": "run",
+            "base": held.head.turn if held.head else None, "agent_key": "a", "agent_digest": "d",
+            "model": "m", "override": None, "binds": None, "decision": "{}", "input_tokens": 20, "output_tokens": 80,
+            "cost": 0.0, "now": 0.0, "user": "", "inputs": 1, "body": (SAID + ANSWER).encode(),
+            "status": "committed", "code": None, "message": None,
         }  # fmt: skip
         last = connection.execute(sql["commit_head"], parameters).fetchall()[0][0]
         connection.execute(sql["insert_turn"], parameters)

@@ -1,8 +1,9 @@
 """`make prove`: shows the promise, with figures. A defect must be caught before a figure counts.
 
 Prints what was planted and what caught it, the fault cells on both stores, seeded
-simulations, and real kill -9 of working processes. Ends with 1 if anything was
-missed or broken. Every line names the seeds that repeat it.
+simulations, real kill -9 of working processes, streams that are cut at random bytes,
+and a storm over two servers. Ends with 1 if anything was missed or broken. Every line
+names the seeds that repeat it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from tests.e2e.api import Api
+from tests.e2e.cuts import Follower, Story, objections, uncut
+from tests.e2e.load import Log, judge, storm, under_load
+from tests.e2e.nodes import two_nodes
+from tests.e2e.server import LiveServer
 from tests.faults.cells import RECOVERY_POINTS, TURNS, cells, count_hits, run_any, run_recovery_killed
 from tests.faults.defects import DEFECTS, caught_by_probe, caught_by_simulation
 from tests.faults.kills import rounds
@@ -25,6 +32,8 @@ from tests.faults.stores import Places
 from tests.postgres import PostgresServer
 
 KILLS_PER_DATABASE = 25
+CUTS_PER_STORY = 200
+STORM_SECONDS = 60.0
 
 
 def say(text: str) -> None:
@@ -119,25 +128,98 @@ def kills(options: argparse.Namespace, server: PostgresServer) -> bool:
     return good
 
 
+def streams(options: argparse.Namespace, server: PostgresServer) -> bool:
+    good = True
+    stories = range(options.seed, options.seed + -(-options.cuts // CUTS_PER_STORY))
+    for kind in ("sqlite", "postgres"):
+        cuts = restarts = violations = 0
+        with tempfile.TemporaryDirectory() as folder, _served(Path(folder), kind, server) as servers:
+            caught = _notices_a_wrong_join(servers[0])
+            say(f"  {'caught' if caught else 'MISSED'}  a reader that goes on with another event, on {kind}")
+            for seed in stories:
+                told = Story(servers, seed, CUTS_PER_STORY, restarts=2).tell()
+                cuts, restarts = cuts + told.cuts, restarts + told.restarts
+                violations += len(told.found)
+                for found in told.found:
+                    say(f"  {kind}, seed {seed}: {found}")
+        say(
+            f"streams on {kind}: {cuts} cuts at random bytes (seeds {stories[0]}-{stories[-1]}), "
+            f"{restarts} restarts, {violations} violations; {bound(cuts)}"
+        )
+        good = good and caught and not violations
+    return good
+
+
+@contextmanager
+def _served(folder: Path, kind: str, server: PostgresServer) -> Iterator[Sequence[LiveServer]]:
+    """One server on SQLite, or two on PostgreSQL."""
+    little = ("--shutdown-grace", "1s")
+    if kind == "sqlite":
+        with LiveServer(folder, options=little) as one:
+            yield [one]
+    else:
+        with two_nodes(folder, server, "streams", *little) as nodes:
+            yield nodes.servers
+
+
+def _notices_a_wrong_join(server: LiveServer) -> bool:
+    session = Api(server).session(title="mine")
+    for text in ("one", "two", "three"):
+        Api(server).good(session, text)
+    whole = uncut(server, session)
+    joined = [Follower(session, skew=skew) for skew in (0, 1, -1)]
+    for follower in joined:
+        while follower.last < whole.last and len(follower.frames) < 2 * len(whole.frames):
+            follower.read(server.port, most=1500, until=whole.last)
+    return [bool(objections(follower, whole)) for follower in joined] == [False, True, True]
+
+
+def nodes(options: argparse.Namespace, _: PostgresServer) -> bool:
+    """With a database server of their own: it is restarted, too."""
+    good = True
+    for seed in range(options.seed, options.seed + options.storms):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            PostgresServer() as server,
+            two_nodes(Path(folder), server, "storm") as pair,
+        ):
+            log: Log = under_load(pair, seed, storm(pair, STORM_SECONDS))
+            found = judge(pair, log)
+        for one in found:
+            say(f"  storm, seed {seed}: {one}")
+        say(
+            f"storm over two nodes (seed {seed}): {log.acknowledged} turns acknowledged, "
+            f"{len(log.told)} requests, busy for {log.busiest:.0f} s at most, {len(found)} violations; "
+            f"{bound(log.acknowledged)}"
+        )
+        good = good and not found
+    return good
+
+
 PARTS: dict[str, Callable[[argparse.Namespace, PostgresServer], bool]] = {
     "defects": defects,
     "probes": probes,
     "cells": fault_cells,
     "simulations": simulations,
     "kills": kills,
+    "streams": streams,
+    "nodes": nodes,
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make prove", description=__doc__.splitlines()[0])
-    parser.add_argument("--long", action="store_true", help="10,000 kills and 5,000 simulations")
+    parser.add_argument("--long", action="store_true", help="10,000 kills, 5,000 simulations, 10 storms")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--only", choices=PARTS, help="one part alone")
     parser.add_argument("--kills", type=int, help="processes to kill on SQLite")
     parser.add_argument("--simulations", type=int)
+    parser.add_argument("--cuts", type=int, default=2_000, help="cuts of streams, on each store")
+    parser.add_argument("--storms", type=int, help="minutes of storm over two nodes")
     options = parser.parse_args()
     options.kills = options.kills or (10_000 if options.long else 1_000)
     options.simulations = options.simulations or (5_000 if options.long else 300)
+    options.storms = options.storms or (10 if options.long else 1)
     options.postgres_kills = options.kills // 10
     options.defect_seeds = 40
     logging.disable(logging.CRITICAL)

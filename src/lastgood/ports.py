@@ -88,8 +88,11 @@ class SessionStore(Protocol):
         """Of all tenants, oldest first, those numbered above `after`: for upkeep in bounded steps."""
         ...
 
-    async def delete_session(self, tenant: TenantId, session: SessionId) -> bool:
-        """Ends its attempt and erases every turn that no other session reaches."""
+    async def delete_session(
+        self, tenant: TenantId, session: SessionId, *, unused_since: float | None = None
+    ) -> bool:
+        """Ends its attempt and erases every turn that no other session reaches. With `unused_since`, only
+        a session that is free, not starred, and was not changed since then."""
         ...
 
 
@@ -193,8 +196,13 @@ class QueueStore(Protocol):
 
 
 class EventStore(Protocol):
-    async def append_events_if_held(self, hold: Hold, events: Sequence[Event]) -> int | None:
-        """The number of the last one; None: the hold is gone, and nothing was stored."""
+    async def append_events_if_held(
+        self, hold: Hold, events: Sequence[Event], *, at: float | None = None
+    ) -> int | None:
+        """The number of the last one; None: the hold is gone, and nothing was stored.
+
+        They carry the time `at`, else the database's: whoever hands them on hands on what is stored.
+        """
         ...
 
     async def read_events(

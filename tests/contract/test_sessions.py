@@ -382,3 +382,16 @@ async def test_a_key_of_a_deleted_session_can_be_used_again(store: Store) -> Non
     await given.commit(store, session, key="key")
     await store.delete_session(TENANT, session.id)
     await given.start(store, given.ask(await given.session(store), key="key"))
+
+
+async def test_only_what_nobody_uses_is_deleted_for_its_age(store: Store) -> None:
+    """Decided where it is deleted: whoever began a turn meanwhile keeps the session."""
+    unused, busy, starred = [await given.session(store) for _ in range(3)]
+    await given.start(store, given.ask(busy))
+    assert await store.set_field(TENANT, starred.id, "starred", True)
+    later = unused.updated_at + 1000
+    assert not await store.delete_session(TENANT, unused.id, unused_since=unused.updated_at)
+    assert not await store.delete_session(TENANT, busy.id, unused_since=later)
+    assert not await store.delete_session(TENANT, starred.id, unused_since=later)
+    assert await store.delete_session(TENANT, unused.id, unused_since=later)
+    assert await store.get_session(TENANT, unused.id) is None

@@ -13,6 +13,7 @@ from lastgood.core.context import (
     cap_result,
     fade_results,
     repeats,
+    shown_of,
     trim,
     without_oldest,
 )
@@ -74,6 +75,14 @@ def test_shortening_leaves_out_about_half_at_a_time() -> None:
     assert without_oldest(history, 0) == 8
     assert without_oldest(history, 8) == 12
     assert without_oldest((), 0) is None
+
+
+def test_what_frames_a_conversation_is_shown_whatever_is_left_out() -> None:
+    framing = Message(Role.SYSTEM, "Summary: much was said")
+    history = (framing, *_exchange(1, "said"), *_exchange(2, "said"))
+    assert shown_of(history, 0) == history
+    assert shown_of(history, 3) == (framing, *_exchange(2, "said"))
+    assert shown_of(history, len(history)) == (framing,)
 
 
 def test_old_results_fade_and_new_ones_stay_whole() -> None:

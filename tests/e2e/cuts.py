@@ -7,6 +7,7 @@ the end must be, byte for byte, what somebody reads who was never cut off (I22, 
 
 from __future__ import annotations
 
+import http.client
 import random
 import re
 import socket
@@ -20,6 +21,7 @@ from typing import Any
 
 from tests.e2e.api import Api, frame_of
 from tests.e2e.command import SECONDS
+from tests.e2e.nodes import NodeApi
 from tests.e2e.server import LiveServer
 
 _ID = re.compile(rb"^id: (\d+)$", re.MULTILINE)
@@ -212,7 +214,7 @@ class Story:
         self.result = Cut(found=self._found)
 
     def tell(self) -> Cut:
-        session = Api(self._servers[0]).session()
+        session = Api(self._servers[0]).session(title="mine")
         talking, restarting = (random.Random(self._dice.random()) for _ in range(2))
         work: list[Callable[[], None]] = [
             lambda: self._talk(session, talking),
@@ -242,7 +244,7 @@ class Story:
     def _cut(self, session: str) -> list[Follower]:
         dice = self._dice
         followers = [Follower(session, self._named)]
-        while self.result.cuts < self._wanted:
+        while not self._found and (self.result.cuts < self._wanted or self.result.restarts < self._restarts):
             reader = followers[-1]
             try:
                 came = reader.read(
@@ -266,7 +268,6 @@ class Story:
         while not is_settled(api, session):
             assert time.monotonic() < ends, "the session is still busy, or owes a turn"
             time.sleep(0.05)
-        api.until_titled(session)
         wholes = [uncut(server, session, named=self._named) for server in self._servers]
         last = followers[-1]
         while last.last < wholes[0].last:
@@ -296,19 +297,18 @@ class Story:
                     f"!slow 0.01\n!say {words}\n!fail during",
                 )
             )
-            api = Api(dice.choice(self._servers))
+            api = NodeApi(dice.choice(self._servers))
             try:
                 api.turn(session, text, wait=False)
                 if dice.random() < 0.2:
                     api.post(f"/api/sessions/{session}/cancel")
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 pass
             self._over.wait(dice.random() * 0.6)
 
     def _restart(self, dice: random.Random) -> None:
         for number in range(self._restarts):
-            if self._over.wait(0.3 + dice.random()):
-                return
+            time.sleep(0.3 + dice.random())
             server = dice.choice(self._servers)
             if number % 2:
                 server.stop()

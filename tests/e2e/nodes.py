@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -11,13 +13,30 @@ from typing import Any
 
 import asyncpg
 
-from tests.e2e.api import TOOLS, Api
-from tests.e2e.command import AGENT, until
+from tests.e2e.api import TOOLS, Api, Given
+from tests.e2e.command import AGENT, SECONDS, until
 from tests.e2e.server import LiveServer
 from tests.postgres import PostgresServer
 
 #: The agent whose tools leave a trace and can be held.
 TOOLS_AGENT = "tools"
+SETTINGS = ("--safety", "autonomous")
+
+
+class NodeApi(Api):
+    """Of a server that may end at any moment: whatever is not answered is closed all the same."""
+
+    def ask(self, method: str, path: str, plain: Any = None, **headers: str) -> Given:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=SECONDS)
+        try:
+            body = None if plain is None else json.dumps(plain)
+            sent = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, {"Content-Type": "application/json"} | sent)
+            answer = connection.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return Given(answer.status, told, answer.read())
+        finally:
+            connection.close()
 
 
 class Nodes:
@@ -27,11 +46,11 @@ class Nodes:
         self, servers: tuple[LiveServer, LiveServer], postgres: PostgresServer, database: str
     ) -> None:
         self.servers = servers
-        self.a, self.b = (Api(server) for server in servers)
+        self.a, self.b = (NodeApi(server) for server in servers)
         self.postgres = postgres
         self.dsn = postgres.dsn(database)
 
-    def other(self, node: Api) -> Api:
+    def other(self, node: Api) -> NodeApi:
         return self.b if node is self.a else self.a
 
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -65,7 +84,10 @@ def two_nodes(folder: Path, postgres: PostgresServer, database: str, *options: s
     with ExitStack() as stack:
         servers = tuple(
             LiveServer(
-                folder / name, AGENT, str(file), options=("--database", postgres.dsn(database), *options)
+                folder / name,
+                AGENT,
+                str(file),
+                options=(*SETTINGS, "--database", postgres.dsn(database), *options),
             )
             for name in ("a", "b")
         )

@@ -164,7 +164,7 @@ def test_turns_and_attempts_are_paged(api: Api) -> None:
         turns[-1]["id"],
     )
     one = api.read(session, f"/attempts/{failed['id']}")
-    assert one == failed | {"steps": []}
+    assert one == failed | {"steps": [], "usage": {"input_tokens": 0, "output_tokens": 0, "cost": 0.0}}
     missing = api.ask("GET", f"/api/sessions/{session}/attempts/att_nobody")
     assert missing.refusal == (404, "attempt_not_found")
 

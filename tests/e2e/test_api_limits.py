@@ -1,4 +1,4 @@
-"""How much one token, and one user behind it, may ask for: 429 with Retry-After, and others are not hindered."""
+"""How much one token, and one user behind it, may ask for: 429 with Retry-After; others are not hindered."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,31 +8,42 @@ from typing import Any
 
 import pytest
 
+from lastgood.errors import TooMany
+from lastgood.surfaces.refusals import retry_headers
 from tests.e2e.api import TOOLS, Api, Given, Trace, run_path, said, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.server import LiveServer
 from tests.surfaces.inside import make_tokens
 
+#: What two tokens of one tenant have of a server.
+Two = tuple[Api, Api]
+
 
 @contextmanager
-def limited(folder: Path, *options: str) -> Iterator[tuple[LiveServer, Api, Api]]:
-    """A server, and what two tokens of one tenant have of it. `tools` is an agent that can be held."""
+def limited(folder: Path, *options: str) -> Iterator[Iterator[Two]]:
+    """Fresh tokens for whoever asks, so that no test hinders another. The agent `tools` can be held."""
     folder.mkdir(exist_ok=True)
     (folder / "tools.yaml").write_text(TOOLS.format(more=""))
-    scopes = ("default", ("session", "chat"))
     database = f"sqlite:///{folder / 'data' / 'lastgood.db'}"
-    tokens = asyncio.run(make_tokens(database, {"one": scopes, "two": scopes}))
+    wanted = {f"token {number}": ("default", ("session", "chat")) for number in range(40)}
+    tokens = asyncio.run(make_tokens(database, wanted)).values()
     agents = (AGENT, str(folder / "tools.yaml"))
     with LiveServer(folder, *agents, options=("--safety", "autonomous", *options)) as server:
-        yield server, Api(server, tokens["one"]), Api(server, tokens["two"])
+        apis = (Api(server, token) for token in tokens)
+        yield zip(apis, apis, strict=True)
 
 
 @pytest.fixture(scope="module")
-def at_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServer, Api, Api]]:
-    """Two turns at once under one token, one for a user."""
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Two]]:
     options = ("--token-running", "2", "--user-running", "1")
-    with limited(tmp_path_factory.mktemp("at-once"), *options) as served:
-        yield served
+    with limited(tmp_path_factory.mktemp("at-once"), *options) as found:
+        yield found
+
+
+@pytest.fixture
+def at_once(pairs: Iterator[Two]) -> Two:
+    """Two turns at once under one token, one for a user."""
+    return next(pairs)
 
 
 @pytest.fixture
@@ -42,7 +53,9 @@ def trace(tmp_path: Path) -> Trace:
 
 def refused(given: Given) -> int:
     """In how many seconds to try again."""
-    assert given.refusal == (429, "rate_limited"), given.body
+    status, code = given.refusal
+    assert status == 429, given.body
+    assert code in ("rate_limited", "rate_limit_exceeded")  # the latter is OpenAI's word for it
     assert given.headers["x-should-retry"] == "true"
     seconds = int(given.headers["retry-after"])
     assert seconds >= 1
@@ -57,11 +70,19 @@ def hold(api: Api, trace: Trace, word: str, **more: Any) -> str:
     return session
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (19.5, "20")])
+def test_whoever_waits_as_long_as_told_has_waited_long_enough(seconds: float, told: str) -> None:
+    error = TooMany()
+    error.retry_after = seconds
+    assert retry_headers(error)["retry-after"] == told
+
+
 # -- how many in a minute -------------------------------------------------------------------
 
 
 def test_beyond_its_rate_a_token_waits_and_others_do_not(tmp_path: Path) -> None:
-    with limited(tmp_path / "data", "--token-rate", "3") as (_, one, two):
+    with limited(tmp_path / "data", "--token-rate", "3") as pairs:
+        one, two = next(pairs)
         session = one.session()
         for _ in range(3):
             one.good(session, "hello")
@@ -75,7 +96,8 @@ def test_beyond_its_rate_a_token_waits_and_others_do_not(tmp_path: Path) -> None
 
 def test_a_user_beyond_its_rate_hinders_no_other_user(tmp_path: Path) -> None:
     """Not even by asking again and again: what it may not have is not taken from its token."""
-    with limited(tmp_path / "data", "--token-rate", "6", "--user-rate", "2") as (_, one, two):
+    with limited(tmp_path / "data", "--token-rate", "6", "--user-rate", "2") as pairs:
+        one, two = next(pairs)
         session = one.session()
         for _ in range(2):
             one.good(session, "hello", user="greedy")
@@ -91,7 +113,8 @@ def test_a_user_beyond_its_rate_hinders_no_other_user(tmp_path: Path) -> None:
 
 def test_a_request_that_begins_nothing_is_not_counted(tmp_path: Path) -> None:
     """Refused for another reason, or answered with what was done before under its key."""
-    with limited(tmp_path / "data", "--token-rate", "2") as (_, one, _):
+    with limited(tmp_path / "data", "--token-rate", "2") as pairs:
+        one, _ = next(pairs)
         session = one.session()
         for _ in range(5):
             assert one.turn("ses_nobody", "hello").refusal == (404, "session_not_found")
@@ -110,7 +133,8 @@ def test_a_request_that_begins_nothing_is_not_counted(tmp_path: Path) -> None:
 
 
 def test_followups_are_turns_that_begin_later(tmp_path: Path) -> None:
-    with limited(tmp_path / "data", "--token-rate", "2") as (_, one, _):
+    with limited(tmp_path / "data", "--token-rate", "2") as pairs:
+        one, _ = next(pairs)
         session = one.session()
         path, body = f"/api/sessions/{session}/followup", {"messages": said("later")}
         assert one.post(path, body, idempotency_key="k").status == 202
@@ -123,11 +147,9 @@ def test_followups_are_turns_that_begin_later(tmp_path: Path) -> None:
 
 # -- how many at once -----------------------------------------------------------------------
 
-Served = tuple[LiveServer, Api, Api]
 
-
-def test_beyond_its_number_a_token_waits_and_others_do_not(at_once: Served, trace: Trace) -> None:
-    _, one, two = at_once
+def test_beyond_its_number_a_token_waits_and_others_do_not(at_once: Two, trace: Trace) -> None:
+    one, two = at_once
     hold(one, trace, "first")
     hold(one, trace, "second")
     third = one.session()
@@ -142,8 +164,8 @@ def test_beyond_its_number_a_token_waits_and_others_do_not(at_once: Served, trac
     one.good(third, "hello")
 
 
-def test_a_user_beyond_its_number_hinders_no_other_user(at_once: Served, trace: Trace) -> None:
-    _, one, _ = at_once
+def test_a_user_beyond_its_number_hinders_no_other_user(at_once: Two, trace: Trace) -> None:
+    one, _ = at_once
     hold(one, trace, "held", user="busy")
     session = one.session()
     for _ in range(5):
@@ -154,9 +176,9 @@ def test_a_user_beyond_its_number_hinders_no_other_user(at_once: Served, trace: 
 
 
 @pytest.mark.parametrize("how", ["commits", "fails", "is cancelled", "is deleted"])
-def test_a_turn_that_has_ended_makes_room(at_once: Served, trace: Trace, how: str) -> None:
+def test_a_turn_that_has_ended_makes_room(at_once: Two, trace: Trace, how: str) -> None:
     """However it ended, and more often than there is room: nothing is left over."""
-    _, one, _ = at_once
+    one, _ = at_once
     for number in range(4):
         who, word = f"{how}-user", f"held{number}"
         session = one.session("tools")
@@ -175,9 +197,9 @@ def test_a_turn_that_has_ended_makes_room(at_once: Served, trace: Trace, how: st
     until(lambda: one.turn(one.session(), "hello", user=f"{how}-user").status == 200)
 
 
-def test_what_never_began_takes_no_room(at_once: Served) -> None:
+def test_what_never_began_takes_no_room(at_once: Two) -> None:
     """Refused after it was counted, for every reason there is; and stateless requests that fail."""
-    _, one, _ = at_once
+    one, _ = at_once
     session = one.session()
     attempt = one.begun(session, "hello")["id"]
     one.ended(session, attempt)
@@ -204,8 +226,8 @@ def test_what_never_began_takes_no_room(at_once: Served) -> None:
             assert given.status == status, given.body
 
 
-def test_a_busy_session_takes_no_room(at_once: Served, trace: Trace) -> None:
-    _, one, _ = at_once
+def test_a_busy_session_takes_no_room(at_once: Two, trace: Trace) -> None:
+    one, _ = at_once
     session = hold(one, trace, "held")
     for _ in range(5):
         assert one.turn(session, "hello").refusal == (409, "session_busy")
@@ -213,9 +235,9 @@ def test_a_busy_session_takes_no_room(at_once: Served, trace: Trace) -> None:
     trace.release("held")
 
 
-def test_whoever_asks_again_under_its_key_joins_the_turn_that_runs(at_once: Served, trace: Trace) -> None:
+def test_whoever_asks_again_under_its_key_joins_the_turn_that_runs(at_once: Two, trace: Trace) -> None:
     """However much runs: it begins nothing. And it is not counted twice."""
-    _, one, _ = at_once
+    one, _ = at_once
     session = one.session("tools")
     body = {"messages": said(trace.hold("keyed")), "user": "keyed"}
     begun = one.post(f"/api/sessions/{session}/turns", body, idempotency_key="joined")
@@ -229,8 +251,21 @@ def test_whoever_asks_again_under_its_key_joins_the_turn_that_runs(at_once: Serv
     one.until_idle(session)
 
 
-def test_a_client_that_leaves_is_counted_until_its_turn_has_ended(at_once: Served, trace: Trace) -> None:
-    _, one, _ = at_once
+def test_whoever_joins_a_turn_that_runs_is_not_counted(at_once: Two, trace: Trace) -> None:
+    one, _ = at_once
+    session = one.session("tools")
+    path, body = f"/api/sessions/{session}/turns", {"messages": said(trace.hold("shared"))}
+    begun = one.post(path, body, idempotency_key="shared")
+    trace.until_held("shared")
+    assert one.post(path, body, idempotency_key="shared").json["id"] == begun.json["id"]
+    hold(one, trace, "second")  # there was room for one more, and still is
+    refused(one.turn(one.session(), "a third"))
+    trace.release("shared")
+    trace.release("second")
+
+
+def test_a_client_that_leaves_is_counted_until_its_turn_has_ended(at_once: Two, trace: Trace) -> None:
+    one, _ = at_once
     session = one.session("tools")
     body = {"messages": [user(trace.hold("left"))], "user": "leaver"}
     with one.stream("POST", run_path(session, "tools"), body) as stream:
@@ -242,7 +277,8 @@ def test_a_client_that_leaves_is_counted_until_its_turn_has_ended(at_once: Serve
 
 
 def test_without_limits_nobody_waits(tmp_path: Path) -> None:
-    with limited(tmp_path / "data") as (_, one, _):
+    with limited(tmp_path / "data") as pairs:
+        one, _ = next(pairs)
         session = one.session()
         for _ in range(20):
             one.good(session, "hello", user="anybody")

@@ -91,6 +91,7 @@ def test_json_is_every_event_and_the_outcome_last(lastgood: Command) -> None:
     *events, last = done.lines
     assert [event["kind"] for event in events] == [
         "attempt_started",
+        "user_said",
         "model_answered",
         "tool_called",
         "tool_answered",

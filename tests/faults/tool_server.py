@@ -228,8 +228,10 @@ class DeadlyStore:
         await self._reach(hold.session, Moment.WRITTEN if results else Moment.CALLED)
         return held
 
-    async def append_events_if_held(self, hold: Hold, events: Sequence[Event]) -> int | None:
-        last = await self._store.append_events_if_held(hold, events)
+    async def append_events_if_held(
+        self, hold: Hold, events: Sequence[Event], *, at: float | None = None
+    ) -> int | None:
+        last = await self._store.append_events_if_held(hold, events, at=at)
         if any(event.kind is EventKind.TEXT_STREAMED for event in events):
             # The outbox is locked while this waits, so the turn cannot commit meanwhile.
             await self._reach(hold.session, Moment.ANSWERING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -281,7 +282,14 @@ async def test_a_turn_that_kills_its_server_is_left_after_three_tries(house: Hou
 
         async def tried(victim: Lastgood = victim, died: asyncio.Event = died) -> bool:
             if not died.is_set():
-                await recover(victim)
+                # It may die in the middle of this; then nothing that it asks the store ever comes back.
+                recovering = asyncio.create_task(recover(victim))
+                dying = asyncio.create_task(died.wait())
+                await asyncio.wait({recovering, dying}, return_when=asyncio.FIRST_COMPLETED)
+                dying.cancel()
+                recovering.cancel()
+                with suppress(asyncio.CancelledError):
+                    await recovering
             return died.is_set()
 
         await eventually(tried)

@@ -264,6 +264,20 @@ async def test_an_If_Match_that_names_no_turn_is_refused(inside: Inside, session
         refused(given, 400, "invalid_request")
 
 
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("name", ["if-match", "x-user-id", "idempotency-key", "authorization"])
+async def test_what_two_could_read_differently_comes_once(inside: Inside, session: str, name: str) -> None:
+    headers = [
+        ("content-type", "application/json"),
+        ("transfer-encoding", "chunked"),
+        (name, "a"),
+        (name, "b"),
+    ]
+    body = json.dumps({"messages": [ONE]}).encode()
+    path = f"/api/sessions/{session}/turns"
+    refused(await ask(inside.server.app, "POST", path, headers, body), 400, "invalid_request")
+
+
 async def test_If_Match_names_the_head(inside: Inside) -> None:
     session = await inside.session()
     path = f"/api/sessions/{session}/messages"

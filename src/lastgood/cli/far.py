@@ -181,7 +181,7 @@ class FarAsked:
     async def cancel(self) -> None:
         try:
             async with asyncio.timeout(_CANCEL_SECONDS):
-                pass
+                await self._client.cancel(self._accepted.session)
         except NothingPending:
             return  # too late: how it did end is told anyway
         except (TimeoutError, ServerUnreachable):

@@ -6,6 +6,7 @@ One thread runs the loop of one AsyncClient. Any thread may call.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import update_wrapper
@@ -114,14 +115,21 @@ class Client:
             finally:
                 ended.set()
 
-        future = asyncio.run_coroutine_threadsafe(to_its_end(), self._loop)
+        running = to_its_end()
+        future = None
         try:
+            future = asyncio.run_coroutine_threadsafe(running, self._loop)
             return future.result()
         except BaseException:
             # Ctrl-C reached us and not the loop: a stream can be closed only when nobody reads it any more.
-            if future.cancel():
+            if future is not None and future.cancel():
                 ended.wait(_LET_GO_SECONDS)
             raise
+        finally:
+            # Where Ctrl-C came before anything had begun, nobody will begin it now.
+            for made in (running, work):
+                if inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
+                    made.close()
 
     def _iterate(self, items: AsyncGenerator[_T, None]) -> Generator[_T, None, None]:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lastgood.model.messages import File, Image, Message, Part, Reasoning, Role, ToolCall, tool_result
 from lastgood.model.sessions import Head, Turn, TurnKind
@@ -32,7 +32,7 @@ class History:
     settled: tuple[Message, ...] = ()
     tail: tuple[Message, ...] = ()
     agent: str = ""  # the digest of the definition that answered last
-    size: int = 0  # of the turns that it was made of, encoded
+    size: int = field(default=0, compare=False)  # of the turns that it was made of, encoded
 
     def then(self, turn: Turn) -> History:
         agent = turn.agent_digest or self.agent

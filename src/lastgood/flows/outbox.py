@@ -77,23 +77,23 @@ class Outbox:
             while self._waiting:
                 self.is_untouched = False
                 async with self._writing:
-                    events = self.take()
-                    last = await self._parts.store.append_events_if_held(self._hold, events)
+                    events, now = self.take(), self._parts.clock.now()
+                    last = await self._parts.store.append_events_if_held(self._hold, events, at=now)
                 if last is None:
                     self._stop(AttemptLost())
                     return
-                self._parts.signals.tell(self._hold.session, self._numbered(events, last))
+                self._parts.signals.tell(self._hold.session, _numbered(events, last, now))
                 await asyncio.sleep(self._parts.limits.tick_seconds)
         except LastgoodError as error:
             self._stop(error)
 
-    def _numbered(self, events: Sequence[Event], last: int) -> Sequence[StoredEvent]:
-        """As they are in the table now, but for the time, which is for people and orders nothing."""
-        now = self._parts.clock.now()
-        return [
-            StoredEvent(seq, event.kind, event.attempt, event.data, now)
-            for seq, event in enumerate(events, last - len(events) + 1)
-        ]
+
+def _numbered(events: Sequence[Event], last: int, now: float) -> Sequence[StoredEvent]:
+    """As they are in the table now, to the letter: who reads them there reads the same."""
+    return [
+        StoredEvent(seq, event.kind, event.attempt, event.data, now)
+        for seq, event in enumerate(events, last - len(events) + 1)
+    ]
 
 
 def _joins(last: Event, event: Event) -> bool:

@@ -12,7 +12,7 @@ from lastgood.errors import AttemptNotFound, InvalidRequest, SessionNotFound, Tu
 from lastgood.model.attempts import Attempt, Step
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
-from lastgood.model.sessions import Session, SessionPage, SessionStatus, Turn
+from lastgood.model.sessions import Session, SessionPage, SessionStatus, Turn, Usage
 from lastgood.ports import Store
 
 MOST_IN_PAGE = 200
@@ -30,6 +30,13 @@ class Whole:
 class Prompt:
     messages: tuple[Message, ...]
     left_out: int  # so many of the oldest were left out of it, because the model found it too long
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    attempt: Attempt
+    steps: tuple[Step, ...]
+    usage: Usage
 
 
 class SessionReader:
@@ -89,15 +96,18 @@ class SessionReader:
         await self.get(tenant, session)
         return await self._store.list_attempts(tenant, session)
 
-    async def attempt(
-        self, tenant: TenantId, session: SessionId, attempt: AttemptId
-    ) -> tuple[Attempt, tuple[Step, ...]]:
+    async def attempt(self, tenant: TenantId, session: SessionId, attempt: AttemptId) -> Tried:
         """One try, with everything it had finished."""
         await self.get(tenant, session)
         found = await self._store.get_attempt(tenant, attempt)
         if found is None or found.session != session:
             raise AttemptNotFound()
-        return found, await self._store.read_steps(tenant, attempt)
+        steps = await self._store.read_steps(tenant, attempt)
+        # The last answer of a committed one is in its turn, and nowhere else.
+        turn = await self._store.find_turn(tenant, found.turn)
+        if turn is not None and turn.attempt == found.id:
+            return Tried(found, steps, turn.usage)
+        return Tried(found, steps, sum((step.usage for step in steps), Usage()))
 
     async def turn_of(self, source: Session, turn: TurnId) -> Turn:
         """The turn, if it is in this session's chain: its own, or one it inherited."""

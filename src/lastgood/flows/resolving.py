@@ -39,8 +39,8 @@ def _find(recorded: str, served: Sequence[str]) -> tuple[identity.Resolution, st
     be taken for the end of the URL's query, and the team would answer instead of its member.
     """
     whole = identity.resolve(recorded, served)
-    if isinstance(whole, identity.Exact) or "/" not in recorded or "://" in recorded:
-        return whole, None
     key, _, name = recorded.rpartition("/")
+    if isinstance(whole, identity.Exact) or not key or not name or "://" in recorded:
+        return whole, None
     found = identity.resolve(key, served)
     return (whole, None) if isinstance(found, identity.Missing) else (found, name)

@@ -199,16 +199,24 @@ class Sessions(SessionReader):
             passed += len(said)
         raise InvalidRequest(f"there are {passed} messages of the user here, and none is number {index}")
 
-    async def delete(self, tenant: TenantId, session: SessionId, *, only_free: bool = False) -> None:
+    async def delete(self, tenant: TenantId, session: SessionId) -> None:
         """Cancels what runs, then erases. Nothing of the session appears again."""
         found = await self.get(tenant, session)
-        if only_free and found.attempt is not None:
-            raise SessionBusy()
         run = self._live.get(found.attempt) if found.attempt else None
         if run is not None:
             await self._live.stop(run, Stop(Move.CANCEL, TurnCancelled("the session was deleted")))
         if not await self._parts.store.delete_session(tenant, session):
             raise SessionNotFound()
+        await self._gone(session)
+
+    async def delete_unused(self, tenant: TenantId, session: SessionId, since: float) -> bool:
+        """False: somebody has used it since then, uses it now, or wants it kept."""
+        if not await self._parts.store.delete_session(tenant, session, unused_since=since):
+            return False
+        await self._gone(session)
+        return True
+
+    async def _gone(self, session: SessionId) -> None:
         self._parts.signals.tell(session)
         await self._parts.engine.forget(session)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from lastgood.errors import LastgoodError
 from lastgood.flows.parts import Parts
 from lastgood.flows.sessions import Sessions
 from lastgood.model.sessions import Session
@@ -29,18 +26,14 @@ class Retention:
         """How many were deleted."""
         page = await self._parts.store.walk_sessions(after=self._after, limit=_PAGE)
         self._after = page[-1].number if len(page) == _PAGE else 0
+        since = self._parts.clock.now() - self._seconds
         deleted = 0
         for session in page:
-            if self._is_old(session) and not await self._owes(session):
-                with suppress(LastgoodError):  # somebody else deleted it, or will
-                    await self._sessions.delete(session.tenant, session.id, only_free=True)
-                    deleted += 1
+            # Most are not old; that they are, and nobody uses them now, the database decides.
+            if session.updated_at < since and not session.starred and not await self._owes(session):
+                deleted += await self._sessions.delete_unused(session.tenant, session.id, since)
         return deleted
 
     async def _owes(self, session: Session) -> bool:
         queue = await self._parts.store.read_queue(session.tenant, session.id)
         return any(item.parked is None for item in queue)
-
-    def _is_old(self, session: Session) -> bool:
-        age = self._parts.clock.now() - session.updated_at
-        return age > self._seconds and session.attempt is None and not session.starred

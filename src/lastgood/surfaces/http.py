@@ -35,7 +35,10 @@ BODY_PAUSE_SECONDS = 30.0
 BODY_SECONDS = 300.0
 
 #: Where a second one with the same name would let two readers of a request read two requests.
-_ONCE = frozenset({"host", "origin", "authorization", "content-type", "content-encoding", "idempotency-key"})
+_ONCE = frozenset(
+    {"host", "origin", "authorization", "content-type", "content-encoding"}
+    | {"idempotency-key", "if-match", "last-event-id", "x-user-id"}
+)
 
 _T = TypeVar("_T")
 

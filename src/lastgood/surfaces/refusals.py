@@ -6,6 +6,7 @@ is said in words it understands: `x-should-retry`, and `Retry-After` where waiti
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from lastgood.errors import (
@@ -131,7 +132,7 @@ def retry_headers(error: LastgoodError, *, tool_ran: bool = False) -> dict[str, 
     if isinstance(error, SessionBusy | ShuttingDown | StoreError):
         headers["retry-after"] = "1"
     if isinstance(error, ModelError | TooMany) and error.retry_after is not None:
-        headers["retry-after"] = str(max(round(error.retry_after), 1))
+        headers["retry-after"] = str(max(ceil(error.retry_after), 1))
     if may_be_sent_again(error) and not tool_ran:
         headers["x-should-retry"] = "true"
     else:

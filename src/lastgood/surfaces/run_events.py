@@ -59,7 +59,8 @@ def _told(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
         case _K.REASONING_STREAMED:
             return {"type": "agent_choice_reasoning", "content": data["content"]}
         case _K.MODEL_ANSWERED:
-            return {"type": "token_usage", "usage": _usage(data), "model": data["model"]}
+            told = {"type": "token_usage", "usage": _usage(data), "model": data["model"]}
+            return told | ({"cut_short": True} if data.get("cut_short") else {})
         case _K.MODEL_FELL_BACK:
             return {"type": "model_fallback", **data}
         case _K.TOOL_CALLED:
@@ -92,7 +93,8 @@ def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
         case _K.ATTEMPT_ERRED:
             return {"type": "error", "code": data["code"], "error": data["message"]}
         case _K.TURN_COMMITTED:
-            return {"type": "turn_committed", "turn": data["turn"], "seq": data["seq"]}
+            names = ("turn", "seq", "model", "input_tokens", "output_tokens")
+            return {"type": "turn_committed", **{name: data[name] for name in names}}
         case _K.TURN_FAILED:
             error = error_of(data["code"], data["message"])
             return {

@@ -104,6 +104,7 @@ def _of_life(life: SessionLife, import_bytes: int) -> Sequence[Route]:
         _reads("/api/sessions", life.list, "newest first", _json(shapes.SESSIONS), query=_FILTERS),
         _reads(_ONE, life.read, "one session with its messages", one, query=shapes.WITH_MESSAGES),
         _reads(f"{_ONE}/turns", life.turns, "its committed turns", _json(shapes.TURNS), query=_PAGE),
+        _reads(f"{_ONE}/turns/{{turn}}", life.turn, "one of them", _json(shapes.TURN)),
         _reads(f"{_ONE}/turns/{{turn}}/prompt", life.prompt, "what the model saw", _json(shapes.PROMPT)),
         _reads(f"{_ONE}/attempts", life.attempts, "every try", _json(shapes.ATTEMPTS), query=_PAGE),
         _reads(f"{_ONE}/attempts/{{attempt}}", life.attempt, "one try, its steps", _json(shapes.ATTEMPT)),

@@ -125,6 +125,7 @@ ATTEMPT = object_of(
         "error": object_of({"code": TEXT, "message": TEXT}),
         "continues": TEXT,
         "question": _ANY,
+        "usage": _USAGE,
         "steps": _list_of(object_of({"kind": TEXT, "message": _MESSAGE, "usage": _USAGE})),
     },
 )

@@ -43,6 +43,7 @@ from lastgood.surfaces.wire import (
     shown,
     step_json,
     turn_json,
+    usage_json,
     when,
 )
 
@@ -118,6 +119,10 @@ class SessionLife:
         headers = {"x-next-cursor": str(after + limit)} if limit < len(found) else {}
         return json_reply([turn_json(turn) for turn in found[:limit]], 200, headers)
 
+    async def turn(self, request: Request) -> Answer:
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        return json_reply(turn_json(await self._sessions.turn_of(session, TurnId(request.path["turn"]))))
+
     async def prompt(self, request: Request) -> Answer:
         turn, prompt = await self._sessions.prompt(
             request.caller.tenant, session_of(request), TurnId(request.path["turn"])
@@ -141,10 +146,11 @@ class SessionLife:
         return json_reply([attempt_json(attempt) for attempt in page], 200, headers)
 
     async def attempt(self, request: Request) -> Answer:
-        attempt, steps = await self._sessions.attempt(
+        tried = await self._sessions.attempt(
             request.caller.tenant, session_of(request), AttemptId(request.path["attempt"])
         )
-        return json_reply(attempt_json(attempt) | {"steps": [step_json(step) for step in steps]})
+        steps = [step_json(step) for step in tried.steps]
+        return json_reply(attempt_json(tried.attempt) | {"usage": usage_json(tried.usage), "steps": steps})
 
     # -- one field each ------------------------------------------------------------------
 

@@ -102,8 +102,10 @@ class PostgresSessions:
                 await transaction.row("insert_turn", of_imported(new, turn))
         return to_session(row)
 
-    async def delete_session(self, tenant: TenantId, session: SessionId) -> bool:
-        parameters = {"tenant": tenant, "session": session}
+    async def delete_session(
+        self, tenant: TenantId, session: SessionId, *, unused_since: float | None = None
+    ) -> bool:
+        parameters = {"tenant": tenant, "session": session, "unused_since": unused_since}
         async with self.db.transaction() as transaction:
             await transaction.row("lock_for_delete", parameters)
             row = await transaction.row("delete_session", parameters)

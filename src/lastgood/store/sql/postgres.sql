@@ -22,7 +22,7 @@ set_config('synchronous_commit', 'off', true);
 -- A piece of others. `held` has moved the session's counter past these numbers just before.
 INSERT INTO events (session_id, seq, kind, attempt_id, created_at, body)
 SELECT :session, held.event_seq - cardinality(:event_kinds::text[]) + item.n, item.kind, item.attempt_id,
-       clock(), item.body
+       coalesce(:events_at::double precision, clock()), item.body
 FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::bytea[])
      WITH ORDINALITY AS item (kind, attempt_id, body, n);
 
@@ -466,7 +466,9 @@ ORDER BY turns.seq;
 -- name: delete_session
 -- First of four. It waits for whoever is writing to the session, and nobody writes to it
 -- after: every other write asks for this row.
-DELETE FROM sessions WHERE tenant = :tenant AND id = :session RETURNING head;
+DELETE FROM sessions WHERE tenant = :tenant AND id = :session
+  AND (:unused_since::double precision IS NULL OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since))
+RETURNING head;
 
 -- name: delete_attempts
 -- With the asks they were tries of; every ask has one. Before the events: tidy takes

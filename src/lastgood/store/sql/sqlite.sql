@@ -88,7 +88,7 @@ WHERE n = :number AND attempt_id = :attempt AND kind = 'steer' AND settled_at IS
 
 -- name: insert_event
 INSERT INTO events (session_id, seq, kind, attempt_id, created_at, body)
-VALUES (:session, :seq, :kind, :attempt, clock(), :body);
+VALUES (:session, :seq, :kind, :attempt, coalesce(:at, clock()), :body);
 
 -- name: read_events
 -- The reader takes one row after the other, and ends the page itself when it is large enough.
@@ -188,7 +188,9 @@ SELECT 1 FROM sessions WHERE id = :session AND lease_until < clock();
 SELECT clock() - max(ended_at) FROM attempts WHERE tenant = :tenant AND turn_id = :turn AND ended_at IS NOT NULL;
 
 -- name: delete_session
-DELETE FROM sessions WHERE tenant = :tenant AND id = :session RETURNING head;
+DELETE FROM sessions WHERE tenant = :tenant AND id = :session
+  AND (:unused_since IS NULL OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since))
+RETURNING head;
 
 -- name: delete_steps
 DELETE FROM steps WHERE attempt_id IN (SELECT id FROM attempts WHERE session_id = :session);

@@ -19,6 +19,7 @@ def insert_events(
     session: SessionId,
     last: int,
     events: Sequence[Event],
+    at: float | None = None,
 ) -> None:
     """Numbers end at `last`: the session's counter was moved past them just before."""
     first = last - len(events) + 1
@@ -30,6 +31,7 @@ def insert_events(
                 "seq": seq,
                 "kind": event.kind.value,
                 "attempt": event.attempt,
+                "at": at,
                 "body": event_body(event),
             }
             for seq, event in enumerate(events, first)
@@ -38,7 +40,11 @@ def insert_events(
 
 
 def touch_if_held(
-    connection: apsw.Connection, sql: Mapping[str, str], hold: Hold, events: Sequence[Event]
+    connection: apsw.Connection,
+    sql: Mapping[str, str],
+    hold: Hold,
+    events: Sequence[Event],
+    at: float | None = None,
 ) -> int | None:
     """Stores events under a hold; None: it is gone, and nothing was written."""
     row = connection.execute(
@@ -53,7 +59,7 @@ def touch_if_held(
     ).fetchone()
     if row is None:
         return None
-    insert_events(connection, sql, hold.session, row[0], events)
+    insert_events(connection, sql, hold.session, row[0], events, at)
     return int(row[0])
 
 
@@ -64,9 +70,11 @@ _PAGE_BYTES = 1_000_000
 class SqliteEvents:
     db: Database
 
-    async def append_events_if_held(self, hold: Hold, events: Sequence[Event]) -> int | None:
+    async def append_events_if_held(
+        self, hold: Hold, events: Sequence[Event], *, at: float | None = None
+    ) -> int | None:
         def work(connection: apsw.Connection) -> int | None:
-            return touch_if_held(connection, self.db.sql, hold, events)
+            return touch_if_held(connection, self.db.sql, hold, events, at)
 
         return await self.db.write(work, durable=False)
 

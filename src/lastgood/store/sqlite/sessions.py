@@ -128,9 +128,11 @@ class SqliteSessions:
 
         return await self.db.write(work)
 
-    async def delete_session(self, tenant: TenantId, session: SessionId) -> bool:
+    async def delete_session(
+        self, tenant: TenantId, session: SessionId, *, unused_since: float | None = None
+    ) -> bool:
         def work(connection: apsw.Connection) -> bool:
-            parameters = {"tenant": tenant, "session": session}
+            parameters = {"tenant": tenant, "session": session, "unused_since": unused_since}
             row = connection.execute(self.db.sql["delete_session"], parameters).fetchone()
             if row is None:
                 return False
