@@ -155,9 +155,9 @@ def _bare_turn(
             "tenant": "default", "session": session, "attempt": begin.attempt, "fence": held.fence,
             "events": 1, "turn": begin.turn, "seq": held.turns + 1, "hash": b"0" * 32, "kind": "run",
             "base": held.head.turn if held.head else None, "agent_key": "a", "agent_digest": "d",
-            "model": "m", "override": None, "binds": None, "decision": "{}", "input_tokens": 20, "output_tokens": 80,
-            "cost": 0.0, "now": 0.0, "user": "", "inputs": 1, "body": (SAID + ANSWER).encode(),
-            "status": "committed", "code": None, "message": None,
+            "model": "m", "override": None, "binds": None, "decision": "{}", "input_tokens": 20,
+            "output_tokens": 80, "cost": 0.0, "now": 0.0, "user": "", "inputs": 1,
+            "body": (SAID + ANSWER).encode(), "status": "committed", "code": None, "message": None,
         }  # fmt: skip
         last = connection.execute(sql["commit_head"], parameters).fetchall()[0][0]
         connection.execute(sql["insert_turn"], parameters)

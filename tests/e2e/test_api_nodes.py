@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.api import Api, Given, Trace, run_path, said, text_of
+from tests.e2e.api import Api, Given, Trace, run_path, said
 from tests.e2e.command import until
 from tests.e2e.cuts import Follower, one_end_each, uncut
 from tests.e2e.load import (
@@ -147,18 +147,22 @@ def test_I14_a_cancel_through_the_other_node_ends_the_turn(nodes: Nodes) -> None
 
 def test_I24_events_are_followed_at_the_other_node_as_they_come(nodes: Nodes) -> None:
     session = nodes.a.session(title="mine")
-    with nodes.b.stream("GET", f"/api/sessions/{session}/events") as stream:
-        frames = iter(stream)
-        nodes.a.begun(session, "!slow 0.05\n!say " + "word " * 20)
-        first = next(frame for frame in frames if frame.type == "agent_choice")
-        assert nodes.a.brief(session)["status"] == "running", "it came while the turn ran"
-        rest = []
-        for frame in frames:
-            rest.append(frame)
-            if frame.type == "stream_stopped":
-                break
-    assert text_of([first, *rest]) == "word " * 19 + "word"
-    assert uncut(nodes.servers[0], session).frames == uncut(nodes.servers[1], session).frames
+    follower = Follower(session)
+
+    def has_come(type: str) -> bool:
+        return type in [one["type"] for one in follower.told]
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(follower.read, nodes.servers[1].port, seconds=3.0)
+        nodes.a.begun(session, "!slow 0.1\n!say " + "word " * 20)
+        until(lambda: has_come("agent_choice"))
+        assert nodes.a.brief(session)["status"] == "running", "it comes while the turn runs"
+        until(lambda: has_come("stream_stopped"))
+        reading.result()
+    text = "".join(one["content"] for one in follower.told if one["type"] == "agent_choice")
+    assert text.split() == ["word"] * 20
+    for server in nodes.servers:
+        assert uncut(server, session).frames == follower.frames
 
 
 def test_a_node_that_is_told_to_end_does_not_wait_for_turns_of_the_other(nodes: Nodes, trace: Trace) -> None:

@@ -50,21 +50,10 @@ class Turns:
         self._live = live
         self._beginning = Beginning(parts, live)
 
-    def _check(self, ask: Ask) -> None:
-        check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
-        for what, text in (
-            ("model", ask.model),
-            ("key", ask.key),
-            ("agent", ask.agent_key),
-            ("user", ask.user),
-        ):
-            check_text(text or "", f"the {what}")
-        if ask.key is not None and not 1 <= len(ask.key) <= MOST_IN_KEY:
-            raise InvalidRequest(f"the key must have between 1 and {MOST_IN_KEY} characters")
-
     async def submit(self, ask: Ask, session: Session | None = None) -> Submitted:
         """`session`: as it was just read, if it was. What has changed since then, begin finds out."""
-        self._check(ask)
+        check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
+        _check_names(ask)
         if session is None:
             session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
@@ -98,7 +87,7 @@ class Turns:
         """What became of this request before. That is told even if the turn could not be run any more."""
         if ask.key is None and not ask.is_retry:
             return None
-        self._check(ask)
+        _check_names(ask)
         look = replace(self._beginning.prepare(ask, Plan(None, {})), expected_turns=-1)
         found = await self._parts.store.begin_if_free(look, ())
         prior = found.prior if isinstance(found, Standing) else None
@@ -318,6 +307,18 @@ class Turns:
             reclaims=heard,
         )
         return await asyncio.shield(self._live.spawn(self._beginning.begin(begin, plan)))
+
+
+def _check_names(ask: Ask) -> None:
+    for what, text in (
+        ("model", ask.model),
+        ("key", ask.key),
+        ("agent", ask.agent_key),
+        ("user", ask.user),
+    ):
+        check_text(text or "", f"the {what}")
+    if ask.key is not None and not 1 <= len(ask.key) <= MOST_IN_KEY:
+        raise InvalidRequest(f"the key must have between 1 and {MOST_IN_KEY} characters")
 
 
 def ask_of(request: Request) -> Ask:
