@@ -112,6 +112,7 @@ def bare_loop(path: Path, turns: int, per_fsync: int) -> None:
     connection.create_scalar_function("clock", lambda *_: time.time(), 0)
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", 2)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     upgrade(connection, migrations("sqlite"))
     sql = named("sqlite")
     ids = RandomIds()

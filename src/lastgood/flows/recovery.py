@@ -58,7 +58,11 @@ class Recovery:
         """Ends what has outlived its lease or its deadline."""
         ended = 0
         for attempt in await self._parts.store.expired_attempts(_PAGE):
-            ended += await self._interrupt(attempt, only_if_expired=True)
+            try:
+                ended += await self._interrupt(attempt, only_if_expired=True)
+            except StoreError as error:
+                # A process that was paused may hold on to its row; the others must not wait for that.
+                log.warning("attempt %s is ended later: %s", attempt.id, error)
         return ended
 
     async def _interrupt(self, attempt: Attempt, *, only_if_expired: bool = False) -> bool:
