@@ -107,6 +107,7 @@ class Server:
         hurry = asyncio.create_task(self._hurry(hurried))
         try:
             await self._running.aclose()
+            self.app.end_watching()
             # Also for streams that say themselves what became of their turns.
             left = ends - asyncio.get_running_loop().time()
             await self.app.until_idle(max(left, _LAST_WORDS_SECONDS))

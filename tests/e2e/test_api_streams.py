@@ -295,3 +295,16 @@ def test_I25_at_the_servers_end_every_stream_ends_with_a_word(embedded: LiveServ
     assert told[-1].type == "stream_stopped"
     assert told[-2].data["status"] == "interrupted"
     assert followers[1].told[-1]["status"] == "interrupted"
+
+
+def test_I25_a_server_where_nothing_runs_does_not_wait_for_those_who_only_watch(tmp_path: Path) -> None:
+    """Its grace time is for turns. A watcher goes on at the next server, from its last number."""
+    with LiveServer(tmp_path, options=("--shutdown-grace", "40s")) as server:
+        api = Api(server)
+        session = api.session()
+        api.good(session, "hello")
+        with api.stream("GET", f"/api/sessions/{session}/events") as stream:
+            stream.until("stream_stopped")
+            began = time.monotonic()
+            assert server.stop() == 0
+    assert time.monotonic() - began < 20

@@ -149,12 +149,17 @@ async def _greet(server: Server, settings: Settings, main: Listener, metrics: Li
     for line in await warn_of_agents(server):
         remark(f"warning: {line}")
     agents = ", ".join(server.agents.served())
-    remark(f"Lastgood serves {agents} on {main.place}")
+    if not agents:
+        remark("warning: no agent is served: there is no agent file in the folder; put one there")
+    remark(f"Lastgood serves {agents or 'no agent'} on {main.place}")
     for line in await offline_agents(server):
         remark(f"  {line}")
     if "chat" in settings.only:
         url = f"{settings.public_url}/v1" if settings.public_url else main.url("/v1")
         remark(f"  OpenAI-compatible API   {url}")
+    if "api" in settings.only:
+        url = f"{settings.public_url}/api" if settings.public_url else main.url("/api")
+        remark(f"  session API             {url}")
     remark(f"  database                {_without_password(settings.database)}")
     if metrics is not None:
         remark(f"  metrics                 {metrics.url('/metrics')}")

@@ -34,7 +34,8 @@ from lastgood.errors import (
 )
 from lastgood.flows.outbox import Outbox
 from lastgood.flows.parts import Parts
-from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.flows.work import AttemptWork
+from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     AttemptStatus,
     Begin,
@@ -47,8 +48,6 @@ from lastgood.model.attempts import (
 )
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, TurnId
-from lastgood.model.messages import Message
-from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Turn, TurnKind
 
 log = logging.getLogger(__name__)
@@ -125,65 +124,6 @@ class Run:
             self.attended.set()
             if self.worker is not None:
                 self.worker.cancel()
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptWork:
-    """What the engine is given: all that the attempt may see."""
-
-    run: Run
-    agent: AgentSpec
-
-    @property
-    def model(self) -> str:
-        return self.run.begun.model
-
-    @property
-    def hold(self) -> Hold:
-        return self.run.hold
-
-    @property
-    def turn(self) -> TurnId:
-        return self.run.begun.turn
-
-    @property
-    def number(self) -> int:
-        return self.run.begun.number
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        return self.run.adopted
-
-    @property
-    def answers(self) -> Mapping[str, str]:
-        return self.run.answers
-
-    @property
-    def options(self) -> CallOptions:
-        return self.run.begin.ask.options
-
-    @property
-    def working_dir(self) -> str | None:
-        return self.run.begun.session.working_dir
-
-    async def rules(self) -> tuple[Permissions, Safety | None]:
-        found = await self.run.parts.store.get_session(self.hold.tenant, self.hold.session)
-        if found is None:
-            raise AttemptLost()
-        return found.permissions or Permissions(), found.safety
-
-    async def steers(self) -> tuple[Step, ...]:
-        """In the order they were said. A steer is one message, so that its step is one, too."""
-        waiting = await self.run.parts.store.steers_of(self.hold)
-        return tuple(Step(StepKind.STEER, item.messages[0], queued=item.number) for item in waiting)
-
-    @property
-    def earlier(self) -> tuple[Message, ...]:
-        return self.run.history.settled
-
-    def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
-        said = (*self.run.begin.ask.messages, *(step.message for step in steps))
-        return self.run.history.answered(said)
 
 
 async def conduct(run: Run) -> Outcome:
@@ -366,11 +306,10 @@ async def _end(run: Run, stop: Stop) -> Outcome:
         return await _as_stored(run, stop)
     status = after(AttemptStatus.RUNNING, stop.move)
     failed = failed_events(run.begun.turn, run.hold.attempt, status, stop.error)
+    events = (*run.outbox.take(), *failed)
     for pause in (*_PATIENCE, None):
         try:
-            ended = await run.parts.store.finish_if_held(
-                run.hold, status, words_of(stop.error), (*run.outbox.take(), *failed)
-            )
+            ended = await run.parts.store.finish_if_held(run.hold, status, words_of(stop.error), events)
             if ended:
                 return Outcome(run.hold.attempt, status, None, stop.error)
             break

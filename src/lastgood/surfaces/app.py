@@ -114,6 +114,7 @@ class App:
         self._on_seen = on_seen
         self._ping_seconds = ping_seconds
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watching_ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle = asyncio.Event()
         self._idle.set()
         self.running = 0
@@ -128,8 +129,14 @@ class App:
         except TimeoutError:
             return
 
+    def end_watching(self) -> None:
+        """Streams that only watch have nothing to wait for any more."""
+        if not self._watching_ends.done():
+            self._watching_ends.set_result(None)
+
     def end(self) -> None:
         """What is still being answered is told that it cannot be, streams in their last piece."""
+        self.end_watching()
         if not self._ending.done():
             self._ending.set_result(None)
 
@@ -192,6 +199,8 @@ class App:
         if is_head:
             await skip_stream(send, answer, headers)
             return answer.status, Ended.SENT
+        if answer.only_watches:
+            request.ending = self._watching_ends
         broken = False
 
         def last_words(error: Exception) -> bytes:

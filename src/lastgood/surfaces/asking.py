@@ -95,8 +95,8 @@ def expected_head(request: Request) -> TurnId | None:
     return TurnId(match[1] if match[1] is not None else match[2])
 
 
-def fingerprint(request: Request, plain: Any) -> str:
+def fingerprint(request: Request, plain: Any, conversation: str = "") -> str:
     """Method, path and body in one canonical spelling: two requests with one key must agree on it."""
-    digest = hashlib.sha256(f"{request.method} {request.raw_path}\n\n".encode())
+    digest = hashlib.sha256(f"{request.method} {request.raw_path}\n{conversation}\n".encode())
     digest.update(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS))
     return digest.hexdigest()

@@ -10,16 +10,12 @@ conversation is kept for a while for the client's own retry; any other is cancel
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
-from typing import Any
-
-import orjson
+from dataclasses import replace
 
 from lastgood.core.presets import Preset, understand
 from lastgood.errors import (
@@ -29,9 +25,7 @@ from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
     NeedsAnswer,
-    SessionBusy,
     ShuttingDown,
-    StaleHead,
     TurnFailed,
 )
 from lastgood.flows.beginning import Submitted
@@ -41,12 +35,11 @@ from lastgood.flows.parts import Parts
 from lastgood.flows.run import Outcome
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Ask, AttemptStatus, OnLeave, Step, StepKind
+from lastgood.model.attempts import AttemptStatus, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
-from lastgood.model.messages import Message
 from lastgood.model.sessions import Turn, Usage
-from lastgood.surfaces.asking import user_of
-from lastgood.surfaces.chat_wire import ChatRequest, messages_of, options_of, parse_chat
+from lastgood.surfaces.chat_asking import Asked, ChatAsking
+from lastgood.surfaces.chat_wire import messages_of, options_of, parse_chat
 from lastgood.surfaces.completions import Chunks, Finished, finished, whole
 from lastgood.surfaces.http import Answer, Request, json_reply
 from lastgood.surfaces.limiting import Limiter
@@ -56,37 +49,10 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[\x21-\x7e]{1,255}")
 
-_MOST_TRIES = 3
 #: Told before the attempt has loaded what it adopts.
 _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
 
 Running = AsyncGenerator[Event | Step, None]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request that was understood."""
-
-    request: Request
-    chat: ChatRequest
-    plain: Any
-    body: tuple[Message, ...]
-    agent: AgentSpec
-    key: str | None
-    reconciles: bool
-
-    @property
-    def user(self) -> str:
-        return user_of(self.request, self.chat.user)
-
-    @property
-    def streams(self) -> bool:
-        return bool(self.chat.stream)
-
-    @property
-    def with_usage(self) -> bool:
-        options = self.chat.stream_options
-        return options is not None and bool(options.include_usage)
 
 
 class Chat:
@@ -101,7 +67,7 @@ class Chat:
     ) -> None:
         self._parts = parts
         self._turns = turns
-        self._conversations = conversations
+        self._asking = ChatAsking(parts, turns, conversations, limiter)
         self._is_draining = is_draining
         self._limiter = limiter
         self._presets = presets
@@ -182,7 +148,7 @@ class Chat:
     # -- with one -----------------------------------------------------------------------
 
     async def _in_conversation(self, asked: Asked, conversation: str) -> Answer:
-        submitted, settled = await self._submit(asked, conversation)
+        submitted, settled = await self._asking.submit(asked, conversation)
         headers = {
             "x-conversation-id": conversation,
             "x-session-id": submitted.session,
@@ -198,59 +164,6 @@ class Chat:
         except Failed as failed:
             return failed.reply(headers)
         return json_reply(whole(submitted.turn, asked.chat.model, _now(), done), 200, headers)
-
-    async def _submit(self, asked: Asked, conversation: str) -> tuple[Submitted, asyncio.Future[None]]:
-        with self._limiter.take(asked.request.caller, asked.user) as taken:
-            for _ in range(_MOST_TRIES):
-                with suppress(StaleHead):  # its first turn was committed at this moment, so less of it is new
-                    submitted, settled = await self._submit_once(asked, conversation)
-                    taken.until_ended(submitted)
-                    return submitted, settled
-        raise SessionBusy("other requests for this conversation were faster each time; try again")
-
-    async def _submit_once(self, asked: Asked, conversation: str) -> tuple[Submitted, asyncio.Future[None]]:
-        request = asked.request
-        session = await self._conversations.find(
-            request.caller.tenant, conversation, asked.chat.model, asked.body
-        )
-        ask = Ask(
-            request.caller.tenant,
-            session.id,
-            (),
-            agent_key=None if asked.chat.model == session.agent_key else asked.chat.model,
-            options=options_of(asked.chat),
-            key=asked.key,
-            fingerprint=_fingerprint(request, conversation, asked.plain),
-            caller=request.caller.name,
-            user=asked.user,
-            is_retry=asked.key is None and _is_retry(request),
-            on_leave=OnLeave.CONTINUE if asked.key else OnLeave.ORPHAN,
-            accepted=asked.key is not None,
-            conversation=conversation,
-        )
-        # What was done already must not look like a wish for another answer.
-        if asked.reconciles and (known := await self._turns.known(ask)) is not None:
-            return known, _nothing_to_do()
-        try:
-            place = await self._conversations.place(
-                session, conversation, asked.body, reconciles=asked.reconciles
-            )
-        except InvalidRequest:
-            # Nothing new, because it was committed already: then that is the answer.
-            known = await self._turns.known(ask)
-            if known is None:
-                raise
-            return known, _nothing_to_do()
-        head = place.session.head
-        ask = replace(
-            ask,
-            session=place.session.id,
-            messages=place.messages,
-            is_first=head is None,
-            # What is new was found by comparing with this head.
-            expected_head=head.turn if head and asked.reconciles else None,
-        )
-        return await self._conversations.submit(place, ask)
 
     async def _frames(self, chunks: Chunks, submitted: Submitted, settled: asyncio.Future[None]) -> Frames:
         ended = tells = False
@@ -378,12 +291,6 @@ def _finished_turn(turn: Turn) -> Finished:
     return finished(turn.messages[turn.inputs :], turn.usage, bool(turn.decision.get("cut_short")))
 
 
-def _nothing_to_do() -> asyncio.Future[None]:
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    done.set_result(None)
-    return done
-
-
 def _header(request: Request, name: str) -> str | None:
     value = request.headers.get(name)
     return None if value is None else _checked(name, value)
@@ -393,18 +300,6 @@ def _checked(name: str, value: str) -> str:
     if not _NAME.fullmatch(value):
         raise InvalidRequest(f"{name} must be 1 to 255 visible ASCII characters", param=name)
     return value
-
-
-def _is_retry(request: Request) -> bool:
-    count = request.headers.get("x-stainless-retry-count", "0")
-    return count.isdecimal() and int(count[:9]) > 0
-
-
-def _fingerprint(request: Request, conversation: str, plain: Any) -> str:
-    canonical = orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)
-    digest = hashlib.sha256(f"{request.method} {request.raw_path}\n{conversation}\n".encode())
-    digest.update(canonical)
-    return digest.hexdigest()
 
 
 def _now() -> int:

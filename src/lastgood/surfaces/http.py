@@ -180,6 +180,7 @@ class Stream:
     type: str = SSE
     opening: bytes = b""
     patience_seconds: float = 0.0
+    only_watches: bool = False  # nobody waits for its end: it ends as soon as nothing runs any more
 
 
 Answer = Reply | Stream

@@ -135,7 +135,7 @@ class Runs:
             raise SessionNotFound()
         after = _since(request)
         start = session.events_dropped if after is None else after
-        return Stream(self._all_frames(session, start, named=_is_named(request)))
+        return Stream(self._all_frames(session, start, named=_is_named(request)), only_watches=True)
 
     async def _all_frames(self, session: Session, after: int, *, named: bool) -> Frames:
         events = follow(self._parts, session.tenant, session.id, after=after)

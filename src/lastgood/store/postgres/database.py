@@ -40,6 +40,7 @@ ACQUIRE_SECONDS = 5.0
 STATEMENT_SECONDS = 30.0
 MIGRATION_SECONDS = 3600.0
 CLOSE_SECONDS = 5.0
+_IDLE_MS = 5_000
 
 #: The first is built in from version 17 on, the other is there if the server was built with ICU.
 COLLATION = """
@@ -173,6 +174,8 @@ class Database:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """For what does not fit into one statement."""
         async with reaching(self._pool, writing=True) as connection, connection.transaction():
+            # A process that is paused in the middle must not keep others from the rows it has locked.
+            await connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}")
             yield Transaction(connection, self.sql)
 
     async def close(self) -> None:

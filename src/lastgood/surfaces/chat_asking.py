@@ -1,0 +1,142 @@
+"""Asking for a turn of a conversation: what of a request is new, and whether it was asked before."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lastgood.errors import InvalidRequest, SessionBusy, StaleHead, TooMany
+from lastgood.flows.beginning import Submitted
+from lastgood.flows.conversations import Conversations
+from lastgood.flows.parts import Parts
+from lastgood.flows.turns import Turns
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Ask, OnLeave
+from lastgood.model.messages import Message
+from lastgood.model.sessions import Session
+from lastgood.surfaces.asking import fingerprint, user_of
+from lastgood.surfaces.chat_wire import ChatRequest, options_of
+from lastgood.surfaces.http import Request
+from lastgood.surfaces.limiting import Limiter
+
+_MOST_TRIES = 3
+
+#: The turn, and what is done once it has ended.
+Begun = tuple[Submitted, asyncio.Future[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that was understood."""
+
+    request: Request
+    chat: ChatRequest
+    plain: Any
+    body: tuple[Message, ...]
+    agent: AgentSpec
+    key: str | None
+    reconciles: bool
+
+    @property
+    def user(self) -> str:
+        return user_of(self.request, self.chat.user)
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.chat.stream)
+
+    @property
+    def with_usage(self) -> bool:
+        options = self.chat.stream_options
+        return options is not None and bool(options.include_usage)
+
+
+class ChatAsking:
+    def __init__(self, parts: Parts, turns: Turns, conversations: Conversations, limiter: Limiter) -> None:
+        self._parts = parts
+        self._turns = turns
+        self._conversations = conversations
+        self._limiter = limiter
+
+    async def submit(self, asked: Asked, conversation: str) -> Begun:
+        try:
+            taken = self._limiter.take(asked.request.caller, asked.user)
+        except TooMany:
+            # It may be the very turn that runs: whoever asks for it again begins nothing.
+            known = await self._known(asked, conversation)
+            if known is None:
+                raise
+            return known, _nothing_to_do()
+        with taken:
+            for _ in range(_MOST_TRIES):
+                with suppress(StaleHead):  # its first turn was committed at this moment, so less of it is new
+                    submitted, settled = await self._submit_once(asked, conversation)
+                    taken.until_ended(submitted)
+                    return submitted, settled
+        raise SessionBusy("other requests for this conversation were faster each time; try again")
+
+    async def _known(self, asked: Asked, conversation: str) -> Submitted | None:
+        session = await self._parts.store.find_conversation(asked.request.caller.tenant, conversation)
+        return None if session is None else await self._turns.known(_ask(asked, conversation, session))
+
+    async def _submit_once(self, asked: Asked, conversation: str) -> Begun:
+        session = await self._conversations.find(
+            asked.request.caller.tenant, conversation, asked.chat.model, asked.body
+        )
+        ask = _ask(asked, conversation, session)
+        # What was done already must not look like a wish for another answer.
+        if asked.reconciles and (known := await self._turns.known(ask)) is not None:
+            return known, _nothing_to_do()
+        try:
+            place = await self._conversations.place(
+                session, conversation, asked.body, reconciles=asked.reconciles
+            )
+        except InvalidRequest:
+            # Nothing new, because it was committed already: then that is the answer.
+            known = await self._turns.known(ask)
+            if known is None:
+                raise
+            return known, _nothing_to_do()
+        head = place.session.head
+        ask = replace(
+            ask,
+            session=place.session.id,
+            messages=place.messages,
+            is_first=head is None,
+            # What is new was found by comparing with this head.
+            expected_head=head.turn if head and asked.reconciles else None,
+        )
+        return await self._conversations.submit(place, ask)
+
+
+def _ask(asked: Asked, conversation: str, session: Session) -> Ask:
+    """All of it but its messages: what of them is new is found out next."""
+    request = asked.request
+    return Ask(
+        request.caller.tenant,
+        session.id,
+        (),
+        agent_key=None if asked.chat.model == session.agent_key else asked.chat.model,
+        options=options_of(asked.chat),
+        key=asked.key,
+        fingerprint=fingerprint(request, asked.plain, conversation),
+        caller=request.caller.name,
+        user=asked.user,
+        is_retry=asked.key is None and _is_retry(request),
+        on_leave=OnLeave.CONTINUE if asked.key else OnLeave.ORPHAN,
+        accepted=asked.key is not None,
+        conversation=conversation,
+    )
+
+
+def _nothing_to_do() -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
+def _is_retry(request: Request) -> bool:
+    count = request.headers.get("x-stainless-retry-count", "0")
+    return count.isdecimal() and int(count[:9]) > 0
