@@ -207,7 +207,8 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
 def _session_routes(server: Server, settings: Settings, limiter: Limiter) -> Sequence[Route]:
     lastgood = server.lastgood
     asking = Asking(lastgood.parts.agents, server.is_draining)
-    life = SessionLife(lastgood.parts, lastgood.sessions, lastgood.turns, asking)
+    folders = settings.working_dir_root is not None
+    life = SessionLife(lastgood.parts, lastgood.sessions, lastgood.turns, asking, folders=folders)
     runs = Runs(lastgood.parts, lastgood.turns, lastgood.queue, asking, limiter)
     agents = AgentList(lastgood.parts.agents, asking)
     return session_routes(life, runs, agents, import_bytes=settings.max_request_size)

@@ -115,3 +115,37 @@ def test_what_a_session_allows_answers_a_question_and_never_undoes_a_no(tmp_path
 def tool_result(turn: dict[str, Any]) -> str:
     (result,) = tool_results(turn)
     return result
+
+
+@pytest.mark.parametrize(
+    ("path", "plain"),
+    [
+        ("/permissions", {"permissions": {"Deny": ["echo"]}}),
+        ("/permissions", {"permissions": {"deny": ["echo"]}, "deny": ["echo"]}),
+        ("/safety-policy", {"safety_policy": "strict", "safety": "strict"}),
+    ],
+)
+def test_a_misspelt_rule_is_refused_and_takes_nothing_away(api: Api, path: str, plain: Any) -> None:
+    session = api.session(permissions={"deny": ["echo"]})
+    before = api.brief(session)
+    assert api.patch(f"/api/sessions/{session}{path}", plain).refusal == (400, "invalid_request")
+    assert api.brief(session) == before
+
+
+@pytest.mark.parametrize("word", ["permission", "safty", "safety-policy"])
+def test_what_is_nearly_a_rule_is_no_field_of_a_new_session(api: Api, word: str) -> None:
+    refused = api.post("/api/sessions", {word: "strict"})
+    assert refused.refusal == (400, "invalid_request")
+    assert "did you mean" in refused.json["message"]
+
+
+def test_a_condition_that_is_not_looked_at_is_refused(api: Api) -> None:
+    session = api.session()
+    api.good(session, "hello")
+    before = api.brief(session)
+    path = f"/api/sessions/{session}"
+    for method, where, plain in (("DELETE", path, None), ("PATCH", f"{path}/title", {"title": "x"})):
+        assert api.ask(method, where, plain, **{"if-match": "turn_other"}).refusal == (400, "invalid_request")
+    forked = api.post(f"{path}/fork", {}, **{"idempotency-key": "k"})
+    assert forked.refusal == (400, "invalid_request")
+    assert api.brief(session) == before

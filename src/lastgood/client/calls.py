@@ -258,6 +258,10 @@ class AsyncClient:
 
     async def submit(self, session: str, said: Said, **asked: Unpack[Asked]) -> Accepted:
         """Says something and returns when the server has promised the turn; `follow` tells the rest."""
+        if unknown := set(asked) - set(Asked.__annotations__):
+            raise TypeError(
+                f"there is no argument {min(unknown)!r}; there are {', '.join(Asked.__annotations__)}"
+            )
         named = {name: asked.get(name) for name in ("agent", "model", "user")}
         body = {"messages": as_messages(said)} | _given(named)
         headers = _headers(asked.get("key"), asked.get("expected_head"))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from lastgood.errors import (
@@ -179,6 +180,8 @@ class App:
             request.limit_bytes = route.limit_bytes
             if route.scope is not None:
                 request.caller = await self._caller(request, route.scope)
+                request.check_caller = partial(self._caller, request, route.scope)
+            _check_conditions(request, route)
             return route, await route.handler(request)
         except ClientGone:
             raise
@@ -250,6 +253,15 @@ class App:
                 return route, set()
             allowed |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
         return None, allowed
+
+
+def _check_conditions(request: Request, route: Route) -> None:
+    """A condition that is not looked at would be taken for one that holds."""
+    if request.method in ("GET", "HEAD") or not route.path.startswith("/api/"):
+        return
+    for name in ("if-match", "idempotency-key"):
+        if name in request.headers and name not in route.headers:
+            raise InvalidRequest(f"{name} is not looked at here, so it is refused; leave it out")
 
 
 def _without_route(request: Request, allowed: set[str]) -> Reply:

@@ -43,6 +43,10 @@ _ONCE = frozenset(
 _T = TypeVar("_T")
 
 
+async def _nothing() -> None:
+    return
+
+
 class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
@@ -70,6 +74,8 @@ class Request:
     limit_bytes: int = 0
     caller: Caller = ANYBODY
     path: Mapping[str, str] = field(default_factory=dict)  # what the route's holes were filled with
+    #: Raises what the caller would be answered now: tokens end while streams go on.
+    check_caller: Callable[[], Awaitable[object]] = field(default=lambda: _nothing())
     _read: bytes | None = None
 
     @property

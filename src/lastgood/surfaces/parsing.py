@@ -12,6 +12,12 @@ from lastgood.errors import InvalidRequest
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
+class Exact(BaseModel):
+    """Where a word that is misspelt would be taken for none: rules that somebody relies on."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
 class Body(BaseModel):
     """What the session API takes: types are not guessed, and a field nobody knows is let through."""
 

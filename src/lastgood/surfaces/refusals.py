@@ -55,6 +55,7 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (RateLimited, 429),
     (QuotaUsedUp, 429),
     (TooMany, 429),
+    (TurnCancelled, 409),  # somebody's wish, and no fault of the server
     (TurnFailed, 500),
     (NeedsAnswer, 409),
     (ShuttingDown, 503),

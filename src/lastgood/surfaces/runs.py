@@ -5,6 +5,7 @@ A run belongs to its session. Whoever asked for it only watches, and may leave: 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -41,6 +42,9 @@ from lastgood.surfaces.wire import (
 
 Frames = AsyncGenerator[bytes, None]
 
+#: How long a stream goes on without asking whether its token is still good.
+_TRUST_SECONDS = 5.0
+
 
 class Runs:
     def __init__(self, parts: Parts, turns: Turns, queue: Queue, asking: Asking, limiter: Limiter) -> None:
@@ -61,7 +65,8 @@ class Runs:
         ask = self._asking.ask(request, body, plain, agent, accepted=False)
         named = _is_named(request)  # before anything begins: it may be refused
         submitted = await self._submit(request, ask)
-        return Stream(self._frames(submitted, named=named), _headers(submitted))
+        frames = self._frames(submitted, named=named)
+        return Stream(_while_allowed(request, frames), _headers(submitted))
 
     async def turn(self, request: Request) -> Answer:
         """Accepted now and followed by its events, or waited for."""
@@ -69,19 +74,27 @@ class Runs:
         plain = await request.json()
         body = parse(TurnBody, plain)
         agent = None if body.agent is None else self._asking.agent_key(body.agent)
-        ask = self._asking.ask(request, body, plain, agent, accepted=not body.wait)
+        # Whoever asks again under the same key may wait this time.
+        same = {name: value for name, value in plain.items() if name != "wait"}
+        ask = self._asking.ask(request, body, same, agent, accepted=not body.wait)
         return await self._told(request, await self._submit(request, ask), waits=body.wait)
 
     async def continue_from(self, request: Request) -> Answer:
         self._asking.check_open()
         plain = await request.json() if await request.body() else {}
         body = parse(ContinueBody, plain)
-        with self._limiter.take(request.caller, user_of(request, None)) as taken:
-            submitted = await self._turns.continue_from(
-                request.caller.tenant, session_of(request), AttemptId(request.path["attempt"])
-            )
+        tenant, attempt = request.caller.tenant, AttemptId(request.path["attempt"])
+        user = await self._user_of(request, attempt)
+        with self._limiter.take(request.caller, user) as taken:
+            submitted = await self._turns.continue_from(tenant, session_of(request), attempt)
             taken.until_ended(submitted)
         return await self._told(request, submitted, waits=body.wait)
+
+    async def _user_of(self, request: Request, attempt: AttemptId) -> str:
+        """For whom the turn was asked, whoever continues it."""
+        found = await self._parts.store.get_attempt(request.caller.tenant, attempt)
+        asked = await self._parts.store.read_request(request.caller.tenant, found.turn) if found else None
+        return asked.user if asked and asked.user else user_of(request, None)
 
     async def cancel(self, request: Request) -> Answer:
         """Answers when it has ended, with how: it may have been too late."""
@@ -135,7 +148,8 @@ class Runs:
             raise SessionNotFound()
         after = _since(request)
         start = session.events_dropped if after is None else after
-        return Stream(self._all_frames(session, start, named=_is_named(request)), only_watches=True)
+        frames = self._all_frames(session, start, named=_is_named(request))
+        return Stream(_while_allowed(request, frames), only_watches=True)
 
     async def _all_frames(self, session: Session, after: int, *, named: bool) -> Frames:
         events = follow(self._parts, session.tenant, session.id, after=after)
@@ -213,9 +227,7 @@ class Runs:
             caller=request.caller.name,
             user=user_of(request, body.user),
         )
-        if kind is QueueKind.STEER:
-            item, known = await self._queue.put(new)
-            return queued_json(item), known
+        # A steer, too: one that is not heard becomes a turn.
         with self._limiter.take(request.caller, new.user, later=True) as taken:
             item, known = await self._queue.put(new)
             if not known:
@@ -238,8 +250,22 @@ class Runs:
         return json_reply({"status": "dropped"})
 
     async def retry(self, request: Request) -> Answer:
-        await self._queue.retry(request.caller.tenant, session_of(request), _number(request))
+        with self._limiter.take(request.caller, user_of(request, None), later=True) as taken:
+            await self._queue.retry(request.caller.tenant, session_of(request), _number(request))
+            taken.give_back()
         return json_reply({"status": "queued"}, 202)
+
+
+async def _while_allowed(request: Request, frames: Frames) -> Frames:
+    """A token may end or be revoked while its stream is open; what happens after that is not for it."""
+    loop = asyncio.get_running_loop()
+    checked = loop.time()
+    async with aclosing(frames):
+        async for piece in frames:
+            if loop.time() - checked > _TRUST_SECONDS:
+                await request.check_caller()
+                checked = loop.time()
+            yield piece
 
 
 def _headers(submitted: Submitted) -> dict[str, str]:

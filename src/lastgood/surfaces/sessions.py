@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -49,7 +50,12 @@ from lastgood.surfaces.wire import (
 
 
 class SessionLife:
-    def __init__(self, parts: Parts, sessions: Sessions, turns: Turns, asking: Asking) -> None:
+    """`folders`: there is a root below which sessions of any token may name a folder of their own."""
+
+    def __init__(
+        self, parts: Parts, sessions: Sessions, turns: Turns, asking: Asking, *, folders: bool
+    ) -> None:
+        self._folders = folders
         self._parts = parts
         self._sessions = sessions
         self._turns = turns
@@ -63,6 +69,10 @@ class SessionLife:
         agent = self._default_agent() if body.agent is None else self._asking.agent_key(body.agent)
         if body.agent is not None:
             await self._check_agent(agent)
+        if body.working_dir is not None and not self._folders and not request.caller.may(Scope.ADMIN):
+            raise Forbidden(
+                "this token may name no folder here; the operator opens one with --working-dir-root"
+            )
         session = await self._sessions.create(
             request.caller.tenant,
             agent,
@@ -228,8 +238,7 @@ class SessionLife:
         whole = await self._sessions.read(tenant, id)
         kept: tuple[Message, ...] = ()
         if body.first_kept_entry is not None:
-            said = [message for turn in whole.turns for message in turn.messages]
-            kept = tuple(said[body.first_kept_entry :])
+            kept = _kept(whole.turns, body.first_kept_entry)
         summary = Message(Role.SYSTEM, f"Summary of the conversation so far: {body.summary}")
         head = whole.session.head.turn if whole.session.head else None
         turn = await self._without_model(request, plain, (summary, *kept), TurnKind.RESET, head)
@@ -351,6 +360,22 @@ class SessionLife:
             {"ref": ref, "is_current": ref == current, "is_default": ref == agent.model} for ref in refs
         ]
         return json_reply({"agent": agent.name, "current_model_ref": current, "models": models})
+
+
+def _kept(turns: Sequence[Turn], first: int) -> tuple[Message, ...]:
+    """Counted as a reader of the session sees them; what a reset has hidden stays hidden."""
+    numbered = list(enumerate(message for turn in turns for message in turn.messages))
+    if first > len(numbered):
+        raise InvalidRequest(
+            f"there are {len(numbered)} messages, and none is number {first}", param="first_kept_entry"
+        )
+    hidden = 0
+    passed = 0
+    for turn in turns:
+        if turn.kind is TurnKind.RESET:
+            hidden = passed
+        passed += len(turn.messages)
+    return tuple(message for number, message in numbered if number >= max(first, hidden))
 
 
 def _allowed(request: Request, rules: Permissions) -> Permissions:

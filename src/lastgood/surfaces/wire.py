@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -17,7 +18,7 @@ from lastgood.model.messages import Message, as_json
 from lastgood.model.queue import Queued
 from lastgood.model.sessions import Session, SessionStatus, Turn, Usage
 from lastgood.surfaces.chat_wire import ChatMessage, ContentPart, message_of
-from lastgood.surfaces.parsing import Body
+from lastgood.surfaces.parsing import Body, Exact
 
 MOST_MESSAGES = 1000
 MOST_IDS = 100
@@ -67,7 +68,7 @@ class LaterBody(RunBody):
     agent: Name | None = None
 
 
-class Rules(Body):
+class Rules(Exact):
     allow: list[Rule] | None = Field(default=None, max_length=1000)
     ask: list[Rule] | None = Field(default=None, max_length=1000)
     deny: list[Rule] | None = Field(default=None, max_length=1000)
@@ -85,6 +86,14 @@ class CreateBody(Body):
     safety: Mode | None = None
     safety_policy: Mode | Literal[""] | None = None
     metadata: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> CreateBody:
+        """docker-agent's clients send more than is used here. But what is nearly a rule was meant as one."""
+        for name in self.model_extra or ():
+            if near := get_close_matches(name, ("permissions", "safety", "safety_policy"), cutoff=0.8):
+                raise ValueError(f"there is no field {name!r}; did you mean {near[0]!r}?")
+        return self
 
 
 class ForkBody(Body):
@@ -108,11 +117,11 @@ class StarredBody(Body):
     starred: bool
 
 
-class PermissionsBody(Body):
+class PermissionsBody(Exact):
     permissions: Rules
 
 
-class SafetyBody(Body):
+class SafetyBody(Exact):
     safety_policy: Mode | Literal[""] | None
 
 
