@@ -3,12 +3,13 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from typing import Any
 
 import pytest
 
 from lastgood.errors import ModelError
+from lastgood.surfaces import http
 from lastgood.surfaces.app import Ended, Route, Seen
 from lastgood.surfaces.http import Answer, Broken, Reply, Request, Stream
 from tests.surfaces.asgi import Client, Given, app_of, route
@@ -263,3 +264,33 @@ async def test_the_servers_end_before_a_stream_begins_is_told_by_a_status() -> N
         client.leave()
         assert source.closed.is_set()
     assert (given.status, given.code) == (503, "shutting_down")
+
+
+class Deaf(Client):
+    """Takes the beginning of a stream and then no byte more, without leaving."""
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        if self.given.body:
+            await asyncio.Event().wait()
+        await super()._send(message)
+
+
+async def test_I23_a_client_that_does_not_read_is_given_up_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "STUCK_SECONDS", 0.05)
+    slow, quick, seen = Source(), Source(), list[Seen]()
+    async with app_of(slow.route("/slow"), quick.route("/quick"), seen=seen, ping_seconds=0.01) as app:
+        deaf, other = Deaf(app, "GET", "/slow"), Client(app, "GET", "/quick")
+        for source in (slow, quick):
+            source.says.put_nowait(b"data: 1\n\n")
+        await deaf.end()
+        assert slow.closed.is_set()
+        assert [(one.route.path, one.ended) for one in seen if one.route] == [("/slow", Ended.LEFT)]
+        quick.says.put_nowait(b"data: 2\n\n")
+        quick.says.put_nowait(None)
+        given = await other.end()
+        other.leave()
+        deaf.leave()
+    assert given.is_whole
+    assert b"data: 2" in given.body

@@ -34,6 +34,9 @@ _ORJSON_WRITES = 254
 BODY_PAUSE_SECONDS = 30.0
 BODY_SECONDS = 300.0
 
+#: How long a client may take no byte of a stream before it is given up: nobody else waits for it.
+STUCK_SECONDS = 60.0
+
 #: Where a second one with the same name would let two readers of a request read two requests.
 _ONCE = frozenset(
     {"host", "origin", "authorization", "content-type", "content-encoding"}
@@ -257,9 +260,9 @@ async def send_stream(
     sending = asyncio.create_task(outgoing.send_all(stream.pieces))
     leaving = asyncio.create_task(_until_gone(request.receive))
     try:
-        any_of: set[asyncio.Future[None]] = {sending, leaving, request.ending}
+        any_of: set[asyncio.Future[None]] = {sending, leaving, outgoing.stuck, request.ending}
         await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
-        is_there = sending.done() or not leaving.done()
+        is_there = sending.done() or not (leaving.done() or outgoing.stuck.done())
         await _stop(sending)
         await outgoing.stop()
         broken = ShuttingDown() if sending.cancelled() else sending.exception()
@@ -300,6 +303,7 @@ class _Outgoing:
         self._timer = self._loop.call_later(self._patience or self._pause, self._tick)
         self._sign: asyncio.Task[None] | None = None
         self.has_begun = False
+        self.stuck: asyncio.Future[None] = self._loop.create_future()  # its client does not read any more
 
     async def send_all(self, pieces: AsyncGenerator[bytes, None]) -> None:
         async with aclosing(pieces):
@@ -334,10 +338,15 @@ class _Outgoing:
             self._sign = asyncio.create_task(self._give_sign())
 
     async def _give_sign(self) -> None:
-        if self.has_begun:
-            await self._send(_piece(b": ping\n\n"))
-        else:
-            await self._begin()
+        try:
+            async with asyncio.timeout(STUCK_SECONDS):
+                if self.has_begun:
+                    await self._send(_piece(b": ping\n\n"))
+                else:
+                    await self._begin()
+        except TimeoutError:
+            self.stuck.set_result(None)
+            return
         self._last = self._loop.time()
         self._timer = self._loop.call_later(self._pause, self._tick)
 
