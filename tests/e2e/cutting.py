@@ -33,6 +33,7 @@ class CuttingProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.close()
+        await asyncio.sleep(0)  # whoever was let in at this moment begins, and is ended with the others
         for task in self._working:
             task.cancel()
         if self._working:
@@ -57,7 +58,13 @@ class CuttingProxy:
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int | bytes | None
     ) -> None:
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
+        connecting = asyncio.ensure_future(asyncio.open_connection("127.0.0.1", self._port))
+        try:
+            from_server, to_server = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                (await connecting)[1].close()  # it is open by then, and nobody else would close it
+            raise
         asking = asyncio.create_task(_pump(reader, to_server))
         try:
             heard = b""

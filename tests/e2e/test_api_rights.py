@@ -140,7 +140,7 @@ def test_what_is_nearly_a_rule_is_no_field_of_a_new_session(api: Api, word: str)
 
 
 def test_a_condition_that_is_not_looked_at_is_refused(api: Api) -> None:
-    session = api.session()
+    session = api.session(title="named")
     api.good(session, "hello")
     before = api.brief(session)
     path = f"/api/sessions/{session}"

@@ -71,7 +71,12 @@ class Cell:
 #: What a failing turn passes and a good one does not; all its other points are a good one's, too.
 FAILING = {"store.finish_if_held"}
 #: How often these are met is the clock's; their first hit is sure.
-BY_THE_CLOCK = {"store.read_events", "store.append_events_if_held", "store.get_session"}
+BY_THE_CLOCK = {
+    "store.read_events",
+    "store.append_events_if_held",
+    "store.get_session",
+    "store.waiting_queues",
+}
 
 
 def cells(turn: str, hits: Counter[str]) -> list[Cell]:

@@ -116,14 +116,21 @@ class Client:
                 ended.set()
 
         running = to_its_end()
-        future = None
+
+        def let_go() -> None:
+            """On the loop, where it is known whether it was begun."""
+            task = next((task for task in asyncio.all_tasks() if task.get_coro() is running), None)
+            if task is None:
+                ended.set()
+            else:
+                task.cancel()
+
         try:
-            future = asyncio.run_coroutine_threadsafe(running, self._loop)
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(running, self._loop).result()
         except BaseException:
             # Ctrl-C reached us and not the loop: a stream can be closed only when nobody reads it any more.
-            if future is not None and future.cancel():
-                ended.wait(_LET_GO_SECONDS)
+            self._loop.call_soon_threadsafe(let_go)
+            ended.wait(_LET_GO_SECONDS)
             raise
         finally:
             # Where Ctrl-C came before anything had begun, nobody will begin it now.
