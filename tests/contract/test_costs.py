@@ -10,7 +10,7 @@ import pytest
 from lastgood.model.messages import user
 from lastgood.model.sessions import Session, SessionStatus
 from lastgood.ports import Store
-from lastgood.store.sqlite import SqliteStore
+from lastgood.store.sqlite import SqliteStore, writer
 from lastgood.store.statements import named
 from tests.contract import given
 from tests.contract.conftest import Backend, SqliteBackend, dump
@@ -24,14 +24,10 @@ LONG = 1_000
 class Written:
     """Counts the bytes that the database has put into its write-ahead log."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    async def start(self) -> None:
+    def __init__(self, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
         """No checkpoint may shorten the log, and a page must not be logged whole because of one."""
-        if isinstance(self.backend, SqliteBackend):
-            assert isinstance(self.backend.store, SqliteStore)
-            await self.backend.store.db.write(lambda connection: connection.wal_autocheckpoint(0))
+        self.backend = backend
+        monkeypatch.setattr(writer, "LOG_PAGES", 0)
 
     async def now(self) -> int:
         if isinstance(self.backend, SqliteBackend):
@@ -52,10 +48,9 @@ async def cost_of_turns(written: Written, store: Store, session: Session, turns:
 
 
 async def test_the_thousandth_turn_costs_what_the_first_did_and_a_fork_next_to_nothing(
-    backend: Backend,
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, written = backend.store, Written(backend)
-    await written.start()
+    store, written = backend.store, Written(backend, monkeypatch)
     session = await given.session(store)
     # The pages of an empty database fill up and split; what counts begins after that.
     await given.talk(store, await given.session(store), 60)

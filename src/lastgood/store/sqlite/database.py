@@ -20,7 +20,7 @@ import apsw
 
 from lastgood.errors import NoDatabase, NotADatabase, StoreError, StoreFull, StoreLocked, StoreUnavailable
 from lastgood.store.migrate import LEDGER, Migration, migrations, pending, refuse_older
-from lastgood.store.sqlite.writer import Inline, Threaded, Transaction, Writer, translate
+from lastgood.store.sqlite.writer import BUSY_MS, Inline, Threaded, Transaction, Writer, translate
 from lastgood.store.statements import named
 
 #: 'LGud' in the file's header: a SQLite file of another program is not ours to touch.
@@ -57,8 +57,8 @@ class Database:
         finally:
             self._reader.execute("COMMIT")
 
-    async def write(self, work: Transaction[T], *, durable: bool = True) -> T:
-        return await self._writer.run(work, durable=durable)
+    async def write(self, work: Transaction[T], *, durable: bool = True, long: bool = False) -> T:
+        return await self._writer.run(work, durable=durable, long=long)
 
     def close(self) -> None:
         self._writer.close()
@@ -147,7 +147,7 @@ def _look_first(path: Path, clock: Callable[[], float]) -> None:
 
 
 class _NoWriter:
-    async def run(self, work: Transaction[T], *, durable: bool) -> T:
+    async def run(self, work: Transaction[T], *, durable: bool, long: bool = False) -> T:
         raise StoreLocked("the database was opened for reading only")
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ def _connect(path: Path, flags: int, clock: Callable[[], float]) -> apsw.Connect
         _create_private(path)
     try:
         connection = apsw.Connection(str(path), flags=flags)
-        connection.set_busy_timeout(5000)
+        connection.set_busy_timeout(BUSY_MS)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.create_scalar_function("clock", lambda *_: clock(), 0)
         # SQLite's own knows only ASCII.

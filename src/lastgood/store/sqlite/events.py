@@ -106,4 +106,4 @@ class SqliteEvents:
             connection.execute(sql["tidy_queued"], {"age": keys_older_than, "limit": limit})
             return connection.total_changes() - before
 
-        return await self.db.write(work, durable=False)
+        return await self.db.write(work, durable=False, long=True)

@@ -126,7 +126,7 @@ class SqliteSessions:
             connection.executemany(self.db.sql["insert_turn"], rows)
             return to_session(made)
 
-        return await self.db.write(work)
+        return await self.db.write(work, long=True)
 
     async def delete_session(
         self, tenant: TenantId, session: SessionId, *, unused_since: float | None = None
@@ -147,7 +147,7 @@ class SqliteSessions:
             connection.execute(self.db.sql["erase_turns"], {"session": session, "head": row[0]})
             return True
 
-        return await self.db.write(work)
+        return await self.db.write(work, long=True)
 
 
 class SqliteTurns:

@@ -1,13 +1,17 @@
 """One writer, commits in groups.
 
-Transactions that wait while the disk is busy share the next fsync: each runs
-under a savepoint of its own, so one that fails does not undo its neighbours. A
-group is flushed to the disk (synchronous=FULL) if one of its transactions asks
-for it; batches of events alone are not, because what a power cut could take of
-them belongs to an attempt that has failed anyway.
+Transactions run on the loop's thread, one after the other, and those that come together share
+a COMMIT. One that waits for the disk (synchronous=FULL) is left to a thread of its own, and what
+comes meanwhile is the next group. The thread does no more than that: it has to ask for the
+interpreter at every statement, and a busy loop gives it back late. The connection is in one
+pair of hands at a time.
 
-`Threaded` is what serves; `Inline` runs the same transactions on the caller's
-thread, one by one, for simulations that move the clock by hand.
+Batches of events need not be flushed, because what a power cut could take of them belongs to an
+attempt that has failed anyway: they are committed at once, before those that must be.
+One that fails does not undo its neighbours: its group is run again, each under a savepoint.
+
+`Threaded` is what serves; `Inline` runs the same transactions one by one, for simulations that
+move the clock by hand.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
 import apsw
@@ -26,12 +31,19 @@ from lastgood.errors import LastgoodError, NotADatabase, StoreError, StoreFull, 
 T = TypeVar("T")
 Transaction = Callable[[apsw.Connection], T]
 
-#: More would only make the last caller of a group wait longer.
-MOST_IN_GROUP = 256
+#: More would make the last caller of a group wait longer, and the loop with it.
+MOST_IN_GROUP = 64
+
+#: How long the log may grow before its pages are moved into the file.
+LOG_PAGES = 1000
+
+#: How long to wait for another program that writes to the file. The loop does not wait at all.
+BUSY_MS = 5000
 
 
 class Writer(Protocol):
-    async def run(self, work: Transaction[T], *, durable: bool) -> T: ...
+    async def run(self, work: Transaction[T], *, durable: bool, long: bool = False) -> T:
+        """`long`: it may touch very many rows, so nobody should have to wait for it."""
 
     def close(self) -> None: ...
 
@@ -56,13 +68,18 @@ class Inline:
         self._connection = connection
         self._flushing = _Flushing(connection)
 
-    async def run(self, work: Transaction[T], *, durable: bool) -> T:
+    async def run(self, work: Transaction[T], *, durable: bool, long: bool = False) -> T:
+        connection = self._connection
         try:
             self._flushing.set(durable)
-            with _transaction(self._connection):
-                return work(self._connection)
+            connection.execute("BEGIN IMMEDIATE")
+            result = work(connection)
+            connection.execute("COMMIT")
+            return result
         except apsw.Error as error:
             raise translate(error) from error
+        finally:
+            _roll_back(connection)
 
     def close(self) -> None:
         self._connection.close()
@@ -72,88 +89,145 @@ class Inline:
 class _Job:
     work: Transaction[Any]
     durable: bool
-    loop: asyncio.AbstractEventLoop
+    long: bool
     future: asyncio.Future[Any]
     result: Any = None
     error: Exception | None = None
 
 
+@dataclass(slots=True)
+class _Group:
+    jobs: list[_Job]
+    durable: bool
+    long: bool = False
+    has_run: bool = False  # all but its COMMIT
+
+
 class Threaded:
+    """Used by one loop at a time."""
+
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
+        self._connection.set_busy_timeout(0)
         self._flushing = _Flushing(connection)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._quick: list[_Job] = []  # those that wait: for their turn alone,
+        self._slow: list[_Job] = []  # and for the disk, or for very many rows
+        self._is_free = True  # the connection is in nobody's hands
+        self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="lastgood-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Transaction[T], *, durable: bool) -> T:
+    async def run(self, work: Transaction[T], *, durable: bool, long: bool = False) -> T:
         if self._closed:
             raise StoreUnavailable("the database is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(work, durable, loop, future))
+        waiting = self._slow if durable or long else self._quick
+        waiting.append(_Job(work, durable, long, future))
+        if self._is_free:
+            self._is_free = False
+            loop.call_soon(self._go_on)  # with whatever else comes until then
         return await future
 
     def close(self) -> None:
         """Finishes what was handed in, then closes the file."""
         if not self._closed:
             self._closed = True
-            self._jobs.put(None)
+            self._groups.put(None)
             self._thread.join()
+            while (group := self._next_group()) is not None:
+                self._finish(group)
+                _settle(group)
+            self._connection.close()
+
+    # -- on the loop's thread ------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """With the connection in hand: does what can be done without waiting, and hands on the rest."""
+        while (group := self._next_group()) is not None:
+            if not self._is_done(group):
+                self._groups.put(group)
+                return
+            _settle(group)
+        self._is_free = True
+
+    def _next_group(self) -> _Group | None:
+        if self._quick:
+            jobs, self._quick = self._quick[:MOST_IN_GROUP], self._quick[MOST_IN_GROUP:]
+            return _Group(jobs, durable=False)
+        # One that takes long is a group of its own.
+        jobs = [*takewhile(lambda job: not job.long, self._slow[:MOST_IN_GROUP])] or self._slow[:1]
+        if not jobs:
+            return None
+        del self._slow[: len(jobs)]
+        return _Group(jobs, jobs[0].durable, jobs[0].long)
+
+    def _is_done(self, group: _Group) -> bool:
+        """As much of it as need not wait; a group that failed is done."""
+        if group.long:
+            return False
+        try:
+            self._run(group)
+            if not group.durable:
+                self._connection.execute("COMMIT")
+            return not group.durable
+        except apsw.BusyError:
+            return False
+        except Exception as error:
+            self._fail(group, error)
+            return True
+
+    def _done(self, group: _Group) -> None:
+        _settle(group)
+        self._go_on()
+
+    # -- on the writer's -----------------------------------------------------------------
 
     def _serve(self) -> None:
-        last = False
-        while not last:
-            group, last = self._next_group()
-            if group:
-                self._write(group)
-                _deliver(group)
-        self._connection.close()
-
-    def _next_group(self) -> tuple[list[_Job], bool]:
-        job = self._jobs.get()
-        group: list[_Job] = []
-        while True:
-            if job is None:
-                return group, True
-            group.append(job)
-            if len(group) == MOST_IN_GROUP:
-                return group, False
+        while (group := self._groups.get()) is not None:
+            self._finish(group)
             try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return group, False
+                group.jobs[0].future.get_loop().call_soon_threadsafe(self._done, group)
+            except RuntimeError:  # the loop was closed meanwhile; nobody waits any more
+                self._quick, self._slow, self._is_free = [], [], True
 
-    def _write(self, group: list[_Job]) -> None:
+    # -- on either -----------------------------------------------------------------------
+
+    def _finish(self, group: _Group) -> None:
+        """Waits for as long as it takes."""
+        self._connection.set_busy_timeout(BUSY_MS)
+        try:
+            if not group.has_run:
+                self._run(group)
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            self._fail(group, error)
+        self._connection.set_busy_timeout(0)
+
+    def _run(self, group: _Group) -> None:
+        """In a transaction that is left open. An error: nothing of it happened."""
         connection = self._connection
+        self._flushing.set(group.durable)
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            self._flushing.set(any(job.durable for job in group))
-            try:
-                with _transaction(connection):
-                    _run_together(connection, group)
-            except _OneFailed:
-                with _transaction(connection):
-                    for job in group:
-                        _run_in_savepoint(connection, job)
-        except Exception as error:
-            # The group was rolled back as one: nobody's write happened.
-            for job in group:
-                job.error = job.error or translate(error)
-
-
-class _OneFailed(Exception):
-    """One of a group, as few do. All are undone and run again, each so that it can fail alone."""
-
-
-def _run_together(connection: apsw.Connection, group: list[_Job]) -> None:
-    for job in group:
-        try:
-            job.result = job.work(connection)
-        except Exception as error:
-            if len(group) == 1:
+            for job in group.jobs:
+                job.result = job.work(connection)
+        except Exception:
+            _roll_back(connection)
+            if len(group.jobs) == 1:
                 raise
-            raise _OneFailed from error
+            # One of them, as few do. All are run again, each so that it can fail alone.
+            connection.execute("BEGIN IMMEDIATE")
+            for job in group.jobs:
+                _run_in_savepoint(connection, job)
+        group.has_run = True
+
+    def _fail(self, group: _Group, error: Exception) -> None:
+        """It was rolled back as one: nobody's write happened."""
+        _roll_back(self._connection)
+        for job in group.jobs:
+            job.error = job.error or translate(error)
 
 
 def _run_in_savepoint(connection: apsw.Connection, job: _Job) -> None:
@@ -169,31 +243,17 @@ def _run_in_savepoint(connection: apsw.Connection, job: _Job) -> None:
     connection.execute("RELEASE job")
 
 
-class _transaction:
-    """BEGIN IMMEDIATE … COMMIT, or ROLLBACK if anything failed, the COMMIT included."""
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        connection = self._connection
-        if kind is None:
-            try:
-                connection.execute("COMMIT")
-                return
-            except apsw.Error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+def _roll_back(connection: apsw.Connection) -> None:
+    """If there is anything to roll back: a full disk may have ended the transaction by itself."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 class _Flushing:
-    """Whether a COMMIT waits for the disk. Remembered here: asking SQLite costs as much as setting it."""
+    """Whether a COMMIT waits for the disk. Remembered here: asking SQLite costs as much as setting it.
+
+    Moving the log's pages into the file waits for it, too, so that is left to those that do anyway.
+    """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -202,22 +262,12 @@ class _Flushing:
     def set(self, durable: bool) -> None:
         if durable is not self._durable:
             self._connection.pragma("synchronous", 2 if durable else 1)
+            self._connection.wal_autocheckpoint(LOG_PAGES if durable else 0)
             self._durable = durable
 
 
-def _deliver(group: list[_Job]) -> None:
-    loops: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-    for job in group:
-        loops.setdefault(job.loop, []).append(job)
-    for loop, jobs in loops.items():
-        try:
-            loop.call_soon_threadsafe(_settle, jobs)
-        except RuntimeError:  # the loop was closed meanwhile; nobody waits any more
-            continue
-
-
-def _settle(jobs: list[_Job]) -> None:
-    for job in jobs:
+def _settle(group: _Group) -> None:
+    for job in group.jobs:
         if job.future.done():
             continue
         if job.error is not None:
