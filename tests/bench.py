@@ -37,7 +37,8 @@ from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import NewSession, Session, Usage
 from lastgood.ports import Store
 from lastgood.store.migrate import migrations
-from lastgood.store.rows import event_body, of_begin, of_new_session, to_session
+from lastgood.store.rows import event_body, of_begin
+from lastgood.store.session_rows import of_new_session, to_session
 from lastgood.store.sqlite import open_sqlite
 from lastgood.store.sqlite.database import upgrade
 from lastgood.store.statements import named

@@ -180,6 +180,7 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
     conversations = Conversations(lastgood.parts, lastgood.live, lastgood.turns, lastgood.sessions)
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
+    lastgood.queue.admit_by(limiter.running)
     chat = Chat(lastgood.parts, lastgood.turns, conversations, server.is_draining, limiter, presets)
     counts.gauges["lastgood_http_requests_running"] = (
         "requests that are being answered now",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lastgood.errors import InvalidRequest
+from lastgood.errors import InvalidRequest, StoreLocked
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits, Parts
@@ -28,9 +28,9 @@ from lastgood.flows.upkeep import Retention
 from lastgood.model.agents import Safety
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.outside.secrets import Secrets
-from lastgood.ports import Agents, Clock, Engine, Ids, Store
+from lastgood.ports import Agents, Clock, Engine, Ids, Store, TokenStore
 from lastgood.settings import Settings
-from lastgood.store.sqlite import open_sqlite
+from lastgood.store.sqlite import TokensBeside, open_sqlite
 from lastgood.tracing.opening import OFF, Tracing
 
 if TYPE_CHECKING:
@@ -171,6 +171,22 @@ async def open_store(database: str, *, read_only: bool = False, migrate: str = "
 
         return await open_postgres(database, read_only=read_only, migrate=may_migrate)
     raise InvalidRequest(f"no such database: {database!r}; use sqlite:///PATH or postgresql://…")
+
+
+@asynccontextmanager
+async def open_tokens(database: str, migrate: str) -> AsyncIterator[TokenStore]:
+    """To change them, also while a server runs."""
+    store: Store | TokensBeside
+    try:
+        store = await open_store(database, migrate=migrate)
+    except StoreLocked:
+        path = _sqlite_path(database)
+        assert path is not None
+        store = TokensBeside(path)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def _make_folder(folder: Path) -> None:

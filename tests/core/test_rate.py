@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastgood.core.rate import Allowance, Used, Wait, begin, end, is_forgettable, undo
+from lastgood.core.rate import Allowance, Used, Wait, begin, begin_paid, end, is_forgettable, undo
 
 MINUTE = Allowance(per_minute=6)
 
@@ -41,6 +41,21 @@ def test_only_so_many_run_at_once() -> None:
     used = begun(allowance, begun(allowance, None, 0.0), 0.0)
     assert isinstance(begin(allowance, used, 1e9), Wait)
     assert isinstance(begin(allowance, end(used), 0.0), Used)
+
+
+@pytest.mark.parametrize("allowance", [MINUTE, Allowance(6, 2), Allowance(at_once=2)])
+def test_what_was_paid_for_before_takes_nothing_but_its_place(allowance: Allowance) -> None:
+    for before in (None, begun(allowance, None, 100.0)):
+        used = begin_paid(allowance, before, 100.0)
+        assert isinstance(used, Used)
+        assert used.running == (before.running if before else 0) + 1
+        assert used.left == (before.left if before else allowance.per_minute)
+
+
+def test_what_was_paid_for_before_waits_for_its_place_all_the_same() -> None:
+    used = begun(Allowance(6, 1), None, 0.0)
+    assert isinstance(begin_paid(Allowance(6, 1), used, 1e9), Wait)
+    assert isinstance(begin_paid(Allowance(6, 1), end(used), 0.0), Used)
 
 
 def test_what_did_not_begin_is_as_if_it_was_never_asked_for() -> None:

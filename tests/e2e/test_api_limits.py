@@ -164,6 +164,27 @@ def test_beyond_its_number_a_token_waits_and_others_do_not(at_once: Two, trace: 
     one.good(third, "hello")
 
 
+def test_followups_wait_until_they_may_run(at_once: Two, trace: Trace) -> None:
+    one, two = at_once
+    hold(one, trace, "first")
+    hold(one, trace, "second")
+    third = one.session("tools")
+    later = {"messages": said(trace.hold("later"))}
+    assert one.post(f"/api/sessions/{third}/followup", later).status == 202
+    fourth = two.session("tools")
+    assert two.post(f"/api/sessions/{fourth}/followup", {"messages": said("hello")}).status == 202
+    until(lambda: two.brief(fourth)["turns"] == 1)
+    assert one.brief(third)["status"] == "idle"
+    trace.release("first")
+    trace.until_held("later")
+    # It has the place now.
+    assert refused(one.turn(one.session(), "too much")) == 1
+    for word in ("second", "later"):
+        trace.release(word)
+    until(lambda: one.brief(third)["turns"] == 1)
+    until(lambda: one.turn(one.session(), "hello").status == 200)
+
+
 def test_a_user_beyond_its_number_hinders_no_other_user(at_once: Two, trace: Trace) -> None:
     one, _ = at_once
     hold(one, trace, "held", user="busy")

@@ -10,12 +10,13 @@ from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import apsw
 import pytest
 
 from lastgood.flows.tokens import Tokens
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.tokens import Scope, Token
-from lastgood.store.sqlite.database import open_database
+from lastgood.store.sqlite.database import Lock
 from lastgood.wiring import SystemClock, open_store
 from tests.e2e.command import Command, Done
 from tests.postgres import PostgresServer
@@ -194,14 +195,35 @@ def test_an_unknown_token_cannot_be_revoked(lastgood: Command) -> None:
 # -- beside a running server -------------------------------------------------------
 
 
-def test_on_sqlite_a_running_server_is_named_and_what_to_do(lastgood: Command) -> None:
-    made = lastgood("tokens", "create", *NAME, "--json").json
-    with closing(open_database(lastgood.database)):  # holds what a server holds
-        for args in (("create", *NAME), ("revoke", made["id"])):
-            refused = lastgood("tokens", *args)
-            assert_refused(refused, "pid ", str(lastgood.database), "stop it", "start it again", "PostgreSQL")
-        listed = lastgood("tokens", "list", "--json").json
-    assert [(token["id"], token["state"]) for token in listed] == [(made["id"], "valid")]
+def test_on_sqlite_tokens_are_made_and_revoked_while_a_server_runs(lastgood: Command) -> None:
+    async def beside() -> None:
+        store = await open_store(f"sqlite:///{lastgood.database}")  # holds what a server holds
+        try:
+            made = await asyncio.to_thread(lastgood, "tokens", "create", *NAME, "--json")
+            assert made.code == 0, made.err
+            assert await Tokens(store, SystemClock()).check(made.json["token"]) is not None
+            done = await asyncio.to_thread(lastgood, "tokens", "revoke", made.json["id"])
+            assert done.code == 0, done.err
+            assert await Tokens(store, SystemClock()).check(made.json["token"]) is None
+        finally:
+            await store.close()
+
+    lastgood.database.parent.mkdir()
+    asyncio.run(beside())
+
+
+def test_a_database_that_is_being_set_up_is_not_touched(lastgood: Command) -> None:
+    """Whoever has the lock may be about to change the schema: a command beside it changes nothing then."""
+    lastgood.database.parent.mkdir()
+    path = lastgood.database.with_name(lastgood.database.name + ".lock")
+    lock = Lock(path)
+    try:
+        assert_refused(lastgood("tokens", "create", *NAME), "cannot be used")
+        assert not lastgood.database.exists()
+        apsw.Connection(str(lastgood.database)).close()
+        assert_refused(lastgood("tokens", "create", *NAME), "schema")
+    finally:
+        lock.release()
 
 
 def test_on_postgres_tokens_are_made_and_revoked_while_a_server_runs(

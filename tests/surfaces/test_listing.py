@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from lastgood.model.ids import DEFAULT_TENANT
-from lastgood.store.rows import of_list
+from lastgood.store.session_rows import of_list
 from lastgood.store.sqlite import SqliteStore
 from lastgood.store.statements import named
 from tests.listing_bench import ASKS, PAGE, SESSIONS, fill

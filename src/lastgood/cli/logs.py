@@ -36,6 +36,13 @@ def log_as_json(stream: TextIO, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+    _collect_no_more_than_is_shown()
+
+
+def _collect_no_more_than_is_shown() -> None:
+    """The switches that logging has for this; what they turn off costs more than all the rest of a line."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # who called; its manual names it so
 
 
 def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 from lastgood.cli.opening import settings_of
 from lastgood.cli.output import one_line, print_json, remark, when
-from lastgood.errors import NoDatabase, StoreLocked
+from lastgood.errors import NoDatabase
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Token
-from lastgood.wiring import SystemClock, open_store
+from lastgood.wiring import SystemClock, open_store, open_tokens
 
 _DEFAULT_SCOPES = "chat,session"
 
@@ -82,17 +82,8 @@ async def _revoke(args: argparse.Namespace) -> Token:
 async def _open_to_write(args: argparse.Namespace) -> AsyncIterator[Tokens]:
     """Only the store: tokens need no agents and no engine, and nothing is recovered."""
     settings = settings_of(args)
-    try:
-        store = await open_store(settings.database, migrate=settings.migrate)
-    except StoreLocked as error:
-        raise StoreLocked(
-            f"{error.message}. If it is your server, start it again afterwards; with PostgreSQL, tokens are "
-            "made and revoked while it runs"
-        ) from None
-    try:
+    async with open_tokens(settings.database, settings.migrate) as store:
         yield Tokens(store, SystemClock())
-    finally:
-        await store.close()
 
 
 # -- for people and for scripts ------------------------------------------------

@@ -46,6 +46,15 @@ def begin(allowance: Allowance, used: Used | None, now: float) -> Used | Wait:
     return Used(left - 1, now, running + 1)
 
 
+def begin_paid(allowance: Allowance, used: Used | None, now: float) -> Used | Wait:
+    """One that was taken out of the bucket when it was asked for, and begins only now."""
+    found = begin(Allowance(at_once=allowance.at_once), used, now)
+    if isinstance(found, Wait):
+        return found
+    left, at = (float(allowance.per_minute), now) if used is None else (used.left, used.at)
+    return Used(left, at, found.running)
+
+
 def end(used: Used) -> Used:
     return Used(used.left, used.at, used.running - 1)
 

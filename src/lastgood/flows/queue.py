@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from lastgood.core.intake import check_input, check_text
 from lastgood.core.recovery import TryAgain, recover
@@ -23,6 +24,7 @@ from lastgood.errors import (
     SessionBusy,
     SessionNotFound,
     StoreError,
+    TooMany,
 )
 from lastgood.flows.beginning import Submitted
 from lastgood.flows.live import Live
@@ -40,6 +42,8 @@ log = logging.getLogger(__name__)
 CAPACITY = {QueueKind.STEER: 5, QueueKind.FOLLOWUP: 20}
 _PAGE = 100
 
+WhileRuns = Callable[[Queued], AbstractContextManager[None]]
+
 
 class Queue:
     def __init__(self, parts: Parts, live: Live, turns: Turns) -> None:
@@ -48,6 +52,11 @@ class Queue:
         self._turns = turns
         self._draining: dict[SessionId, asyncio.Task[None]] = {}
         self._asked: set[SessionId] = set()  # since its task has looked last
+        self._while_runs: WhileRuns = lambda _: nullcontext()
+
+    def admit_by(self, while_runs: WhileRuns) -> None:
+        """Entered before a follow-up begins and left when it has ended. TooMany: it has to wait."""
+        self._while_runs = while_runs
 
     async def put(self, new: NewQueued) -> tuple[Queued, bool]:
         """What waits now, and whether it was there already, under its key."""
@@ -136,8 +145,9 @@ class Queue:
                 elif item is None:
                     return  # a turn began between the two looks; whoever steered it looks after it
                 else:
-                    await self._turns.wait(await self._run(item))
-            except SessionBusy:
+                    with self._while_runs(item):
+                        await self._turns.wait(await self._run(item))
+            except (SessionBusy, TooMany):
                 await asyncio.sleep(self._parts.limits.poll_seconds)
             except StoreError as error:
                 log.warning("the queue of %s is looked at again later: %s", session, error)

@@ -7,19 +7,12 @@ from typing import Any
 
 import orjson
 
-from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import Attempt, AttemptStatus, Begin, Commit, OnLeave, Request, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json, decode, encode, from_json
 from lastgood.model.options import CallOptions, options_as_json, options_from_json
 from lastgood.model.sessions import (
-    Head,
-    NewSession,
-    Session,
-    SessionPage,
-    SessionStatus,
-    TitleBy,
     Turn,
     TurnKind,
     Usage,
@@ -62,56 +55,6 @@ COLUMNS = {
     ),
     "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at"),
 }
-
-
-def to_session(row: Row) -> Session:
-    (
-        id, tenant, n, agent_key, title, title_by, model, working_dir, permissions, safety, starred, metadata,
-        conversation, forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence,
-        event_seq, events_dropped, input_tokens, output_tokens, cost, created_at, updated_at,
-    ) = row  # fmt: skip
-    if attempt is None:
-        status = SessionStatus.IDLE
-    else:
-        status = SessionStatus.WAITING if lease_until is None else SessionStatus.RUNNING
-    return Session(
-        id=SessionId(id),
-        tenant=TenantId(tenant),
-        number=n,
-        agent_key=agent_key,
-        title=title,
-        title_by=TitleBy(title_by),
-        model=model,
-        working_dir=working_dir,
-        permissions=_to_permissions(permissions),
-        safety=None if safety is None else Safety(safety),
-        starred=bool(starred),
-        metadata={} if metadata == "{}" else orjson.loads(metadata),
-        conversation=conversation,
-        forked_from=(forked_session, forked_turn) if forked_session else None,
-        head=Head(TurnId(head), seq, bytes(head_hash)) if head else None,
-        status=status,
-        attempt=attempt,
-        fence=fence,
-        last_event_seq=event_seq,
-        events_dropped=events_dropped,
-        usage=Usage(input_tokens, output_tokens, cost),
-        created_at=created_at,
-        updated_at=updated_at,
-    )
-
-
-def _to_permissions(text: str | None) -> Permissions | None:
-    if text is None:
-        return None
-    rules = orjson.loads(text)
-    return Permissions(**{kind: tuple(rules.get(kind, ())) for kind in ("allow", "ask", "deny")})
-
-
-def _of_permissions(rules: Permissions | None) -> str | None:
-    if rules is None:
-        return None
-    return orjson.dumps({"allow": rules.allow, "ask": rules.ask, "deny": rules.deny}).decode()
 
 
 def to_turn(row: Row) -> Turn:
@@ -225,56 +168,6 @@ def of_token(token: Token, hash: bytes) -> dict[str, Any]:
     }
 
 
-def of_new_session(new: NewSession) -> dict[str, Any]:
-    return {
-        "id": new.id,
-        "tenant": new.tenant,
-        "agent_key": new.agent_key,
-        "title": new.title,
-        "title_by": new.title_by.value,
-        "model": new.model,
-        "working_dir": new.working_dir,
-        "permissions": _of_permissions(new.permissions),
-        "safety": new.safety.value if new.safety else None,
-        "metadata": orjson.dumps(new.metadata).decode(),
-        "conversation": new.conversation,
-    }
-
-
-def of_import(new: NewSession, turns: Sequence[Turn]) -> dict[str, Any]:
-    """The session's own row; what its turns say of it is taken from them."""
-    head = turns[-1].head if turns else None
-    usage = sum((turn.usage for turn in turns), Usage())
-    return of_new_session(new) | {
-        "head": head.turn if head else None,
-        "seq": head.seq if head else 0,
-        "hash": head.hash if head else None,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost": usage.cost,
-        "created_at": turns[0].created_at if turns else None,
-        "updated_at": turns[-1].created_at if turns else None,
-    }
-
-
-def of_imported(new: NewSession, turn: Turn) -> dict[str, Any]:
-    """A turn of it. The attempt that made it is not here, and its id says nothing any more."""
-    return of_turn(turn) | {"tenant": new.tenant, "session": new.id, "attempt": turn.attempt}
-
-
-def of_field(field: str, value: Any) -> Any:
-    """A field of a session as its column holds it."""
-    match field:
-        case "metadata":
-            return orjson.dumps(value).decode()
-        case "permissions":
-            return _of_permissions(value)
-        case "safety":
-            return value and Safety(value).value
-        case _:
-            return value
-
-
 def of_begin(begin: Begin) -> dict[str, Any]:
     ask = begin.ask
     return {
@@ -363,39 +256,6 @@ def event_body(event: Event) -> bytes:
     return orjson.dumps(event.data)
 
 
-def of_list(
-    tenant: TenantId,
-    limit: int,
-    cursor: int | None,
-    query: str,
-    agent: str | None,
-    status: SessionStatus | None,
-) -> dict[str, Any]:
-    return {
-        "tenant": tenant,
-        "before": NEWEST if cursor is None else cursor,
-        "query": _like(query),
-        "agent": agent,
-        "status": status.value if status else None,
-        "limit": limit + 1,  # one more says whether there is a next page
-    }
-
-
-def to_page(rows: Sequence[Row], limit: int) -> SessionPage:
-    page = tuple(map(to_session, rows[:limit]))
-    return SessionPage(page, page[-1].number if len(rows) > limit else None)
-
-
-def _like(query: str) -> str:
-    """A LIKE pattern for a search; the database lowers the title, we lower the query."""
-    if not query:
-        return ""
-    escaped = query.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{escaped}%"
-
-
-#: A cursor before the first page: larger than any session's number.
-NEWEST = 2**62
 #: Numbers skipped when an attempt is interrupted. Event batches are not flushed
 #: to the disk one by one, so a power cut may take the last of them; a number that
 #: a watcher may have seen must not come back with another meaning.

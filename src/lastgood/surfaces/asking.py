@@ -1,4 +1,4 @@
-"""What the runs of the session API have in common: who asks, for whom, under which key and condition."""
+"""What requests for a turn have in common: who asks, for whom, under which key and condition."""
 
 from __future__ import annotations
 
@@ -72,9 +72,13 @@ def session_of(request: Request) -> SessionId:
 
 def key_of(request: Request) -> str | None:
     key = request.headers.get("idempotency-key")
-    if key is not None and not _VISIBLE.fullmatch(key):
-        raise InvalidRequest("idempotency-key must be 1 to 255 visible ASCII characters")
-    return key
+    return None if key is None else visible("idempotency-key", key)
+
+
+def visible(header: str, value: str) -> str:
+    if not _VISIBLE.fullmatch(value):
+        raise InvalidRequest(f"{header} must be 1 to 255 visible ASCII characters", param=header)
+    return value
 
 
 def user_of(request: Request, given: str | None) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing, suppress
@@ -38,6 +37,7 @@ from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.sessions import Turn, Usage
+from lastgood.surfaces.asking import key_of, visible
 from lastgood.surfaces.chat_asking import Asked, ChatAsking
 from lastgood.surfaces.chat_wire import messages_of, options_of, parse_chat
 from lastgood.surfaces.completions import Chunks, Finished, finished, whole
@@ -46,8 +46,6 @@ from lastgood.surfaces.limiting import Limiter
 from lastgood.surfaces.streamed import Failed, Frames, streamed
 
 log = logging.getLogger(__name__)
-
-_NAME = re.compile(r"[\x21-\x7e]{1,255}")
 
 #: Told before the attempt has loaded what it adopts.
 _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
@@ -94,7 +92,7 @@ class Chat:
             raise ShuttingDown()
         plain = await request.json()
         chat = parse_chat(plain)
-        key = _header(request, "idempotency-key")
+        key = key_of(request)
         body = messages_of(chat)
         if request.headers.get("x-conversation-mode", "append") not in ("append", "reconcile"):
             raise InvalidRequest("x-conversation-mode is append or reconcile", param="x-conversation-mode")
@@ -110,7 +108,7 @@ class Chat:
                     param="idempotency-key",
                 )
             return await self._once(asked)
-        return await self._in_conversation(asked, _checked("x-conversation-id", meant.conversation))
+        return await self._in_conversation(asked, visible("x-conversation-id", meant.conversation))
 
     async def _agent(self, model: str) -> AgentSpec:
         try:
@@ -289,17 +287,6 @@ def _finished_steps(steps: list[Step]) -> Finished:
 
 def _finished_turn(turn: Turn) -> Finished:
     return finished(turn.messages[turn.inputs :], turn.usage, bool(turn.decision.get("cut_short")))
-
-
-def _header(request: Request, name: str) -> str | None:
-    value = request.headers.get(name)
-    return None if value is None else _checked(name, value)
-
-
-def _checked(name: str, value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise InvalidRequest(f"{name} must be 1 to 255 visible ASCII characters", param=name)
-    return value
 
 
 def _now() -> int:

@@ -101,19 +101,20 @@ class Request:
             if length.isdecimal() and int(length[:19]) > self.limit_bytes:
                 raise self._too_large()
             try:
-                async with asyncio.timeout(BODY_SECONDS):
-                    self._read = await self._read_body()
+                self._read = await self._read_body()
             except TimeoutError:
                 raise InvalidRequest("the body took too long to come; send it again") from None
         return self._read
 
     async def _read_body(self) -> bytes:
         """However long it is said to be: what counts is what came."""
+        now = asyncio.get_running_loop().time
+        ends = now() + BODY_SECONDS
         pieces: list[bytes] = []
         size = 0
         more = True
         while more:
-            async with asyncio.timeout(BODY_PAUSE_SECONDS):
+            async with asyncio.timeout_at(min(ends, now() + BODY_PAUSE_SECONDS)):
                 message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone

@@ -6,20 +6,28 @@ already, has begun none; so a client that asks again under its key is not punish
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
-from lastgood.core.rate import Allowance, Used, Wait, begin, end, is_forgettable, undo
+from lastgood.core.rate import Allowance, Used, Wait, begin, begin_paid, end, is_forgettable, undo
 from lastgood.errors import TooMany
 from lastgood.flows.beginning import Submitted
+from lastgood.model.ids import TenantId
+from lastgood.model.queue import Queued
 from lastgood.surfaces.caller import Caller
 
 _T = TypeVar("_T")
 
+Begins = Callable[[Allowance, Used | None, float], Used | Wait]
+
 #: Names are forgotten when nothing is known of them any more; looked for whenever there are twice as many.
 _FEW = 1000
+
+
+def _begin_later(allowance: Allowance, used: Used | None, now: float) -> Used | Wait:
+    return begin(replace(allowance, at_once=0), used, now)
 
 
 @dataclass(slots=True)
@@ -29,10 +37,9 @@ class _Counted:
     used: dict[str, Used] = field(default_factory=dict)
     _next_tidy: int = _FEW
 
-    def ask(self, name: str, now: float, *, later: bool) -> Used:
+    def ask(self, name: str, now: float, how: Begins) -> Used:
         """How it would stand with one more; TooMany: it may not. Nothing is taken yet."""
-        allowance = replace(self.allowance, at_once=0) if later else self.allowance
-        found = begin(allowance, self.used.get(name), now)
+        found = how(self.allowance, self.used.get(name), now)
         if isinstance(found, Wait):
             error = TooMany(f"this {self.what} asks for too much: {found.reason}; send it again later")
             error.retry_after = found.seconds
@@ -65,14 +72,26 @@ class Limiter:
 
     def take(self, caller: Caller, user: str, *, later: bool = False) -> Taken:
         """`later`: it does not begin now, so it does not matter how many run now."""
+        return self._take(caller.name, caller.tenant, user, _begin_later if later else begin)
+
+    @contextmanager
+    def running(self, item: Queued) -> Iterator[None]:
+        """While a turn that was asked for earlier runs. TooMany: it may not begin yet."""
+        taken = self._take(item.caller, item.tenant, item.user, begin_paid)
+        try:
+            yield
+        finally:
+            taken.give_back()
+
+    def _take(self, caller: str, tenant: TenantId, user: str, how: Begins) -> Taken:
         now = self._now()
-        named = [(self._token, caller.name)]
+        named = [(self._token, caller)]
         if user:
-            named.append((self._user, f"{caller.tenant}\n{user}"))
+            named.append((self._user, f"{tenant}\n{user}"))
         # All are asked before one is taken: what a user may not have must not be taken from its token,
         # which others use, too.
         limited = [one for one in named if one[0].allowance != Allowance()]
-        asked = [(counted, name, counted.ask(name, now, later=later)) for counted, name in limited]
+        asked = [(counted, name, counted.ask(name, now, how)) for counted, name in limited]
         for counted, name, used in asked:
             counted.take(name, used, now)
         return Taken(limited)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import SplitResult, quote, urlsplit
 
 from lastgood.errors import KeyRefused, ModelUnknown
@@ -102,8 +103,13 @@ def alias_of(model: ModelSpec) -> Alias | None:
         # Whoever names one of OpenAI's dialects means that one. Of the two we speak chat completions.
         known = replace(known, dialect=Dialect.CHAT) if known else None
     if known is None:
-        return Alias(model.base_url) if model.base_url else None
+        return _at(model.base_url) if model.base_url else None
     return known
+
+
+@lru_cache
+def _at(base_url: str) -> Alias:
+    return Alias(base_url)
 
 
 def key_names(model: ModelSpec) -> tuple[str, ...]:

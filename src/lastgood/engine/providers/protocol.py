@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.model.messages import Message
@@ -30,8 +30,9 @@ class ChunkKind(StrEnum):
     REASONING = "reasoning"
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
+    """There is one for every few letters of an answer, so it is the cheapest thing there is."""
+
     text: str
     kind: ChunkKind = ChunkKind.TEXT
 

@@ -35,9 +35,9 @@ from lastgood.store.rows import (
     of_step,
     to_attempt,
     to_request,
-    to_session,
     to_step,
 )
+from lastgood.store.session_rows import to_session
 
 #: Lost races of a begin: its key was used meanwhile, or its turn was tried meanwhile.
 LOST_RACES = frozenset({"requests_by_key", "requests_pkey", "attempts_turn_id_number_key"})

@@ -9,7 +9,8 @@ from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_events
-from lastgood.store.rows import (
+from lastgood.store.rows import to_turn
+from lastgood.store.session_rows import (
     of_field,
     of_import,
     of_imported,
@@ -17,7 +18,6 @@ from lastgood.store.rows import (
     of_new_session,
     to_page,
     to_session,
-    to_turn,
 )
 
 

@@ -24,16 +24,8 @@ from lastgood.model.attempts import (
 )
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.store.rows import (
-    EVENT_LEAP,
-    of_begin,
-    of_commit,
-    of_step,
-    to_attempt,
-    to_request,
-    to_session,
-    to_step,
-)
+from lastgood.store.rows import EVENT_LEAP, of_begin, of_commit, of_step, to_attempt, to_request, to_step
+from lastgood.store.session_rows import to_session
 from lastgood.store.sqlite.database import Database
 from lastgood.store.sqlite.events import insert_events, touch_if_held
 from lastgood.store.sqlite.queue import claim_queued

@@ -130,6 +130,14 @@ def open_database(
     return Database(reader, Inline(connection) if inline else Threaded(connection), lock)
 
 
+def open_beside(path: Path) -> Database:
+    """Beside the process that has the lock, and only for what that process does not rely on to be its own."""
+    connections = [_connect(path, apsw.SQLITE_OPEN_READWRITE, time.time) for _ in range(2)]
+    _check_ours(connections[0], path)
+    refuse_older(migrations("sqlite"), _applied(connections[0]))
+    return Database(connections[0], Inline(connections[1]), None)
+
+
 def _look_first(path: Path, clock: Callable[[], float]) -> None:
     """Whatever is there and not ours is refused before so much as a lock file is put beside it."""
     if path.is_dir():

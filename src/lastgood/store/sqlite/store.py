@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lastgood.model.ids import SessionId
 from lastgood.store.sqlite.attempts import SqliteAttempts
-from lastgood.store.sqlite.database import Database, open_database
+from lastgood.store.sqlite.database import Database, open_beside, open_database
 from lastgood.store.sqlite.events import SqliteEvents
 from lastgood.store.sqlite.queue import SqliteQueue
 from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
@@ -41,3 +41,13 @@ def open_sqlite(
     migrate: bool = True,
 ) -> SqliteStore:
     return SqliteStore(open_database(path, read_only=read_only, inline=inline, clock=clock, migrate=migrate))
+
+
+class TokensBeside(SqliteTokens):
+    """Nothing but the tokens, while a server has the rest: it looks into the file for them, too."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = open_beside(path)
+
+    async def close(self) -> None:
+        self.db.close()
