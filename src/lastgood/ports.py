@@ -209,7 +209,7 @@ class EventStore(Protocol):
         self, tenant: TenantId, session: SessionId, *, after: int, limit: int = 500
     ) -> tuple[StoredEvent, ...]: ...
 
-    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 500) -> int:
+    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 100) -> int:
         """Drops what has served its time, at most `limit` at once; how many it dropped."""
         ...
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from lastgood.errors import StoreError, StoreUnavailable
+from lastgood.errors import StoreError, StoreFull, StoreUnavailable
 from lastgood.store.sqlite import writer as module
-from lastgood.store.sqlite.writer import Threaded, Transaction
+from lastgood.store.sqlite.writer import Inline, Threaded, Transaction
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ async def writer(connection: apsw.Connection) -> AsyncIterator[Threaded]:
     writer.close()
 
 
-def says(number: int, error: Exception | None = None) -> Transaction[int]:
+def says(number: int, error: BaseException | None = None) -> Transaction[int]:
     def work(connection: apsw.Connection) -> int:
         connection.execute("INSERT INTO said VALUES (?)", (number,))
         if error is not None:
@@ -191,11 +191,13 @@ async def test_the_connection_is_in_one_pair_of_hands_at_a_time(
     assert written(connection) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("after_long", [True, False])
 @pytest.mark.parametrize("durable", [True, False])
 async def test_the_loop_does_not_wait_for_another_program_that_writes(
-    writer: Threaded, tmp_path: Path, durable: bool
+    writer: Threaded, tmp_path: Path, durable: bool, after_long: bool
 ) -> None:
-    await writer.run(says(0), durable=True, long=True)
+    if after_long:
+        await writer.run(says(0), durable=True, long=True)
     elsewhere = other(tmp_path)
     elsewhere.execute("BEGIN IMMEDIATE")
     running = asyncio.create_task(writer.run(says(1), durable=durable))
@@ -248,8 +250,9 @@ async def test_what_was_handed_in_before_the_end_is_written(
         await writer.run(says(3), durable=True)
 
 
-def test_a_loop_that_ends_in_the_middle_does_not_hold_the_next_one_up(
-    connection: apsw.Connection,
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_a_loop_leaves_behind_is_done_and_the_next_one_can_go_on(
+    connection: apsw.Connection, tmp_path: Path, begun: bool
 ) -> None:
     writer = Threaded(connection)
     may_end = threading.Event()
@@ -261,17 +264,177 @@ def test_a_loop_that_ends_in_the_middle_does_not_hold_the_next_one_up(
     async def leave() -> None:
         for job, long in ((late, True), (says(2), False)):
             asyncio.get_running_loop().create_task(writer.run(job, durable=True, long=long))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05 if begun else 0)
 
     asyncio.run(leave())
-    may_end.set()
-    assert any(asyncio.run(_is_written(writer, 3)) for _ in range(50))
+    threading.Timer(0.1, may_end.set).start()
+    assert asyncio.run(writer.run(says(3), durable=True)) == 3
     writer.close()
+    assert sorted(written(other(tmp_path))) == [1, 2, 3]
 
 
-async def _is_written(writer: Threaded, number: int) -> bool:
-    try:
-        async with asyncio.timeout(0.2):
-            return await writer.run(says(number), durable=True) == number
-    except TimeoutError:
+async def test_two_loops_at_once_are_refused(writer: Threaded) -> None:
+    await writer.run(says(1), durable=True)
+
+    def elsewhere() -> None:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            asyncio.run(writer.run(says(2), durable=True))
+
+    await asyncio.to_thread(elsewhere)
+
+
+def test_a_file_is_closed_whatever_its_last_callers_do(connection: apsw.Connection) -> None:
+    writer = Threaded(connection)
+
+    async def leave() -> None:
+        asyncio.get_running_loop().create_task(writer.run(says(1, StopIteration()), durable=True))
+        asyncio.get_running_loop().create_task(writer.run(says(2), durable=True))
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    writer.close()
+    writer.close()
+    with pytest.raises(apsw.ConnectionClosedError):
+        connection.execute("SELECT 1")
+
+
+# -- the log -----------------------------------------------------------------------------
+
+
+async def test_only_the_thread_waits_for_the_disk(writer: Threaded, connection: apsw.Connection) -> None:
+    here: list[bool] = []
+
+    def note() -> bool:
+        here.append(threading.current_thread() is threading.main_thread())
         return False
+
+    connection.set_commit_hook(note)
+    await writer.run(says(1), durable=True)
+    await writer.run(says(2), durable=False)
+    await writer.run(says(3), durable=True, long=True)
+    assert here == [False, True, False]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_the_log_does_not_grow_without_end(
+    writer: Threaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    """Nor where nothing is ever flushed, as in one very long turn."""
+    monkeypatch.setattr(module, "LOG_PAGES", 20)
+    for number in range(400):
+        await writer.run(says(number), durable=durable)
+    log = tmp_path / "x.db-wal"
+    assert 0 < log.stat().st_size < 100 * 4096
+
+
+# -- what goes wrong ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("long", [True, False])
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_full_disk_fails_those_that_need_more_of_it_and_passes(
+    writer: Threaded, connection: apsw.Connection, durable: bool, long: bool
+) -> None:
+    def big(number: int) -> Transaction[int]:
+        def work(connection: apsw.Connection) -> int:
+            connection.execute("CREATE TABLE IF NOT EXISTS big (body BLOB)")
+            connection.execute("INSERT INTO big VALUES (zeroblob(1000000))")
+            return says(number)(connection)
+
+        return work
+
+    connection.pragma("max_page_count", 20)
+    jobs = [writer.run(job, durable=durable, long=long) for job in (says(1), big(2), says(3), big(4))]
+    first, *rest = await asyncio.gather(*jobs, return_exceptions=True)
+    assert isinstance(rest[0], StoreFull)
+    assert isinstance(rest[2], StoreFull)
+    told = [number for number in (first, rest[1]) if isinstance(number, int)]
+    assert written(connection) == told
+    connection.pragma("max_page_count", 10_000)
+    assert await writer.run(big(5), durable=durable, long=long) == 5
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_one_that_fails_alone_is_not_run_again(writer: Threaded, durable: bool) -> None:
+    runs = 0
+
+    def work(connection: apsw.Connection) -> None:
+        nonlocal runs
+        runs += 1
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await writer.run(work, durable=durable)
+    assert runs == 1
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_ctrl_c_in_the_middle_does_not_keep_others_from_writing(
+    connection: apsw.Connection, tmp_path: Path, durable: bool
+) -> None:
+    writer = Threaded(connection)
+
+    def interrupted(connection: apsw.Connection) -> None:
+        says(1)(connection)
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        try:
+            await writer.run(interrupted, durable=durable)
+        finally:
+            await writer.run(says(2), durable=durable)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    writer.close()
+    assert written(other(tmp_path)) == [2]
+
+
+class Moody(apsw.Connection):
+    fails = False
+
+    def wal_autocheckpoint(self, n: int) -> None:
+        if self.fails:
+            raise MemoryError
+        super().wal_autocheckpoint(n)
+
+
+async def test_what_could_not_be_switched_is_switched_again(tmp_path: Path) -> None:
+    """A flush that is only believed to happen would be worse than none."""
+    connection = Moody(str(tmp_path / "x.db"))
+    connection.pragma("journal_mode", "wal")
+    writer = Threaded(connection)
+    found: list[object] = []
+
+    def look(connection: apsw.Connection) -> None:
+        found.append(connection.pragma("synchronous"))
+
+    await writer.run(look, durable=True)
+    connection.fails = True
+    with pytest.raises(MemoryError):
+        await writer.run(look, durable=False)
+    connection.fails = False
+    await writer.run(look, durable=True)
+    writer.close()
+    assert found == [2, 2]
+
+
+# -- one by one --------------------------------------------------------------------------
+
+
+async def test_inline_does_the_same_one_by_one(connection: apsw.Connection) -> None:
+    writer = Inline(connection)
+    found: list[object] = []
+    for durable in (True, False):
+        await writer.run(lambda connection: found.append(connection.pragma("synchronous")), durable=durable)
+    assert found == [2, 1]
+    for error in (ValueError("no"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            await writer.run(says(1, error), durable=True)
+    with pytest.raises(StoreError):
+        await writer.run(says(1, apsw.ConstraintError("no")), durable=True)
+    assert await writer.run(says(2), durable=True) == 2
+    assert written(connection) == [2]
+    writer.close()
+    with pytest.raises(StoreError):
+        await writer.run(says(3), durable=True)

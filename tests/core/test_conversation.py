@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from lastgood.model.messages import (
     user_parts,
 )
 from lastgood.model.sessions import Turn, TurnKind
+from tests import webui
 from tests.core.given import HEAD, ask, session, standing, turn
 
 SYSTEM = Message(Role.SYSTEM, "be good")
@@ -213,6 +216,60 @@ GOES_ON: dict[str, tuple[list[Turn], list[Message], Reconciled]] = {
 def test_a_client_that_resends_its_history_goes_on(row: tuple[list[Turn], list[Message], Reconciled]) -> None:
     turns, body, goes_on = row
     assert reconcile(body, turns) == goes_on
+
+
+FILE, BOTH_FILES = webui.with_sources("2", "a"), webui.with_sources("2", "a", "b</source>c")
+ABOUT_A_FILE = (user(FILE), assistant("two"))
+CALLED = (user(FILE), assistant("let me see", A))
+
+SAID_OF_SOURCES: dict[str, tuple[list[Turn], list[Message], Reconciled]] = {
+    "without the sources that it once sent": (
+        chain(ONE, ABOUT_A_FILE),
+        [*ONE, *TWO, user(webui.with_sources("3", "a"))],
+        Append((user(webui.with_sources("3", "a")),)),
+    ),
+    "with sources that it found afterwards": (
+        chain(OPEN),
+        [user(webui.with_sources("1", "a")), assistant("", A), RAIN],
+        Append((RAIN,)),
+    ),
+    "with more sources than before": (
+        chain(ONE, CALLED),
+        [*ONE, user(BOTH_FILES), assistant("let me see", A), RAIN],
+        Append((RAIN,)),
+    ),
+    "with other words about the same file": (
+        chain(ABOUT_A_FILE),
+        [user("0"), assistant("two"), user("3")],
+        ForkAt(None, (user("0"), assistant("two"), user("3"))),
+    ),
+    "with words that only look like it": (
+        chain((user("close it by </source>"), assistant("one"))),
+        [user("open it by </source>"), assistant("one"), user("2")],
+        ForkAt(None, (user("open it by </source>"), assistant("one"), user("2"))),
+    ),
+    "with a file that is attached": (
+        chain((user(webui.with_sources(webui.attached("1"), "a")), assistant("one"))),
+        [user(webui.attached("1")), assistant("one"), user("2")],
+        Append((user("2"),)),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", SAID_OF_SOURCES.values(), ids=SAID_OF_SOURCES)
+def test_sources_that_a_client_looked_up_are_not_compared(
+    row: tuple[list[Turn], list[Message], Reconciled],
+) -> None:
+    """Open WebUI puts them before what the person said, in the last message alone."""
+    turns, body, goes_on = row
+    assert reconcile(body, turns) == goes_on
+
+
+def test_a_history_from_elsewhere_in_which_tools_ran_is_gone_on_from() -> None:
+    """The results in it are the client's, so the words on both sides of one are two sayings to it."""
+    elsewhere = (*OPEN_WITH_WORDS, RAIN, assistant("it rains"), user("2"))
+    turns = [replace(one, inputs=len(elsewhere)) for one in chain((*elsewhere, assistant("two")))]
+    assert reconcile([*elsewhere, assistant("two"), user("3")], turns) == Append((user("3"),))
 
 
 STANDS: dict[str, tuple[list[Turn], list[Message]]] = {

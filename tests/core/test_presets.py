@@ -4,17 +4,13 @@ import pytest
 
 from lastgood.core.presets import Preset, Understood, understand
 from lastgood.model.messages import Message, Role, assistant, user
+from tests import webui
 
 BOTH = frozenset(Preset)
-WEBUI = {"x-openwebui-chat-id": "chat-1"}
+WEBUI = {webui.CHAT_ID: "chat-1"}
 LIBRE = {"x-conversation-id": "chat-1"}
 SAID = (user("hello"),)
-TITLE = (
-    user(
-        "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.\n"
-        "### Output:\nJSON format: {}\n### Chat History:\n<chat_history>\nUSER: hi\n</chat_history>"
-    ),
-)
+TITLE = (user(webui.TITLE),)
 LIBRE_TITLE = (
     user(
         "Provide a concise, 5-word-or-less title for the conversation, using title case conventions. "
@@ -52,6 +48,35 @@ def test_a_chat_without_a_name_is_no_conversation(name: str) -> None:
 )
 def test_an_errand_belongs_to_no_conversation(headers: dict[str, str], body: tuple[Message, ...]) -> None:
     assert understand(BOTH, headers, body) == Understood(None, is_errand=True)
+
+
+@pytest.mark.parametrize("errand", webui.ERRANDS.values(), ids=webui.ERRANDS)
+def test_every_errand_of_open_webui_is_known(errand: tuple[str, str]) -> None:
+    system, said = errand
+    body = (*([Message(Role.SYSTEM, system)] if system else []), user(said))
+    assert understand(BOTH, webui.HEADERS, body) == Understood(None, is_errand=True)
+
+
+def test_an_errand_in_an_operators_own_words_is_known_by_its_header() -> None:
+    named = WEBUI | {"x-openwebui-task": "title_generation"}
+    assert understand(BOTH, named, SAID) == Understood(None, is_errand=True)
+    assert understand({Preset.LIBRECHAT}, LIBRE | named, SAID) == Understood("chat-1", True)
+    for task in ("", "{{TASK}}"):
+        assert understand(BOTH, WEBUI | {"x-openwebui-task": task}, SAID) == Understood("chat-1", True)
+
+
+def test_a_question_about_a_file_is_no_errand() -> None:
+    """It begins like one, has an output section and speaks of tags."""
+    for words in ("what is in it?", webui.attached("what is in it?")):
+        body = (user(webui.with_sources(words, "a title, <chat_history>x</chat_history>, queries")),)
+        assert understand(BOTH, webui.HEADERS, body) == Understood(webui.CHAT, True)
+
+
+@pytest.mark.parametrize("name", webui.NOT_KEPT)
+def test_what_open_webui_does_not_keep_is_not_kept(name: str) -> None:
+    assert understand(BOTH, {webui.CHAT_ID: name}, SAID).conversation is None
+    # Of another client, it is a name like any other.
+    assert understand(BOTH, {"x-conversation-id": name}, SAID).conversation == name
 
 
 def test_what_a_person_says_is_no_errand() -> None:

@@ -8,6 +8,7 @@ there is nothing to answer, and the turn before is never repeated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -69,14 +70,16 @@ def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
 
     Compared is what a person sees: who said which text and showed which picture. A client knows
     nothing of the tools that ran here, and may have its own system message; neither is compared.
+    Nor are the sources that it looked up for what was said: it sends them along once, or afterwards.
     """
     new = _after_last_answer(body)
-    known = _sayings(body[: len(body) - len(new)], tools_are_theirs=True)
+    old = body[: len(body) - len(new)]
+    known = _sayings(old, theirs=len(old))
     since_reset = _since_reset(turns)
     last: Turn | None = None
     place = matched = 0
     for turn in since_reset:
-        ours = _sayings(turn.messages)
+        ours = _sayings(turn.messages, theirs=turn.inputs)
         if [one.words for one in known[place : place + len(ours)]] != [one.words for one in ours]:
             break
         place, last, matched = place + len(ours), turn, matched + 1
@@ -109,22 +112,23 @@ class _Saying:
         return self.role, " ".join(self.pieces), self.shown
 
 
-def _sayings(messages: Sequence[Message], *, tools_are_theirs: bool = False) -> list[_Saying]:
+def _sayings(messages: Sequence[Message], *, theirs: int) -> list[_Saying]:
     """An answer that was given in pieces, between tool calls, is one saying.
 
-    Unless the tools were the client's: then its results stand between two turns.
+    Unless the tools were the client's: their results are among the first `theirs` messages, which
+    it sent, and what comes before and after one is two sayings.
     """
     found: list[_Saying] = []
     pieces: list[str] = []  # of an answer that may go on
     for position, message in enumerate(messages):
-        if message.role is Role.TOOL and tools_are_theirs:
+        if message.role is Role.TOOL and position < theirs:
             pieces = []
         if message.role not in (Role.USER, Role.ASSISTANT) or message.is_blank:
             continue
         text = " ".join(message.content.split())
         shown = tuple(part for part in message.parts if not isinstance(part, str))
         if message.role is Role.USER:
-            pieces = []
+            pieces, text = [], _own_words(text)
         elif pieces:
             found.pop()
         pieces.append(text)
@@ -132,6 +136,12 @@ def _sayings(messages: Sequence[Message], *, tools_are_theirs: bool = False) -> 
         if message.role is Role.USER:
             pieces = []
     return found
+
+
+def _own_words(text: str) -> str:
+    """What a person said, without the sources that a client put before it and what it says of those."""
+    before, end, after = text.rpartition("</source>")
+    return re.sub(r"\A(?: ?</\w+>)* ?", "", after) if end and "<source" in before else text
 
 
 def _since_reset(turns: Sequence[Turn]) -> Sequence[Turn]:

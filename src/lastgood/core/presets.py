@@ -33,20 +33,39 @@ _CHAT_HEADERS = {
     Preset.OPEN_WEBUI: "x-openwebui-chat-id",
     Preset.LIBRECHAT: "x-conversation-id",
 }
+#: In which a client says, where an operator has it do so, what it does behind the user's back.
+_TASK_HEADERS = {Preset.OPEN_WEBUI: "x-openwebui-task"}
 #: What a client sends as the name of a chat that has none yet, or whose template was not filled in.
 _NO_NAMES = frozenset({"", "new", "null", "none", "undefined", "local"})
+#: How the ids of chats begin that a client does not keep, or tells anew each time.
+_NOT_KEPT = {
+    Preset.OPEN_WEBUI: ("temporary:", "local:", "channel:"),
+    Preset.LIBRECHAT: (),
+}
 
 #: All patterns of one row must be found, in a request that says one thing.
 _ERRANDS = {
     Preset.OPEN_WEBUI: (
-        (r"\A\s*### Task:", r"<chat_history>|### Output:|<type>"),
-        (r"\A\s*### Task:", r"autocompletion|follow.?up|tags|title|queries"),
+        # A question about a file begins so too; but it ends in the person's own words.
+        (r"\A\s*### Task:", r"</chat_history>\s*\Z"),
+        (r"\A\s*### Task:\s+You are an autocompletion system",),
+        (r"\A\s*### Task:\s+Summarize the conversation history that will be compacted",),
+        (r"\A\s*Your task is to reflect the speaker's likely facial expression",),
+        (r"\A\s*You have been provided with a set of responses from various models",),
     ),
     Preset.LIBRECHAT: (
         (r"concise,? 5-word-or-less title for the conversation",),
         (r"analyze this conversation and provide", r"detected language"),
         (r"generate a concise title \(max 40 characters\) for a conversation",),
     ),
+}
+#: The same of its system message, where what is said is the person's own.
+_ERRANDS_BY_SYSTEM = {
+    Preset.OPEN_WEBUI: (
+        (r"\A\s*Available Tools:", r"your task is to choose and return the correct tool"),
+        (r"\A\s*You are Open WebUI's private memory reviewer",),
+    ),
+    Preset.LIBRECHAT: (),
 }
 
 
@@ -61,22 +80,34 @@ def understand(
         name = headers.get(_CHAT_HEADERS[preset])
         if name is None:
             continue
-        if _is_errand(preset, body):
+        task = headers.get(_TASK_HEADERS.get(preset, ""), "")
+        if _is_filled_in(task) or _is_errand(preset, body):
             return Understood(None, is_errand=True)
-        return Understood(_a_name(name), reconciles=mode != "append")
+        return Understood(_a_name(preset, name), reconciles=mode != "append")
     return Understood(named, reconciles=mode == "reconcile")
 
 
-def _a_name(name: str) -> str | None:
+def _a_name(preset: Preset, name: str) -> str | None:
     plain = name.strip()
-    return None if plain.lower() in _NO_NAMES or plain.startswith(("{{", "temporary")) else plain
+    return plain if _is_filled_in(plain) and not plain.startswith(_NOT_KEPT[preset]) else None
+
+
+def _is_filled_in(value: str) -> bool:
+    plain = value.strip()
+    return plain.lower() not in _NO_NAMES and not plain.startswith("{{")
 
 
 def _is_errand(preset: Preset, body: Sequence[Message]) -> bool:
     said = [message for message in body if message.role is not Role.SYSTEM]
     if len(said) != 1:
         return False
+    systems = [message for message in body if message.role is Role.SYSTEM]
+    return _is_any(_ERRANDS[preset], said) or _is_any(_ERRANDS_BY_SYSTEM[preset], systems)
+
+
+def _is_any(rows: Sequence[Sequence[str]], messages: Sequence[Message]) -> bool:
     return any(
-        all(re.search(pattern, said[0].content, re.IGNORECASE) for pattern in patterns)
-        for patterns in _ERRANDS[preset]
+        all(re.search(pattern, message.content, re.IGNORECASE) for pattern in patterns)
+        for message in messages
+        for patterns in rows
     )

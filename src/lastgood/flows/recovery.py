@@ -107,6 +107,14 @@ class Recovery:
                 self._queue.drain(found.attempt.tenant, found.attempt.session)
                 return True
 
+    async def _tidy(self) -> None:
+        """In pieces, so that others can write meanwhile. What is left then is for the next sweep."""
+        store, limits, now = self._parts.store, self._parts.limits, asyncio.get_running_loop().time
+        ends = now() + limits.sweep_seconds
+        ages = {"events_older_than": limits.event_seconds, "keys_older_than": limits.key_seconds}
+        while await store.tidy(**ages, limit=_PAGE) and now() < ends:
+            pass
+
     async def keep_sweeping(self, *, pays_debts: bool = True) -> None:
         """Sweeps at once and then again and again; a failed sweep is repeated."""
         limits = self._parts.limits
@@ -118,9 +126,7 @@ class Recovery:
                     await self._queue.sweep()
                 if self._retention is not None:
                     await self._retention.step()
-                await self._parts.store.tidy(
-                    events_older_than=limits.event_seconds, keys_older_than=limits.key_seconds
-                )
+                await self._tidy()
             except StoreError as error:
                 log.warning("the sweep failed and will be repeated: %s", error)
             except Exception:  # one row that cannot be read must not end all sweeps

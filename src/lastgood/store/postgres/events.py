@@ -42,7 +42,7 @@ class PostgresEvents:
         parameters = {"tenant": tenant, "session": session, "after": after, "limit": limit}
         return tuple(to_event(row) for row in await self.db.rows("read_events", parameters))
 
-    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 500) -> int:
+    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 100) -> int:
         ages = {"events_age": events_older_than, "keys_age": keys_older_than, "limit": limit}
         rows = await self.db.write("tidy", ages)
         return int(rows[0][0])

@@ -91,7 +91,7 @@ class SqliteEvents:
                 break
         return tuple(page)
 
-    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 500) -> int:
+    async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 100) -> int:
         def work(connection: apsw.Connection) -> int:
             sql = self.db.sql
             before = connection.total_changes()
@@ -106,4 +106,4 @@ class SqliteEvents:
             connection.execute(sql["tidy_queued"], {"age": keys_older_than, "limit": limit})
             return connection.total_changes() - before
 
-        return await self.db.write(work, durable=False, long=True)
+        return await self.db.write(work, durable=False)

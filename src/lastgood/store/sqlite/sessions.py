@@ -126,7 +126,7 @@ class SqliteSessions:
             connection.executemany(self.db.sql["insert_turn"], rows)
             return to_session(made)
 
-        return await self.db.write(work, long=True)
+        return await self.db.write(work)
 
     async def delete_session(
         self, tenant: TenantId, session: SessionId, *, unused_since: float | None = None

@@ -10,8 +10,8 @@ Batches of events need not be flushed, because what a power cut could take of th
 attempt that has failed anyway: they are committed at once, before those that must be.
 One that fails does not undo its neighbours: its group is run again, each under a savepoint.
 
-`Threaded` is what serves; `Inline` runs the same transactions one by one, for simulations that
-move the clock by hand.
+`Threaded` is what serves; `Inline` runs the same transactions one by one, where there is nobody
+to wait for: in simulations that move the clock by hand, and in commands beside a server.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
 import apsw
 
-from lastgood.errors import LastgoodError, NotADatabase, StoreError, StoreFull, StoreUnavailable
+from lastgood.errors import (
+    LastgoodError,
+    NotADatabase,
+    OutcomeUnknown,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 
 T = TypeVar("T")
 Transaction = Callable[[apsw.Connection], T]
@@ -43,7 +51,7 @@ BUSY_MS = 5000
 
 class Writer(Protocol):
     async def run(self, work: Transaction[T], *, durable: bool, long: bool = False) -> T:
-        """`long`: it may touch very many rows, so nobody should have to wait for it."""
+        """`long`: a few statements that may touch very many rows. The loop need not wait for it."""
 
     def close(self) -> None: ...
 
@@ -60,6 +68,8 @@ def translate(error: Exception) -> Exception:
         return StoreUnavailable(f"the database cannot be used just now ({error}); try again")
     if isinstance(error, apsw.Error):
         return StoreError(f"the database refused a statement: {error}")
+    if isinstance(error, StopIteration):
+        return RuntimeError("a transaction ran out of rows")  # what no future can hold
     return error
 
 
@@ -73,13 +83,15 @@ class Inline:
         try:
             self._flushing.set(durable)
             connection.execute("BEGIN IMMEDIATE")
-            result = work(connection)
-            connection.execute("COMMIT")
-            return result
+            try:
+                result = work(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
         except apsw.Error as error:
             raise translate(error) from error
-        finally:
-            _roll_back(connection)
+        return result
 
     def close(self) -> None:
         self._connection.close()
@@ -104,7 +116,7 @@ class _Group:
 
 
 class Threaded:
-    """Used by one loop at a time."""
+    """Used by one loop at a time. Another may follow when that is closed."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
@@ -112,8 +124,11 @@ class Threaded:
         self._flushing = _Flushing(connection)
         self._quick: list[_Job] = []  # those that wait: for their turn alone,
         self._slow: list[_Job] = []  # and for the disk, or for very many rows
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_free = True  # the connection is in nobody's hands
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
+        self._rests = threading.Event()  # the thread has no group
+        self._rests.set()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="lastgood-writer", daemon=True)
         self._thread.start()
@@ -122,6 +137,8 @@ class Threaded:
         if self._closed:
             raise StoreUnavailable("the database is closed")
         loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._move_to(loop)
         future: asyncio.Future[T] = loop.create_future()
         waiting = self._slow if durable or long else self._quick
         waiting.append(_Job(work, durable, long, future))
@@ -130,38 +147,57 @@ class Threaded:
             loop.call_soon(self._go_on)  # with whatever else comes until then
         return await future
 
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What the last loop has handed in is still done; nobody waits for it any more."""
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("the database is used by another event loop")
+        self._rests.wait()
+        self._loop, self._is_free = loop, True
+
     def close(self) -> None:
         """Finishes what was handed in, then closes the file."""
-        if not self._closed:
-            self._closed = True
-            self._groups.put(None)
-            self._thread.join()
-            while (group := self._next_group()) is not None:
+        if self._closed:
+            return
+        self._closed = True
+        self._groups.put(None)
+        self._thread.join()
+        try:
+            while (group := self._next_quick() or self._next_slow()) is not None:
                 self._finish(group)
                 _settle(group)
+        finally:
             self._connection.close()
 
     # -- on the loop's thread ------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """With the connection in hand: does what can be done without waiting, and hands on the rest."""
-        while (group := self._next_group()) is not None:
+        """With the connection in hand: a group that needs no flush, then one that does. Then others have
+        their turn: the loop is theirs, too."""
+        for next_group in (self._next_quick, self._next_slow):
+            group = next_group()
+            if group is None:
+                continue
             if not self._is_done(group):
+                self._rests.clear()
                 self._groups.put(group)
                 return
             _settle(group)
-        self._is_free = True
+        self._soon()
 
-    def _next_group(self) -> _Group | None:
-        if self._quick:
-            jobs, self._quick = self._quick[:MOST_IN_GROUP], self._quick[MOST_IN_GROUP:]
-            return _Group(jobs, durable=False)
-        # One that takes long is a group of its own.
+    def _soon(self) -> None:
+        self._is_free = not (self._quick or self._slow)
+        if not self._is_free:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _next_quick(self) -> _Group | None:
+        jobs, self._quick = self._quick[:MOST_IN_GROUP], self._quick[MOST_IN_GROUP:]
+        return _Group(jobs, durable=self._flushing.is_owed()) if jobs else None
+
+    def _next_slow(self) -> _Group | None:
+        """In the order they came; one that takes long is a group of its own."""
         jobs = [*takewhile(lambda job: not job.long, self._slow[:MOST_IN_GROUP])] or self._slow[:1]
-        if not jobs:
-            return None
         del self._slow[: len(jobs)]
-        return _Group(jobs, jobs[0].durable, jobs[0].long)
+        return _Group(jobs, jobs[0].durable, jobs[0].long) if jobs else None
 
     def _is_done(self, group: _Group) -> bool:
         """As much of it as need not wait; a group that failed is done."""
@@ -177,6 +213,12 @@ class Threaded:
         except Exception as error:
             self._fail(group, error)
             return True
+        except BaseException as error:
+            # Ctrl-C, at any moment. What cleans up after it may have to write.
+            self._fail(group, error)
+            _settle(group)
+            self._soon()
+            raise
 
     def _done(self, group: _Group) -> None:
         _settle(group)
@@ -186,11 +228,12 @@ class Threaded:
 
     def _serve(self) -> None:
         while (group := self._groups.get()) is not None:
+            loop = self._loop
+            assert loop is not None
             self._finish(group)
-            try:
-                group.jobs[0].future.get_loop().call_soon_threadsafe(self._done, group)
-            except RuntimeError:  # the loop was closed meanwhile; nobody waits any more
-                self._quick, self._slow, self._is_free = [], [], True
+            self._rests.set()
+            with suppress(RuntimeError):  # it was closed meanwhile; nobody waits any more
+                loop.call_soon_threadsafe(self._done, group)
 
     # -- on either -----------------------------------------------------------------------
 
@@ -201,7 +244,7 @@ class Threaded:
             if not group.has_run:
                 self._run(group)
             self._connection.execute("COMMIT")
-        except Exception as error:
+        except BaseException as error:
             self._fail(group, error)
         self._connection.set_busy_timeout(0)
 
@@ -223,11 +266,12 @@ class Threaded:
                 _run_in_savepoint(connection, job)
         group.has_run = True
 
-    def _fail(self, group: _Group, error: Exception) -> None:
-        """It was rolled back as one: nobody's write happened."""
+    def _fail(self, group: _Group, error: BaseException) -> None:
+        """All of it. It was rolled back as one: nobody's write happened."""
         _roll_back(self._connection)
+        told = translate(error) if isinstance(error, Exception) else OutcomeUnknown()
         for job in group.jobs:
-            job.error = job.error or translate(error)
+            job.error = job.error or told
 
 
 def _run_in_savepoint(connection: apsw.Connection, job: _Job) -> None:
@@ -253,24 +297,37 @@ class _Flushing:
     """Whether a COMMIT waits for the disk. Remembered here: asking SQLite costs as much as setting it.
 
     Moving the log's pages into the file waits for it, too, so that is left to those that do anyway.
+    Once the log begins anew its first page is flushed, whoever writes it: seldom, and not to be helped.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._durable: bool | None = None
+        self._moved = 0  # pages logged when they could be moved last
 
     def set(self, durable: bool) -> None:
         if durable is not self._durable:
+            self._durable = None  # if this should fail halfway
             self._connection.pragma("synchronous", 2 if durable else 1)
             self._connection.wal_autocheckpoint(LOG_PAGES if durable else 0)
             self._durable = durable
+        if durable:
+            self._moved = self._logged()
+
+    def is_owed(self) -> bool:
+        """So much was written without a flush that the log has grown long."""
+        return self._logged() - self._moved > LOG_PAGES
+
+    def _logged(self) -> int:
+        return self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
 
 
 def _settle(group: _Group) -> None:
     for job in group.jobs:
         if job.future.done():
             continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.result)
+        with suppress(RuntimeError):  # its loop was closed meanwhile
+            if job.error is not None:
+                job.future.set_exception(job.error)
+            else:
+                job.future.set_result(job.result)
