@@ -17,7 +17,9 @@ import yaml
 
 from lastgood.agents.builtin import BUILTIN_NAMES
 from lastgood.cli.far import TOKEN_VARIABLE
+from lastgood.cli.serve_words import DEFAULT_AGENT
 from lastgood.cli.words import all_words
+from lastgood.errors import WrongUsage
 from lastgood.settings import Settings, read_settings
 from lastgood.surfaces.counting import Counts
 from lastgood.surfaces.routes import probes
@@ -87,7 +89,7 @@ def unparsed_commands(compose: dict[str, Any]) -> list[str]:
         service = compose["services"][name]
         try:
             parsed = all_words().parse_args(service["command"])
-        except SystemExit:
+        except WrongUsage:
             wrong.append(f"{name}: {service['command']}")
             continue
         mounted = {one.split(":")[1] for one in service["volumes"]}
@@ -189,7 +191,7 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert unpinned(DOCKERFILE) == []
     words = dict(instructions(DOCKERFILE))
     assert words["USER"] != ["root"]
-    assert all_words().parse_args(json.loads(DOCKERFILE.split("\nCMD ")[1])).agents == []
+    assert all_words().parse_args(json.loads(DOCKERFILE.split("\nCMD ")[1])).agents == [DEFAULT_AGENT]
     assert set(environment_of_image(DOCKERFILE)) <= SETTINGS
     lines = (ROOT / "requirements" / "run.txt").read_text().split("\n")
     pinned = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9].*==", line)]

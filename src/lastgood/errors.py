@@ -10,7 +10,8 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     │   ├── MethodNotAllowed
     │   ├── ModelUnknown        a model override nobody can serve
     │   ├── AgentInvalid        an agent file with errors, each with its line
-    │   └── IdempotencyMismatch
+    │   ├── IdempotencyMismatch
+    │   └── WrongUsage          of a command: its words or its settings
     ├── Unauthorized            no token, or a wrong one
     ├── Forbidden               the token, the host or the origin is not good for this
     ├── ShuttingDown            this server takes no more work
@@ -145,6 +146,12 @@ class IdempotencyMismatch(InvalidRequest):
     """This key was used with another request: session, message or model differ. Use a new key for it."""
 
     code = "idempotency_mismatch"
+
+
+class WrongUsage(InvalidRequest):
+    """A command or a setting cannot be used like this; correct it and start again."""
+
+    code = "wrong_usage"
 
 
 class NotFound(LastgoodError):

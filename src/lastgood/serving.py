@@ -21,7 +21,7 @@ from lastgood.core.presets import Preset
 from lastgood.core.rate import Allowance
 from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.references import AUTO, SCRIPTED
-from lastgood.errors import InvalidRequest, LastgoodError, StoreError
+from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.parts import Limits
 from lastgood.flows.tokens import Tokens
@@ -43,7 +43,7 @@ from lastgood.surfaces.runs import Runs
 from lastgood.surfaces.session_routes import session_routes
 from lastgood.surfaces.sessions import SessionLife
 from lastgood.tracing.opening import OFF, Asgi, Tracing, open_tracing
-from lastgood.wiring import Lastgood, assemble, build_engine, open_store, running
+from lastgood.wiring import Lastgood, assemble, build_engine, look_nearby, open_store, running
 
 log = logging.getLogger("lastgood.requests")
 
@@ -125,8 +125,13 @@ class Server:
 
 
 @asynccontextmanager
-async def open_server(settings: Settings, sources: Iterable[Source], host: str) -> AsyncIterator[Server]:
-    """Recovered, with its leases kept alive, until it has finished. `host` is where it listens."""
+async def open_server(
+    settings: Settings, sources: Iterable[Source], host: str, *, ollama: str | None = None
+) -> AsyncIterator[Server]:
+    """Recovered, with its leases kept alive, until it has finished. `host` is where it listens.
+
+    `ollama`: where to look for one, if not where they all are.
+    """
     secrets = secrets_of(settings.env_file, os.environ)
     pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
     agents = Catalog(sources, pulling)
@@ -152,6 +157,7 @@ async def open_server(settings: Settings, sources: Iterable[Source], host: str) 
         )
         server._app, server._probes = _apps(server, settings, find_caller, host)
         lastgood.live.on_ended(lambda outcome: counts.turns.update([outcome.status.value]))
+        await look_nearby(engine, agents, ollama)
         async with AsyncExitStack() as server._running:
             await server._running.enter_async_context(
                 running(lastgood, grace_seconds=settings.shutdown_grace)
@@ -257,7 +263,7 @@ def hosts_of(settings: Settings, host: str) -> frozenset[str]:
     for name in settings.allowed_host:
         found = host_of(name)
         if found is None:
-            raise InvalidRequest(f"--allowed-host takes a name like agents.example.com, not {name!r}")
+            raise WrongUsage(f"--allowed-host takes a name like agents.example.com, not {name!r}")
         hosts.add(found)
     if host not in _EVERYWHERE:
         hosts.add(host_of(f"[{host}]" if ":" in host else host) or "")
@@ -270,7 +276,7 @@ def origins_of(settings: Settings) -> frozenset[str]:
     """Those of others whose pages may ask. A proxy may change the Host of our own pages, so theirs, too."""
     for origin in settings.cors_origin:
         if re.fullmatch(r"https?://[^/?#@]+", origin) is None:
-            raise InvalidRequest(f"--cors-origin takes an origin like https://example.com, not {origin!r}")
+            raise WrongUsage(f"--cors-origin takes an origin like https://example.com, not {origin!r}")
     own = ["://".join(_public(settings.public_url))] if settings.public_url else []
     return frozenset([*settings.cors_origin, *own])
 
@@ -279,7 +285,7 @@ def _public(url: str) -> tuple[str, str]:
     """Its scheme, and its host with the port."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or host_of(parts.netloc) is None:
-        raise InvalidRequest(f"--public-url takes an address like https://agents.example.com, not {url!r}")
+        raise WrongUsage(f"--public-url takes an address like https://agents.example.com, not {url!r}")
     return parts.scheme, parts.netloc.lower()
 
 
@@ -287,7 +293,7 @@ async def _find_caller(settings: Settings, tokens: Tokens, host: str) -> FindCal
     """None: no token is asked for. That is so only on this machine alone, or where somebody insists."""
     fixed = _fixed_token(settings)
     if settings.insecure_no_auth and fixed is not None:
-        raise InvalidRequest("a token and --insecure-no-auth were both given; leave one of them out")
+        raise WrongUsage("a token and --insecure-no-auth were both given; leave one of them out")
     if settings.insecure_no_auth:
         return None
     if fixed is None and not await tokens.list():
@@ -309,7 +315,7 @@ async def _find_caller(settings: Settings, tokens: Tokens, host: str) -> FindCal
 
 def _fixed_token(settings: Settings) -> str | None:
     if settings.token_env is not None and settings.token_file is not None:
-        raise InvalidRequest("--token-env and --token-file were both given; give one of them")
+        raise WrongUsage("--token-env and --token-file were both given; give one of them")
     if settings.token_env is not None:
         token, where = os.environ.get(settings.token_env, ""), f"the variable {settings.token_env}"
     elif settings.token_file is not None:
@@ -356,9 +362,11 @@ async def offline_agents(server: Server) -> list[str]:
     for key in server.agents.served():
         with suppress(LastgoodError):
             agent = await server.agents.load(key)
-            if agent.model == AUTO and server.engine.model_of(agent) == SCRIPTED.ref:
+            if agent.model == AUTO and server.engine.any_model == SCRIPTED:
                 lines.append(
                     f"no key of a model is set, so {key} answers from the offline scripted model; "
-                    "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another and start again"
+                    "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another, or run Ollama, and start again"
                 )
+            elif agent.model == AUTO and server.engine.any_model.provider == "ollama":
+                lines.append(f"no key of a model is set, so {key} answers from {server.engine.any_model.ref}")
     return lines

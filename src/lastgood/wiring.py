@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lastgood.errors import InvalidRequest, StoreLocked
+from lastgood.errors import InvalidRequest, LastgoodError, StoreLocked, WrongUsage
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits, Parts
@@ -34,8 +34,12 @@ from lastgood.store.sqlite import TokensBeside, open_sqlite
 from lastgood.tracing.opening import OFF, Tracing
 
 if TYPE_CHECKING:
+    from lastgood.agents.catalog import Catalog
     from lastgood.agents.sources import Source
     from lastgood.engine.loop import AgentLoop
+
+#: How much longer a model's connection may be silent than the turn that waits for it.
+_WATCHDOG_FIRST_SECONDS = 10.0
 
 # Agents and the engine are imported where they are put together: whoever only
 # looks at sessions need not wait for HTTP clients and parsers.
@@ -123,7 +127,8 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
     from lastgood.engine.tools.builtin import first_toolsets
 
     log = file_log(settings.prompt_log) if settings.prompt_log else None
-    limits = ChatLimits(idle_seconds=settings.turn_idle_timeout)
+    # Longer than the turn may be silent: its watchdog says so, and not a connection that gives up first.
+    limits = ChatLimits(idle_seconds=settings.turn_idle_timeout + _WATCHDOG_FIRST_SECONDS)
     return AgentLoop(
         tracing.providers(ProviderTable(secrets, {SCRIPTED: Scripted(log)}, limits=limits)),
         tracing.toolsets(first_toolsets(secrets)),
@@ -133,6 +138,23 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
         working_dir_root=settings.working_dir_root,
         scrub=secrets.scrub,
     )
+
+
+async def look_nearby(engine: AgentLoop, agents: Catalog, ollama: str | None = None) -> None:
+    """Where no key is there and an agent takes any model, one of this machine is looked for, once."""
+    from lastgood.engine.providers.nearby import OLLAMA, find_ollama
+    from lastgood.engine.providers.references import AUTO, SCRIPTED
+
+    if engine.any_model != SCRIPTED:
+        return
+    for key in agents.served():
+        with suppress(LastgoodError):  # whoever wants this agent is told what is wrong with it
+            agent = await agents.load(key)
+            if any(one.model == AUTO for one in (agent, *agent.members.values())):
+                found = await find_ollama(ollama or OLLAMA)
+                if found is not None:
+                    engine.answer_with(found)
+                return
 
 
 def file_log(path: Path) -> Callable[[dict[str, Any]], None]:
@@ -154,7 +176,7 @@ def _sqlite_path(database: str) -> Path | None:
     if scheme != "sqlite":
         return None
     if not rest or rest.endswith((":memory:", "/")):
-        raise InvalidRequest(f"{database!r} names no file; use sqlite:///PATH with the path of one")
+        raise WrongUsage(f"{database!r} names no file; use sqlite:///PATH with the path of one")
     return Path(rest[1:] if rest.startswith("//") else rest)
 
 
@@ -170,7 +192,7 @@ async def open_store(database: str, *, read_only: bool = False, migrate: str = "
         from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
 
         return await open_postgres(database, read_only=read_only, migrate=may_migrate)
-    raise InvalidRequest(f"no such database: {database!r}; use sqlite:///PATH or postgresql://…")
+    raise WrongUsage(f"no such database: {database!r}; use sqlite:///PATH or postgresql://…")
 
 
 @asynccontextmanager
@@ -210,7 +232,9 @@ async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> A
     engine, agents = build_engine(settings, secrets), Catalog(sources, pulling)
     store = await open_store(settings.database, migrate=settings.migrate)
     try:
-        app = assemble(store, engine, agents, safety=Safety(settings.safety))
+        await look_nearby(engine, agents)
+        limits = Limits(idle_seconds=settings.turn_idle_timeout, turn_seconds=settings.turn_timeout)
+        app = assemble(store, engine, agents, limits=limits, safety=Safety(settings.safety))
         async with running(app, pays_debts=False):
             yield app
     finally:

@@ -66,8 +66,6 @@ toolsets: {t: {type: fetch}}
     ("models", "line", "words"),
     [
         ("models:\n  m: {provider: openai, model: x, base_url: http://a, token_key: K}", 3, KEY),
-        # The provider has a key of its own, which would be sent to that address.
-        ("models:\n  m: {provider: openai, model: x, base_url: http://a}", 3, KEY),
         ("models:\n  m: {provider: ollama, model: x, base_url: http://a, token_key: K}", 3, KEY),
         (
             "models:\n  m: {provider: p, model: x}\nproviders:\n  p: {base_url: http://a, token_key: K}",
@@ -79,13 +77,13 @@ toolsets: {t: {type: fetch}}
             5,
             KEY,
         ),
+        # Amazon's credentials need not be in the environment, so that there are none cannot be known.
+        ("models:\n  m: {provider: amazon-bedrock, model: x, base_url: http://a}", 3, KEY),
         (
-            "models:\n  m: {provider: p, model: x}\nproviders:\n  p: {base_url: http://a, provider: xai}",
-            5,
+            "models:\n  m: {provider: amazon-bedrock, model: x, provider_opts: {endpoint_url: http://a}}",
+            3,
             KEY,
         ),
-        # A provider of the file that is called like a known one.
-        ("models:\n  m: {provider: groq, model: x}\nproviders:\n  groq: {base_url: http://a}", 5, KEY),
         ("models:\n  m: {model: 'p/x,p/y'}\nproviders:\n  p: {base_url: http://a, token_key: K}", 5, KEY),
         (
             "models:\n  m: {provider: p, model: x}\nproviders:\n  p: {base_url: 'http://a/${env.K}'}",
@@ -108,6 +106,29 @@ def test_it_may_not_choose_both_an_address_and_a_key(models: str, line: int, wor
         line,
         f"{words}; serve it from a file, or mark its alias as trusted",
     )
+
+
+@pytest.mark.parametrize(
+    ("models", "line"),
+    [
+        # The provider has a key of its own, which would be sent to that address.
+        ("models:\n  m: {provider: openai, model: x, base_url: http://a}", 3),
+        ("models:\n  m: {provider: p, model: x}\nproviders:\n  p: {base_url: http://a, provider: xai}", 5),
+        # A provider of the file that is called like a known one.
+        ("models:\n  m: {provider: groq, model: x}\nproviders:\n  groq: {base_url: http://a}", 5),
+    ],
+)
+def test_I41_an_address_of_its_own_is_asked_without_the_providers_key(models: str, line: int) -> None:
+    text = AGENT + models
+    assert findings_of(text.encode()) == []
+    assert not parse(text).agents["root"].models["m"].keyless
+    assert errors_of(text, trusted=False) == []
+    [(at, message)] = warnings_of(text, trusted=False)
+    assert (at, message) == (
+        line,
+        f"{KEY}: this is asked without one; serve it from a file, or mark its alias as trusted",
+    )
+    assert parse(text, trusted=False).agents["root"].models["m"].keyless
 
 
 def test_an_inline_reference_to_such_a_provider_is_refused_as_well() -> None:

@@ -354,6 +354,12 @@ async def test_a_full_disk_fails_those_that_need_more_of_it_and_passes(
     assert await writer.run(big(5), durable=durable, long=long) == 5
 
 
+async def test_an_error_that_no_future_can_hold_is_told_as_another(writer: Threaded) -> None:
+    found, second = await together(writer, says(1, StopIteration()), says(2))
+    assert isinstance(found, RuntimeError)
+    assert second == 2
+
+
 @pytest.mark.parametrize("durable", [True, False])
 async def test_one_that_fails_alone_is_not_run_again(writer: Threaded, durable: bool) -> None:
     runs = 0

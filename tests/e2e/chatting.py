@@ -141,6 +141,21 @@ def ask_and_go(
     headers: Mapping[str, str] | None = None,
 ) -> None:
     """Asks the fake model, reads nothing, and breaks the connection once the model is at `gate`."""
+    sent = request_of(server, what, stream=stream, conversation=conversation, headers=headers)
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(sent)
+        gate.until_reached()
+
+
+def request_of(
+    server: LiveServer,
+    what: str,
+    *,
+    stream: bool,
+    conversation: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """A question to the fake model, byte for byte."""
     body = json.dumps({"model": "remote", "messages": [user(what)], "stream": stream}).encode()
     sent = {
         "Host": f"127.0.0.1:{server.port}",
@@ -152,9 +167,7 @@ def ask_and_go(
     if conversation is not None:
         sent["X-Conversation-Id"] = conversation
     head = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
-        gate.until_reached()
+    return f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
 @contextmanager

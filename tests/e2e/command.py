@@ -35,13 +35,13 @@ class Command:
         self.database = self.data_dir / "lastgood.db"
         self.prompt_log = folder / "prompts.jsonl"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LASTGOOD_")}
-        self._env = clean | {
+        self.env = clean | {
             "LASTGOOD_DATA_DIR": str(self.data_dir),
             "LASTGOOD_PROMPT_LOG": str(self.prompt_log),
         }
 
     def __call__(self, *args: str, stdin: bytes = b"") -> Done:
-        ran = subprocess.run(self.line(*args), input=stdin, capture_output=True, env=self._env, timeout=60)
+        ran = subprocess.run(self.line(*args), input=stdin, capture_output=True, env=self.env, timeout=60)
         return Done(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
     def start(
@@ -54,7 +54,7 @@ class Command:
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             self.line(*args),
-            env=self._env,
+            env=self.env,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

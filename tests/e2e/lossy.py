@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+from contextlib import suppress
 from typing import Self
 
 
@@ -44,7 +45,12 @@ class LossyProxy:
 
     def _carry(self, client: socket.socket, is_first: bool) -> None:
         heard = b""
-        with client, socket.create_connection(("127.0.0.1", self._port)) as server:
+        # A client that has read [DONE] closes with the stream's last bytes unread, which is a reset.
+        with (
+            suppress(ConnectionError),
+            client,
+            socket.create_connection(("127.0.0.1", self._port)) as server,
+        ):
             while not self._closed.is_set():
                 readable, _, _ = select.select([client, server], [], [], 0.02)
                 for one in readable:

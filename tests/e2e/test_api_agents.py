@@ -252,6 +252,44 @@ def test_a_member_of_a_team_behind_a_url_is_meant_before_and_after_a_relaunch(
             assert missing.refusal == (404, "agent_not_found")
 
 
+def test_keys_that_are_no_addresses_work_escaped_once_or_twice(tmp_path: Path) -> None:
+    """Also with a percent sign of their own: what is served under the very name comes first."""
+    solo = "agents:\n  root:\n    model: builtin/scripted\n"
+    keys = "my agent+x", "a+b", "a%2Bb"
+    for key in keys:
+        (tmp_path / f"{key}.yaml").write_text(solo)
+    (tmp_path / "my team.yaml").write_text(TEAM.format(tag="t"))
+    files = [str(tmp_path / f"{key}.yaml") for key in (*keys, "my team")]
+    spellings = {
+        "builtin%2Fscripted": AGENT,
+        "builtin%252Fscripted": AGENT,
+        "my%20agent%2Bx": "my agent+x",
+        "my%2520agent%252Bx": "my agent+x",
+        "my%2Bagent%252Bx": "my agent+x",  # as in a query
+        "a%2Bb": "a+b",
+        "a%252Bb": "a%2Bb",
+        "a%25252Bb": "a%2Bb",
+        "my%20team/clerk": "my team",
+        "my%2520team/clerk": "my team",
+        "my%2520team%252Fclerk": "my team",
+    }
+    with served(tmp_path / "server", AGENT, *files) as server:
+        api = Api(server)
+        session = api.session(AGENT)
+        for spelt, key in spellings.items():
+            ran = api.post(f"/api/sessions/{session}/agent/{spelt}", {"messages": said("hello")})
+            assert ran.status == 200, spelt
+            turn = api.read(session, "/turns")[-1]
+            assert (turn["agent_key"], turn["decision"].get("name")) == (
+                key,
+                "clerk" if "clerk" in spelt else None,
+            )
+            if "clerk" not in spelt:
+                assert api.get(f"/api/agents/{spelt}")["name"] == key
+        for spelt in ("builtin%25252Fscripted", "my%252520agent", "nobody%2520here", "a%25"):
+            assert api.ask("GET", f"/api/agents/{spelt}").refusal == (404, "agent_not_found")
+
+
 def test_agents_are_listed_and_read_by_either_spelling(site: Site, tmp_path: Path) -> None:
     light = site.url("?tag=light")
     (tmp_path / "broken.yaml").write_text("agents: [broken")
@@ -273,8 +311,10 @@ def test_agents_are_listed_and_read_by_either_spelling(site: Site, tmp_path: Pat
             assert read["digest"].startswith("sha256:")
         assert "a secret plan" not in str(api.get("/api/agents/solo"))
         assert api.ask("GET", "/api/agents/nobody").refusal == (404, "agent_not_found")
-        assert api.ask("GET", "/api/agents/broken").refusal == (400, "agent_invalid")
+        assert api.ask("GET", "/api/agents/broken").refusal == (500, "agent_unavailable")
         session = api.session("solo")
         broken = api.post(run_path(session, "broken"), {"messages": said("hello")})
-        assert broken.refusal == (400, "agent_invalid")
+        assert broken.refusal == (500, "agent_unavailable"), "the caller's request is fine"
+        assert str(tmp_path) not in broken.body.decode()
+        assert "broken.yaml" in server.stderr.read_text()
         assert api.read(session, "/attempts") == []

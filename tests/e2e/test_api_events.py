@@ -20,8 +20,8 @@ from tests.e2e.api import (
     while_it_is_down,
 )
 from tests.e2e.command import AGENT
-from tests.e2e.conftest import REMOTE
-from tests.e2e.fake_model import FakeModel, Gate, says
+from tests.e2e.conftest import REMOTE, TEAM
+from tests.e2e.fake_model import FakeModel, Gate, Reply, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer
 
 
@@ -29,8 +29,9 @@ from tests.e2e.server import LiveServer
 def server(tmp_path_factory: pytest.TempPathFactory, fake: FakeModel) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("events")
     (folder / "remote.yaml").write_text(REMOTE.format(url=fake.url))
+    (folder / "team.yaml").write_text(TEAM)
     (folder / "tools.yaml").write_text(TOOLS.format(more=""))
-    agents = (AGENT, *(str(folder / f"{name}.yaml") for name in ("remote", "tools")))
+    agents = (AGENT, *(str(folder / f"{name}.yaml") for name in ("remote", "team", "tools")))
     with LiveServer(folder / "server", *agents, options=("--safety", "autonomous")) as server:
         yield server
 
@@ -108,8 +109,48 @@ def test_a_failed_run_says_so_once_and_then_stops(api: Api, when: str) -> None:
     assert kinds(frames)[-3:] == ["error", "turn_failed", "stream_stopped"]
     told = {frame.type: frame.data for frame in frames}
     assert told["error"]["code"] == told["turn_failed"]["code"] == "model_error"
-    assert (told["turn_failed"]["retryable"], told["stream_stopped"]["reason"]) == (True, "error")
+    assert (told["turn_failed"]["retryable"], told["stream_stopped"]["reason"]) == (False, "error")
     assert api.history(session) == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "kind", "retryable"),
+    [
+        (refuses(500), "model_error", "model_overloaded", True),
+        (breaks_off_after("one"), "model_error", "model_unreachable", True),
+        (refuses(401), "model_error", "key_refused", False),
+        (refuses(402), "model_error", "quota_used_up", False),
+        (Reply([b"<html>hello</html>"]), "model_error", "model_garbled", True),
+        (refuses(400), "model_error", None, False),
+        (refuses(429), "rate_limited", None, True),
+        (refuses(400, code="context_length_exceeded"), "context_overflow", None, False),
+    ],
+)
+def test_a_provider_that_fails_has_one_code_and_what_failed_stands_beside_it(
+    api: Api, fake: FakeModel, word: str, reply: Reply, code: str, kind: str | None, retryable: bool
+) -> None:
+    """In the events, at the attempt, and where the caller waits; what is stored stays the precise one."""
+    fake.on(word, reply)
+    session = api.session("remote")
+    frames = {frame.type: frame.data for frame in api.run(session, word, agent="remote").frames}
+    for told in (frames["error"], frames["turn_failed"]):
+        assert (told["code"], told.get("kind")) == (code, kind)
+    assert frames["turn_failed"]["retryable"] is retryable
+    waited = api.turn(session, word)
+    error = waited.json["error"]
+    assert (error["code"], error.get("detail", {}).get("kind")) == (code, kind)
+    assert waited.headers["x-should-retry"] == str(retryable).lower()
+    for attempt in api.read(session, "/attempts"):
+        assert (attempt["error"]["code"], attempt["error"].get("kind")) == (code, kind)
+    stored = api.server.rows("SELECT DISTINCT error_code FROM attempts WHERE session_id = ?", session)
+    assert stored == [(kind or code,)]
+
+
+@pytest.mark.parametrize(("named", "name"), [("team", "root"), ("team/clerk", "clerk")])
+def test_a_stream_begins_with_the_name_of_its_agent(api: Api, named: str, name: str) -> None:
+    """As docker-agent has it: who of the source speaks. Its key is told with the session and the attempt."""
+    started = api.post(f"/api/sessions/{api.session()}/agent/{named}", {"messages": said("hi")}).frames[0]
+    assert (started.type, started.data["agent_name"]) == ("stream_started", name)
 
 
 def test_a_cancelled_run_ends_as_cancelled_and_commits_nothing(api: Api, fake: FakeModel, word: str) -> None:

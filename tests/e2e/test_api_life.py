@@ -105,7 +105,7 @@ def test_lists_are_newest_first_and_paged_without_gaps_or_repetitions(api: Api, 
             break
         cursor = f"&cursor={page.headers['x-next-cursor']}"
     assert found == made[::-1]
-    for bad in ("limit=0", "limit=201", "limit=x", "cursor=-1", "status=odd"):
+    for bad in ("limit=0", "limit=201", "limit=x", "cursor=-1", "status=odd", "status=queued&limit=0"):
         assert api.ask("GET", f"/api/sessions?{bad}").refusal == (400, "invalid_request")
 
 
@@ -126,6 +126,7 @@ def test_lists_are_filtered_by_title_agent_and_status(api: Api, fake: FakeModel,
     assert found("&status=running") == [busy]
     assert found("&status=idle") == [tools, plain]
     assert found("&status=waiting") == []
+    assert found("&status=queued") == []
     assert found("+plain") == [plain]
     assert found("+plain+100%25+_odd") == [plain]
     assert found("%25") == [], "a wildcard is a character like any other"
@@ -293,12 +294,15 @@ def test_what_may_be_changed_while_a_turn_runs_and_what_may_not(api: Api, fake: 
     gate = Gate()
     fake.on(word, says(gate, "yes"))
     session = api.session("remote", title="t")
-    api.begun(session, word)
+    runs = api.begun(session, word)
     gate.until_reached()
     for method, path, body, _ in PATCHES:
         given = api.ask(method, f"/api/sessions/{session}/{path}", body)
         expected = 409 if path in ("model", "rebind") else 200
         assert given.status == expected, (path, given.body)
+        if expected == 409:
+            what = {"attempt": runs["id"], "turn": runs["turn"], "status": "running"}
+            assert given.json["error"]["detail"] == what
     for path, plain in (
         ("reset", None),
         ("messages", {"message": {"content": "x"}}),

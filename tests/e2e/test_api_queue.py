@@ -236,6 +236,14 @@ def test_a_follow_up_of_an_idle_session_runs_at_once_with_its_model_agent_and_us
     assert api.brief(session)["model"] == "builtin/scripted"
 
 
+def test_a_follow_up_with_a_model_of_no_name_leaves_the_model_as_it_is(api: Api) -> None:
+    session = api.session(model="builtin/scripted")
+    given = api.post(f"/api/sessions/{session}/followup", {"messages": said("one"), "model": ""})
+    assert given.status == 202
+    assert until_empty(api, session) == [["one"]]
+    assert api.brief(session)["model"] == "builtin/scripted"
+
+
 def test_follow_ups_outlive_a_kill_each_exactly_once(api: Api, server: LiveServer, trace: Trace) -> None:
     session = api.session("tools")
     body = {"messages": said(f"{trace.hold('plain')}\n!say never")}
@@ -350,6 +358,25 @@ def test_one_that_is_sent_again_under_its_key_is_there_once(
     assert late["duplicate"] is True, "its key is remembered after it has run"
     assert items(api, session) == []
     assert sum(word in text for turn in user_said(api, session) for text in turn) == 1
+
+
+def test_a_follow_up_whose_agent_is_broken_is_parked_without_telling_of_its_file(
+    api: Api, folder: Path, trace: Trace
+) -> None:
+    broken = folder / "agents" / "broken.yaml"
+    broken.write_text("agents:\n  root:\n    model: nowhere/at-all\n    secret_sauce: 1\n")
+    session = api.session("tools")
+    api.begun(session, trace.hold("first"))
+    trace.until_held("first")
+    given = api.post(f"/api/sessions/{session}/followup", {"messages": said("later"), "agent": "broken"})
+    assert given.status == 202, given.body
+    trace.release("first")
+    until(lambda: any("parked" in item for item in items(api, session)))
+    (item,) = items(api, session)
+    broken.unlink()
+    assert "log names" in item["parked"]
+    assert "sauce" not in item["parked"]
+    assert str(folder) not in item["parked"]
 
 
 def test_a_follow_up_whose_agent_is_gone_is_parked(api: Api, folder: Path, trace: Trace) -> None:

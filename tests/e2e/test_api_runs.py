@@ -155,6 +155,17 @@ def test_M3_3_an_override_holds_for_this_turn_and_every_later_one_also_after_a_r
 
 
 @WAYS
+def test_a_model_of_no_name_leaves_it_as_it_is(api: Api, fake: FakeModel, word: str, way: str) -> None:
+    """docker-agent's clients send an empty one with every run."""
+    script = fake.on(word, says("yes"))
+    session = api.session("models")
+    for model in ("", "other", ""):
+        assert ask(api, way, session, word, agent="models", model=model).status == 200
+    assert [one["model"] for one in script.requests] == ["m", "other", "other"]
+    assert api.brief(session)["model"] == "other"
+
+
+@WAYS
 def test_M3_3_a_failed_turn_leaves_no_override(api: Api, fake: FakeModel, word: str, way: str) -> None:
     session = api.session()
     api.good(session, "fine")

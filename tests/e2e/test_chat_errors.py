@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.chatting import BOTH, Said, ask, asking, user
+from tests.e2e.chatting import BOTH, Said, ask, asking, result, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.fake_model import FakeModel, Gate, Reply, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer
@@ -52,6 +52,17 @@ WRONG = {
     ),
     "nothing at all": wrong(BAD, 400, "invalid_request", param="messages", what=[]),
     "nothing to answer": wrong(BAD, 400, "invalid_request", what=[{"role": "assistant", "content": "a"}]),
+    "a result without its call": wrong(BAD, 400, "invalid_request", what=[result("zz", "42")]),
+    "results without their calls": wrong(
+        BAD, 400, "invalid_request", what=[result("zz", "42"), result("yy", "43")]
+    ),
+    "too many words to stop at": wrong(BAD, 400, "invalid_request", param="stop", stop=list("abcde")),
+    "a condition that is not looked at": wrong(
+        BAD, 400, "invalid_request", param="if-match", headers={"If-Match": "turn_x"}
+    ),
+    "another condition": wrong(
+        BAD, 400, "invalid_request", param="if-none-match", headers={"If-None-Match": "*"}
+    ),
     "a blank message": wrong(BAD, 400, "invalid_request", what="  "),
     "a file of the server": wrong(BAD, 400, "invalid_request", what=[user(IMAGE)]),
     "a NUL": wrong(BAD, 400, "invalid_request", what="a\0b"),
@@ -136,15 +147,15 @@ async def test_async_client_raises_the_same(served: LiveServer, fake: FakeModel,
                 model="remote", messages=messages, stream=True
             ):
                 pass
-        assert failed.value.code == "model_unreachable"
+        assert failed.value.code == "model_error"
 
 
 # -- the model's errors ------------------------------------------------------------
 
 MODEL: dict[str, tuple[Reply, type[openai.APIStatusError], str, str]] = {
-    "it failed": (refuses(500), openai.InternalServerError, "model_overloaded", "server_error"),
+    "it failed": (refuses(500), openai.InternalServerError, "model_error", "server_error"),
     "it has too much to do": (refuses(429), openai.RateLimitError, "rate_limit_exceeded", "rate_limit_error"),
-    "it refuses our key": (refuses(403), openai.InternalServerError, "key_refused", "server_error"),
+    "it refuses our key": (refuses(403), openai.InternalServerError, "model_error", "server_error"),
     "the history is too long": (
         refuses(400, code="context_length_exceeded"),
         openai.BadRequestError,
@@ -196,7 +207,7 @@ def test_a_stream_that_fails_later_never_ends_well(
     with pytest.raises(openai.APIError) as failed:
         listen()
     assert "".join(heard).startswith("one ")
-    assert (failed.value.code, failed.value.type) == ("model_unreachable", "server_error")
+    assert (failed.value.code, failed.value.type) == ("model_error", "server_error")
     fake.on(word, breaks_off_after("one ", "two"))
     with sdk.chat.completions.with_streaming_response.create(
         model="remote", messages=messages, stream=True, extra_headers=headers

@@ -5,6 +5,7 @@ After each failure the next prompt that the model sees is exactly the last good 
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.chatting import BOTH, ask, ask_and_go, asking, assistant, user
+from tests.e2e.chatting import BOTH, ask, ask_and_go, asking, assistant, request_of, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.fake_model import FakeModel, Gate, Reply, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer
@@ -66,22 +67,22 @@ def test_M2_1_a_failed_turn_leaves_no_trace(
 
 
 REMOTE_FAILURES: dict[str, tuple[Reply, str]] = {
-    "it answers 500": (refuses(500), "model_overloaded"),
+    "it answers 500": (refuses(500), "model_error"),
     "it answers 400": (refuses(400, "bad"), "model_error"),
     "it takes no more requests": (refuses(429), "rate_limit_exceeded"),
     "its account is used up": (refuses(429, type="insufficient_quota"), "insufficient_quota"),
-    "it does not know the key": (refuses(401), "key_refused"),
+    "it does not know the key": (refuses(401), "model_error"),
     "the history is too long": (
         refuses(400, "too long", code="context_length_exceeded"),
         "context_length_exceeded",
     ),
-    "it breaks off before a word": (breaks_off_after(), "model_unreachable"),
-    "it breaks off in the middle": (breaks_off_after("lost", " as well"), "model_unreachable"),
-    "it ends too early": (Reply(says("lost").pieces[:1]), "model_unreachable"),
-    "it sends something else": (Reply([b"<html>hello</html>"]), "model_garbled"),
+    "it breaks off before a word": (breaks_off_after(), "model_error"),
+    "it breaks off in the middle": (breaks_off_after("lost", " as well"), "model_error"),
+    "it ends too early": (Reply(says("lost").pieces[:1]), "model_error"),
+    "it sends something else": (Reply([b"<html>hello</html>"]), "model_error"),
     "it fails in its stream": (
         Reply([*says("lost").pieces[:1], b'data: {"error": {"message": "oh"}}\n\n']),
-        "model_overloaded",
+        "model_error",
     ),
 }
 
@@ -199,6 +200,27 @@ def test_M2_a_new_word_takes_the_place_of_what_a_gone_client_asked(
     assert ask(sdk, f"{word} next", stream=stream, conversation=word, model="remote").text == "yes"
     assert script.prompts[-1] == [*before, ("user", f"{word} next")]
     assert served.tries(word) == ["committed", "superseded", "committed"]
+
+
+@BOTH_WAYS
+def test_M2_a_new_word_at_once_takes_its_place_too(
+    served: LiveServer, fake: FakeModel, stream: bool, word: str
+) -> None:
+    """Over another connection it may be read before the end of the first one is."""
+    tries = [f"{word}-{number}-" for number in range(20)]
+    heard = []
+    for one in tries:
+        gate = Gate()
+        fake.on(one, says("lost ", gate), says("yes"))
+        ask_next = request_of(
+            served, f"{one} next", stream=stream, conversation=one, headers={"Connection": "close"}
+        )
+        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+            ask_and_go(served, gate, f"{one} lost", stream=stream, conversation=one)
+            connection.sendall(ask_next)
+            heard.append(connection.makefile("rb").read()[:15])
+    assert heard == [b"HTTP/1.1 200 OK"] * len(tries)
+    until(lambda: all(served.tries(one) == ["superseded", "committed"] for one in tries))
 
 
 # -- the server dies ---------------------------------------------------------------

@@ -106,7 +106,7 @@ def test_the_javascript_sdk_works(served: LiveServer, fake: FakeModel, node_fold
         "code": "invalid_request",
         "param": "temperature",
     }
-    assert told["broken"]["code"] == "model_unreachable"
+    assert told["broken"]["code"] == "model_error"
     # It sent this again by itself: one turn, two tries.
     assert told["again"] == "yes"
     assert (len(again.requests), served.tries(f"{word}-again")) == (2, ["failed", "committed"])

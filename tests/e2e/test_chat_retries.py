@@ -350,6 +350,10 @@ def test_I21_with_other_parameters_it_is_no_retry(mortal: LiveServer, fake: Fake
 THINK = says("", calls=[("a", "think", '{"thought": "hm"}')])
 MAY: dict[str, tuple[tuple[Reply, ...], str]] = {
     "a model that failed": ((refuses(500),), "true"),
+    "a model that breaks the connection": ((breaks_off_after(),), "true"),
+    "a request that the model refuses": ((refuses(400, "bad"),), "false"),
+    "an answer that is withheld": ((says("", finish="content_filter"),), "false"),
+    "something that is no answer": ((Reply([b"<html>hello</html>"]),), "true"),
     "a model with too much to do": ((refuses(429),), "true"),
     "a model that fails after a tool has run": ((THINK, refuses(500)), "false"),
     "a key that is not accepted": ((refuses(401),), "false"),

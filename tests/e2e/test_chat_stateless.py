@@ -200,7 +200,7 @@ def test_an_error_in_a_stream_has_the_shape_of_openais(
     frames = post(served, body, None).text.split("\n\n")
     error = json.loads(frames[-2].removeprefix("data: "))["error"]
     assert set(error) == {"message", "type", "param", "code"}
-    assert (error["type"], error["param"], error["code"]) == ("server_error", None, "model_unreachable")
+    assert (error["type"], error["param"], error["code"]) == ("server_error", None, "model_error")
 
 
 @pytest.mark.slow
@@ -227,7 +227,7 @@ def test_a_stream_begins_before_its_client_loses_patience(
 
     with ThreadPoolExecutor(2) as pool:
         codes = list(pool.map(listen, [{}, {"X-Conversation-Id": word}]))
-    assert codes == ["model_unreachable"] * 2
+    assert codes == ["model_error"] * 2
 
 
 # -- odd input ---------------------------------------------------------------------

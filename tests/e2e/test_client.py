@@ -20,11 +20,14 @@ import pytest
 
 from lastgood import errors
 from lastgood.client import AsyncClient, Client, events
+from lastgood.client.connection import Call, Connection
 from lastgood.client.events import Event, event_of
+from lastgood.client.nouns import as_messages
 from lastgood.client.retrying import may_go_again
 from lastgood.model.messages import Role, user
 from tests.e2e.command import AGENT, SECONDS
 from tests.e2e.cutting import CuttingProxy
+from tests.e2e.fake_model import FakeModel, Reply, breaks_off_after, refuses
 from tests.e2e.server import LiveServer
 
 pytestmark = pytest.mark.anyio
@@ -296,6 +299,40 @@ async def test_errors_are_those_of_the_server_by_their_class(client: AsyncClient
     await client.delete(session)
 
 
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (refuses(500), errors.Overloaded),
+        (refuses(401), errors.KeyRefused),
+        (refuses(402), errors.QuotaUsedUp),
+        (breaks_off_after("one"), errors.Unreachable),
+        (refuses(400), errors.ModelError),
+    ],
+)
+async def test_what_a_provider_did_is_its_own_class_however_it_is_heard_of(
+    served: LiveServer, fake: FakeModel, word: str, reply: Reply, kind: type[errors.LastgoodError]
+) -> None:
+    """All of them have the code model_error on the wire."""
+    fake.on(word, reply)
+    async with AsyncClient(served.url) as client:
+        session = (await client.create(agent="remote")).id
+        found = await told(client, session, word)
+        assert {one.code for one in found if isinstance(one, events.Error | events.TurnFailed)} == {kind.code}
+        with pytest.raises(errors.ModelError) as raised:
+            await client.ask(session, word)
+        assert type(raised.value) is kind
+        assert {one.error_code for one in await client.attempts(session)} == {kind.code}
+        # And as an answer of its own.
+        call = Call("POST", f"/api/sessions/{session}/turns", {"messages": as_messages(word), "wait": True})
+        connection = Connection(served.url, None, SECONDS)
+        try:
+            with pytest.raises(errors.ModelError) as refused:
+                await connection.call(call)
+        finally:
+            await connection.close()
+        assert type(refused.value) is kind
+
+
 async def test_a_session_that_is_deleted_ends_its_runs_and_its_watchers(client: AsyncClient) -> None:
     session = (await client.create(AGENT)).id
 
@@ -486,6 +523,28 @@ async def test_M2_a_run_goes_on_through_a_kill_and_is_committed_once(
         assert text_of(again) == (await client.turn_at(session, 2)).text
         assert (await client.get(session)).turns == 2
         assert len(mortal_server.seen(word)) == 2
+
+
+@pytest.mark.slow
+async def test_a_watcher_goes_on_at_the_next_server_and_is_told_of_no_error(
+    mortal_server: LiveServer,
+) -> None:
+    """I22: what a server says of its own end is for the connection, and no event of the session."""
+    async with AsyncClient(mortal_server.url) as client:
+        session = (await client.create(AGENT)).id
+        await client.ask(session, "one")
+        found: list[Event] = []
+        async for event in client.events(session, 0):
+            found.append(event)
+            if types(found).count("StreamStopped") == 2:
+                break
+            if isinstance(event, events.StreamStopped):
+                await asyncio.to_thread(mortal_server.stop)
+                await asyncio.to_thread(mortal_server.start)
+                await client.ask(session, "two")
+        assert types(found).count("TurnCommitted") == 2
+        assert "Error" not in types(found)
+        assert [event.seq for event in found] == sorted({event.seq or 0 for event in found})
 
 
 @pytest.mark.slow

@@ -401,7 +401,7 @@ async def test_metrics_need_no_token_wherever_they_are(tmp_path: Path) -> None:
 def test_two_listeners_on_one_address_are_refused(tmp_path: Path) -> None:
     address = ("--listen", "127.0.0.1:18099", "--metrics-listen", "127.0.0.1:18099")
     done = Command(tmp_path)("serve", AGENT, *address)
-    assert (done.code, len(done.err.splitlines())) == (1, 1)
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
     assert "are both 127.0.0.1:18099" in done.err
 
 
@@ -426,7 +426,7 @@ async def test_what_is_not_served_is_not_there(tmp_path: Path, only: str) -> Non
 
 def test_a_surface_that_does_not_exist_is_one_line_that_names_those_that_do(tmp_path: Path) -> None:
     done = Command(tmp_path)("serve", AGENT, "--only", "chat,console")
-    assert (done.code, done.out, len(done.err.splitlines())) == (1, "", 1)
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
     assert "--only must be of api, chat" in done.err
 
 
@@ -441,7 +441,7 @@ def test_a_server_that_may_not_migrate_starts_only_on_a_schema_of_its_own(tmp_pa
     assert "not set up yet" in done.err
     assert "--migrate auto" in done.err
     assert not command.database.exists()
-    assert command("serve", AGENT, "--migrate", "never").code == 1
+    assert command("serve", AGENT, "--migrate", "never").code == 2
     command.new_session()
     with Served(tmp_path, options=("--migrate", "check")) as server:
         assert server.stop() == 0

@@ -187,6 +187,33 @@ async def test_a_page_of_another_origin_is_refused(origin: str, status: int, met
     assert given.status == status
 
 
+@pytest.mark.parametrize(
+    ("site", "mode", "method", "origin", "status"),
+    [
+        ("cross-site", "no-cors", "GET", None, 403),  # a picture, a script
+        ("cross-site", "no-cors", "POST", None, 403),
+        ("cross-site", "cors", "GET", None, 403),
+        ("cross-site", None, "GET", None, 403),
+        ("cross-site", "navigate", "POST", None, 403),  # a form
+        ("cross-site", "navigate", "GET", None, 200),  # a link that somebody followed
+        ("cross-site", "cors", "POST", PAGE, 200),
+        ("cross-site", "navigate", "GET", "https://evil.test", 403),
+        ("same-origin", "cors", "POST", None, 200),
+        ("none", "navigate", "GET", None, 200),  # typed in
+    ],
+)
+async def test_a_page_of_another_site_is_refused_also_where_it_says_no_origin(
+    site: str, mode: str | None, method: str, origin: str | None, status: int
+) -> None:
+    named = {"sec-fetch-site": site, "sec-fetch-mode": mode, "origin": origin}
+    headers = {name: value for name, value in named.items() if value is not None}
+    async with app_of(*ROUTES, door=replace(DOOR, origins=frozenset({PAGE}))) as app:
+        given = await ask(app, method, "/open", headers)
+        assert (await ask(app, "GET", "/probe", {"sec-fetch-site": site})).status == 200
+    assert given.status == status
+    assert status == 200 or given.code == "forbidden"
+
+
 async def test_without_origins_nothing_is_said_about_them() -> None:
     async with app_of(*ROUTES) as app:
         for headers in ({}, {"origin": "http://127.0.0.1:8080"}, {"origin": PAGE}):
@@ -230,6 +257,25 @@ async def test_an_allowed_page_may_ask_and_read() -> None:
     assert "x-conversation-id" in asked.headers["access-control-expose-headers"]
     assert other.headers["vary"] == "origin"  # a cache must not give this one to a page
     assert "access-control-allow-origin" not in other.headers
+
+
+# fmt: off
+SDK = [
+    "authorization", "content-type", "openai-organization", "openai-project", "x-stainless-arch",
+    "x-stainless-async", "x-stainless-helper-method", "x-stainless-lang", "x-stainless-os",
+    "x-stainless-package-version", "x-stainless-retry-count", "x-stainless-runtime",
+    "x-stainless-runtime-version", "x-stainless-timeout",
+]
+# fmt: on
+
+
+async def test_openais_sdk_in_an_allowed_page_may_send_all_it_sends() -> None:
+    """A browser asks for what the request has, in one list; one name that is missing, and nothing is sent."""
+    door = replace(DOOR, origins=frozenset({PAGE}))
+    async with app_of(*ROUTES, door=door) as app:
+        preflight = await ask(app, "OPTIONS", "/open", preflight_of("POST", ",".join(SDK)))
+    assert preflight.status == 204
+    assert set(SDK) <= set(preflight.headers["access-control-allow-headers"].split(", "))
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/boom", "/chat"])

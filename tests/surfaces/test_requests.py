@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from lastgood.cli.logs import _Lines
-from lastgood.errors import InvalidRequest
+from lastgood.errors import AgentInvalid, InvalidRequest
 from lastgood.surfaces import http
 from lastgood.surfaces.app import Ended, Route, Seen
 from lastgood.surfaces.http import Answer, Reply, Request, Stream, json_reply
@@ -191,7 +191,13 @@ async def test_json_may_be_called_so_in_other_letters(kind: str) -> None:
         assert (await post(app, "/body", b"{}", content_type=kind)).status == 200
 
 
-@pytest.mark.parametrize("name", ["host", "authorization", "origin", "content-type", "idempotency-key"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("host", "authorization", "origin", "content-type", "idempotency-key", "if-match", "if-none-match"),
+        *("x-conversation-id", "x-conversation-mode", "x-openwebui-chat-id"),
+    ],
+)
 async def test_a_header_that_decides_something_may_come_once(name: str) -> None:
     async with app_of(*ROUTES) as app:
         given = await ask(app, "GET", "/hello", [(name, "127.0.0.1"), (name, "127.0.0.1")])
@@ -338,6 +344,26 @@ async def test_what_nobody_expected_is_a_500_without_internals(
     assert SECRET not in line
     assert json.loads(line)["error"] == "RuntimeError"
     assert any("boom" in frame for frame in json.loads(line)["at"])
+
+
+@pytest.mark.parametrize("path", ["/api/x", "/v1/x"])
+async def test_a_broken_agent_file_is_the_operators_and_told_in_the_log_alone(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request is fine; where the file is and what is in it is nobody else's business."""
+
+    async def load(request: Request) -> Answer:
+        raise AgentInvalid("/srv/agents/team.yaml:3: unknown key 'modle'", where="/srv/agents/team.yaml")
+
+    async with app_of(route("POST", path, load)) as app:
+        given = await ask(app, "POST", path)
+    assert (given.status, given.code) == (500, "agent_unavailable")
+    assert "the server's log" in given.json["error"]["message"]
+    assert b"/srv" not in given.body
+    assert b"modle" not in given.body
+    (record,) = caplog.records
+    assert "team.yaml:3: unknown key 'modle'" in record.message
+    assert record.fields == {"request_id": given.headers["x-request-id"]}  # type: ignore[attr-defined]
 
 
 async def test_each_surface_has_its_own_envelope() -> None:

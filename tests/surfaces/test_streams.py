@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.errors import ModelError
+from lastgood.errors import ModelError, ShuttingDown
 from lastgood.surfaces import http
 from lastgood.surfaces.app import Ended, Route, Seen
 from lastgood.surfaces.http import Answer, Broken, Reply, Request, Stream
@@ -123,8 +123,27 @@ async def test_the_servers_end_is_the_last_frame_of_a_stream(path: str) -> None:
         assert source.closed.is_set()
     first, last = frames(given)
     assert first == "data: 1"
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+    told = json.loads(last.removeprefix("data: "))
+    if path.startswith("/v1/"):
+        assert set(told) == {"error"}
+        assert told["error"]["code"] == "shutting_down"
+    else:  # an event like any other, but for its number
+        assert (told["type"], told["code"]) == ("error", "shutting_down")
+        assert told["error"] == told["message"] == str(ShuttingDown())
+        assert told["request_id"] == seen[0].request.id
     assert seen[0].ended is Ended.BROKEN
+
+
+async def test_where_frames_have_names_the_last_one_has_too() -> None:
+    source = Source()
+    async with app_of(source.route()) as app:
+        client = Client(app, "GET", "/stream?named=1")
+        source.says.put_nowait(RuntimeError())
+        given = await client.end()
+        client.leave()
+    name, data = frames(given)[-1].split("\n")
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: "))["code"] == "internal_error"
 
 
 async def test_a_stream_that_begins_after_the_servers_end_still_cleans_up() -> None:

@@ -13,16 +13,19 @@ from lastgood.engine.providers.asking import Asking
 from lastgood.engine.providers.limits import ChatLimits
 from lastgood.engine.providers.protocol import ModelCall
 from lastgood.engine.providers.reading import ReadingLimits
+from lastgood.engine.providers.registry import ProviderTable
 from lastgood.errors import KeyRefused, ModelError
 from lastgood.model.agents import Fallback, ModelSpec
 from lastgood.model.messages import user
 from lastgood.outside.secrets import Secrets
-from tests.wires.conftest import HELLO, Wired, wired_to
-from tests.wires.dialects import KEY, Chat, Says
-from tests.wires.server import End, Framing, Reply, as_json
+from tests.agents.corpus import parse
+from tests.wires.conftest import HELLO, Wired, listen, wired_to
+from tests.wires.dialects import KEY, Anthropic, Chat, Dialect, Google, Says
+from tests.wires.server import End, Framing, Reply, Server, as_json
 
 pytestmark = pytest.mark.anyio
 
+KEYS_OF_ALL = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY")
 PROMPT = "my-diary-says-4711"
 
 
@@ -73,6 +76,38 @@ async def test_I41_no_error_and_no_log_holds_the_key(wired: Wired, caplog: pytes
     assert wired.seen.key == KEY
     assert KEY not in caplog.text
     assert all(KEY not in repr(vars(record)) for record in caplog.records)
+
+
+STRANGER = "models: {{m: {{provider: {}, model: x, base_url: '{}'}}}}\nagents: {{root: {{model: m}}}}"
+ELSEWHERE: dict[str, tuple[Dialect, str]] = {
+    "openai": (Chat(), "/v1"),
+    "anthropic": (Anthropic(), ""),
+    "google": (Google(), ""),
+}
+
+
+@pytest.mark.parametrize("keys", [{}, dict.fromkeys(KEYS_OF_ALL, KEY)], ids=["no key", "keys"])
+@pytest.mark.parametrize("provider", ELSEWHERE)
+async def test_I41_a_file_from_a_url_is_answered_and_never_gets_the_key(
+    provider: str, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it was written that one is there, and where the SDKs would look for it themselves."""
+    for name, value in keys.items():
+        monkeypatch.setenv(name, value)
+    dialect, path = ELSEWHERE[provider]
+    table = ProviderTable(Secrets(keys))
+    async with Server() as server:
+        server.say(dialect.reply(Says(("Hi.",))))
+        text = STRANGER.format(provider, server.url + path)
+        trusted, stranger = (parse(text, trusted=one).agents["root"].models["m"] for one in (True, False))
+        try:
+            for model in (trusted, stranger):
+                heard = await listen(table.find(model), ModelCall(model, (user("hello"),)))
+                assert heard.text == "Hi."
+        finally:
+            await table.close()
+        shown = [f"{request.path} {request.headers} {request.body}" for request in server.requests]
+        assert [KEY in one for one in shown] == [bool(keys), False]
 
 
 async def test_I41_no_repr_holds_the_key(wired: Wired) -> None:

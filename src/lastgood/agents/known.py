@@ -14,6 +14,8 @@ KEYED = frozenset({
     "requesty", "together", "vercel", "xai",
 })
 # fmt: on
+#: Their keys are also found in files and on the machine itself: that there is none, nobody can say.
+SIGNED = frozenset({"amazon-bedrock"})
 PROVIDERS = KEYED | KEYLESS
 
 #: Whichever model can be had; the engine decides.

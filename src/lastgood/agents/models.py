@@ -7,11 +7,11 @@ the address and the key that is sent there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lastgood.agents.findings import Findings, Place, hint
-from lastgood.agents.known import AUTO, KEYED, PROVIDERS
+from lastgood.agents.known import AUTO, KEYED, PROVIDERS, SIGNED
 from lastgood.agents.reading import Fields
 from lastgood.model.agents import ModelSpec
 
@@ -152,10 +152,7 @@ class Models:
             output_cost=cost.raw("output", 0.0) if cost else 0.0,
             title_model=(fields.text("title_model") or None) if fields is not None else None,
         )
-        where = fields if fields is not None and "base_url" in fields else custom
-        if where is not None and not self.trusted:
-            self._guard(spec, where.at("base_url"))
-        return spec
+        return spec if self.trusted else self._guarded(spec, fields, custom)
 
     def _speaks_as(self, provider: str) -> str:
         """A provider of the file that says whose API it speaks is asked like that one."""
@@ -207,16 +204,22 @@ class Models:
             what = f"'{address}' is no address; it begins with http:// or https://"
             self.findings.error(fields.at("base_url"), what)
 
-    def _guard(self, spec: ModelSpec, place: Place) -> None:
+    def _guarded(self, spec: ModelSpec, *given: Fields | None) -> ModelSpec:
         """A stranger's file that names both an address and a key would have the key sent to the stranger."""
-        if spec.base_url is None:
-            return
-        if spec.token_key is not None or spec.provider in KEYED:
-            what = f"a file from a URL may not send a key to an address of its own choosing; {_OUTSIDE}"
-            self.findings.error(place, what)
-        elif "${" in spec.base_url or _has_variable(spec.options):
-            what = f"a file from a URL may not send variables to an address of its own choosing; {_OUTSIDE}"
-            self.findings.error(place, what)
+        key = "base_url" if spec.base_url else "provider_opts"
+        address = spec.base_url or (spec.provider in SIGNED and spec.options.get("endpoint_url"))
+        if not address:
+            return spec
+        place = next(fields for fields in given if fields is not None and key in fields).at(key)
+        may_not = "a file from a URL may not send {} to an address of its own choosing"
+        if spec.token_key is not None or spec.provider in SIGNED:
+            self.findings.error(place, f"{may_not.format('a key')}; {_OUTSIDE}")
+        elif "${" in str(address) or _has_variable(spec.options):
+            self.findings.error(place, f"{may_not.format('variables')}; {_OUTSIDE}")
+        elif spec.provider in KEYED:
+            self.findings.warning(place, f"{may_not.format('a key')}: this is asked without one; {_OUTSIDE}")
+            return replace(spec, keyless=True)
+        return spec
 
 
 def _alloy_of(fields: Fields) -> list[str]:

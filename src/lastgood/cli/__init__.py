@@ -14,9 +14,9 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from lastgood.cli.adding import Command
+from lastgood.cli.adding import Command, Words
 from lastgood.cli.words import all_words
-from lastgood.errors import LastgoodError
+from lastgood.errors import LastgoodError, WrongUsage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = command(args)
         sys.stdout.flush()
         return code
-    except SystemExit as stop:  # argparse has said why
+    except SystemExit as stop:  # --help or --version
         return stop.code if isinstance(stop.code, int) else 0
     except LastgoodError as error:
         return _fail(error, as_json=getattr(args, "json", False))
@@ -66,16 +66,16 @@ def _fail(error: LastgoodError, *, as_json: bool) -> int:
             print_json({"error": error_json(error)})
         except BrokenPipeError:
             _hush()
-    return 1
+    return 2 if isinstance(error, WrongUsage) else 1
 
 
-def _parse(words: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(words: Words, argv: Sequence[str] | None) -> argparse.Namespace:
     """Lets options stand between AGENT and MESSAGE: argparse leaves the words after them over."""
     args, left_over = words.parse_known_args(argv)
     end = left_over.index("--") if "--" in left_over else len(left_over)
     said = left_over[:end]
     if left_over and ("message" not in args or any(map(_is_option, said))):
-        words.error(f"unrecognized arguments: {' '.join(left_over)}")
+        args.words.error(f"unrecognized arguments: {' '.join(left_over)}")
     if left_over:
         args.message = [*args.message, *said, *left_over[end + 1 :]]
     return args

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias
+
+from lastgood.errors import WrongUsage
 
 Command = Callable[[argparse.Namespace], int]
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[Words]"
 
 #: How a session is named on the command line.
 SESSION_ID = "a session's id, or -1 for the newest, -2 for the one before it, …"
+
+
+class Words(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where to read on; `args.words` are those that were said last."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+        self.set_defaults(words=self)
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongUsage(f"{message}; see {self.prog} --help")
 
 
 def start(module: str, function: str) -> Command:
@@ -25,25 +37,28 @@ def start(module: str, function: str) -> Command:
     return command
 
 
-def helper(parser: argparse.ArgumentParser) -> Command:
-    def command(_: argparse.Namespace) -> int:
-        parser.print_help(sys.stderr)
-        return 2
+def add_commands(words: Words) -> Commands:
+    """Those of a group, one of which has to be said."""
+    commands = words.add_subparsers(title="commands", metavar="COMMAND")
 
-    return command
+    def command(_: argparse.Namespace) -> int:
+        words.error(f"name a command: {', '.join(commands.choices)}")
+
+    words.set_defaults(command=command)
+    return commands
 
 
 def add(
     commands: Commands,
-    places: argparse.ArgumentParser,
+    places: Words,
     name: str,
     command: Command,
     summary: str,
     json: str,
     details: str = "",
-) -> argparse.ArgumentParser:
+) -> Words:
     about = f"{summary[0].upper()}{summary[1:]}. {details}".strip()
-    parser = commands.add_parser(name, help=summary, description=about, parents=[places], allow_abbrev=False)
+    parser = commands.add_parser(name, help=summary, description=about, parents=[places])
     parser.add_argument("--json", action="store_true", help=json)
     parser.set_defaults(command=command)
     return parser
@@ -51,9 +66,7 @@ def add(
 
 def add_group(commands: Commands, name: str, summary: str) -> Commands:
     about = f"{summary[0].upper()}{summary[1:]}."
-    parser = commands.add_parser(name, help=summary, description=about, allow_abbrev=False)
-    parser.set_defaults(command=helper(parser))
-    return parser.add_subparsers(title="commands", metavar="COMMAND")
+    return add_commands(commands.add_parser(name, help=summary, description=about))
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:

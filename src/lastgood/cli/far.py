@@ -41,6 +41,7 @@ from lastgood.errors import (
     NothingPending,
     ServerUnreachable,
     SessionNotFound,
+    WrongUsage,
     error_of,
 )
 from lastgood.model.events import EventKind, StoredEvent
@@ -54,7 +55,12 @@ _CANCEL_SECONDS = 10.0
 
 @asynccontextmanager
 async def open_there(args: argparse.Namespace) -> AsyncIterator[Far]:
-    async with AsyncClient(args.server, _token(args)) as client:
+    token = _token(args)
+    try:
+        client = AsyncClient(args.server, token)
+    except InvalidRequest as error:
+        raise WrongUsage(error.message) from None
+    async with client:
         yield Far(client, getattr(args, "working_dir", None), getattr(args, "safety", None))
 
 

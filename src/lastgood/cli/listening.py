@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from lastgood.errors import InvalidRequest
+from lastgood.errors import InvalidRequest, WrongUsage
 
 #: Connections that wait to be accepted.
 BACKLOG = 2048
@@ -94,7 +94,7 @@ def _on_port(address: str, flag: str) -> Listener:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidRequest(
+        raise WrongUsage(
             f"{flag} takes HOST:PORT, unix://PATH or fd://N, for example 127.0.0.1:8080, not {address!r}"
         )
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
@@ -141,7 +141,7 @@ def _given(number: int, address: str) -> Listener:
 def _on_file(path: Path, flag: str) -> Listener:
     length = len(os.fsencode(path))
     if length > _LONGEST_PATH:
-        raise InvalidRequest(
+        raise WrongUsage(
             f"the path of a unix socket has {_LONGEST_PATH} bytes at most, and {path} has {length}; "
             f"choose a shorter one for {flag}"
         )

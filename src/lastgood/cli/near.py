@@ -48,9 +48,10 @@ async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> Async
         async with open_lastgood(settings, sources) as app:
             yield app
     except StoreLocked as error:
-        listens = settings.listen
-        server = listens if listens.startswith("unix://") else f"http://{listens}"
-        raise StoreLocked(f"{error.message}. If it is your server, ask it: add --server {server}") from None
+        raise StoreLocked(
+            f"{error.message}. If it is your server, ask it: add --server URL, "
+            "with the address it printed when it started"
+        ) from None
 
 
 class NearReader:

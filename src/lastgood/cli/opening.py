@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from lastgood.core.intake import check_text
-from lastgood.errors import InvalidRequest
+from lastgood.errors import WrongUsage
 from lastgood.flows.reading import SessionReader
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.sessions import Session
@@ -27,7 +27,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     try:
         return read_settings(**flags)
     except SettingsInvalid as error:
-        raise InvalidRequest(str(error)) from None
+        raise WrongUsage(str(error)) from None
 
 
 def _as_text(flag: str | list[str] | None) -> str | None:

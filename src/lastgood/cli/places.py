@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from lastgood.client.nouns import AttemptInfo, SessionInfo, SessionList, TurnInfo
 from lastgood.core import identity
-from lastgood.errors import LastgoodError
+from lastgood.errors import LastgoodError, WrongUsage
 from lastgood.model.events import StoredEvent
 from lastgood.model.messages import Message
+from lastgood.settings import SAFETIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +104,18 @@ def other_than(recorded: str, named: str) -> str | None:
 _OF_HERE = ("data_dir", "database", "config", "env_file", "pull_interval")
 
 
-def contradiction(args: argparse.Namespace) -> str | None:
-    """Options that do not go together; None: they do."""
+def check_place(args: argparse.Namespace) -> None:
+    """Refuses options that do not go together, and what only a server would object to otherwise."""
     if args.server is None:
-        return "--token-file belongs to --server; name the server, too" if args.server_token else None
+        if args.server_token:
+            raise WrongUsage("--token-file belongs to --server; name the server, too")
+        return
     for name in _OF_HERE:
         if getattr(args, name, None) is not None:
             option = f"--{name.replace('_', '-')}"
-            return f"{option} is the server's own business; leave out either {option} or --server"
-    if getattr(args, "safety", None) is not None and args.session is not None:
-        return "--safety belongs to a new session; leave it out, or leave out --session"
-    return None
+            raise WrongUsage(f"{option} is the server's own business; leave out either {option} or --server")
+    safety = getattr(args, "safety", None)
+    if safety is not None and args.session is not None:
+        raise WrongUsage("--safety belongs to a new session; leave it out, or leave out --session")
+    if safety is not None and safety not in SAFETIES:
+        raise WrongUsage(f"--safety must be one of {', '.join(SAFETIES)}")

@@ -14,12 +14,12 @@ from lastgood.agents.sources import DirectorySource, Single, parse
 from lastgood.cli.chat import chat
 from lastgood.cli.near import Near, open_here
 from lastgood.cli.opening import settings_of
-from lastgood.cli.output import complain, remark
-from lastgood.cli.places import Place, contradiction
+from lastgood.cli.output import remark
+from lastgood.cli.places import Place, check_place
 from lastgood.cli.screens import JsonLines, Text
 from lastgood.cli.talk import Interrupts, Talk
 from lastgood.core.identity import Missing, resolve
-from lastgood.errors import InvalidRequest, TooLarge
+from lastgood.errors import InvalidRequest, TooLarge, WrongUsage
 from lastgood.flows.parts import Limits
 from lastgood.model.agents import Command
 from lastgood.model.messages import File, Image, Message, Part, user, user_parts
@@ -29,12 +29,8 @@ from lastgood.settings import Settings
 def run(args: argparse.Namespace) -> int:
     text = _message(args.message)
     if text is None and (args.key is not None or args.attach):
-        complain("--key and --attach belong to one message; give MESSAGE, or pipe it in")
-        return 2
-    wrong = contradiction(args)
-    if wrong is not None:
-        complain(wrong)
-        return 2
+        raise WrongUsage("--key and --attach belong to one message; give MESSAGE, or pipe it in")
+    check_place(args)
     return asyncio.run(_run(args, None if text is None else _with_attachments(text, args.attach)))
 
 

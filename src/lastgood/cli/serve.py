@@ -24,7 +24,7 @@ from lastgood.cli.listening import BACKLOG, Listener, listen_on
 from lastgood.cli.logs import log_as_json, log_loop_errors
 from lastgood.cli.opening import settings_of
 from lastgood.cli.output import remark
-from lastgood.errors import InvalidRequest
+from lastgood.errors import InvalidRequest, WrongUsage
 from lastgood.serving import Server, offline_agents, open_server, warn_of_agents
 from lastgood.settings import Settings
 from lastgood.surfaces.connection import Connection
@@ -32,13 +32,10 @@ from lastgood.tracing.opening import Asgi
 
 log = logging.getLogger(__name__)
 
-#: Served where no agent is named.
-DEFAULT_AGENT = "default"
-
 
 def serve(args: argparse.Namespace) -> int:
     settings = settings_of(args)
-    sources = [parse(reference, settings.aliases) for reference in args.agents or [DEFAULT_AGENT]]
+    sources = [parse(reference, settings.aliases) for reference in args.agents]
     for source in sources:
         if isinstance(source, OciSource):
             raise InvalidRequest(
@@ -58,7 +55,7 @@ def serve(args: argparse.Namespace) -> int:
 def _metrics_place(settings: Settings) -> Listener | None:
     address = settings.metrics_listen
     if address == settings.listen and not address.endswith(":0"):
-        raise InvalidRequest(f"--listen and --metrics-listen are both {address}; leave out --metrics-listen")
+        raise WrongUsage(f"--listen and --metrics-listen are both {address}; leave out --metrics-listen")
     return None if address is None else listen_on(address, "--metrics-listen")
 
 

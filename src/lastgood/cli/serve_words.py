@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from lastgood.cli.adding import Commands, Words, start
 
-from lastgood.cli.adding import Commands, start
+#: Served where no agent is named.
+DEFAULT_AGENT = "default"
 
 
-def add_serve(commands: Commands, places: argparse.ArgumentParser) -> None:
+def add_serve(commands: Commands, places: Words) -> None:
     about = "serve agents over HTTP, until it is told to end"
     details = "SIGTERM or Ctrl-C ends it: running turns may finish for a while."
     serve = commands.add_parser(
@@ -15,15 +16,9 @@ def add_serve(commands: Commands, places: argparse.ArgumentParser) -> None:
         help=about,
         description=f"{about[0].upper()}{about[1:]}. {details}",
         parents=[places],
-        allow_abbrev=False,
     )
     serve.set_defaults(command=start("serve", "serve"))
-    serve.add_argument(
-        "agents",
-        metavar="AGENT",
-        nargs="*",
-        help="agent files, folders of them, URLs, names from lastgood.toml or built-in agents (default)",
-    )
+    add_served(serve)
     for name, metavar, meaning in (
         ("--listen", "ADDRESS", "where to listen: HOST:PORT, unix://PATH or fd://N (127.0.0.1:8080)"),
         ("--metrics-listen", "ADDRESS", "where /metrics is, instead of there"),
@@ -69,4 +64,14 @@ def add_serve(commands: Commands, places: argparse.ArgumentParser) -> None:
         action="store_const",
         const="yes",
         help="send spans to an OpenTelemetry collector, as the OTEL_EXPORTER_OTLP_… variables say",
+    )
+
+
+def add_served(parser: Words) -> None:
+    parser.add_argument(
+        "agents",
+        metavar="AGENT",
+        nargs="*",
+        default=[DEFAULT_AGENT],
+        help="agent files, folders of them, URLs, names from lastgood.toml or built-in agents (default)",
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from lastgood.cli.adding import SESSION_ID, Commands, add, add_group, add_server, start
+from lastgood.cli.adding import SESSION_ID, Commands, Words, add, add_group, add_server, start
 
 
-def add_run(commands: Commands, places: argparse.ArgumentParser) -> None:
+def add_run(commands: Commands, places: Words) -> None:
     run = add(
         commands,
         places,
@@ -71,7 +71,7 @@ def add_run(commands: Commands, places: argparse.ArgumentParser) -> None:
     )
 
 
-def add_sessions(commands: Commands, places: argparse.ArgumentParser) -> None:
+def add_sessions(commands: Commands, places: Words) -> None:
     group = add_group(
         commands, "sessions", "list, show, fork, rename, reset, export, import and delete sessions"
     )
@@ -84,7 +84,9 @@ def add_sessions(commands: Commands, places: argparse.ArgumentParser) -> None:
         "a JSON array",
     )
     add_server(some)
-    some.add_argument("--limit", metavar="N", type=int, default=50, help="how many at most (50; up to 200)")
+    some.add_argument(
+        "--limit", metavar="N", type=_limit, default=50, help="how many at most (50; up to 200)"
+    )
     some.add_argument("--cursor", metavar="C", type=_cursor, help="go on where a list before has ended")
     some.add_argument("--query", metavar="Q", default="", help="only those whose title contains this")
 
@@ -174,6 +176,12 @@ def add_sessions(commands: Commands, places: argparse.ArgumentParser) -> None:
     )
     add_server(delete)
     delete.add_argument("ids", metavar="ID", nargs="+", help=SESSION_ID)
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:9]) <= 200:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be listed; give a number from 1 to 200")
+    return int(text)
 
 
 def _cursor(text: str) -> int:

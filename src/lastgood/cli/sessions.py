@@ -16,7 +16,6 @@ from lastgood.cli.near import Near, open_here, read_here
 from lastgood.cli.opening import settings_of
 from lastgood.cli.output import (
     attempt_json,
-    complain,
     count,
     harmless,
     one_line,
@@ -26,7 +25,7 @@ from lastgood.cli.output import (
     turn_json,
     when,
 )
-from lastgood.cli.places import Place, Readable, contradiction
+from lastgood.cli.places import Place, Readable, check_place
 from lastgood.client.nouns import AttemptInfo, SessionInfo, SessionList, TurnInfo
 from lastgood.errors import InvalidRequest, NoDatabase
 from lastgood.model.messages import Message
@@ -36,10 +35,7 @@ _Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 def _command(work: _Command) -> Callable[[argparse.Namespace], int]:
     def command(args: argparse.Namespace) -> int:
-        wrong = contradiction(args)
-        if wrong is not None:
-            complain(wrong)
-            return 2
+        check_place(args)
         return asyncio.run(work(args))
 
     return command

@@ -12,7 +12,7 @@ from typing import Any
 
 from lastgood.cli.opening import settings_of
 from lastgood.cli.output import one_line, print_json, remark, when
-from lastgood.errors import NoDatabase
+from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Token
@@ -35,7 +35,10 @@ def create_token(args: argparse.Namespace) -> int:
 async def _create(args: argparse.Namespace) -> tuple[Token, str]:
     scopes = [name.strip() for part in args.scope or [_DEFAULT_SCOPES] for name in part.split(",")]
     async with _open_to_write(args) as tokens:
-        return await tokens.create(args.name, TenantId(args.tenant), scopes, args.expires)
+        try:
+            return await tokens.create(args.name, TenantId(args.tenant), scopes, args.expires)
+        except InvalidRequest as error:  # of what it is given, and that is options
+            raise WrongUsage(error.message) from None
 
 
 def list_tokens(args: argparse.Namespace) -> int:

@@ -6,22 +6,20 @@ import argparse
 import re
 
 from lastgood import __version__
-from lastgood.cli.adding import Commands, add, add_group, helper, start
-from lastgood.cli.serve_words import add_serve
+from lastgood.cli.adding import Commands, Words, add, add_commands, add_group, start
+from lastgood.cli.serve_words import add_serve, add_served
 from lastgood.cli.session_words import add_run, add_sessions
 
 
-def all_words() -> argparse.ArgumentParser:
+def all_words() -> Words:
     places = _places()
-    top = argparse.ArgumentParser(
+    top = Words(
         prog="lastgood",
         description="An agent server whose sessions go on from their last good turn.",
         parents=[places],
-        allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"lastgood {__version__}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND")
-    top.set_defaults(command=helper(top))
+    commands = add_commands(top)
     add_serve(commands, places)
     add_run(commands, places)
     add_sessions(commands, places)
@@ -32,9 +30,9 @@ def all_words() -> argparse.ArgumentParser:
     return top
 
 
-def _places() -> argparse.ArgumentParser:
+def _places() -> Words:
     """Before or after the command. Absent ones stay absent: a default would undo what stood before."""
-    places = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    places = Words(add_help=False, argument_default=argparse.SUPPRESS)
     places.add_argument(
         "--data-dir", metavar="DIR", help="where Lastgood keeps its files (LASTGOOD_DATA_DIR)"
     )
@@ -49,7 +47,7 @@ def _places() -> argparse.ArgumentParser:
     return places
 
 
-def _add_db(commands: Commands, places: argparse.ArgumentParser) -> None:
+def _add_db(commands: Commands, places: Words) -> None:
     group = add_group(commands, "db", "look after the database")
     add(
         group,
@@ -62,8 +60,26 @@ def _add_db(commands: Commands, places: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_agents(commands: Commands, places: argparse.ArgumentParser) -> None:
-    group = add_group(commands, "agents", "look at agent files")
+def _add_agents(commands: Commands, places: Words) -> None:
+    group = add_group(commands, "agents", "look at agents and their files")
+    listed = add(
+        group,
+        places,
+        "list",
+        start("served", "list_agents"),
+        "say what would be served, on which models, and whether something is wrong with it",
+        "a JSON array, one object per agent",
+        "Takes what `lastgood serve` takes. Exit code 1 if an agent cannot be served.",
+    )
+    add_served(listed)
+    listed.add_argument(
+        "--env-file", metavar="FILE", help="NAME=value lines with keys of models (LASTGOOD_ENV_FILE)"
+    )
+    listed.add_argument(
+        "--pull-interval",
+        metavar="TIME",
+        help="how old the copy of an agent's URL may be: 60s, 5m; 0 asks each time (LASTGOOD_PULL_INTERVAL)",
+    )
     check = add(
         group,
         places,
@@ -84,7 +100,7 @@ def _add_agents(commands: Commands, places: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_init(commands: Commands, places: argparse.ArgumentParser) -> None:
+def _add_init(commands: Commands, places: Words) -> None:
     init = add(
         commands,
         places,
@@ -99,7 +115,7 @@ def _add_init(commands: Commands, places: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_tokens(commands: Commands, places: argparse.ArgumentParser) -> None:
+def _add_tokens(commands: Commands, places: Words) -> None:
     group = add_group(commands, "tokens", "say who may use a server, and for what")
     create = add(
         group,
@@ -108,9 +124,9 @@ def _add_tokens(commands: Commands, places: argparse.ArgumentParser) -> None:
         start("tokens", "create_token"),
         "make a token and print it, this once",
         "a JSON object, the token in it",
-        "A SQLite database takes new tokens only while no server uses it; PostgreSQL takes them at any time.",
+        "A server that runs on the database takes it at once, if it asks for tokens already.",
     )
-    create.add_argument("--name", metavar="NAME", required=True, help="what it is for, for people")
+    create.add_argument("--name", metavar="NAME", default="token", help="what it is for, for people (token)")
     create.add_argument("--tenant", metavar="T", default="default", help="whose sessions it sees (default)")
     create.add_argument(
         "--scope",
@@ -137,7 +153,7 @@ def _add_tokens(commands: Commands, places: argparse.ArgumentParser) -> None:
         start("tokens", "revoke_token"),
         "end a token for good",
         "a JSON object",
-        "On PostgreSQL, running servers refuse it within a few seconds; on SQLite, stop the server first.",
+        "Servers that run on the database refuse it within a few seconds.",
     )
     revoke.add_argument("id", metavar="ID", help="a token's id, as the list shows it")
 

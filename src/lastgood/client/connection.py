@@ -27,6 +27,7 @@ from lastgood.errors import (
     AnswerUnreadable,
     InvalidRequest,
     LastgoodError,
+    ModelError,
     ServerUnreachable,
     TooMany,
     TurnFailed,
@@ -162,9 +163,11 @@ class Connection:
         if not data:
             return Frame(None, None)
         plain = self._json(data)
-        if "error" in plain and "type" not in plain:
+        if seq is None and plain.get("type") == "error":
             # A stream that breaks says why in its last piece.
-            raise self._refusal(0, {}, data)
+            error = _error_of(str(plain.get("kind") or plain.get("code")), str(plain.get("error")), 0)
+            error.detail = {"request_id": plain.get("request_id")}
+            raise error
         return Frame(seq, plain)
 
     # -- what went wrong -------------------------------------------------------------------
@@ -191,8 +194,9 @@ class Connection:
             return AnswerLost(f"a proxy before {self._shown} lost the answer ({status}); send it again")
         try:
             told = orjson.loads(body)["error"]
-            error = _error_of(told["code"], told["message"], status)
-            error.detail = {**told.get("detail", {}), "request_id": told["request_id"]}
+            detail = told.get("detail", {})
+            error = _error_of(_code_of(told["code"], detail), told["message"], status)
+            error.detail = {**detail, "request_id": told["request_id"]}
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return AnswerUnreadable(
                 f"what answers at {self._shown} ({status}) is no Lastgood server; check the address"
@@ -299,6 +303,10 @@ def _place(url: str) -> tuple[str, str | None]:
     if parts.username is not None:
         raise InvalidRequest("the address must not hold a password; give the token apart from it")
     return url.rstrip("/"), None
+
+
+def _code_of(code: str, detail: Mapping[str, Any]) -> str:
+    return str(detail.get("kind", code)) if code == ModelError.code else code
 
 
 def _error_of(code: str, message: str, status: int) -> LastgoodError:

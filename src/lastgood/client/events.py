@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from lastgood.client.nouns import moment
+from lastgood.client.nouns import code_of, moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +243,8 @@ def _started(raw: _Plain) -> _Plain:
 
 
 def _failed(raw: _Plain) -> _Plain:
-    same = {name: raw[name] for name in ("turn", "status", "code", "message")}
-    return same | {"is_retryable": raw["retryable"]}
+    same = {name: raw[name] for name in ("turn", "status", "message")}
+    return same | {"code": code_of(raw), "is_retryable": raw["retryable"]}
 
 
 _KINDS: Mapping[str, tuple[Callable[..., Event], Callable[[_Plain], _Plain]]] = {
@@ -270,7 +270,7 @@ _KINDS: Mapping[str, tuple[Callable[..., Event], Callable[[_Plain], _Plain]]] = 
     "agent_switching": (AgentSwitching, _same("to_agent")),
     "session_title": (SessionTitle, _same("title")),
     "warning": (Warning, lambda raw: {"message": raw["message"], "topic": raw["about"]}),
-    "error": (Error, lambda raw: {"code": raw["code"], "message": raw["error"]}),
+    "error": (Error, lambda raw: {"code": code_of(raw), "message": raw["error"]}),
     "turn_committed": (TurnCommitted, lambda raw: {"turn": raw["turn"], "turn_seq": raw["seq"]}),
     "turn_failed": (TurnFailed, _failed),
     "stream_stopped": (StreamStopped, _same("status")),

@@ -202,7 +202,7 @@ def attempt_of(plain: Mapping[str, Any]) -> AttemptInfo:
         agent_digest=plain["agent_digest"],
         model=plain["model"],
         decision=plain["decision"],
-        error_code=error.get("code"),
+        error_code=code_of(error) if error else None,
         error_message=error.get("message"),
         continues=plain.get("continues"),
         question=plain.get("question"),
@@ -234,6 +234,11 @@ def agent_of(plain: Mapping[str, Any]) -> AgentInfo:
         commands=plain.get("commands", {}),
         warnings=tuple(plain.get("warnings", ())),
     )
+
+
+def code_of(told: Mapping[str, Any]) -> str:
+    """The most precise one that was told: several failures of a provider share their `code`."""
+    return str(told.get("kind") or told["code"])
 
 
 def moment(text: str) -> datetime:

@@ -23,11 +23,12 @@ from lastgood.engine.calling import Calling, Result, Said, arguments_of
 from lastgood.engine.instructions import system_messages
 from lastgood.engine.providers.asking import Asking, FellBack, Retried
 from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind, ModelCall, Providers
+from lastgood.engine.providers.references import AUTO
 from lastgood.engine.runtimes import Runtimes
 from lastgood.engine.stage import Stage
 from lastgood.engine.team import DEEPEST, task_definition, task_of
 from lastgood.engine.tools.protocol import ToolFailed, Toolsets
-from lastgood.errors import ContextOverflow, LoopDetected, ModelError, NeedsAnswer
+from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
 from lastgood.model.agents import AgentSpec, ModelSpec, OnUnknown, Safety
 from lastgood.model.attempts import Step, StepKind
 from lastgood.model.events import Event, EventKind
@@ -82,9 +83,14 @@ class AgentLoop:
     def check_model(self, model: str, agent: AgentSpec | None = None) -> None:
         self._asking.check(model, agent.models if agent else {})
 
-    def model_of(self, agent: AgentSpec) -> str:
-        """Who would answer now, as provider/model."""
-        return self._asking.models(agent.model, (), agent.models, "")[0].ref
+    @property
+    def any_model(self) -> ModelSpec:
+        """Who answers to `auto`."""
+        return self._asking.models(AUTO, (), {}, "")[0]
+
+    def answer_with(self, model: ModelSpec) -> None:
+        """To `auto`, where no key is there. Said before the first turn."""
+        self._asking.otherwise = model
 
     def check_working_dir(self, path: str) -> str:
         return self._runtimes.check(path)
@@ -356,7 +362,7 @@ def _answered(work: Work, stage: Stage, model: ModelSpec, usage: Usage, cut_shor
 def _finished(answer: Answer, model: ModelSpec, stage: Stage) -> Step:
     message = mend_text(answer.message)
     if message.is_blank and not message.tool_calls:
-        raise ModelError("the model answered with nothing; nothing was committed. Send the turn again")
+        raise Garbled("the model answered with nothing; nothing was committed. Send the turn again")
     usage = answer.usage
     if model.input_cost or model.output_cost:
         cost = usage.input_tokens * model.input_cost + usage.output_tokens * model.output_cost

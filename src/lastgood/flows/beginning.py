@@ -104,7 +104,7 @@ class Beginning:
             begin = replace(begin, expected_turns=-1)
         for _ in range(MOST_TRIES):
             sent = asyncio.get_running_loop().time()
-            told = _told_at_begin(begin)
+            told = _told_at_begin(begin, plan.agent)
             found = await self._begin_once(begin, told)
             if isinstance(found, Begun):
                 run = Run(self._parts, begin, found, plan.agent, sent)
@@ -122,7 +122,7 @@ class Beginning:
                 case Attach(attempt):
                     return await self.attach(ask, attempt)
                 case Busy(attempt):
-                    raise _busy(attempt)
+                    raise busy(attempt)
                 case Refused(error):
                     raise error
         raise SessionBusy("other requests for this session were faster each time; try again")
@@ -197,8 +197,8 @@ def begun_of(attempt: Attempt, session: Session) -> Begun:
     return Begun(hold, attempt.turn, attempt.number, attempt.model, session.head, session)
 
 
-def _told_at_begin(begin: Begin) -> tuple[Event, ...]:
-    started = {"turn": begin.turn, "attempt": begin.attempt, "agent": begin.agent_key}
+def _told_at_begin(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
+    started = {"turn": begin.turn, "attempt": begin.attempt, "agent": agent.name if agent else ""}
     if begin.continues is not None:
         started["continues"] = begin.continues
     if "recovery" in begin.decision:
@@ -213,7 +213,7 @@ def _told_at_begin(begin: Begin) -> tuple[Event, ...]:
     )
 
 
-def _busy(attempt: Attempt) -> SessionBusy:
+def busy(attempt: Attempt) -> SessionBusy:
     waiting = attempt.status is AttemptStatus.WAITING
     what = "waits for an answer" if waiting else "is running"
     return SessionBusy(

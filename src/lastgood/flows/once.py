@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lastgood.core.history import repair
 from lastgood.core.intake import check_input
-from lastgood.errors import NeedsAnswer, TurnFailed, TurnTimeout
+from lastgood.errors import InvalidRequest, NeedsAnswer, TurnFailed, TurnTimeout
 from lastgood.flows.parts import Parts
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.attempts import Hold, Step
@@ -60,6 +60,11 @@ async def run_once(
     options: CallOptions,
 ) -> AsyncGenerator[Event | Step, None]:
     check_input(messages, TurnKind.RUN, parts.limits.input_bytes)
+    if not repair(messages):
+        # Of a session, results alone may answer the turn before; here there is none.
+        raise InvalidRequest(
+            "these results answer no call of this request; send the message that made it, too"
+        )
     hold = Hold(tenant, parts.ids.session(), parts.ids.attempt(), 0)
     work = parts.engine.run(_Work(agent, hold, parts.ids.turn(), messages, options))
     loop = asyncio.get_running_loop()

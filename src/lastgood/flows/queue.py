@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from lastgood.core.intake import check_input, check_text
 from lastgood.core.recovery import TryAgain, recover
 from lastgood.errors import (
+    AgentInvalid,
     Conflict,
     IdempotencyMismatch,
     LastgoodError,
@@ -155,7 +156,7 @@ class Queue:
             except LastgoodError as error:
                 # It cannot even begin: its agent is gone, or nobody serves its model.
                 if item is not None:
-                    await store.park_queued(tenant, session, item.number, error.message)
+                    await store.park_queued(tenant, session, item.number, _told(error))
 
     async def _until_ended(self, submitted: Submitted) -> None:
         """Or until this process has to end: a turn that another one runs must not keep it here."""
@@ -194,6 +195,14 @@ class Queue:
                 return adopt, reason
             case left:
                 return False, left.reason
+
+
+def _told(error: LastgoodError) -> str:
+    """Where an agent's file is and what is in it is the operator's business."""
+    if isinstance(error, AgentInvalid):
+        log.warning("a follow-up cannot begin: %s", error)
+        return "the agent has errors in its file; the server's log names them"
+    return error.message
 
 
 def _next(queue: Sequence[Queued]) -> Queued | None:

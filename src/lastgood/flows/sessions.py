@@ -19,6 +19,7 @@ from lastgood.errors import (
     TurnCancelled,
     TurnFailed,
 )
+from lastgood.flows.beginning import MOST_TRIES, busy
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import SessionReader
@@ -142,9 +143,15 @@ class Sessions(SessionReader):
         await self._set(tenant, session, "agent_key", agent_key)
 
     async def _set(self, tenant: TenantId, session: SessionId, field: str, value: object) -> None:
-        if not await self._parts.store.set_field(tenant, session, field, value):
-            await self.get(tenant, session)
-            raise SessionBusy()
+        for _ in range(MOST_TRIES):
+            if await self._parts.store.set_field(tenant, session, field, value):
+                return
+            found = await self.get(tenant, session)
+            attempt = await self._parts.store.get_attempt(tenant, found.attempt) if found.attempt else None
+            if attempt is not None:
+                raise busy(attempt)
+            # Its turn has ended since it was refused.
+        raise SessionBusy("other requests for this session were faster each time; try again")
 
     async def fork(
         self,

@@ -27,7 +27,7 @@ from lastgood.errors import (
     TurnCancelled,
     error_of,
 )
-from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, Submitted, begun_of, watched
+from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, Submitted, begun_of, busy, watched
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
@@ -234,7 +234,7 @@ class Turns:
             raise AttemptNotFound()
         request = await store.read_request(tenant, attempt.turn)
         if not is_final(attempt.status):
-            raise SessionBusy("this attempt has not ended; there is nothing to continue yet")
+            raise busy(attempt)
         if request is None or request.messages is None or attempt.status is AttemptStatus.COMMITTED:
             raise Conflict("its turn is committed; there is nothing to continue")
         found = await store.get_session(tenant, session)

@@ -54,6 +54,7 @@ class ModelSpec:
     model: str
     base_url: str | None = None
     token_key: str | None = None  # the name of the variable that holds the key
+    keyless: bool = False  # asked without a key, also where there is one: a stranger chose its address
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None

@@ -20,6 +20,8 @@ from functools import partial
 from typing import Any
 
 from lastgood.errors import (
+    AgentInvalid,
+    AgentUnavailable,
     Forbidden,
     InvalidRequest,
     LastgoodError,
@@ -47,6 +49,7 @@ from lastgood.surfaces.http import (
     send_stream,
     skip_stream,
 )
+from lastgood.surfaces.run_events import unnumbered
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,9 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 #: A key of an agent may be a URL, escaped twice. What is longer is no name of anything, and is not echoed.
 _LONGEST_SEGMENT = 4096
+
+#: What a change may depend on. One that is not looked at would be taken for one that holds.
+_CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since", "idempotency-key")
 
 #: By media type, the JSON schema of what is sent; None: it has none.
 Contents = Mapping[str, Mapping[str, Any] | None]
@@ -209,7 +215,7 @@ class App:
         def last_words(error: Exception) -> bytes:
             nonlocal broken
             broken = True
-            return b"data: " + _refusal(request, _told(request, error)).body + b"\n\n"
+            return _last_frame(request, _told(request, error))
 
         try:
             is_there = await send_stream(send, request, answer, headers, self._ping_seconds, last_words)
@@ -256,12 +262,15 @@ class App:
 
 
 def _check_conditions(request: Request, route: Route) -> None:
-    """A condition that is not looked at would be taken for one that holds."""
-    if request.method in ("GET", "HEAD") or not route.path.startswith("/api/"):
+    if request.method in ("GET", "HEAD"):
         return
-    for name in ("if-match", "idempotency-key"):
+    for name in _CONDITIONS:
         if name in request.headers and name not in route.headers:
-            raise InvalidRequest(f"{name} is not looked at here, so it is refused; leave it out")
+            raise InvalidRequest(f"{name} is not looked at here, so it is refused; leave it out", param=name)
+    if request.headers.get("if-none-match", "*").strip() != "*":
+        raise InvalidRequest(
+            "if-none-match takes * alone: only if there is no turn yet", param="if-none-match"
+        )
 
 
 def _without_route(request: Request, allowed: set[str]) -> Reply:
@@ -275,14 +284,31 @@ def _without_route(request: Request, allowed: set[str]) -> Reply:
 
 def _told(request: Request, error: Exception) -> LastgoodError:
     """What may be said of it. The rest stays in the log, under the request's id."""
+    if isinstance(error, AgentInvalid):
+        # The request is fine. Where the file is and what is in it is the operator's business.
+        log.warning("an agent cannot be used: %s", error, extra={"fields": {"request_id": request.id}})
+        return AgentUnavailable("this agent has errors in its file; the server's log names them")
     if isinstance(error, LastgoodError):
         return error
     log.error("a request failed", exc_info=error, extra={"fields": {"request_id": request.id}})
     return LastgoodError(f"internal error; please report it with its request id, {request.id}")
 
 
+def _last_frame(request: Request, error: LastgoodError) -> bytes:
+    """Of a stream that cannot go on. It has no number: whoever comes back goes on after the last one."""
+    if _speaks_openai(request):
+        return b"data: " + refusals.openai(error).body + b"\n\n"
+    words = {"error": error.message, "message": error.message, "request_id": request.id}
+    told = {"type": "error", **refusals.told_as(error.code), **words}
+    return unnumbered(told, named=request.query.get("named") == "1")
+
+
+def _speaks_openai(request: Request) -> bool:
+    return request.raw_path.startswith("/v1/")
+
+
 def _refusal(request: Request, error: LastgoodError) -> Reply:
-    if request.raw_path.startswith("/v1/"):
+    if _speaks_openai(request):
         reply = refusals.openai(error)
     else:
         reply = refusals.plain(error, request.id)

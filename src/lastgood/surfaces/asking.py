@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, unquote, unquote_plus
 
 import orjson
 
@@ -34,15 +34,14 @@ class Asking:
             raise ShuttingDown()
 
     def agent_key(self, key: str, name: str | None = None) -> str:
-        """The key as sources are called, also where a client escaped a URL once instead of twice.
+        """The key as sources are called, whether a client escaped it once or twice.
 
         Also of one that is not served any more: it is recorded and compared as it was called.
         """
         if not key or name == "":
             raise InvalidRequest("the address names no agent; GET /api/agents lists them")
         check_text(key, "the agent")
-        if "://" in key and key not in self._agents.served():
-            key = quote_plus(key)
+        key = _as_served(key, self._agents.served())
         return key if name is None else f"{key}/{name}"
 
     def ask(self, request: Request, body: RunBody, plain: Any, agent: str | None, *, accepted: bool) -> Ask:
@@ -64,6 +63,21 @@ class Asking:
             on_leave=OnLeave.CONTINUE,
             accepted=accepted or key is not None,
         )
+
+
+def _as_served(key: str, served: Sequence[str]) -> str:
+    """What is served under the very name that was sent comes first, also with a percent sign in it."""
+    if _is_served(key, served):
+        return key
+    if "://" in key:
+        return quote_plus(key)
+    # With spaces as %20, as in a path, or as +, as in a query: clients have both.
+    return next((one for one in (unquote(key), unquote_plus(key)) if _is_served(one, served)), key)
+
+
+def _is_served(key: str, served: Sequence[str]) -> bool:
+    """Alone, or with a member of its team."""
+    return key in served or key.rpartition("/")[0] in served
 
 
 def session_of(request: Request) -> SessionId:

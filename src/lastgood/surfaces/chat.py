@@ -10,7 +10,6 @@ conversation is kept for a while for the client's own retry; any other is cancel
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing, suppress
@@ -18,9 +17,7 @@ from dataclasses import replace
 
 from lastgood.core.presets import Preset, understand
 from lastgood.errors import (
-    AgentInvalid,
     AgentNotFound,
-    AgentUnavailable,
     InvalidRequest,
     LastgoodError,
     NeedsAnswer,
@@ -44,8 +41,6 @@ from lastgood.surfaces.completions import Chunks, Finished, finished, whole
 from lastgood.surfaces.http import Answer, Request, json_reply
 from lastgood.surfaces.limiting import Limiter
 from lastgood.surfaces.streamed import Failed, Frames, streamed
-
-log = logging.getLogger(__name__)
 
 #: Told before the attempt has loaded what it adopts.
 _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
@@ -118,12 +113,6 @@ class Chat:
             why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
             raise AgentNotFound(
                 f"there is no model {model!r} here{why}; there are {there}", param="model"
-            ) from None
-        except AgentInvalid as error:
-            # Where its file is and what is in it is the operator's business.
-            log.warning("the agent of %s cannot be used: %s", model, error)
-            raise AgentUnavailable(
-                f"the agent {model!r} has errors in its file; the server's log names them"
             ) from None
         return agent
 

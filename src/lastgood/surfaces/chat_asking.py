@@ -23,6 +23,10 @@ from lastgood.surfaces.limiting import Limiter
 
 _MOST_TRIES = 3
 
+#: A client that goes and asks anew at once, over another connection, may be read before the end of its
+#: first one is. For so long a turn that somebody seems to wait for may turn out to be left.
+_UNNOTICED_SECONDS = 0.05
+
 #: The turn, and what is done once it has ended.
 Begun = tuple[Submitted, asyncio.Future[None]]
 
@@ -70,11 +74,30 @@ class ChatAsking:
                 raise
             return known, _nothing_to_do()
         with taken:
-            for _ in range(_MOST_TRIES):
-                with suppress(StaleHead):  # its first turn was committed at this moment, so less of it is new
-                    submitted, settled = await self._submit_once(asked, conversation)
-                    taken.until_ended(submitted)
-                    return submitted, settled
+            try:
+                begun = await self._submit(asked, conversation)
+            except SessionBusy:
+                if not await self._may_be_left(asked, conversation):
+                    raise
+                await asyncio.sleep(_UNNOTICED_SECONDS)
+                begun = await self._submit(asked, conversation)
+            taken.until_ended(begun[0])
+            return begun
+
+    async def _may_be_left(self, asked: Asked, conversation: str) -> bool:
+        """Whether what stands in the way is a turn that is orphaned when its client goes."""
+        store, tenant = self._parts.store, asked.request.caller.tenant
+        session = await store.find_conversation(tenant, conversation)
+        if session is None or session.attempt is None:
+            return False
+        attempt = await store.get_attempt(tenant, session.attempt)
+        held = None if attempt is None else await store.read_request(tenant, attempt.turn)
+        return held is not None and held.on_leave is OnLeave.ORPHAN
+
+    async def _submit(self, asked: Asked, conversation: str) -> Begun:
+        for _ in range(_MOST_TRIES):
+            with suppress(StaleHead):  # its first turn was committed at this moment, so less of it is new
+                return await self._submit_once(asked, conversation)
         raise SessionBusy("other requests for this conversation were faster each time; try again")
 
     async def _known(self, asked: Asked, conversation: str) -> Submitted | None:

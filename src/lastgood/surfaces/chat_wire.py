@@ -128,7 +128,7 @@ class ChatRequest(Body):
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = None
     n: int | None = Field(default=None, ge=1, le=1, description="one answer is given")
     tools: list[ChatTool] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None

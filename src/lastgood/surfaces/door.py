@@ -2,7 +2,8 @@
 
 A browser on this machine can be made to send requests here by any page. So a Host that is
 not ours is refused (a page that made its name point here), an Origin that is not ours is
-refused (a page that simply asks), and JSON is taken only as JSON (a form cannot send that).
+refused (a page that simply asks; one that only shows a picture from here says no Origin, but its
+browser says that it is of another site), and JSON is taken only as JSON (a form cannot send that).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EXPOSED = (
 #: What it may send.
 ALLOWED = (
     "authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, "
-    "x-conversation-id, x-conversation-mode, x-request-id, x-user-id"
+    "x-conversation-id, x-conversation-mode, x-request-id, x-user-id, openai-organization, openai-project"
 )
 #: OpenAI's SDK in a browser sends a dozen of these.
 _SDK = re.compile(r"x-stainless-[a-z-]+")
@@ -58,6 +59,8 @@ class Door:
         origin = request.headers.get("origin")
         if origin is not None and not self._lets_in(origin, given):
             raise Forbidden(f"pages of {origin!r} are not let in; add it with --cors-origin")
+        if origin is None and _is_from_elsewhere(request):
+            raise Forbidden("pages of other sites are not let in; add their origin with --cors-origin")
         if request.method in _CHANGES:
             _check_media_type(request)
 
@@ -123,6 +126,12 @@ def _is_address(host: str) -> bool:
         return not ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:
         return False
+
+
+def _is_from_elsewhere(request: Request) -> bool:
+    """By a page of another site, and not by a person who followed a link there."""
+    follows_link = request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
+    return request.headers.get("sec-fetch-site") == "cross-site" and not follows_link
 
 
 def _check_media_type(request: Request) -> None:

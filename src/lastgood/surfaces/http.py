@@ -40,7 +40,8 @@ STUCK_SECONDS = 60.0
 #: Where a second one with the same name would let two readers of a request read two requests.
 _ONCE = frozenset(
     {"host", "origin", "authorization", "content-type", "content-encoding"}
-    | {"idempotency-key", "if-match", "last-event-id", "x-user-id"}
+    | {"idempotency-key", "if-match", "if-none-match", "last-event-id", "x-user-id"}
+    | {"x-conversation-id", "x-conversation-mode", "x-openwebui-chat-id"}
 )
 
 _T = TypeVar("_T")

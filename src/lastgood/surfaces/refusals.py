@@ -2,6 +2,7 @@
 
 Codes are what callers may rely on. Whether an SDK may send a request again by itself
 is said in words it understands: `x-should-retry`, and `Retry-After` where waiting helps.
+A provider that fails has one code here, and what exactly failed is told beside it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from lastgood.errors import (
     Conflict,
     ContextOverflow,
     Forbidden,
+    Garbled,
     IdempotencyMismatch,
     InvalidRequest,
-    KeyRefused,
     LastgoodError,
     MethodNotAllowed,
     ModelError,
@@ -35,6 +36,7 @@ from lastgood.errors import (
     TurnFailed,
     Unauthorized,
     UnsupportedMedia,
+    error_of,
 )
 from lastgood.surfaces.http import Reply, json_reply
 
@@ -72,12 +74,12 @@ _OPENAI_CODES = {
     "quota_used_up": "insufficient_quota",
 }
 
+#: Of a provider's failures, those that a caller can do something about by their own code.
+_OWN_CODE = (RateLimited, ContextOverflow)
+
 #: The same request fails in the same way, however often it is sent.
 _HOPELESS = (
     InvalidRequest,
-    KeyRefused,
-    QuotaUsedUp,
-    ContextOverflow,
     TurnCancelled,
     Unauthorized,
     Forbidden,
@@ -90,11 +92,19 @@ def status_of(error: LastgoodError) -> int:
     return next(status for kind, status in STATUS if isinstance(error, kind))
 
 
+def told_as(code: str) -> dict[str, str]:
+    """A code as callers are told it: `code`, and `kind` where that one stands for several."""
+    error = error_of(code, "")
+    is_told = not isinstance(error, ModelError) or isinstance(error, _OWN_CODE) or code == ModelError.code
+    return {"code": code} if is_told else {"code": ModelError.code, "kind": code}
+
+
 def plain(error: LastgoodError, request_id: str, *, tool_ran: bool = False) -> Reply:
     """The envelope of the session API; the top-level copy is for docker-agent's clients."""
-    told: dict[str, Any] = {"code": error.code, "message": error.message, "request_id": request_id}
-    if error.detail:
-        told["detail"] = error.detail
+    words = told_as(error.code)
+    told: dict[str, Any] = {"code": words.pop("code"), "message": error.message, "request_id": request_id}
+    if detail := error.detail | words:
+        told["detail"] = detail
     body = {"error": told, "message": error.message}
     return json_reply(body, status_of(error), retry_headers(error, tool_ran=tool_ran))
 
@@ -109,7 +119,7 @@ def openai_body(error: LastgoodError) -> dict[str, Any]:
         "message": error.message,
         "type": _openai_type(error, status),
         "param": error.detail.get("param"),
-        "code": _OPENAI_CODES.get(error.code, error.code),
+        "code": _OPENAI_CODES.get(error.code) or told_as(error.code)["code"],
     }
     return {"error": told}
 
@@ -144,4 +154,6 @@ def retry_headers(error: LastgoodError, *, tool_ran: bool = False) -> dict[str, 
 def may_be_sent_again(error: LastgoodError) -> bool:
     if isinstance(error, _HOPELESS):
         return False
+    if isinstance(error, ModelError):
+        return error.passes or isinstance(error, Garbled)
     return not (isinstance(error, Conflict) and not isinstance(error, SessionBusy | AttemptLost))

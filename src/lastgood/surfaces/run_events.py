@@ -15,7 +15,7 @@ import orjson
 from lastgood.errors import error_of
 from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import SessionId
-from lastgood.surfaces.refusals import may_be_sent_again
+from lastgood.surfaces.refusals import may_be_sent_again, told_as
 
 _K = EventKind
 
@@ -91,7 +91,7 @@ def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
         case _K.ATTEMPT_WAITS:
             return {"type": "tool_call_confirmation", "question": data["question"]}
         case _K.ATTEMPT_ERRED:
-            return {"type": "error", "code": data["code"], "error": data["message"]}
+            return {"type": "error", **told_as(data["code"]), "error": data["message"]}
         case _K.TURN_COMMITTED:
             names = ("turn", "seq", "model", "input_tokens", "output_tokens")
             return {"type": "turn_committed", **{name: data[name] for name in names}}
@@ -101,7 +101,7 @@ def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
                 "type": "turn_failed",
                 "turn": data["turn"],
                 "status": data["status"],
-                "code": data["code"],
+                **told_as(data["code"]),
                 "message": data["message"],
                 "retryable": may_be_sent_again(error),
             }

@@ -176,16 +176,17 @@ class Runs:
         try:
             outcome = await self._turns.wait(submitted)
         except LastgoodError as error:
-            return [{"type": "error", "code": error.code, "error": error.message}]
+            return [{"type": "error", **refusals.told_as(error.code), "error": error.message}]
         about = {"session_id": submitted.session, "attempt": submitted.attempt, "turn": submitted.turn}
         if outcome.turn is not None:
             said = {"type": "agent_choice", "content": _last_words(outcome.turn), **about}
             committed = {"type": "turn_committed", "seq": outcome.turn.seq, **about}
             return [said, committed, {"type": "stream_stopped", "reason": "normal", **about}]
         why = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        words = refusals.told_as(why.code)
         return [
-            {"type": "error", "code": why.code, "error": why.message, **about},
-            {"type": "turn_failed", "code": why.code, "message": why.message, **about},
+            {"type": "error", **words, "error": why.message, **about},
+            {"type": "turn_failed", **words, "message": why.message, **about},
             {"type": "stream_stopped", "reason": "error", **about},
         ]
 

@@ -45,6 +45,7 @@ _USER = {
 }
 _HEAD = {"if-match": ("the turn that this one must follow, else 412", _VISIBLE)}
 _ASKS = {**_KEY, **_USER, **_HEAD}
+_RUNS = {**_ASKS, "if-none-match": ("*: only if there is no turn yet, else 412", {"const": "*"})}
 
 _PAGE = {
     "limit": ("how many", {"type": "integer", "minimum": 1, "maximum": 200}),
@@ -54,7 +55,7 @@ _FILTERS = {
     **_PAGE,
     "q": ("words in the title", {"type": "string"}),
     "agent": ("the key of an agent", {"type": "string"}),
-    "status": ("what it does now", {"enum": ["idle", "running", "waiting"]}),
+    "status": ("what it does now", {"enum": ["idle", "running", "waiting", "queued"]}),
 }
 _NAMED = {"named": ("1: frames have an event name", {"enum": ["0", "1"]})}
 _SINCE = {**_NAMED, "since": ("the number of the last event seen", {"type": "integer", "minimum": 0})}
@@ -174,11 +175,11 @@ def _of_runs(runs: Runs) -> Sequence[Route]:
     run = "asks an agent, and streams what happens"
     return [
         *(
-            _takes("POST", path, runs.run, run, RunBody, _STREAM, headers=_ASKS, query=_NAMED)
+            _takes("POST", path, runs.run, run, RunBody, _STREAM, headers=_RUNS, query=_NAMED)
             for path in (f"{_ONE}/agent/{{agent}}", f"{_ONE}/agent/{{agent}}/{{name}}")
         ),
         _takes(
-            "POST", f"{_ONE}/turns", runs.turn, "accepted, or waited for", TurnBody, accepted, headers=_ASKS
+            "POST", f"{_ONE}/turns", runs.turn, "accepted, or waited for", TurnBody, accepted, headers=_RUNS
         ),
         _reads(
             f"{_ONE}/events",

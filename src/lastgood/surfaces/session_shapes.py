@@ -122,7 +122,7 @@ ATTEMPT = object_of(
     },
     {
         "ended_at": TEXT,
-        "error": object_of({"code": TEXT, "message": TEXT}),
+        "error": object_of({"code": TEXT, "message": TEXT}, {"kind": TEXT}),
         "continues": TEXT,
         "question": _ANY,
         "usage": _USAGE,

@@ -48,6 +48,10 @@ from lastgood.surfaces.wire import (
     when,
 )
 
+#: Of a session whose turn waits for a runtime. It may be asked for, and none has it here.
+_QUEUED = "queued"
+_STATUSES = (*SessionStatus, _QUEUED)
+
 
 class SessionLife:
     """`folders`: there is a root below which sessions of any token may name a folder of their own."""
@@ -98,12 +102,16 @@ class SessionLife:
     async def list(self, request: Request) -> Answer:
         query = request.query
         status = query.get("status") or None
-        if status is not None and status not in list(SessionStatus):
-            raise InvalidRequest(f"status is one of {', '.join(SessionStatus)}", param="status")
+        if status is not None and status not in _STATUSES:
+            raise InvalidRequest(f"status is one of {', '.join(_STATUSES)}", param="status")
+        limit = whole_number(query, "limit", 50, least=1, most=MOST_IN_PAGE)
+        cursor = whole_number(query, "cursor", None, most=2**62)
+        if status == _QUEUED:
+            return json_reply([])
         page = await self._sessions.list(
             request.caller.tenant,
-            limit=whole_number(query, "limit", 50, least=1, most=MOST_IN_PAGE),
-            cursor=whole_number(query, "cursor", None, most=2**62),
+            limit=limit,
+            cursor=cursor,
             query=query.get("q", ""),
             agent=query.get("agent") or None,
             status=SessionStatus(status) if status else None,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from lastgood.core.history import open_calls
 from lastgood.errors import InvalidRequest
@@ -19,6 +19,7 @@ from lastgood.model.queue import Queued
 from lastgood.model.sessions import Session, SessionStatus, Turn, Usage
 from lastgood.surfaces.chat_wire import ChatMessage, ContentPart, message_of
 from lastgood.surfaces.parsing import Body, Exact
+from lastgood.surfaces.refusals import told_as
 
 MOST_MESSAGES = 1000
 MOST_IDS = 100
@@ -52,9 +53,16 @@ Messages = Annotated[list[ApiMessage], Field(min_length=1, max_length=MOST_MESSA
 
 
 class RunBody(Body):
+    """An empty `model` is docker-agent's way to name none."""
+
     messages: Messages
-    model: Name | None = None
+    model: Annotated[str, Field(max_length=2048)] | None = None
     user: str | None = Field(default=None, max_length=512)
+
+    @field_validator("model")
+    @classmethod
+    def _named(cls, model: str | None) -> str | None:
+        return model or None
 
 
 class TurnBody(RunBody):
@@ -267,7 +275,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
     if attempt.ended_at is not None:
         told["ended_at"] = when(attempt.ended_at)
     if attempt.error_code is not None:
-        told["error"] = {"code": attempt.error_code, "message": attempt.error_message or ""}
+        told["error"] = told_as(attempt.error_code) | {"message": attempt.error_message or ""}
     if attempt.continues is not None:
         told["continues"] = attempt.continues
     if attempt.question is not None:

@@ -114,6 +114,8 @@ def _at(base_url: str) -> Alias:
 
 def key_names(model: ModelSpec) -> tuple[str, ...]:
     """The variables one of which must hold its key; none: it is asked without."""
+    if model.keyless:
+        return ()
     if model.token_key:
         return (model.token_key,)
     alias = alias_of(model)

@@ -16,7 +16,7 @@ from typing import Any
 
 from lastgood.core.fallback import Decision, Failed, Next, Retry, Stop, after_failure, order
 from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Providers
-from lastgood.engine.providers.references import Models, chain_of
+from lastgood.engine.providers.references import SCRIPTED, Models, chain_of
 from lastgood.errors import Garbled, ModelError, ModelUnknown
 from lastgood.model.agents import Fallback, ModelSpec
 
@@ -73,6 +73,7 @@ class Asking:
         self._clock = clock
         self._jitter = jitter
         self._cooling: dict[str, float] = {}  # reference to when it may be asked again
+        self.otherwise = SCRIPTED  # who answers to `auto` where no key is there
 
     def check(self, ref: str, models: Models) -> None:
         """Raises ModelUnknown for what nobody can serve. Whether its key is the right one is seen later."""
@@ -82,7 +83,7 @@ class Asking:
     def models(
         self, ref: str, fallbacks: Sequence[str], models: Models, choice: str
     ) -> tuple[ModelSpec, ...]:
-        return chain_of(ref, fallbacks, models, self._providers.has_key, choice)
+        return chain_of(ref, fallbacks, models, self._providers.has_key, choice, self.otherwise)
 
     async def close(self) -> None:
         await self._providers.close()

@@ -99,7 +99,7 @@ class Clients:
         self._secrets = secrets
         self._limits = limits
         self._http: httpx2.AsyncClient | None = None
-        self._providers: dict[tuple[str | None, ...], Any] = {}
+        self._providers: dict[tuple[str | bool | None, ...], Any] = {}
 
     async def close(self) -> None:
         providers, self._providers = list(self._providers.values()), {}
@@ -127,7 +127,7 @@ class Clients:
 
     def _provider(self, spec: ModelSpec) -> Any:
         region, profile = (_text(spec.options, name) for name in ("region", "profile"))
-        account = (spec.provider, spec.base_url, spec.token_key, region, profile)
+        account = (spec.provider, spec.base_url, spec.token_key, spec.keyless, region, profile)
         if account not in self._providers:
             self._providers[account] = self._make(spec, region, profile)
         return self._providers[account]

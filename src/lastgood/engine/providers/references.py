@@ -1,6 +1,7 @@
 """Decides which models a reference means: a name in the agent's file, `provider/model`, or `auto`.
 
-Asks nobody: whether a model can be had is whether its key is there.
+Asks nobody: whether a model can be had is whether its key is there. Who answers to `auto` where no key
+is there, the caller says.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ HasKey = Callable[[ModelSpec], bool]
 Models = Mapping[str, ModelSpec]
 
 AUTO = "auto"
-#: The first whose key is there. Ollama needs none; that somebody runs it is known by its variable.
+#: The first whose key is there. Ollama needs none; its variable tells that somebody runs it, and where.
 AUTO_MODELS = (
     ModelSpec("openai", "gpt-5.4-mini"),
     ModelSpec("anthropic", "claude-sonnet-5"),
@@ -36,30 +37,37 @@ SCRIPTED = ModelSpec("builtin", "scripted")
 _DEEPEST = 8
 
 
-def resolve_model(ref: str, models: Models, has_key: HasKey, choice: str = "") -> ModelSpec:
+def resolve_model(
+    ref: str, models: Models, has_key: HasKey, choice: str = "", otherwise: ModelSpec = SCRIPTED
+) -> ModelSpec:
     """The one model that is meant. Where any of several would do, the same `choice` gives the same one."""
-    spec = _look_up(ref, models, has_key)
+    spec = _look_up(ref, models, has_key, otherwise)
     for _ in range(_DEEPEST):
         if spec.first_available:
-            spec = _first(spec, models, has_key)
+            spec = _first(spec, models, has_key, otherwise)
         elif spec.alloy:
-            spec = _look_up(_pick(spec.alloy, choice), models, has_key)
+            spec = _look_up(_pick(spec.alloy, choice), models, has_key, otherwise)
         else:
             return spec
     raise ModelUnknown(f"the model {ref!r} leads back to itself; name a model with a provider in it")
 
 
 def chain_of(
-    ref: str, fallbacks: Sequence[str], models: Models, has_key: HasKey, choice: str = ""
+    ref: str,
+    fallbacks: Sequence[str],
+    models: Models,
+    has_key: HasKey,
+    choice: str = "",
+    otherwise: ModelSpec = SCRIPTED,
 ) -> tuple[ModelSpec, ...]:
     """The model that is meant and those to be asked when it fails, each of them once.
 
     A fallback that cannot be had is left out: it must not fail a turn that does not need it.
     """
-    chain = [resolve_model(ref, models, has_key, choice)]
+    chain = [resolve_model(ref, models, has_key, choice, otherwise)]
     for fallback in fallbacks:
         try:
-            model = resolve_model(fallback, models, has_key, choice)
+            model = resolve_model(fallback, models, has_key, choice, otherwise)
         except (ModelUnknown, KeyRefused):
             continue
         if all((model.ref, model.base_url) != (known.ref, known.base_url) for known in chain):
@@ -67,12 +75,12 @@ def chain_of(
     return tuple(chain)
 
 
-def _look_up(ref: str, models: Models, has_key: HasKey) -> ModelSpec:
+def _look_up(ref: str, models: Models, has_key: HasKey, otherwise: ModelSpec) -> ModelSpec:
     named = models.get(ref)
     if named is not None:
         return named
     if ref == AUTO:
-        return next((replace(model, token_key=None) for model in AUTO_MODELS if has_key(model)), SCRIPTED)
+        return next((replace(model, token_key=None) for model in AUTO_MODELS if has_key(model)), otherwise)
     provider, slash, model = ref.partition("/")
     if not slash or not provider.strip() or not model.strip():
         near = get_close_matches(ref, (*models, *ALIASES), 1)
@@ -84,8 +92,8 @@ def _look_up(ref: str, models: Models, has_key: HasKey) -> ModelSpec:
     return ModelSpec(provider, model)
 
 
-def _first(spec: ModelSpec, models: Models, has_key: HasKey) -> ModelSpec:
-    candidates = [_look_up(ref, models, has_key) for ref in spec.first_available]
+def _first(spec: ModelSpec, models: Models, has_key: HasKey, otherwise: ModelSpec) -> ModelSpec:
+    candidates = [_look_up(ref, models, has_key, otherwise) for ref in spec.first_available]
     for candidate in candidates:
         if candidate.first_available or candidate.alloy or has_key(candidate):
             return candidate

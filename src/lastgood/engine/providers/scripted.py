@@ -13,9 +13,10 @@ Each line of the last user message that starts with `!` is a directive:
     !think TEXT             think TEXT before the last answer
     !empty                  answer with nothing
 
-Without a directive it repeats what was said. The same prompt always gives the
-same answer. Every prompt is given to `log` before anything else happens: what
-the model saw can be judged from outside.
+Without a directive it repeats what was said. A word is a token: the limit of output
+tokens cuts an answer after that many words, and a stop sequence before its first
+occurrence. The same prompt always gives the same answer. Every prompt is given to
+`log` before anything else happens: what the model saw can be judged from outside.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from lastgood.model.sessions import Usage
 PromptLog = Callable[[dict[str, Any]], None]
 
 _DIRECTIVE = re.compile(r"^!([a-z-]+)(?: (.*))?$", re.MULTILINE)
-_WORDS = re.compile(r"\S+\s*|\s+")
+_WORDS = re.compile(r"\s*\S+\s*|\s+")
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ class Scripted:
             prompt = [as_json(message) for message in call.messages]
             self._log({**call.about, "model": call.model.ref, "prompt": prompt})
         script = _read(call.messages)
-        message = _response(script, call.messages)
+        message, cut_short = _limited(_response(script, call.messages), call)
         fails = None if message.tool_calls else _fails(script, call)
         if fails == "before":
             raise ModelError("the scripted model failed before it answered, as it was told to")
@@ -120,7 +121,7 @@ class Scripted:
             yield Chunk(word)
         if fails is not None:
             raise ModelError("the scripted model failed after its last word, as it was told to")
-        yield Answer(message, _usage(call.messages, message))
+        yield Answer(message, _usage(call.messages, message), cut_short)
 
 
 def _fails(script: _Script, call: ModelCall) -> str | None:
@@ -146,5 +147,22 @@ def _response(script: _Script, messages: Sequence[Message]) -> Message:
     return assistant("", *calls)
 
 
+def _limited(message: Message, call: ModelCall) -> tuple[Message, bool]:
+    """What may be said of it, and whether the limit of output tokens has cut it short."""
+    text = message.content
+    ends = [at for stop in call.options.stop if (at := text.find(stop)) >= 0]
+    text = text[: min(ends, default=None)]
+    words, most = _WORDS.findall(text), call.model.max_tokens
+    cut_short = most is not None and len(words) > most
+    if cut_short:
+        text = "".join(words[:most]).rstrip()
+    return (message if text == message.content else replace(message, content=text)), cut_short
+
+
 def _usage(messages: Sequence[Message], answer: Message) -> Usage:
-    return Usage(sum(len(message.content) for message in messages) // 4 + 1, len(answer.content) // 4 + 1)
+    return Usage(sum(len(message.content) for message in messages) // 4 + 1, _tokens(answer.content))
+
+
+def _tokens(text: str) -> int:
+    """At least one: also a response that only calls tools has cost something."""
+    return max(len(_WORDS.findall(text)), 1)
