@@ -60,8 +60,8 @@ FAILURES = [
     Failure("during streaming", "\n!say a b c d\n!fail during", "model_error"),
     Failure("after streaming", "\n!fail after", "model_error"),
     Failure("after a tool", '\n!tool ledger-fail {"text": "x"}\n!fail before', "model_error"),
-    Failure("an empty answer", "\n!empty", "model_error"),
-    Failure("a blank answer", '\n!say-json " \\n "', "model_error"),
+    Failure("an empty answer", "\n!empty", "model_garbled"),
+    Failure("a blank answer", '\n!say-json " \\n "', "model_garbled"),
     Failure("no sign of life", "\n!slow 60", "turn_timeout", replace(LIMITS, idle_seconds=0.05)),
     Failure(
         "too slow in all",
