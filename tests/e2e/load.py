@@ -81,6 +81,8 @@ def ask(log: Log, api: Api, session: str, token: str, text: str, key: str | None
     except (OSError, http.client.HTTPException):
         told.outcome = "unknown"
         return told
+    if given.status == 200 and given.headers["x-attempt-id"] != given.json["attempt"]:
+        log.found.append(f"I14 {session}: {token} was told of an attempt that did not commit it")
     return _heard(told, given)
 
 

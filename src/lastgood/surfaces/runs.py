@@ -125,7 +125,8 @@ class Runs:
             outcome = await request.unless_gone(self._turns.wait(submitted))
             if outcome.turn is None:
                 return await self._failed(request, submitted, outcome)
-            return json_reply(turn_json(outcome.turn), 200, headers)
+            # Another node may have taken it up and committed it, as an attempt of its own.
+            return json_reply(turn_json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
         attempt = await self._parts.store.get_attempt(submitted.tenant, submitted.attempt)
         if attempt is None:
             raise SessionNotFound()
@@ -179,6 +180,7 @@ class Runs:
             return [{"type": "error", **refusals.told_as(error.code), "error": error.message}]
         about = {"session_id": submitted.session, "attempt": submitted.attempt, "turn": submitted.turn}
         if outcome.turn is not None:
+            about["attempt"] = outcome.turn.attempt
             said = {"type": "agent_choice", "content": _last_words(outcome.turn), **about}
             committed = {"type": "turn_committed", "seq": outcome.turn.seq, **about}
             return [said, committed, {"type": "stream_stopped", "reason": "normal", **about}]
