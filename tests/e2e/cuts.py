@@ -183,7 +183,11 @@ def is_settled(api: Api, session: str) -> bool:
     tries: dict[str, list[str]] = {}
     for attempt in api.get(f"/api/sessions/{session}/attempts?limit=200"):
         tries.setdefault(attempt["turn"], []).append(attempt["status"])
-    return not any(each[-1] == "interrupted" and len(each) < 3 for each in tries.values())
+    # A turn may be taken up again between the two looks: then it runs, though the session was idle.
+    return not any(
+        each[-1] in ("running", "waiting") or (each[-1] == "interrupted" and len(each) < 3)
+        for each in tries.values()
+    )
 
 
 # -- a story: a session that is talked in, while its readers are cut off and its servers restarted --------
