@@ -36,19 +36,17 @@ async def made_elsewhere(store: Store, count: int) -> tuple[NewSession, list[Tur
     for place, turn in enumerate(turns):
         base = linked[-1].head if linked else None
         id = TurnId(given.new_id())
-        linked.append(
-            replace(
-                turn,
-                id=id,
-                session=new.id,
-                parent=base.turn if base else None,
-                attempt=AttemptId(given.new_id()),
-                hash=link(base, id, turn.seq, turn.body),
-                created_at=1000.0 + place,
-                user="somebody",
-                usage=Usage(place + 1, 10 * place, 0.5),
-            )
+        moved = replace(
+            turn,
+            id=id,
+            session=new.id,
+            parent=base.turn if base else None,
+            attempt=AttemptId(given.new_id()),
+            created_at=1000.0 + place,
+            user="somebody",
+            usage=Usage(place + 1, 10 * place, 0.5),
         )
+        linked.append(replace(moved, hash=link(base, moved)))
     return new, linked
 
 

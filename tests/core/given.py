@@ -111,14 +111,14 @@ def turn(base: Head | None, *messages: Message, kind: TurnKind = TurnKind.RUN) -
     seq = (base.seq if base else 0) + 1
     name = TurnId(f"turn-{seq}")
     body = encode(messages)
-    return Turn(
+    plain = Turn(
         id=name,
         session=SESSION,
         seq=seq,
         parent=base.turn if base else None,
         attempt=ATTEMPT,
         kind=kind,
-        hash=link(base, name, seq, body),
+        hash=b"",
         agent_key="agent",
         agent_digest="digest",
         model="model",
@@ -130,3 +130,4 @@ def turn(base: Head | None, *messages: Message, kind: TurnKind = TurnKind.RUN) -
         body=body,
         messages=messages,
     )
+    return replace(plain, hash=link(base, plain))

@@ -1,17 +1,19 @@
 """What a commit writes, and how a chain is verified."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.commit import broken_link, link, plan_commit
+from lastgood.core.commit import HASH_VERSION, broken_link, damage_of, link, plan_commit
 from lastgood.model.attempts import Begin, Begun, Hold
-from lastgood.model.ids import TurnId
+from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import assistant, decode, user
 from lastgood.model.sessions import Head, Turn, TurnKind, Usage
 from tests.core.given import ATTEMPT, HEAD, SESSION, TENANT, TURN, ask, session, step, turn
+from tests.hashing import hash_after
 
 HOLD = Hold(TENANT, SESSION, ATTEMPT, 3)
 ASK = ask(messages=(user("one"), user("two")), model="override", kind=TurnKind.RUN)
@@ -98,16 +100,75 @@ def test_I6_a_missing_turn_is_found() -> None:
     assert broken_link([third]) == third
 
 
-def test_a_hash_covers_the_turn_its_place_and_all_before_it() -> None:
-    whole = link(HEAD, "turn", 8, b"body")
+CHANGES: dict[str, Any] = {
+    "id": TurnId("else"),
+    "seq": 9,
+    "attempt": AttemptId("else"),
+    "kind": TurnKind.RESET,
+    "agent_key": "else",
+    "agent_digest": "else",
+    "model": "else",
+    "decision": {"left_out": 4},
+    "usage": Usage(1),
+    "created_at": 1.0,
+    "user": "else",
+    "inputs": 1,
+    "body": b"[]",
+}
+#: The parent is compared, and its hash is covered. The session is where a turn is, not what it says.
+#: The messages are the decoded body. Why a row cannot be read is not stored.
+NOT_HASHED = {"hash", "parent", "session", "messages", "damage"}
+
+
+def test_I6_every_field_of_a_turn_is_hashed_or_has_a_reason_not_to_be() -> None:
+    assert set(CHANGES) | NOT_HASHED == {field.name for field in fields(Turn)}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_I6_a_hash_covers_every_field_and_all_before_it(field: str) -> None:
+    plain = turn(HEAD, user("hello"))
+    whole = link(HEAD, plain)
+    assert whole == plain.hash
+    assert link(HEAD, replace(plain, **{field: CHANGES[field]})) != whole
+    assert link(None, plain) != whole
+    assert link(replace(HEAD, hash=b"else"), plain) != whole
+
+
+@pytest.mark.parametrize("usage", [Usage(12, 3), Usage(1, 23), Usage(1, 2, 3.0)])
+@pytest.mark.parametrize("texts", [("ab", "c"), ("a", "bc"), ("abc", "")])
+def test_I6_what_is_hashed_is_unambiguous(usage: Usage, texts: tuple[str, str]) -> None:
+    plain = turn(HEAD, user("hello"))
+    one = replace(plain, usage=usage, agent_key=texts[0], agent_digest=texts[1])
     others = [
-        link(None, "turn", 8, b"body"),
-        link(replace(HEAD, hash=b"else"), "turn", 8, b"body"),
-        link(HEAD, "else", 8, b"body"),
-        link(HEAD, "turn", 9, b"body"),
-        link(HEAD, "turn", 8, b"else"),
+        replace(plain, usage=other, agent_key=key, agent_digest=digest)
+        for other in (Usage(12, 3), Usage(1, 23), Usage(1, 2, 3.0))
+        for key, digest in (("ab", "c"), ("a", "bc"), ("abc", ""))
     ]
-    assert len({whole, *others}) == 6
+    assert [other for other in others if link(HEAD, other) == link(HEAD, one)] == [one]
+
+
+def test_I6_the_hash_is_made_by_the_documented_rule() -> None:
+    planned = plan_commit(BEGIN, begun(HEAD), STEPS, now=5.5).turn
+    assert planned.hash == hash_after(HEAD.hash, planned)
+
+
+def test_I6_a_hash_of_an_unknown_rule_is_not_taken_for_a_good_one() -> None:
+    plain = turn(HEAD, user("hello"))
+    assert damage_of(HEAD, plain) is None
+    later = replace(plain, hash=bytes([HASH_VERSION + 1]) + plain.hash[1:])
+    assert "rule" in (damage_of(HEAD, later) or "")
+
+
+def test_I6_a_turn_whose_row_cannot_be_read_is_damaged() -> None:
+    assert damage_of(HEAD, replace(turn(HEAD, user("hello")), damage="no JSON")) == "no JSON"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 2**53))
+def test_I6_numbers_hash_alike_before_and_after_a_database(cost: float, at: int) -> None:
+    """SQLite has no -0.0, and JSON does not tell 5 from 5.0."""
+    plain = replace(turn(HEAD, user("hello")), usage=Usage(cost=cost), created_at=at)
+    other = replace(plain, usage=Usage(cost=cost or 0.0), created_at=float(at))
+    assert link(HEAD, plain) == link(HEAD, other)
 
 
 def test_a_sub_agents_steps_cost_and_are_no_part_of_the_turn() -> None:

@@ -8,7 +8,6 @@ the list of deliberate defects that it must find.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.sessions import Session, SessionStatus, Turn
 from lastgood.ports import Store
 from tests.faults.world import AGENT, Told, World
+from tests.hashing import hash_after
 
 Plain = dict[str, Any]
 
@@ -102,9 +102,7 @@ def _chain(kept: Kept) -> list[str]:
             found.append(f"I5 {name}: turn {place} has seq {turn.seq}")
         if turn.parent != (parent.id if parent else None):
             found.append(f"I5 {name}: turn {place} does not follow the one before it")
-        digest = hashlib.sha256(parent.hash if parent else b"")
-        digest.update(f"\n{turn.id}\n{turn.seq}\n".encode() + turn.body)
-        if turn.hash != digest.digest():
+        if turn.hash != hash_after(parent.hash if parent else b"", turn):
             found.append(f"I6 {name}: the hash of turn {place} is wrong")
         parent = turn
     repeated = [id for id, count in Counter(turn.id for turn in kept.turns).items() if count > 1]

@@ -33,7 +33,7 @@ from lastgood.flows.run import Outcome, Run, Stop
 from lastgood.model.attempts import AttemptStatus, Begin, Begun, Commit, Committed, Standing, Step
 from lastgood.model.events import TERMINAL, Event
 from lastgood.model.ids import SessionId, TenantId
-from lastgood.model.sessions import Head, Session
+from lastgood.model.sessions import Head, Session, TurnKind
 from lastgood.store import migrate
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.sessions import SqliteSessions
@@ -192,7 +192,14 @@ def _() -> Iterator[None]:
 @defect("the hash does not cover the turn before")
 def _() -> Iterator[None]:
     real = core_commit.link
-    with patch.object(core_commit, "link", lambda base, turn, seq, body: real(None, turn, seq, body)):
+    with patch.object(core_commit, "link", lambda base, turn: real(None, turn)):
+        yield
+
+
+@defect("the hash does not cover the kind of a turn")
+def _() -> Iterator[None]:
+    real = core_commit.link
+    with patch.object(core_commit, "link", lambda base, turn: real(base, replace(turn, kind=TurnKind.RUN))):
         yield
 
 

@@ -1,15 +1,14 @@
 """What may be said to the session API: a typed 4xx for everything else, and nothing of it is stored (I40)."""
 
-import hashlib
 import json
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from lastgood.core.commit import link
 from lastgood.core.intake import MOST_IN_METADATA_BYTES, MOST_IN_TITLE
-from lastgood.model.messages import encode, from_json
+from tests.hashing import exported_hash
 from tests.surfaces.asgi import Client, Given, ask
 from tests.surfaces.inside import AGENT, Inside, open_inside
 
@@ -600,14 +599,11 @@ def sealed(document: dict[str, Any]) -> dict[str, Any]:
     """Hashed anew: whoever writes a document can do that, too."""
     hash, parent = b"", None
     for turn in document["turns"]:
-        try:
-            body = encode([from_json(message) for message in turn["messages"]])
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return document
         turn["parent"] = parent
-        digest = hashlib.sha256(hash)
-        digest.update(f"\n{turn['id']}\n{turn['seq']}\n".encode() + body)
-        hash, parent = digest.digest(), turn["id"]
+        try:
+            hash, parent = exported_hash(hash, turn), turn["id"]
+        except (AttributeError, KeyError, TypeError, ValueError, struct.error):
+            return document
         turn["hash"] = hash.hex()
     return document
 
@@ -689,8 +685,6 @@ async def test_a_document_comes_back_whole(inside: Inside, session: str) -> None
     document = await exported(inside, session)
     assert sealed(json.loads(json.dumps(document))) == document
     (turn,) = document["turns"]
-    body = encode([from_json(message) for message in turn["messages"]])
-    assert bytes.fromhex(turn["hash"]) == link(None, turn["id"], 1, body)
     copy = await inside.good("POST", "/api/sessions/import", document)
     assert (await exported(inside, copy["id"]))["turns"][0]["messages"] == turn["messages"]
 
@@ -714,11 +708,37 @@ async def test_a_document_with_a_bad_session_is_refused(inside: Inside, session:
     assert len(given.body) < 2000
 
 
+CHANGES: dict[str, Any] = {
+    "id": "another",
+    "seq": 2,
+    "parent": "another",
+    "attempt": "another",
+    "kind": "reset",
+    "hash": "01" + "00" * 32,
+    "agent_key": "another",
+    "agent_digest": "another",
+    "model": "another",
+    "decision": {"left_out": 1},
+    "usage": {"input_tokens": 7, "output_tokens": 7, "cost": 7.0},
+    "user": "another",
+    "created_at": 7.0,
+    "inputs": 0,
+    "messages": [{"role": "user", "content": "another"}],
+}
+
+
+async def test_I6_every_field_of_an_exported_turn_is_tried_below(inside: Inside, session: str) -> None:
+    assert set((await exported(inside, session))["turns"][0]) == set(CHANGES)
+
+
 @pytest.mark.usefixtures("unchanged")
-async def test_a_document_that_was_changed_is_refused(inside: Inside, session: str) -> None:
+async def test_I6_a_document_that_was_changed_is_refused(inside: Inside, session: str) -> None:
     document = await exported(inside, session)
-    document["turns"][0]["messages"][0]["content"] += "!"
-    refused(await inside.ask("POST", "/api/sessions/import", document), 400, "invalid_request")
+    for field, value in CHANGES.items():
+        changed = json.loads(json.dumps(document))
+        assert changed["turns"][0][field] != value
+        changed["turns"][0][field] = value
+        refused(await inside.ask("POST", "/api/sessions/import", changed), 400, "invalid_request")
     for plain in ({}, {"format": "x" * 9000}, {"format": "lastgood.session", "version": "x" * 9000}):
         refused(await inside.ask("POST", "/api/sessions/import", plain), 400, "invalid_request")
 

@@ -1,13 +1,21 @@
 """Decides what a commit writes, and how a chain is verified.
 
-The hash of a turn covers its own bytes and the hash before it, so one changed
-byte anywhere shows at the end of the chain.
+The hash of a turn covers everything that the turn says, and the hash before it: one changed
+byte anywhere in a chain shows. Its first byte is the version of the rule it was made by, so
+that a later rule can be added without making old turns look damaged.
+
+Where a turn is stored (its tenant, its session) is not part of its hash: forks share turns, and an
+import moves them. A turn in the wrong place breaks the chain that it is missing from.
 """
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import orjson
 
 from lastgood.model.attempts import Ask, Begin, Begun, Commit, Step
 from lastgood.model.messages import encode
@@ -27,7 +35,7 @@ def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -
         parent=begun.base.turn if begun.base else None,
         attempt=begun.hold.attempt,
         kind=ask.kind,
-        hash=link(begun.base, begun.turn, seq, body),
+        hash=b"",
         agent_key=begin.agent_key,
         agent_digest=begin.agent_digest,
         model=begun.model,
@@ -39,6 +47,7 @@ def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -
         body=body,
         messages=messages,
     )
+    turn = replace(turn, hash=link(begun.base, turn))
     return Commit(turn, ask.model, ask.agent_key if not begun.session.agent_key else None)
 
 
@@ -52,21 +61,61 @@ def _remarks(steps: Sequence[Step]) -> dict[str, int | bool]:
     return remarks
 
 
-def link(base: Head | None, turn: str, seq: int, body: bytes) -> bytes:
-    """The hash of a turn, given the one before it."""
-    digest = hashlib.sha256(base.hash if base else b"")
-    digest.update(f"\n{turn}\n{seq}\n".encode())
-    digest.update(body)
-    return digest.digest()
+#: The rule that new turns are hashed by.
+HASH_VERSION = 1
+
+
+def link(base: Head | None, turn: Turn) -> bytes:
+    """The hash of a turn, given the one before it. The turn's own `hash` is not looked at."""
+    digest = hashlib.sha256()
+    for field in (_facts(base, turn), turn.body):
+        digest.update(len(field).to_bytes(8))
+        digest.update(field)
+    return bytes([HASH_VERSION]) + digest.digest()
+
+
+def _facts(base: Head | None, turn: Turn) -> bytes:
+    """All that is hashed except the body. Each field has its length before it, so no two turns
+    encode to the same bytes."""
+    usage = turn.usage
+    texts = (
+        turn.id,
+        turn.kind.value,
+        turn.attempt,
+        turn.agent_key,
+        turn.agent_digest,
+        turn.model,
+        turn.user,
+        f"{turn.seq} {turn.inputs} {usage.input_tokens} {usage.output_tokens}",
+    )
+    fields = [
+        base.hash if base else b"",
+        *(text.encode("utf-8", "surrogatepass") for text in texts),
+        # A database may give back 0.0 for -0.0, and JSON 5 for 5.0.
+        struct.pack(">dd", usage.cost + 0.0, turn.created_at + 0.0),
+        orjson.dumps(turn.decision, option=orjson.OPT_SORT_KEYS),
+    ]
+    return b"".join(len(field).to_bytes(8) + field for field in fields)
+
+
+def damage_of(base: Head | None, turn: Turn) -> str | None:
+    """What is wrong with a turn that should follow `base`; None: it is as it was committed."""
+    if turn.damage:
+        return turn.damage
+    if turn.parent != (base.turn if base else None) or turn.seq != (base.seq if base else 0) + 1:
+        return "it does not follow the turn before it"
+    if turn.hash[:1] != bytes([HASH_VERSION]):
+        return "its hash was not made by a rule that this version of Lastgood knows"
+    if turn.hash != link(base, turn):
+        return "its content does not match its hash"
+    return None
 
 
 def broken_link(turns: Iterable[Turn]) -> Turn | None:
     """The first turn that does not follow from the one before it; None: the chain is whole."""
     base: Head | None = None
     for turn in turns:
-        expected = link(base, turn.id, turn.seq, turn.body)
-        in_place = turn.seq == (base.seq if base else 0) + 1 and turn.parent == (base.turn if base else None)
-        if turn.hash != expected or not in_place:
+        if damage_of(base, turn) is not None:
             return turn
         base = turn.head
     return None

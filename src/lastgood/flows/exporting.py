@@ -8,6 +8,7 @@ session may come back to a server that still has the original.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lastgood.core.commit import broken_link, link
@@ -99,11 +100,11 @@ class Importing:
         try:
             turns = [_turn_of(plain, id) for plain in document["turns"]]
             new = self._new_session(id, tenant, document["session"])
+            broken = broken_link(turns)
         except InvalidRequest:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidRequest(f"this exported session cannot be read: {repr(error)[:200]}") from None
-        broken = broken_link(turns)
         if broken is not None:
             raise InvalidRequest(
                 f"turn {broken.seq} ({broken.id}) is not as it was committed; nothing was imported"
@@ -138,25 +139,13 @@ class Importing:
 
 
 def _moved(turn: Turn, id: TurnId, base: Head | None) -> Turn:
-    return Turn(
+    moved = replace(
+        turn,
         id=id,
-        session=turn.session,
-        seq=turn.seq,
         parent=base.turn if base else None,
-        attempt=turn.attempt,
-        kind=turn.kind,
-        hash=link(base, id, turn.seq, turn.body),
-        agent_key=turn.agent_key,
-        agent_digest=turn.agent_digest,
-        model=turn.model,
         decision=turn.decision | {"imported_from": turn.id},
-        usage=turn.usage,
-        created_at=turn.created_at,
-        user=turn.user,
-        inputs=turn.inputs,
-        body=turn.body,
-        messages=turn.messages,
     )
+    return replace(moved, hash=link(base, moved))
 
 
 def rules_of(plain: Mapping[str, Any]) -> Permissions:

@@ -104,7 +104,8 @@ class TurnKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Immutable. `body` is the encoded messages, input first; the hash covers it and everything before it."""
+    """Immutable. `body` is the encoded messages, input first; the hash covers them, every other field but
+    `session`, and everything before the turn."""
 
     id: TurnId
     session: SessionId  # where it was committed; a fork reads it from there
@@ -123,6 +124,7 @@ class Turn:
     inputs: int  # so many of its messages were said to the agent; the others are its own
     body: bytes
     messages: tuple[Message, ...]
+    damage: str = ""  # why its row cannot be read; then only its place can be relied on
 
     @property
     def head(self) -> Head:
