@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("LASTGOOD_DEBUG"):
             traceback.print_exc()
-        print(f"lastgood: internal error: {error!r}; please report it", file=sys.stderr)
+        _complain(f"internal error: {error!r}; please report it")
         return 1
 
 
@@ -49,6 +49,12 @@ def _print_anything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _complain(message: str) -> None:
+    from lastgood.cli.output import complain
+
+    complain(message)
 
 
 def _hush() -> None:

@@ -14,7 +14,7 @@ from lastgood.agents.disk import Unreadable, beside, list_folder, read_file
 from lastgood.agents.files import AgentFile, read_agent_file
 from lastgood.agents.json_schema import json_schema
 from lastgood.agents.schema.toolsets import TOOLSET
-from lastgood.cli.output import count, one_line, print_json
+from lastgood.cli.output import count, one_line, print_json, print_line
 from lastgood.errors import AgentInvalid, InvalidRequest
 from lastgood.model.agents import AgentSpec, ModelSpec, ToolsetSpec
 
@@ -44,7 +44,7 @@ def check_files(args: argparse.Namespace) -> int:
 
 def print_schema(args: argparse.Namespace) -> int:
     json.dump(json_schema(), sys.stdout, indent=2, ensure_ascii=False)
-    print()
+    sys.stdout.write("\n")
     return 0
 
 
@@ -77,14 +77,14 @@ def _check(path: Path) -> Checked:
 
 def _print(checked: Checked) -> None:
     if checked.file is not None:
-        print(f"{checked.path}: {count(len(checked.file.agents), 'agent')}")
+        print_line(f"{checked.path}: {count(len(checked.file.agents), 'agent')}")
         for agent in checked.file.agents.values():
             for line in _about(agent, first=agent.name == checked.file.root):
-                print(_indented(line))
+                print_line(_indented(line))
     for one in checked.findings:
         where = f"{checked.path}:{one['line']}:{one['column']}"
-        print(f"{where}: {one['level']}: {one_line(one['message'])}")
-    print(f"{checked.path}: {_verdict(checked)}")
+        print_line(f"{where}: {one['level']}: {one_line(one['message'])}")
+    print_line(f"{checked.path}: {_verdict(checked)}")
 
 
 def _indented(line: str) -> str:

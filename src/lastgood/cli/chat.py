@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lastgood.cli.output import complain, harmless, remark
+from lastgood.cli.output import complain, print_line, remark
 from lastgood.cli.talk import Interrupts, Talk
 from lastgood.errors import InvalidRequest, LastgoodError
 from lastgood.model.agents import Command
@@ -26,7 +26,7 @@ _HELP = {
 async def chat(talk: Talk, welcome: str, known: Sequence[Command]) -> int:
     """`known`: the commands of the agent itself."""
     if welcome:
-        print(harmless(welcome))
+        print_line(welcome)
     commands = {f"/{command.name}": command for command in known}
     interrupts = talk.interrupts
     while (line := await _next_line(interrupts)) is not None:

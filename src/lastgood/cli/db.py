@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from lastgood.cli.opening import TENANT, open_to_read, settings_of
-from lastgood.cli.output import count, one_line, print_json
+from lastgood.cli.output import count, one_line, print_json, print_line
 from lastgood.errors import NotFound, StoreUnavailable
 from lastgood.flows.reading import MOST_IN_PAGE, SessionReader
 from lastgood.model.ids import SessionId
@@ -29,10 +29,10 @@ def check_database(args: argparse.Namespace) -> int:
         print_json({"sessions": report.sessions, "turns": report.turns, "broken": broken})
     else:
         for session, problem in report.broken.items():
-            print(f"{session} is broken: {one_line(problem)}")
+            print_line(f"{session} is broken: {one_line(problem)}")
         verdict = f"{len(report.broken)} broken" if report.broken else "all as committed"
         checked = f"{count(report.sessions, 'session')} with {count(report.turns, 'turn')}"
-        print(f"checked {checked}: {verdict}")
+        print_line(f"checked {checked}: {verdict}")
     return 1 if report.broken else 0
 
 

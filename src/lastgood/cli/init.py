@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from lastgood.agents.builtin import builtin_file
-from lastgood.cli.output import print_json
+from lastgood.cli.output import print_json, print_line
 from lastgood.errors import InvalidRequest
 
 
@@ -27,7 +27,7 @@ def write_starter(args: argparse.Namespace) -> int:
         print_json({"path": str(path)})
     else:
         name = shlex.quote(str(path))
-        print(f"{path} is written. Read it, change it, and then:")
-        print(f"  lastgood agents check {name}")
-        print(f'  lastgood run {name} --working-dir . "What is in this folder?"')
+        print_line(f"{path} is written. Read it, change it, and then:")
+        print_line(f"  lastgood agents check {name}")
+        print_line(f'  lastgood run {name} --working-dir . "What is in this folder?"')
     return 0

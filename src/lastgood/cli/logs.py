@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 import orjson
 
+from lastgood.cli.output import escape_json
+
 
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -27,7 +29,8 @@ class _Lines(logging.Formatter):
             frames = traceback.extract_tb(error.__traceback__)
             plain["error"] = type(error).__name__
             plain["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames[-8:]]
-        return orjson.dumps(plain, default=str).decode()
+        # JSON leaves C1 and bidirectional controls as they are, and the log may be read in a terminal.
+        return escape_json(orjson.dumps(plain, default=str).decode())
 
 
 def log_as_json(stream: TextIO, level: int = logging.INFO) -> None:

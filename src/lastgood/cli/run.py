@@ -14,7 +14,7 @@ from lastgood.agents.sources import DirectorySource, Single, parse
 from lastgood.cli.chat import chat
 from lastgood.cli.near import Near, open_here
 from lastgood.cli.opening import settings_of
-from lastgood.cli.output import remark
+from lastgood.cli.output import one_line, remark
 from lastgood.cli.places import Place, check_place
 from lastgood.cli.screens import JsonLines, Text
 from lastgood.cli.talk import Interrupts, Talk
@@ -48,7 +48,7 @@ async def _here(args: argparse.Namespace, message: Message | None, interrupts: I
         key = _member(source.key, args)
         agent, _ = await app.turns.resolve(key)
         for warning in agent.warnings:
-            remark(f"warning: {warning}")
+            remark(f"warning: {one_line(warning)}")
         place = Near(app, args.working_dir)
         talk = await _begin(place, key, args, interrupts)
         return await _talk(talk, args, message, agent.welcome_message, agent.commands)
@@ -60,7 +60,7 @@ async def _there(args: argparse.Namespace, message: Message | None, interrupts: 
     async with open_there(args) as place:
         agent = await interrupts.unless_asked(place.agent(args.agent))
         for warning in agent.warnings:
-            remark(f"warning: {warning}")
+            remark(f"warning: {one_line(warning)}")
         talk = await _begin(place, _member(agent.key, args), args, interrupts)
         return await _talk(talk, args, message, agent.welcome_message, ())
 
@@ -74,7 +74,8 @@ async def _begin(place: Place, key: str, args: argparse.Namespace, interrupts: I
     if args.session is not None:
         session = await interrupts.unless_asked(place.find(args.session))
         if isinstance(resolve(session.agent_key, [key]), Missing):
-            remark(f"this session belongs to {session.agent_key or 'no agent yet'}; {key} answers now")
+            own = one_line(session.agent_key) or "no agent yet"
+            remark(f"this session belongs to {own}; {one_line(key)} answers now")
         known = session.id
     return Talk(place, key, args.model, known, JsonLines() if args.json else Text(), interrupts)
 

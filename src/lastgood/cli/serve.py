@@ -23,7 +23,7 @@ from lastgood.agents.sources import OciSource, Source, parse
 from lastgood.cli.listening import BACKLOG, Listener, listen_on
 from lastgood.cli.logs import log_as_json, log_loop_errors
 from lastgood.cli.opening import settings_of
-from lastgood.cli.output import remark
+from lastgood.cli.output import one_line, remark
 from lastgood.errors import InvalidRequest, WrongUsage
 from lastgood.serving import Server, offline_agents, open_server, warn_of_agents
 from lastgood.settings import Settings
@@ -144,7 +144,7 @@ def _signals() -> tuple[asyncio.Event, asyncio.Event]:
 
 async def _greet(server: Server, settings: Settings, main: Listener, metrics: Listener | None) -> None:
     for line in await warn_of_agents(server):
-        remark(f"warning: {line}")
+        remark(f"warning: {one_line(line)}")
     agents = ", ".join(server.agents.served())
     if not agents:
         remark("warning: no agent is served: there is no agent file in the folder; put one there")

@@ -18,7 +18,7 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import parse
 from lastgood.agents.urls import Pulling
 from lastgood.cli.opening import settings_of
-from lastgood.cli.output import one_line, print_json, remark
+from lastgood.cli.output import one_line, print_json, print_line, remark
 from lastgood.engine.providers.aliases import key_names
 from lastgood.engine.providers.references import AUTO, resolve_model
 from lastgood.engine.providers.registry import ProviderTable
@@ -115,10 +115,10 @@ def _print(listed: Sequence[Listed]) -> None:
     models = max(len(one_line(one.model or "-")) for one in listed)
     for one in listed:
         key, model = one_line(one.key), one_line(one.model or "-")
-        print(f"{key:{keys}}  {model:{models}}  {one_line(one.description)}".rstrip())
+        print_line(f"{key:{keys}}  {model:{models}}  {one_line(one.description)}".rstrip())
         worst_first = sorted(one.findings, key=lambda finding: finding.level)
         for finding in worst_first[:1]:
-            print(f"  {finding.level}: {one_line(finding.message)}")
+            print_line(f"  {finding.level}: {one_line(finding.message)}")
 
 
 def _as_json(one: Listed) -> dict[str, Any]:

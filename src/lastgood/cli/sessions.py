@@ -17,9 +17,9 @@ from lastgood.cli.opening import settings_of
 from lastgood.cli.output import (
     attempt_json,
     count,
-    harmless,
     one_line,
     print_json,
+    print_line,
     remark,
     session_json,
     turn_json,
@@ -72,10 +72,10 @@ async def list_sessions(args: argparse.Namespace) -> int:
     if args.json:
         print_json([session_json(session) for session in page.sessions])
     elif not page.sessions:
-        print("no such sessions" if args.query or args.cursor else "no sessions yet")
+        print_line("no such sessions" if args.query or args.cursor else "no sessions yet")
     else:
         for session in page.sessions:
-            print(_headline(session))
+            print_line(_headline(session))
     if page.next_cursor is not None:
         remark(f"there are more; go on with --cursor {page.next_cursor}")
     return 0
@@ -124,7 +124,7 @@ async def export_session(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"session": session.id, "file": args.file, "turns": turns})
     else:
-        print(f"{session.id} with {count(turns, 'turn')} is in {one_line(args.file)}")
+        print_line(f"{session.id} with {count(turns, 'turn')} is in {one_line(args.file)}")
     return 0
 
 
@@ -155,7 +155,7 @@ async def import_session(args: argparse.Namespace) -> int:
     if args.json:
         print_json(session_json(session))
     else:
-        print(session.id)
+        print_line(session.id)
     return 0
 
 
@@ -180,7 +180,7 @@ async def fork_session(args: argparse.Namespace) -> int:
     if args.json:
         print_json(session_json(forked))
     else:
-        print(forked.id)
+        print_line(forked.id)
     return 0
 
 
@@ -191,7 +191,7 @@ async def rename_session(args: argparse.Namespace) -> int:
     if args.json:
         print_json(session_json(session))
     else:
-        print(f"{session.id} is now called {one_line(session.title)!r}")
+        print_line(f"{session.id} is now called {one_line(session.title)!r}")
     return 0
 
 
@@ -203,7 +203,7 @@ async def reset_session(args: argparse.Namespace) -> int:
     if args.json:
         print_json(turn_json(turn))
     else:
-        print(f"{session.id} starts anew after turn {turn.seq}")
+        print_line(f"{session.id} starts anew after turn {turn.seq}")
     return 0
 
 
@@ -219,7 +219,7 @@ async def delete_sessions(args: argparse.Namespace) -> int:
         print_json({"deleted": deleted})
     else:
         for session in deleted:
-            print(f"deleted {session}")
+            print_line(f"deleted {session}")
     return 0
 
 
@@ -234,17 +234,17 @@ def _headline(session: SessionInfo) -> str:
 
 
 def _print_session(session: SessionInfo, turns: Sequence[TurnInfo]) -> None:
-    print(_headline(session))
+    print_line(_headline(session))
     model = f", model {one_line(session.model)}" if session.model else ""
-    print(f"agent {one_line(session.agent_key)}{model}")
+    print_line(f"agent {one_line(session.agent_key)}{model}")
     if session.forked_from is not None:
         source, at = session.forked_from
-        print(f"forked from {source}" + (f" at {at}" if at else ""))
+        print_line(f"forked from {source}" + (f" at {at}" if at else ""))
     for number, turn in enumerate(turns, 1):
         created = when(turn.created_at.timestamp())
-        print(f"\nturn {number}  {turn.id}  {created}  {one_line(turn.model)}".rstrip())
+        print_line(f"\nturn {number}  {turn.id}  {created}  {one_line(turn.model)}".rstrip())
         if turn.kind == "reset":
-            print("  (reset: the agent sees nothing from before this)")
+            print_line("  (reset: the agent sees nothing from before this)")
         for message in turn.messages:
             _print_message(message)
 
@@ -252,16 +252,16 @@ def _print_session(session: SessionInfo, turns: Sequence[TurnInfo]) -> None:
 def _print_message(message: Message) -> None:
     if message.content or not message.tool_calls:
         indent = "\n" + " " * (len(message.role) + 4)
-        print(f"  {message.role.value}: {harmless(message.content).replace(chr(10), indent)}")
+        print_line(f"  {message.role.value}: {message.content.replace(chr(10), indent)}")
     for call in message.tool_calls:
-        print(f"  {message.role.value} calls {one_line(call.name)} {one_line(call.arguments)}")
+        print_line(f"  {message.role.value} calls {one_line(call.name)} {one_line(call.arguments)}")
 
 
 def _print_attempts(attempts: Sequence[AttemptInfo]) -> None:
-    print(f"\n{count(len(attempts), 'attempt')}")
+    print_line(f"\n{count(len(attempts), 'attempt')}")
     for attempt in attempts:
-        print(f"  {attempt.id}  try {attempt.number} at {attempt.turn}: {attempt.status}")
+        print_line(f"  {attempt.id}  try {attempt.number} at {attempt.turn}: {attempt.status}")
         if attempt.error_code is not None:
-            print(f"    error: {attempt.error_code}: {one_line(attempt.error_message or '')}")
+            print_line(f"    error: {attempt.error_code}: {one_line(attempt.error_message or '')}")
         for name, value in attempt.decision.items():
-            print(f"    {name}: {one_line(str(value))}")
+            print_line(f"    {name}: {one_line(str(value))}")

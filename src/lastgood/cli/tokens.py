@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lastgood.cli.opening import settings_of
-from lastgood.cli.output import one_line, print_json, remark, when
+from lastgood.cli.output import one_line, print_json, print_line, remark, when
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
 from lastgood.model.ids import TenantId
@@ -28,7 +28,7 @@ def create_token(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_token_json(token) | {"token": plain})
     else:
-        print(plain)
+        print_line(plain)
     return 0
 
 
@@ -46,10 +46,10 @@ def list_tokens(args: argparse.Namespace) -> int:
     if args.json:
         print_json([_token_json(token) for token in tokens])
     elif not tokens:
-        print("no tokens yet")
+        print_line("no tokens yet")
     else:
         for token in tokens:
-            print(f"{token.id}  {when(token.created_at)}  {_state(token):7}  {_what(token)}")
+            print_line(f"{token.id}  {when(token.created_at)}  {_state(token):7}  {_what(token)}")
     return 0
 
 
@@ -72,7 +72,7 @@ def revoke_token(args: argparse.Namespace) -> int:
         print_json(_token_json(token))
     else:
         assert token.revoked_at is not None
-        print(f"{token.id} is revoked since {when(token.revoked_at)}: {one_line(token.name)}")
+        print_line(f"{token.id} is revoked since {when(token.revoked_at)}: {one_line(token.name)}")
     return 0
 
 
