@@ -237,6 +237,10 @@ class Store(SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, Token
         """Calls `heard` when another process has told so. Hints get lost; whoever needs to know, looks."""
         ...
 
+    async def why_not_writable(self) -> str | None:
+        """Returns None if writes work, else the reason, for people. Seldom writes anything itself."""
+        ...
+
     async def close(self) -> None: ...
 
 

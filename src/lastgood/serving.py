@@ -96,7 +96,7 @@ class Server:
             await self.lastgood.parts.store.get_session(DEFAULT_TENANT, SessionId("nobody"))
         except StoreError as error:
             return error.message
-        return None
+        return await self.lastgood.parts.store.why_not_writable()
 
     async def finish(self, hurried: asyncio.Event) -> None:
         """What runs may finish for the grace time, unless somebody is in a hurry. The rest is interrupted,

@@ -55,7 +55,7 @@ def probes(counts: Counts, is_ready: IsReady, *, metrics: bool = True) -> list[R
             "/ready",
             ready,
             None,
-            "whether it takes work; 503 at once when it is told to end",
+            "whether it takes work; 503 when it shuts down or cannot write to its database",
             probe=True,
             gives={200: {JSON: shapes.READY}, 503: {JSON: shapes.READY}},
         ),

@@ -9,6 +9,7 @@ says `?prepared=off`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -28,6 +29,7 @@ from lastgood.errors import (
 from lastgood.store.migrate import LEDGER, Migration, migrations, pending, refuse_older
 from lastgood.store.rows import Row
 from lastgood.store.statements import Positional, named, positional
+from lastgood.store.writability import PROBE_BYTES, Writability
 
 if TYPE_CHECKING:
     Connection = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
@@ -155,6 +157,7 @@ class Database:
             name: positional(statement.replace("every script", collation))
             for name, statement in named("postgres").items()
         }
+        self.writability = Writability(self._write_probe)
 
     async def rows(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         statement = self.sql[name]
@@ -167,16 +170,30 @@ class Database:
     async def write(self, name: str, parameters: Mapping[str, Any], *, vital: bool = False) -> list[Row]:
         """One statement as one transaction; no rows: its condition did not hold, and nothing was written."""
         statement = self.sql[name]
-        async with reaching(self._vital if vital else self._pool, writing=True) as connection:
-            return cast(list[Row], await connection.fetch(statement.text, *statement.values(parameters)))
+        try:
+            async with reaching(self._vital if vital else self._pool, writing=True) as connection:
+                rows = await connection.fetch(statement.text, *statement.values(parameters))
+        except StoreUnavailable:
+            self.writability.failed()
+            raise
+        if rows:
+            self.writability.succeeded()
+        return cast(list[Row], rows)
+
+    async def _write_probe(self) -> None:
+        await self.write("write_probe", {"filler": os.urandom(PROBE_BYTES)})
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """For what does not fit into one statement."""
-        async with reaching(self._pool, writing=True) as connection, connection.transaction():
-            # A process that is paused in the middle must not keep others from the rows it has locked.
-            await connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}")
-            yield Transaction(connection, self.sql)
+        try:
+            async with reaching(self._pool, writing=True) as connection, connection.transaction():
+                # A process that is paused in the middle must not keep others from the rows it has locked.
+                await connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}")
+                yield Transaction(connection, self.sql)
+        except StoreUnavailable:
+            self.writability.failed()
+            raise
 
     async def close(self) -> None:
         """Lets what is under way finish, for a while."""

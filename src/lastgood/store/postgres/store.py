@@ -33,6 +33,9 @@ class PostgresStore(
         if self._hints is not None:
             self._hints.listen(heard)
 
+    async def why_not_writable(self) -> str | None:
+        return await self.db.writability.why_not()
+
     async def close(self) -> None:
         if self._hints is not None:
             await self._hints.close()

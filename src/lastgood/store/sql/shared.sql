@@ -178,3 +178,7 @@ SET kind = 'followup', heard = false, attempt_id = NULL,
               FROM attempts WHERE attempts.turn_id = queued.turn_id)
         ELSE parked END
 WHERE attempt_id = :attempt AND settled_at IS NULL;
+
+-- name: write_probe
+INSERT INTO write_probe (only_row, filler) VALUES (1, :filler)
+ON CONFLICT (only_row) DO UPDATE SET filler = excluded.filler;

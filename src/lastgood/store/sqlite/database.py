@@ -22,6 +22,7 @@ from lastgood.errors import NoDatabase, NotADatabase, StoreError, StoreFull, Sto
 from lastgood.store.migrate import LEDGER, Migration, migrations, pending, refuse_older
 from lastgood.store.sqlite.writer import BUSY_MS, Inline, Threaded, Transaction, Writer, translate
 from lastgood.store.statements import named
+from lastgood.store.writability import PROBE_BYTES, Writability
 
 #: 'LGud' in the file's header: a SQLite file of another program is not ours to touch.
 APPLICATION_ID = 0x4C477564
@@ -37,6 +38,7 @@ class Database:
         self._writer = writer
         self._lock = lock
         self.sql = named("sqlite")
+        self.writability = Writability(self._write_probe)
 
     def rows(self, name: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
         """Rows of a read. In memory or a page away, so they are read where they are needed."""
@@ -58,7 +60,27 @@ class Database:
             self._reader.execute("COMMIT")
 
     async def write(self, work: Transaction[T], *, durable: bool = True, long: bool = False) -> T:
-        return await self._writer.run(work, durable=durable, long=long)
+        changes = 0
+
+        def counted(connection: apsw.Connection) -> T:
+            nonlocal changes
+            before = connection.total_changes()
+            result = work(connection)
+            changes = connection.total_changes() - before
+            return result
+
+        try:
+            result = await self._writer.run(counted, durable=durable, long=long)
+        except StoreUnavailable:
+            self.writability.failed()
+            raise
+        if changes:  # a transaction that changed nothing touched no disk, and shows nothing
+            self.writability.succeeded()
+        return result
+
+    async def _write_probe(self) -> None:
+        filler = os.urandom(PROBE_BYTES)
+        await self.write(lambda connection: connection.execute(self.sql["write_probe"], {"filler": filler}))
 
     def close(self) -> None:
         self._writer.close()

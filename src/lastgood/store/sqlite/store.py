@@ -28,6 +28,9 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, Sqli
     def on_hint(self, heard: Callable[[SessionId], None]) -> None:
         """There is nobody else to hear from."""
 
+    async def why_not_writable(self) -> str | None:
+        return await self.db.writability.why_not()
+
     async def close(self) -> None:
         self.db.close()
 

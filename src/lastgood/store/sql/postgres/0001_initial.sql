@@ -270,3 +270,9 @@ CREATE TABLE audit (
     detail     TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX audit_by_tenant ON audit (tenant, n);
+
+-- One row, rewritten by the test writes of readiness probes.
+CREATE TABLE write_probe (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    filler   BYTEA NOT NULL
+);
