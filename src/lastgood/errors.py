@@ -65,6 +65,8 @@ class LastgoodError(Exception):
     """Something went wrong inside Lastgood; please report it."""
 
     code = "internal_error"
+    #: Of a client: whether the server allows an automatic retry. None: it did not say.
+    retryable: bool | None = None
 
     def __init__(self, message: str | None = None, **detail: Any) -> None:
         super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))

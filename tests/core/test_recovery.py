@@ -4,13 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from lastgood.core.recovery import MOST_ATTEMPTS, Leave, Recovery, TryAgain, Unsettled, recover, unsettled
+from lastgood.core.recovery import (
+    MOST_ATTEMPTS,
+    Leave,
+    Recovery,
+    TryAgain,
+    Unsettled,
+    has_effects,
+    recover,
+    unsettled,
+)
 from lastgood.model.agents import OnUnknown
-from lastgood.model.attempts import AttemptStatus, Interrupted
+from lastgood.model.attempts import AttemptStatus, Interrupted, Step, StepKind
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import ToolCall, assistant, tool_result
 from tests.core.given import HEAD, attempt, request, step
 
+TASK = ToolCall("0", "transfer_task", "{}")
 FOUND = Interrupted(
     attempt(AttemptStatus.INTERRUPTED), request(accepted=True), (step(assistant("a")),), HEAD.turn
 )
@@ -53,6 +63,42 @@ def test_I8_a_turn_that_kills_its_server_is_given_up(number: int) -> None:
 
 def test_I26_the_same_facts_give_the_same_answer() -> None:
     assert recover(FOUND, digest="d", model="m") == recover(FOUND, digest="d", model="m")
+
+
+READ_DONE = replace(step(tool_result("1", "done")), kind=StepKind.TOOL)
+RESULT = replace(step(tool_result("2", "done")), kind=StepKind.TOOL)
+ASKED = replace(
+    step(assistant("", ToolCall("1", "read", "{}"), ToolCall("2", "write", "{}"))), effects=("2",)
+)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ((), False),
+        ((step(assistant("a")),), False),
+        ((replace(ASKED, effects=()),), False),
+        # Asked for, and nobody knows whether it ran.
+        ((ASKED,), True),
+        ((ASKED, READ_DONE), True),
+        # It ran, or it was denied.
+        ((ASKED, replace(RESULT, effects=("2",))), True),
+        ((ASKED, READ_DONE, RESULT), False),
+        ((ASKED, READ_DONE, RESULT, step(assistant("b"))), False),
+        ((replace(RESULT, effects=("2",)), step(assistant("b"))), True),
+        # Another agent's steps count, and its calls are answered among its own.
+        ((step(assistant("", TASK)), replace(ASKED, within="0/")), True),
+        ((ASKED, replace(RESULT, within="0/")), True),
+        (
+            (replace(ASKED, within="0/"), replace(RESULT, within="0/", effects=("2",)), step(assistant("b"))),
+            True,
+        ),
+    ],
+)
+def test_I33_a_tool_that_is_not_repeatable_has_effects_once_it_ran_or_may_have(
+    steps: tuple[Step, ...], expected: bool
+) -> None:
+    assert has_effects(steps) is expected
 
 
 READ, WRITE = ToolCall("1", "read", "{}"), ToolCall("2", "write", "{}")

@@ -541,8 +541,8 @@ def test_who_leaves_a_run_does_not_end_it(api: Api, fake: FakeModel, word: str, 
 def test_a_failed_attempt_goes_on_after_its_finished_steps(api: Api, trace: Trace, waits: bool) -> None:
     session = api.session("tools")
     failed = api.turn(session, f"{trace.note('once')}\n!fail before 1\n!say done")
-    assert failed.refusal == (500, "model_error")
-    assert failed.headers["x-should-retry"] == "false", "sent again it would use its tool again"
+    assert failed.refusal == (424, "model_error")
+    assert failed.headers["x-should-retry"] == "false", "a new request would run its tool again"
     attempt = failed.headers["x-attempt-id"]
     assert [step["kind"] for step in api.read(session, f"/attempts/{attempt}")["steps"]] == ["model", "tool"]
     given = api.post(f"/api/sessions/{session}/attempts/{attempt}/continue", {"wait": waits})

@@ -91,14 +91,14 @@ def test_M2_another_answer_that_fails_leaves_everything_as_it_was(
 
 
 @pytest.mark.parametrize("at", [2, 4], ids=["done anew", "at the head"])
-def test_once_a_tool_has_run_it_is_not_sent_again_by_itself(
+def test_after_a_repeatable_tool_a_client_may_retry(
     client: Client, fake: FakeModel, at: int, word: str
 ) -> None:
     fake.on(word, says("", calls=[("a", "think", '{"thought": "hm"}')]), refuses(500))
     client.history = client.history[:at]
     with pytest.raises(openai.InternalServerError) as failed:
         client.send(f"{word} again")
-    assert failed.value.response.headers["x-should-retry"] == "false"
+    assert failed.value.response.headers["x-should-retry"] == "true"
 
 
 @pytest.mark.parametrize("at", [2, 4], ids=["done anew", "at the head"])

@@ -201,6 +201,7 @@ class Connection:
             return AnswerUnreadable(
                 f"what answers at {self._shown} ({status}) is no Lastgood server; check the address"
             )
+        error.retryable = headers.get("x-should-retry") == "true"
         after = headers.get("retry-after", "")
         if isinstance(error, TooMany) and after.isdecimal():
             error.retry_after = float(after)

@@ -34,8 +34,11 @@ def may_go_again(error: LastgoodError, *, repeatable: bool, accepted: bool = Fal
     """`repeatable`: done twice is done once. `accepted`: it is about a turn that was promised before.
 
     A busy session is the caller's business: what was meant for after turn 7 may make no sense after
-    turn 8. A promised turn is meant to come whatever runs now.
+    turn 8. A promised turn is meant to come whatever runs now. What the server forbids to retry, by 424
+    and `x-should-retry: false`, is not retried; only a lost outcome is looked for, under the same key.
     """
+    if error.retryable is False and not isinstance(error, OutcomeUnknown):
+        return False
     match error:
         case AnswerLost() | OutcomeUnknown():
             return repeatable

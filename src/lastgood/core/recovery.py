@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lastgood.core.history import open_calls
 from lastgood.model.agents import OnUnknown
-from lastgood.model.attempts import Interrupted, Step
+from lastgood.model.attempts import Interrupted, Step, StepKind
 from lastgood.model.messages import ToolCall
 
 #: A turn that kills its server would otherwise do so for ever.
@@ -53,6 +53,25 @@ def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = 
     if model != attempt.model:
         return TryAgain(False, "the model has changed, so it starts from its input")
     return TryAgain(True, f"it goes on after {len(found.steps)} finished steps")
+
+
+def has_effects(steps: Sequence[Step]) -> bool:
+    """Whether a tool that is not repeatable has run, or may have: a call without a result may have happened.
+
+    Whoever sends such a request again as a new one runs that tool again, so clients are told not to.
+    """
+    if any(step.effects for step in steps if step.kind is StepKind.TOOL):
+        return True
+    return any(_may_have_happened(steps, within) for within in {step.within for step in steps})
+
+
+def _may_have_happened(steps: Sequence[Step], within: str) -> bool:
+    """Of one agent's steps: whether a call of its last response is open and must not run twice."""
+    own = [step for step in steps if step.within == within]
+    asked = next((step for step in reversed(own) if step.kind is StepKind.MODEL), None)
+    if asked is None or not asked.effects:
+        return False
+    return any(call.id in asked.effects for call in open_calls([step.message for step in own]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from lastgood.engine.stage import Stage
 from lastgood.engine.team import handoff_tool
 from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError
-from lastgood.model.agents import Permissions, Safety
+from lastgood.model.agents import OnUnknown, Permissions, Safety
 from lastgood.model.messages import ToolCall
 from lastgood.ports import Work
 
@@ -30,6 +30,7 @@ class Said:
 @dataclass(frozen=True, slots=True)
 class Result:
     text: str
+    has_effects: bool = False  # a tool that is not repeatable ran
 
 
 class Calling:
@@ -75,10 +76,11 @@ class Calling:
         try:
             while (text := await said.get()) is not None:
                 yield Said(text)
+            has_effects = tool.on_unknown is not OnUnknown.REPEAT
             if running.cancelled():
-                yield Result("error: the tool cancelled itself")
+                yield Result("error: the tool cancelled itself", has_effects)
                 return
-            yield Result(running.result())
+            yield Result(running.result(), has_effects)
         finally:
             # Whoever stops the loop stops the tool, and waits until it has stopped.
             running.cancel()

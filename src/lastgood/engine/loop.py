@@ -193,6 +193,8 @@ class AgentLoop:
                         yield Event(EventKind.MODEL_RETRIED, work.hold.attempt, part.as_json())
                     case Answer():
                         step = _finished(part, asked, stage)
+                        if calls := step.message.tool_calls:
+                            step = replace(step, effects=self._effects(work, stage, calls))
                         yield _answered(work, stage, asked, step.usage, part.cut_short)
                         stage.steps.append(step)
                         yield step
@@ -227,6 +229,12 @@ class AgentLoop:
 
     # -- tools -----------------------------------------------------------------------
 
+    def _effects(self, work: Work, stage: Stage, calls: Sequence[ToolCall]) -> tuple[str, ...]:
+        """The calls that must not run twice. Stored before the first of them runs."""
+        tools = self._calling.tools(work, stage)
+        ours = [call for call in calls if call.name in tools and call.name not in stage.options.tool_names]
+        return tuple(call.id for call in ours if tools[call.name].on_unknown is not OnUnknown.REPEAT)
+
     async def _call_tool(self, work: Work, stage: Stage, call: ToolCall) -> Items:
         called = {"id": call.id, "name": call.name, "arguments": call.arguments} | _who(stage)
         yield Event(EventKind.TOOL_CALLED, work.hold.attempt, called)
@@ -241,8 +249,9 @@ class AgentLoop:
                     case Said(text):
                         data = {"id": call.id, "content": mend(text)} | _who(stage)
                         yield Event(EventKind.TOOL_STREAMED, work.hold.attempt, data)
-                    case Result(text):
-                        async with aclosing(self._answer(work, stage, call, text)) as items:
+                    case Result(text, has_effects):
+                        answer = self._answer(work, stage, call, text, has_effects=has_effects)
+                        async with aclosing(answer) as items:
                             async for item in items:
                                 yield item
         speaks = speaker(stage.entry, stage.conversation()) if call.name == HANDOFF else stage.agent
@@ -250,10 +259,13 @@ class AgentLoop:
             stage.agent = speaks
             yield Event(EventKind.AGENT_SWITCHED, work.hold.attempt, {"agent": speaks.name})
 
-    async def _answer(self, work: Work, stage: Stage, call: ToolCall, text: str) -> Items:
+    async def _answer(
+        self, work: Work, stage: Stage, call: ToolCall, text: str, *, has_effects: bool = False
+    ) -> Items:
         capped = cap_result(mend(self._scrub(text)), stage.agent.max_tool_result_tokens)
         message = tool_result(call.id, capped.text)
-        step = Step(StepKind.TOOL, message, within=stage.within, full=capped.full)
+        effects = (call.id,) if has_effects else ()
+        step = Step(StepKind.TOOL, message, within=stage.within, full=capped.full, effects=effects)
         stage.steps.append(step)
         data = {"id": call.id, "name": call.name, "result": capped.text} | _who(stage)
         yield Event(EventKind.TOOL_ANSWERED, work.hold.attempt, data)
@@ -321,7 +333,8 @@ class AgentLoop:
                     ANSWER_SECONDS,
                 )
             else:
-                async with aclosing(self._answer(work, stage, call, UNKNOWN_OUTCOME)) as items:
+                answered = self._answer(work, stage, call, UNKNOWN_OUTCOME, has_effects=True)
+                async with aclosing(answered) as items:
                     async for item in items:
                         yield item
 

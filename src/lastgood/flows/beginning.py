@@ -13,6 +13,7 @@ from typing import Any
 
 from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
 from lastgood.core.lifecycle import Move, after
+from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
@@ -51,6 +52,11 @@ class Submitted:
     run: Run | None = None  # None: another process holds it, or it has ended
     replayed: bool = False
     began: bool = False  # by this request; False: it was there already
+
+    @property
+    def has_effects(self) -> bool:
+        """As far as this process knows, for when not even the outcome can be read."""
+        return self.run is not None and self.run.has_effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +165,12 @@ class Beginning:
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
+        steps = await self._parts.store.read_steps(attempt.tenant, attempt.id)
         ended = await self._parts.store.finish_if_held(
             attempt.hold,
             status,
             words_of(error),
-            failed_events(attempt.turn, attempt.id, status, error),
+            failed_events(attempt.turn, attempt.id, status, error, has_effects=has_effects(steps)),
             only_if_expired=only_if_expired,
         )
         self._parts.signals.tell(attempt.session)

@@ -21,6 +21,7 @@ from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, mend, open_calls
 from lastgood.core.intake import check_results
 from lastgood.core.lifecycle import ATTEMPT, Move, after
+from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AttemptLost,
     LastgoodError,
@@ -64,6 +65,7 @@ class Outcome:
     status: AttemptStatus
     turn: Turn | None = None
     error: LastgoodError | None = None
+    has_effects: bool = False  # it committed nothing, but a tool that is not repeatable has run or may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Run:
     answers: Mapping[str, str] = field(default_factory=dict)
     history: History = field(default_factory=History)
     adopted: tuple[Step, ...] = ()  # finished by an earlier attempt, or before this one waited
+    steps: list[Step] | None = None  # all of them so far; None: not even the adopted ones are known
     stopped: Stop | None = None
     worker: asyncio.Task[list[Step]] | None = None
     watchers: int = 1  # requesters that are there
@@ -112,6 +115,11 @@ class Run:
     @property
     def hold(self) -> Hold:
         return self.begun.hold
+
+    @property
+    def has_effects(self) -> bool:
+        """Told from memory: what went wrong may be that the store cannot be read."""
+        return self.begin.again if self.steps is None else has_effects(self.steps)
 
     def is_stopped(self) -> bool:
         return self.stopped is not None
@@ -158,6 +166,7 @@ async def _load(run: Run) -> None:
             run.outbox.put(Event(EventKind.AGENT_CHANGED, run.hold.attempt, changed))
     if run.begin.again:
         run.adopted = await run.parts.store.read_steps(run.hold.tenant, run.hold.attempt)
+    run.steps = list(run.adopted)
 
 
 def _stop_for(error: LastgoodError) -> Stop:
@@ -208,7 +217,7 @@ async def _drive(run: Run) -> list[Step]:
     """Lets the engine work, and writes down each finished step before it goes on."""
     assert run.agent is not None
     loop = asyncio.get_running_loop()
-    steps = list(run.adopted)
+    steps = run.steps = list(run.adopted)
     work = run.parts.engine.run(AttemptWork(run, run.agent))
     try:
         async for item in work:
@@ -305,13 +314,13 @@ async def _end(run: Run, stop: Stop) -> Outcome:
     if stop.move is None:
         return await _as_stored(run, stop)
     status = after(AttemptStatus.RUNNING, stop.move)
-    failed = failed_events(run.begun.turn, run.hold.attempt, status, stop.error)
+    failed = failed_events(run.begun.turn, run.hold.attempt, status, stop.error, has_effects=run.has_effects)
     events = (*run.outbox.take(), *failed)
     for pause in (*_PATIENCE, None):
         try:
             ended = await run.parts.store.finish_if_held(run.hold, status, words_of(stop.error), events)
             if ended:
-                return Outcome(run.hold.attempt, status, None, stop.error)
+                return Outcome(run.hold.attempt, status, None, stop.error, run.has_effects)
             break
         except StoreError:
             if pause is None:
@@ -332,7 +341,7 @@ async def _as_stored(run: Run, stop: Stop) -> Outcome:
     known = attempt is not None and attempt.ended_at is not None
     status = attempt.status if attempt is not None and known else AttemptStatus.INTERRUPTED
     error = TurnCancelled() if status is AttemptStatus.CANCELLED else stop.error
-    return Outcome(run.hold.attempt, status, None, error)
+    return Outcome(run.hold.attempt, status, None, error, run.has_effects)
 
 
 async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
@@ -350,7 +359,7 @@ async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     if run.stopped is not None and run.stopped.move in ATTEMPT[AttemptStatus.WAITING]:
         # Somebody cancelled it while it was about to wait; nobody would come to answer.
         return await _end(run, run.stopped)
-    return Outcome(run.hold.attempt, AttemptStatus.WAITING, None, asked)
+    return Outcome(run.hold.attempt, AttemptStatus.WAITING, None, asked, run.has_effects)
 
 
 def words_of(error: LastgoodError) -> tuple[str, str]:
@@ -359,10 +368,13 @@ def words_of(error: LastgoodError) -> tuple[str, str]:
 
 
 def failed_events(
-    turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError
+    turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError, *, has_effects: bool
 ) -> tuple[Event, ...]:
     code, message = words_of(error)
-    data = {"turn": turn, "attempt": attempt, "status": status.value, "code": code, "message": message}
+    data: dict[str, Any] = {"turn": turn, "attempt": attempt, "status": status.value}
+    data |= {"code": code, "message": message}
+    if has_effects:
+        data["has_effects"] = True
     return (
         Event(EventKind.ATTEMPT_ERRED, attempt, {"code": code, "message": message}),
         Event(EventKind.TURN_FAILED, attempt, data),

@@ -16,6 +16,7 @@ from lastgood.core.admission import Attach, Replay, admit
 from lastgood.core.history import open_calls
 from lastgood.core.intake import check_input, check_results, check_text
 from lastgood.core.lifecycle import Move, is_final
+from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AttemptNotFound,
     Conflict,
@@ -147,7 +148,10 @@ class Turns:
                     if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
                         break
         turn = await store.find_turn(submitted.tenant, attempt.turn)
-        return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
+        if turn is not None:
+            return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
+        steps = await store.read_steps(submitted.tenant, attempt.id)
+        return Outcome(attempt.id, attempt.status, None, _error_of(attempt), has_effects(steps))
 
     async def leave(self, submitted: Submitted) -> None:
         if submitted.run is not None:

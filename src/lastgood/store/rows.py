@@ -142,6 +142,7 @@ def to_step(row: Row) -> Step:
     kind, body, input_tokens, output_tokens, cost = row
     plain = orjson.loads(body)
     message = from_json(plain.pop("message"))
+    plain["effects"] = tuple(plain.get("effects", ()))
     return Step(StepKind(kind), message, Usage(input_tokens, output_tokens, cost), **plain)
 
 
@@ -249,6 +250,8 @@ def _step_body(step: Step) -> dict[str, Any]:
         plain["cut_short"] = True
     if step.queued:
         plain["queued"] = step.queued
+    if step.effects:
+        plain["effects"] = step.effects
     return plain
 
 

@@ -16,6 +16,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from lastgood.core.presets import Preset, understand
+from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AgentNotFound,
     InvalidRequest,
@@ -191,7 +192,7 @@ class Chat:
             if outcome.turn is None:
                 raise await self._failed(submitted, outcome)
         except LastgoodError as error:
-            raise Failed(error, tool_ran=False) from error
+            raise Failed(error, has_effects=submitted.has_effects) from error
         return _finished_turn(outcome.turn)
 
     async def _failed(self, submitted: Submitted, outcome: Outcome) -> Failed:
@@ -200,15 +201,7 @@ class Chat:
             # Nobody can be asked here: what would wait for a person is ended.
             await self._turns.cancel(submitted.tenant, submitted.session)
             error = TurnFailed("a person's word is needed, and nobody can be asked here")
-        return Failed(error, tool_ran=await self._may_have_used_tools(submitted))
-
-    async def _may_have_used_tools(self, submitted: Submitted) -> bool:
-        store = self._parts.store
-        steps = await store.read_steps(submitted.tenant, submitted.attempt)
-        if any(step.message.tool_calls for step in steps):
-            return True
-        # A fork that came to nothing is gone with all its steps: nobody can tell any more.
-        return await store.get_attempt(submitted.tenant, submitted.attempt) is None
+        return Failed(error, has_effects=outcome.has_effects)
 
     def _chunks(self, asked: Asked, id: str) -> Chunks:
         return Chunks(id, asked.chat.model, _now(), asked.with_usage)
@@ -242,7 +235,7 @@ async def _items(running: Running, steps: list[Step]) -> Running:
                     steps.append(item)
                 yield item
         except LastgoodError as error:
-            raise Failed(error, tool_ran=any(step.kind is StepKind.TOOL for step in steps)) from error
+            raise Failed(error, has_effects=has_effects(steps)) from error
 
 
 def _said_before(chunks: Chunks, submitted: Submitted) -> Iterator[bytes]:

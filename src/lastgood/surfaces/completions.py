@@ -80,9 +80,9 @@ class Chunks:
             frames += _data({**plain, "choices": [], "usage": usage_json(done.usage)})
         return frames + b"data: [DONE]\n\n"
 
-    def failure(self, error: LastgoodError) -> bytes:
+    def failure(self, error: LastgoodError, *, has_effects: bool) -> bytes:
         """The last frame: no [DONE] follows, so no client takes it for an end."""
-        return _data(refusals.openai_body(error))
+        return _data(refusals.openai_frame(error, has_effects=has_effects))
 
     def _frame(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
         plain = chunk_json(self.id, self.model, self.created, delta, reason)

@@ -95,6 +95,7 @@ _WITH_TOKEN = {
     409: "the session is busy, or the state has moved on",
     412: "the session has moved past the expected turn",
     422: "a model nobody can serve, or a key that was used with another body",
+    424: "the turn failed after a tool that is not repeatable ran, or the outcome is unknown; do not retry",
     429: "too many requests",
     503: "try again shortly",
 }

@@ -2,6 +2,7 @@
 
 Codes are what callers may rely on. Whether an SDK may send a request again by itself
 is said in words it understands: `x-should-retry`, and `Retry-After` where waiting helps.
+Other clients look at the status alone, so a turn whose tools must not run again answers 424.
 A provider that fails has one code here, and what exactly failed is told beside it.
 """
 
@@ -24,6 +25,7 @@ from lastgood.errors import (
     ModelUnknown,
     NeedsAnswer,
     NotFound,
+    OutcomeUnknown,
     QuotaUsedUp,
     RateLimited,
     SessionBusy,
@@ -39,6 +41,9 @@ from lastgood.errors import (
     error_of,
 )
 from lastgood.surfaces.http import Reply, json_reply
+
+#: For what clients must not send again by themselves. No client library retries it by default.
+FAILED_DEPENDENCY = 424
 
 #: The first that fits counts, so children stand before their parents.
 STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
@@ -61,6 +66,7 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (TurnFailed, 500),
     (NeedsAnswer, 409),
     (ShuttingDown, 503),
+    (OutcomeUnknown, FAILED_DEPENDENCY),
     (StoreError, 503),
     (LastgoodError, 500),
 )
@@ -85,11 +91,19 @@ _HOPELESS = (
     Forbidden,
     NotFound,
     StaleHead,
+    OutcomeUnknown,
 )
 
 
-def status_of(error: LastgoodError) -> int:
-    return next(status for kind, status in STATUS if isinstance(error, kind))
+def status_of(error: LastgoodError, *, has_effects: bool = False) -> int:
+    """`has_effects`: of an attempt in which a tool that is not repeatable has run or may have."""
+    status = next(status for kind, status in STATUS if isinstance(error, kind))
+    return FAILED_DEPENDENCY if has_effects and _is_retried_by_clients(status) else status
+
+
+def _is_retried_by_clients(status: int) -> bool:
+    """What the libraries in use retry by the status alone; many of them ignore `x-should-retry`."""
+    return status in (408, 409, 429) or status >= 500
 
 
 def told_as(code: str) -> dict[str, str]:
@@ -99,18 +113,27 @@ def told_as(code: str) -> dict[str, str]:
     return {"code": code} if is_told else {"code": ModelError.code, "kind": code}
 
 
-def plain(error: LastgoodError, request_id: str, *, tool_ran: bool = False) -> Reply:
+def plain(error: LastgoodError, request_id: str, *, has_effects: bool = False) -> Reply:
     """The envelope of the session API; the top-level copy is for docker-agent's clients."""
     words = told_as(error.code)
     told: dict[str, Any] = {"code": words.pop("code"), "message": error.message, "request_id": request_id}
     if detail := error.detail | words:
         told["detail"] = detail
     body = {"error": told, "message": error.message}
-    return json_reply(body, status_of(error), retry_headers(error, tool_ran=tool_ran))
+    status = status_of(error, has_effects=has_effects)
+    return json_reply(body, status, retry_headers(error, has_effects=has_effects))
 
 
-def openai(error: LastgoodError, *, tool_ran: bool = False) -> Reply:
-    return json_reply(openai_body(error), status_of(error), retry_headers(error, tool_ran=tool_ran))
+def openai(error: LastgoodError, *, has_effects: bool = False) -> Reply:
+    status = status_of(error, has_effects=has_effects)
+    return json_reply(openai_body(error), status, retry_headers(error, has_effects=has_effects))
+
+
+def openai_frame(error: LastgoodError, *, has_effects: bool) -> dict[str, Any]:
+    """The same in a stream that has begun: there is no header any more to say it in."""
+    told = openai_body(error)
+    told["error"]["retryable"] = may_be_sent_again(error, has_effects=has_effects)
+    return told
 
 
 def openai_body(error: LastgoodError) -> dict[str, Any]:
@@ -132,27 +155,27 @@ def _openai_type(error: LastgoodError, status: int) -> str:
             return "authentication_error"
         case 403:
             return "permission_error"
-        case _ if status < 500:
+        case _ if status < 500 and status != FAILED_DEPENDENCY:
             return "invalid_request_error"
         case _:
             return "server_error"
 
 
-def retry_headers(error: LastgoodError, *, tool_ran: bool = False) -> dict[str, str]:
+def retry_headers(error: LastgoodError, *, has_effects: bool = False) -> dict[str, str]:
     headers: dict[str, str] = {}
+    if has_effects or isinstance(error, OutcomeUnknown):
+        return {"x-should-retry": "false"}
     if isinstance(error, SessionBusy | ShuttingDown | StoreError):
         headers["retry-after"] = "1"
     if isinstance(error, ModelError | TooMany) and error.retry_after is not None:
         headers["retry-after"] = str(max(ceil(error.retry_after), 1))
-    if may_be_sent_again(error) and not tool_ran:
-        headers["x-should-retry"] = "true"
-    else:
-        headers["x-should-retry"] = "false"
+    headers["x-should-retry"] = "true" if may_be_sent_again(error) else "false"
     return headers
 
 
-def may_be_sent_again(error: LastgoodError) -> bool:
-    if isinstance(error, _HOPELESS):
+def may_be_sent_again(error: LastgoodError, *, has_effects: bool = False) -> bool:
+    """By a client on its own, as a new request: that would run every tool of the turn again."""
+    if has_effects or isinstance(error, _HOPELESS):
         return False
     if isinstance(error, ModelError):
         return error.passes or isinstance(error, Garbled)

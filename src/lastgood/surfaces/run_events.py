@@ -103,7 +103,7 @@ def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
                 "status": data["status"],
                 **told_as(data["code"]),
                 "message": data["message"],
-                "retryable": may_be_sent_again(error),
+                "retryable": may_be_sent_again(error, has_effects=bool(data.get("has_effects"))),
             }
         case _K.ATTEMPT_ENDED:
             reason = data["reason"]

@@ -122,23 +122,18 @@ class Runs:
     async def _told(self, request: Request, submitted: Submitted, *, waits: bool) -> Answer:
         headers = _headers(submitted)
         if waits:
-            outcome = await request.unless_gone(self._turns.wait(submitted))
+            try:
+                outcome = await request.unless_gone(self._turns.wait(submitted))
+            except LastgoodError as error:
+                return _refusal(request, submitted, error, has_effects=submitted.has_effects)
             if outcome.turn is None:
-                return await self._failed(request, submitted, outcome)
+                return _failed(request, submitted, outcome)
             # Another node may have taken it up and committed it, as an attempt of its own.
             return json_reply(turn_json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
         attempt = await self._parts.store.get_attempt(submitted.tenant, submitted.attempt)
         if attempt is None:
             raise SessionNotFound()
         return json_reply(attempt_json(attempt), 202, headers)
-
-    async def _failed(self, request: Request, submitted: Submitted, outcome: Outcome) -> Answer:
-        """Also which attempt it was: continued, it does not use its tools again. Sent again, it would."""
-        error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
-        steps = await self._parts.store.read_steps(submitted.tenant, submitted.attempt)
-        tool_ran = any(step.message.tool_calls for step in steps)
-        told = refusals.plain(error, request.id, tool_ran=tool_ran)
-        return Reply(told.status, told.body, {**told.headers, **_headers(submitted)})
 
     # -- events --------------------------------------------------------------------------
 
@@ -177,7 +172,9 @@ class Runs:
         try:
             outcome = await self._turns.wait(submitted)
         except LastgoodError as error:
-            return [{"type": "error", **refusals.told_as(error.code), "error": error.message}]
+            may = refusals.may_be_sent_again(error, has_effects=submitted.has_effects)
+            words = refusals.told_as(error.code)
+            return [{"type": "error", **words, "error": error.message, "retryable": may}]
         about = {"session_id": submitted.session, "attempt": submitted.attempt, "turn": submitted.turn}
         if outcome.turn is not None:
             about["attempt"] = outcome.turn.attempt
@@ -186,9 +183,10 @@ class Runs:
             return [said, committed, {"type": "stream_stopped", "reason": "normal", **about}]
         why = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
         words = refusals.told_as(why.code)
+        may = refusals.may_be_sent_again(why, has_effects=outcome.has_effects)
         return [
             {"type": "error", **words, "error": why.message, **about},
-            {"type": "turn_failed", **words, "message": why.message, **about},
+            {"type": "turn_failed", **words, "message": why.message, "retryable": may, **about},
             {"type": "stream_stopped", "reason": "error", **about},
         ]
 
@@ -269,6 +267,17 @@ async def _while_allowed(request: Request, frames: Frames) -> Frames:
                 await request.check_caller()
                 checked = loop.time()
             yield piece
+
+
+def _failed(request: Request, submitted: Submitted, outcome: Outcome) -> Reply:
+    error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+    return _refusal(request, submitted, error, has_effects=outcome.has_effects)
+
+
+def _refusal(request: Request, submitted: Submitted, error: LastgoodError, *, has_effects: bool) -> Reply:
+    """Names the attempt, so that it can be continued. A new request would run its tools again."""
+    told = refusals.plain(error, request.id, has_effects=has_effects)
+    return Reply(told.status, told.body, {**told.headers, **_headers(submitted)})
 
 
 def _headers(submitted: Submitted) -> dict[str, str]:

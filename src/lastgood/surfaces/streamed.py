@@ -24,13 +24,13 @@ Frames = AsyncGenerator[bytes, None]
 class Failed(Exception):
     """The frames end here, and not well."""
 
-    def __init__(self, error: LastgoodError, *, tool_ran: bool) -> None:
+    def __init__(self, error: LastgoodError, *, has_effects: bool) -> None:
         super().__init__(str(error))
         self.error = error
-        self.tool_ran = tool_ran
+        self.has_effects = has_effects
 
     def reply(self, headers: Mapping[str, str]) -> Reply:
-        told = refusals.openai(self.error, tool_ran=self.tool_ran)
+        told = refusals.openai(self.error, has_effects=self.has_effects)
         return Reply(told.status, told.body, {**told.headers, **headers})
 
 
@@ -46,4 +46,6 @@ async def _pieces(frames: Frames, chunks: Chunks, headers: Mapping[str, str]) ->
             async for frame in frames:
                 yield frame
         except Failed as failed:
-            raise Broken(failed.reply(headers), chunks.failure(failed.error)) from failed
+            raise Broken(
+                failed.reply(headers), chunks.failure(failed.error, has_effects=failed.has_effects)
+            ) from failed
