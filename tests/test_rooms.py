@@ -24,14 +24,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": set(),
     "core": {"model", "errors"},
     "ports": {"model", "errors"},
-    "flows": {"core", "ports", "model", "errors"},
-    "store": {"ports", "model", "errors"},
-    "outside": {"core", "model", "errors"},
-    "agents": {"outside", "core", "ports", "model", "errors"},
-    "engine": {"outside", "core", "ports", "model", "errors"},
+    "pacing": {"model", "errors"},
+    "flows": {"core", "ports", "pacing", "model", "errors"},
+    "store": {"ports", "pacing", "model", "errors"},
+    "outside": {"core", "pacing", "model", "errors"},
+    "agents": {"outside", "core", "ports", "pacing", "model", "errors"},
+    "engine": {"outside", "core", "ports", "pacing", "model", "errors"},
 }
-MAY_IMPORT["surfaces"] = {"flows", "core", "ports", "model", "errors"}
-MAY_IMPORT["tracing"] = {"flows", "engine", "core", "ports", "model", "errors"}
+MAY_IMPORT["surfaces"] = {"flows", "core", "ports", "pacing", "model", "errors"}
+MAY_IMPORT["tracing"] = {"flows", "engine", "core", "ports", "pacing", "model", "errors"}
 MAY_IMPORT["wiring"] = set(MAY_IMPORT) - {"surfaces"}
 MAY_IMPORT["serving"] = set(MAY_IMPORT)
 MAY_IMPORT["client"] = {"model", "errors"}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lastgood.core.limits import RULE_CHARACTERS, RULES
 from tests.agents.corpus import errors_of, findings_of, warnings_of
 
 #: Each file has its mistakes marked with `# !` and words of what is said about them.
@@ -209,6 +210,15 @@ def test_each_mistake_is_told_at_its_line(text: str) -> None:
     assert {line for line, _ in found} == set(wanted)
     for line, words in wanted.items():
         assert any(words in message for at, message in found if at == line), (line, words, found)
+
+
+def test_I40_too_many_rules_and_too_long_ones_are_refused_by_their_limit() -> None:
+    file = "agents: {root: {model: auto}}\npermissions:\n  deny: [%s]\n  ask: [a]"
+    assert errors_of(file % ", ".join(["a"] * (RULES - 1))) == []
+    [(line, message)] = errors_of(file % ", ".join(["a"] * RULES))
+    assert (line, message[:42]) == (2, "permissions hold 201 rules; the limit is 2")
+    [(line, message)] = errors_of(file % ("a" * (RULE_CHARACTERS + 1)))
+    assert (line, message) == (3, "this rule has 401 characters; the limit is 400")
 
 
 def test_a_misspelt_required_key_is_told_once() -> None:

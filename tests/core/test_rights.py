@@ -1,11 +1,13 @@
 """May a tool be called?"""
 
 import itertools
+import time
 from typing import Any
 
 import pytest
 
 from lastgood.core.commandline import simple_commands
+from lastgood.core.limits import JUDGED_CHARACTERS, JUDGED_ITEMS
 from lastgood.core.rights import (
     Allowed,
     Asks,
@@ -14,6 +16,7 @@ from lastgood.core.rights import (
     is_above,
     is_granted,
     judge,
+    judging,
     narrower,
     narrowing,
 )
@@ -440,3 +443,56 @@ def test_modes_have_an_order_and_no_session_gets_above_the_servers() -> None:
         assert is_above(high, low)
         assert not is_above(low, high)
     assert not any(is_above(mode, mode) for mode in Safety)
+
+
+# --- limits ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [JUDGED_CHARACTERS, JUDGED_CHARACTERS + 1])
+def test_I40_an_argument_too_long_for_rules_is_denied_asked_about_and_not_allowed(length: int) -> None:
+    """Otherwise a command that is padded with spaces would get past every rule."""
+    command = "rm x".ljust(length)
+    is_long = length > JUDGED_CHARACTERS
+    assert denies("shell:cmd=ls *", "shell", cmd=command) is is_long
+    assert (
+        ruled("shell", {"cmd": command}, ask=["shell:cmd=ls *"], mode=Safety.AUTONOMOUS) is Asks
+    ) is is_long
+    assert allows("shell:cmd=rm *", "shell", cmd=command) is not is_long
+    # Rules that do not look at it are not concerned.
+    assert not denies("shell:cwd=/etc", "shell", cmd=command)
+    assert not denies("other:cmd=ls *", "shell", cmd=command)
+    assert allows(["shell:cmd=*"], "shell", cmd=command)
+    assert allows(["note:text=a*"], "note", text="a".ljust(length)) is not is_long
+
+
+def test_I40_an_argument_with_too_many_items_is_denied() -> None:
+    paths = ["a"] * JUDGED_ITEMS
+    assert not denies("read:paths=secret", "read", paths=paths)
+    assert denies("read:paths=secret", "read", paths=[*paths, "a"])
+    assert not allows("read:paths=a", "read", paths=[*paths, "a"])
+
+
+def test_a_verdict_by_length_names_the_argument_and_the_limit() -> None:
+    rules = Permissions(deny=("shell:cmd=ls *",))
+    verdict = judge([rules], Safety.AUTONOMOUS, False, "shell", UNKNOWN, {"cmd": "x" * 400_000})
+    assert verdict.reason == (
+        "the rule 'shell:cmd=ls *' denies it, because `cmd` has 400,000 characters; "
+        "rules match at most 32,768; shorten it"
+    )
+
+
+def test_I40_judging_can_be_paused_at_every_rule() -> None:
+    rules = Permissions(deny=("shell:cmd=a",) * 50, ask=("shell:cmd=b",) * 50, allow=("shell:cmd=c",) * 50)
+    assert len(list(judging([rules], Safety.STRICT, False, "shell", UNKNOWN, {"cmd": "ls"}))) == 150
+
+
+@pytest.mark.parametrize("unit", ["a", "'a' "])
+def test_I40_reading_a_line_costs_what_it_is_long(unit: str) -> None:
+    """Building each command character by character took 5 s for 400 KB."""
+    assert _cost(unit * (400_000 // len(unit))) < 40 * _cost(unit * (25_000 // len(unit)))
+
+
+def _cost(line: str) -> float:
+    started = time.process_time()
+    assert simple_commands(line)
+    return time.process_time() - started

@@ -18,6 +18,7 @@ from lastgood.agents.models import Models
 from lastgood.agents.reading import Fields, Value
 from lastgood.agents.team import check_forced, local_agents
 from lastgood.agents.toolsets import Toolsets
+from lastgood.core.limits import RULE_CHARACTERS, RULES
 from lastgood.core.rights import narrowing
 from lastgood.errors import AgentInvalid
 from lastgood.model.agents import (
@@ -203,7 +204,13 @@ class Builder:
         section: Fields | None = self._file.raw("permissions")
         if section is None:
             return Permissions()
-        rules = Permissions(*(tuple(self._rules(section.listed(key))) for key in ("allow", "ask", "deny")))
+        listed = {key: section.listed(key) for key in ("allow", "ask", "deny")}
+        count = sum(map(len, listed.values()))
+        if count > RULES:
+            what = f"permissions hold {count:,} rules; the limit is {RULES:,}. Use globs to need fewer"
+            self._findings.error(section.place, what)
+            return Permissions()
+        rules = Permissions(*(tuple(self._rules(values)) for values in listed.values()))
         if rules.allow and not self._trusted:
             what = "a file from a URL may not allow its own tool calls: these rules are left out"
             self._findings.warning(section.at("allow"), what)
@@ -211,6 +218,10 @@ class Builder:
 
     def _rules(self, values: list[Value]) -> Iterator[str]:
         for value in values:
+            if len(value.raw) > RULE_CHARACTERS:
+                what = f"this rule has {len(value.raw):,} characters; the limit is {RULE_CHARACTERS:,}"
+                self._findings.error(value.place, what)
+                continue
             tool = _CONDITION.split(value.raw.strip(), maxsplit=1)[0]
             if not tool or re.search(r"[\s=]", tool):
                 what = f"'{value.raw}' is no rule; write tool, glob* or tool:argument=glob"

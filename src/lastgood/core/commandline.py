@@ -19,17 +19,18 @@ _CLEVER = frozenset("<>&()#")
 
 def simple_commands(line: str) -> tuple[str, ...] | None:
     """The commands of a line that runs them one after another, or None if it does anything else."""
-    commands = [""]
+    commands: list[str] = []
     quote = ""
-    at = 0
+    at = start = 0
     while at < len(line):
         here, both = line[at], line[at : at + 2]
+        step = 1
         if quote == "'":
             quote = "" if here == "'" else quote
         elif here == "\\":
             if len(both) < 2:
                 return None
-            here = both
+            step = 2
         elif here == "`" or (here == "$" and both[1:] in _CLEVER_AFTER_DOLLAR):
             return None
         elif quote:
@@ -37,15 +38,15 @@ def simple_commands(line: str) -> tuple[str, ...] | None:
         elif here in "'\"":
             quote = here
         elif both in ("&&", "||") or here in ";|\n":
-            commands.append("")
-            at += 2 if both in ("&&", "||") else 1
-            continue
+            commands.append(line[start:at])
+            step = 2 if both in ("&&", "||") else 1
+            start = at + step
         elif here in _CLEVER:
             return None
-        commands[-1] += here
-        at += len(here)
+        at += step
     if quote:
         return None
+    commands.append(line[start:])
     return tuple(command.strip() for command in commands if command.strip())
 
 

@@ -7,6 +7,10 @@ the table. A rule is `tool`, a glob over the tool's name, or `tool:argument=glob
 A deny or ask rule looks at every spelling of an argument it knows, in any case; an allow
 rule takes it as it is. It knows names and arguments only: what a path leads to and what
 a command does is not visible here.
+
+An argument that is longer than `JUDGED_CHARACTERS` is not matched. A deny rule that looks at it
+denies, an ask rule asks, and an allow rule does not allow: no rule is evaded by length. Many rules
+and long arguments still add up, so judging is a generator that can be paused between matches.
 """
 
 from __future__ import annotations
@@ -14,14 +18,15 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from lastgood.core.commandline import guises, simple_commands
+from lastgood.core.globs import Glob
+from lastgood.core.limits import JUDGED_CHARACTERS, JUDGED_ITEMS
 from lastgood.model.agents import Effect, Permissions, Safety
 
 
@@ -43,6 +48,10 @@ class Asks:
 
 
 Verdict = Allowed | Denied | Asks
+
+_T = TypeVar("_T")
+#: Yields where it may be paused, and returns what it decides.
+Judging = Generator[None, None, _T]
 
 
 class _Word(IntEnum):
@@ -76,25 +85,50 @@ def judge(
     root: str = "",
 ) -> Verdict:
     """`root` is where relative paths begin; with it, both spellings of a path below it are the same path."""
+    return _result(judging(rules, safety, readonly, tool, effect, arguments, root=root))
+
+
+def judging(
+    rules: Sequence[Permissions],
+    safety: Safety | tuple[Safety, ...],
+    readonly: bool,
+    tool: str,
+    effect: Effect,
+    arguments: Mapping[str, Any],
+    *,
+    root: str = "",
+) -> Judging[Verdict]:
+    """As `judge`, in steps: what a caller does between them cannot change the verdict."""
     try:
-        ruled = _by_rules(rules, readonly, effect, _Call(tool, arguments, root))
+        ruled = yield from _by_rules(rules, readonly, effect, _Call(tool, arguments, root))
     except RecursionError:
         return Denied("its arguments are nested too deeply to be judged")
     return ruled or _by_mode((safety,) if isinstance(safety, Safety) else safety, effect)
 
 
-def _by_rules(rules: Sequence[Permissions], readonly: bool, effect: Effect, call: _Call) -> Verdict | None:
+def _result(judging: Judging[_T]) -> _T:
+    while True:
+        try:
+            next(judging)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+
+def _by_rules(
+    rules: Sequence[Permissions], readonly: bool, effect: Effect, call: _Call
+) -> Judging[Verdict | None]:
     for rule in (rule for one in rules for rule in one.deny):
-        if _hits(rule, call):
-            return Denied(f"the rule {rule!r} denies it")
+        if found := (yield from _hits(rule, call)):
+            return Denied(f"the rule {rule!r} denies it{found.but}")
     if readonly and effect is not Effect.SAFE:
         return Denied("the agent is read-only, and this tool may change something")
-    allowing = _granted_by([rule for one in rules for rule in one.allow], call)
+    allowing = yield from _granted_by([rule for one in rules for rule in one.allow], call)
     if allowing:
         return Allowed(f"the rule {allowing!r} allows it")
     for rule in (rule for one in rules for rule in one.ask):
-        if _hits(rule, call):
-            return Asks(f"the rule {rule!r} asks for approval")
+        if found := (yield from _hits(rule, call)):
+            return Asks(f"the rule {rule!r} asks for approval{found.but}")
     return None
 
 
@@ -133,8 +167,13 @@ def narrowing(rules: Permissions) -> Permissions:
 
 def is_granted(rules: Permissions, tool: str, arguments: Mapping[str, Any], root: str = "") -> bool:
     """Whether its allow rules speak of the call: an answer given beforehand to what would be asked."""
+    return _result(granting(rules, tool, arguments, root))
+
+
+def granting(rules: Permissions, tool: str, arguments: Mapping[str, Any], root: str = "") -> Judging[bool]:
+    """As `is_granted`, in steps."""
     try:
-        return bool(_granted_by(rules.allow, _Call(tool, arguments, root)))
+        return bool((yield from _granted_by(rules.allow, _Call(tool, arguments, root))))
     except RecursionError:
         return False
 
@@ -148,9 +187,12 @@ _PATHS = ("path", "paths", "cwd", "dir", "directory", "file", "filename")
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    """A call, and what was read off its arguments: hundreds of rules may look at each of them."""
+
     tool: str
     arguments: Mapping[str, Any]
     root: str
+    _read: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     @property
     def command(self) -> str | None:
@@ -158,28 +200,80 @@ class _Call:
         command = self.arguments.get(_COMMANDS.get(self.tool, ""))
         return command if isinstance(command, str) else None
 
+    def excess(self, name: str) -> str:
+        """Why the argument is too long to be matched; empty: it is not."""
+        if ("excess", name) not in self._read:
+            self._read["excess", name] = _excess(name, self.arguments[name])
+        excess: str = self._read["excess", name]
+        return excess
 
-@lru_cache(maxsize=1024)
-def _parsed(rule: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The glob for the name, and argument and glob in pairs. A colon before no `name=` is only a colon."""
+    def spellings(self, name: str) -> Sequence[str]:
+        """In lower case, each once."""
+        if ("spellings", name) not in self._read:
+            lowered = (text.lower() for text in _spellings(self, name))
+            self._read["spellings", name] = tuple(dict.fromkeys(lowered))
+        spellings: Sequence[str] = self._read["spellings", name]
+        return spellings
+
+    def items(self, name: str) -> Sequence[Sequence[str]]:
+        """Of each item of the argument, the ways to write it plainly."""
+        if ("items", name) not in self._read:
+            value = self.arguments[name]
+            texts = [_text(item) for item in _items(value) or (value,)]
+            self._read["items", name] = [_paths(name, text, self.root) or (text,) for text in texts]
+        items: Sequence[Sequence[str]] = self._read["items", name]
+        return items
+
+
+def _excess(name: str, value: Any) -> str:
+    length, items = len(_text(value)), len(_items(value))
+    if length > JUDGED_CHARACTERS:
+        return f"`{name}` has {length:,} characters; rules match at most {JUDGED_CHARACTERS:,}"
+    if items > JUDGED_ITEMS:
+        return f"`{name}` has {items:,} items; rules match at most {JUDGED_ITEMS:,}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """The globs for the name and for arguments: as they are written, and in lower case."""
+
+    tool: Glob
+    lower_tool: Glob
+    #: Argument, its glob, the same in lower case, and how it was written.
+    conditions: tuple[tuple[str, Glob, Glob, str], ...]
+
+
+@lru_cache(maxsize=2048)
+def _parsed(rule: str) -> _Rule:
+    """A colon before no `name=` is only a colon."""
     tool, *rest = re.split(r":([A-Za-z_][\w.-]*)=", rule.strip())
-    return tool, tuple(zip(rest[::2], rest[1::2], strict=True))
-
-
-def _matches(glob: str, text: str) -> bool:
-    """Go's `filepath.Match`, but `*` crosses slashes and a bracket without an end is a bracket."""
-    glob = re.sub(r"\\([*?\[\\])", r"[\1]", glob).replace("[^", "[!")
-    return fnmatchcase(text, glob)
-
-
-def _hits(rule: str, call: _Call) -> bool:
-    """For deny and ask: the rule speaks of the call if any spelling of each argument fits, in any case."""
-    tool, conditions = _parsed(rule)
-    return _matches(tool.lower(), call.tool.lower()) and all(
-        name in call.arguments
-        and any(_matches(glob.lower(), text.lower()) for text in _spellings(call, name))
-        for name, glob in conditions
+    conditions = (
+        (name, Glob(glob), Glob(glob.lower()), glob) for name, glob in zip(rest[::2], rest[1::2], strict=True)
     )
+    return _Rule(Glob(tool), Glob(tool.lower()), tuple(conditions))
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    but: str = ""  # why it counts as one although nothing was matched
+
+
+def _hits(rule: str, call: _Call) -> Judging[_Hit | None]:
+    """For deny and ask: the rule speaks of the call if any spelling of each argument fits, in any case."""
+    parsed = _parsed(rule)
+    if not parsed.lower_tool.matches(call.tool.lower()):
+        return None
+    but = ""
+    for name, _, glob, _ in parsed.conditions:
+        yield
+        if name not in call.arguments:
+            return None
+        if excess := call.excess(name):
+            but = f", because {excess}; shorten it"
+        elif not any(map(glob.matches, call.spellings(name))):
+            return None
+    return _Hit(but)
 
 
 def _spellings(call: _Call, name: str) -> Iterator[str]:
@@ -193,38 +287,44 @@ def _spellings(call: _Call, name: str) -> Iterator[str]:
         yield from guises(call.command)
 
 
-def _granted_by(rules: Sequence[str], call: _Call) -> str:
+def _granted_by(rules: Sequence[str], call: _Call) -> Judging[str]:
     """The rules that allow it. Of a command line each command must be allowed, by whichever rule."""
+    speaking = [rule for rule in rules if _parsed(rule).tool.matches(call.tool)]
     if call.command is None:
-        return next((rule for rule in rules if _grants(rule, call)), "")
-    whole = next((rule for rule in rules if not _asks_for_command(rule, call) and _grants(rule, call)), "")
-    if whole:
+        return (yield from _first_granting(speaking, call))
+    whole = yield from _first_granting([rule for rule in speaking if not _asks_for_command(rule, call)], call)
+    if whole or not speaking or len(call.command) > JUDGED_CHARACTERS:
         return whole
     used: dict[str, None] = {}
     for command in simple_commands(call.command) or ():
-        part = replace(call, arguments={**call.arguments, _COMMANDS[call.tool]: command})
-        rule = next((rule for rule in rules if _grants(rule, part)), "")
+        part = _Call(call.tool, {**call.arguments, _COMMANDS[call.tool]: command}, call.root)
+        rule = yield from _first_granting(speaking, part)
         if not rule:
             return ""
         used[rule] = None
     return ", ".join(used)
 
 
+def _first_granting(rules: Sequence[str], call: _Call) -> Judging[str]:
+    for rule in rules:
+        yield
+        if _grants(rule, call):
+            return rule
+    return ""
+
+
 def _asks_for_command(rule: str, call: _Call) -> bool:
-    return any(name == _COMMANDS[call.tool] and glob != "*" for name, glob in _parsed(rule)[1])
+    return any(name == _COMMANDS[call.tool] and glob != "*" for name, _, _, glob in _parsed(rule).conditions)
 
 
 def _grants(rule: str, call: _Call) -> bool:
     """For allow: every item of every argument must fit, spelled plainly."""
-    tool, conditions = _parsed(rule)
-    return _matches(tool, call.tool) and all(
+    return all(
         name in call.arguments
-        and all(
-            any(_matches(glob, text) for text in _paths(name, _text(item), call.root) or (_text(item),))
-            for item in _items(call.arguments[name]) or (call.arguments[name],)
-        )
-        and not (name == _COMMANDS.get(call.tool) and _splits_a_word(glob, call.command or ""))
-        for name, glob in conditions
+        and (written == "*" or not call.excess(name))
+        and all(any(map(glob.matches, texts)) for texts in call.items(name))
+        and not (name == _COMMANDS.get(call.tool) and _splits_a_word(written, call.command or ""))
+        for name, glob, _, written in _parsed(rule).conditions
     )
 
 
@@ -233,7 +333,12 @@ def _splits_a_word(glob: str, command: str) -> bool:
     prefix = glob.removesuffix("*")
     if prefix == glob or not prefix[-1:].isalnum():
         return False
-    return not (_matches(prefix, command) or _matches(prefix + "[ \t]*", command))
+    return not any(word.matches(command) for word in _words(prefix))
+
+
+@lru_cache(maxsize=2048)
+def _words(prefix: str) -> tuple[Glob, Glob]:
+    return Glob(prefix), Glob(prefix + "[ \t]*")
 
 
 def _items(value: Any) -> tuple[Any, ...]:

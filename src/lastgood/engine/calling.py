@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lastgood.core.rights import Allowed, Asks, Denied, is_granted, judge, narrower, narrowing
+from lastgood.core.rights import Allowed, Asks, Denied, granting, judging, narrower, narrowing
 from lastgood.engine.runtimes import Runtimes
 from lastgood.engine.stage import Stage
 from lastgood.engine.team import handoff_tool
@@ -17,6 +17,7 @@ from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError
 from lastgood.model.agents import OnUnknown, Permissions, Safety
 from lastgood.model.messages import ToolCall
+from lastgood.pacing import paced
 from lastgood.ports import Work
 
 
@@ -55,7 +56,7 @@ class Calling:
         try:
             arguments = arguments_of(call)
             working_dir = self.working_dir(work)
-            self._check(stage, tool, arguments, working_dir, *await work.rules())
+            await self._check(stage, tool, arguments, working_dir, *await work.rules())
         except ToolFailed as error:
             yield Result(f"error: {error}")
             return
@@ -86,7 +87,7 @@ class Calling:
             running.cancel()
             await asyncio.wait({running})
 
-    def _check(
+    async def _check(
         self,
         stage: Stage,
         tool: Tool,
@@ -105,14 +106,15 @@ class Calling:
             modes = (mode for mode in (agent.safety, own_safety) if mode is not None)
             safety = narrower(self._safety, *modes)
             rules = (agent.permissions, narrowing(own))
-            match judge(rules, safety, agent.readonly, tool.name, tool.effect, arguments, root=root):
+            call = tool.name, tool.effect, arguments
+            match await paced(judging(rules, safety, agent.readonly, *call, root=root)):
                 case Denied(reason):
                     raise ToolFailed(
                         f"{tool.name} is not allowed: {reason}. The operator may allow it, with a rule under "
                         "permissions in the agent's file or with --safety"
                     )
                 case Asks(reason):
-                    if is_granted(own, tool.name, arguments, root):
+                    if await paced(granting(own, tool.name, arguments, root)):
                         continue
                     raise ToolFailed(f"{tool.name} is not allowed without a person's approval: {reason}")
                 case Allowed():

@@ -13,6 +13,7 @@ from typing import Any
 
 from lastgood.core.commit import broken_link, link
 from lastgood.core.intake import check_message, check_metadata, check_text, check_title
+from lastgood.core.limits import check_rules
 from lastgood.core.rights import is_above, narrowing
 from lastgood.errors import InvalidRequest
 from lastgood.flows.parts import Parts
@@ -149,6 +150,7 @@ def _moved(turn: Turn, id: TurnId, base: Head | None) -> Turn:
 
 
 def rules_of(plain: Mapping[str, Any]) -> Permissions:
+    check_rules({kind: plain.get(kind) for kind in ("allow", "ask", "deny")})
     return Permissions(
         **{
             kind: tuple(_text(rule, "a rule") for rule in plain.get(kind) or ())

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from lastgood.core.history import open_calls
+from lastgood.core.limits import RULE_CHARACTERS, RULES, check_rules
 from lastgood.errors import InvalidRequest
 from lastgood.flows.exporting import rules_as_json
 from lastgood.model.agents import Permissions, Safety
@@ -26,7 +27,7 @@ MOST_IDS = 100
 
 Id = Annotated[str, Field(min_length=1, max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=2048)]
-Rule = Annotated[str, Field(min_length=1, max_length=4096)]
+Rule = Annotated[str, Field(min_length=1, max_length=RULE_CHARACTERS)]
 #: docker-agent's older words for the modes, which its clients may have stored.
 _LEGACY = {"unsafe": "autonomous", "safer": "balanced", "safe-auto": "balanced"}
 Mode = Literal["strict", "balanced", "restricted", "autonomous", "unsafe", "safer", "safe-auto"]
@@ -77,9 +78,17 @@ class LaterBody(RunBody):
 
 
 class Rules(Exact):
-    allow: list[Rule] | None = Field(default=None, max_length=1000)
-    ask: list[Rule] | None = Field(default=None, max_length=1000)
-    deny: list[Rule] | None = Field(default=None, max_length=1000)
+    allow: list[Rule] | None = Field(default=None, max_length=RULES)
+    ask: list[Rule] | None = Field(default=None, max_length=RULES)
+    deny: list[Rule] | None = Field(default=None, max_length=RULES)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limited(cls, given: Any) -> Any:
+        """Counted before any rule is looked at."""
+        if isinstance(given, dict):
+            check_rules({kind: rules for kind, rules in given.items() if isinstance(rules, list)})
+        return given
 
     def permissions(self) -> Permissions:
         return Permissions(tuple(self.allow or ()), tuple(self.ask or ()), tuple(self.deny or ()))
