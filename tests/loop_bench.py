@@ -23,11 +23,12 @@ import orjson
 from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.tools.echo import ECHO
-from lastgood.model.agents import AgentSpec, ModelSpec, Permissions, Safety, ToolsetSpec
+from lastgood.model.agents import AgentSpec, ModelSpec, Safety, ToolsetSpec
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
 from lastgood.model.options import CallOptions
+from lastgood.model.rules import RuleLayer
 from lastgood.outside.secrets import Secrets
 
 CHUNKS = 50
@@ -159,8 +160,8 @@ class BenchWork:
     def answers(self) -> Mapping[str, str]:
         return {}
 
-    async def rules(self) -> tuple[Permissions, Safety | None]:
-        return Permissions(), None
+    async def rules(self) -> tuple[RuleLayer, ...]:
+        return ()
 
     async def steers(self) -> tuple[Step, ...]:
         return ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
@@ -29,6 +29,7 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.options import CallOptions
 from lastgood.model.queue import NewQueued, NotQueued, Queued
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
 from lastgood.model.tokens import Token
 
@@ -69,11 +70,22 @@ class SessionStore(Protocol):
 
     async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
         """Writes one field and nothing else: `model` or `agent_key` only while the session is free;
-        `starred`, `metadata`, `permissions` or `safety` at any time."""
+        `starred` or `metadata` at any time."""
+        ...
+
+    async def set_rules_if_unchanged(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        expected: tuple[RuleLayer, ...],
+        rules: tuple[RuleLayer, ...],
+    ) -> bool:
+        """Replaces the rules, at any time. False: they are not as expected, or the session is gone."""
         ...
 
     async def fork_session(self, source: Session, at: Turn | None, new: NewSession) -> Session | None:
-        """A new session whose head is `at`; copies no message. None: the source is gone."""
+        """A new session whose head is `at`; copies no message. None: the source is gone, or its rules
+        have changed since it was read."""
         ...
 
     async def count_forks(self, tenant: TenantId, session: SessionId) -> int:
@@ -268,7 +280,7 @@ class Work(Protocol):
     def options(self) -> CallOptions: ...
     @property
     def working_dir(self) -> str | None: ...
-    async def rules(self) -> tuple[Permissions, Safety | None]:
+    async def rules(self) -> tuple[RuleLayer, ...]:
         """The session's own, as they are now: they may be changed while the turn runs."""
         ...
 

@@ -103,7 +103,7 @@ async def talk(store: Store, to: Session, turns: int) -> list[Turn]:
 
 
 async def fork(store: Store, source: Session, at: Turn | None) -> Session:
-    made = await store.fork_session(source, at, new_session(source.tenant))
+    made = await store.fork_session(source, at, new_session(source.tenant, rules=source.rules))
     assert made is not None
     return made
 

@@ -10,7 +10,9 @@ from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import user
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, SessionStatus, TitleBy, Turn, Usage
+from lastgood.model.tokens import Scope
 from lastgood.ports import Store
 from tests.contract import given
 from tests.contract.conftest import Backend, dump
@@ -29,8 +31,7 @@ async def made_elsewhere(store: Store, count: int) -> tuple[NewSession, list[Tur
         title_by=TitleBy.PERSON,
         model="some/model",
         metadata={"a": 1},
-        permissions=Permissions(deny=("x",)),
-        safety=Safety.STRICT,
+        rules=(RuleLayer(Scope.SESSION, "t", Permissions(deny=("x",)), Safety.STRICT),),
     )
     linked: list[Turn] = []
     for place, turn in enumerate(turns):

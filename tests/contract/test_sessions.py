@@ -10,7 +10,9 @@ from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import AttemptStatus, Committed, Standing
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import SessionId
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, SessionStatus, TitleBy, Usage
+from lastgood.model.tokens import Scope
 from lastgood.ports import Store
 from tests.contract import given
 from tests.contract.conftest import Backend, dump
@@ -24,6 +26,12 @@ async def listed(store: Store, **how: Any) -> list[SessionId]:
     return [session.id for session in page.sessions]
 
 
+RULES = (
+    RuleLayer(Scope.ADMIN, "tok_a", Permissions(allow=("echo",), ask=("shell:cmd=rm *",), deny=("é",))),
+    RuleLayer(Scope.SESSION, "tok_b", safety=Safety.STRICT),
+)
+
+
 # --- made and read -----------------------------------------------------------------------------------------
 
 
@@ -34,8 +42,7 @@ async def test_a_session_comes_back_as_it_was_made(store: Store) -> None:
         title_by=TitleBy.PERSON,
         model="some/model",
         working_dir="/somewhere",
-        permissions=Permissions(allow=("echo",), ask=("shell:cmd=rm *",), deny=("é",)),
-        safety=Safety.STRICT,
+        rules=RULES,
         metadata={"a": [1, 2.5, None, "é"], "b": {"c": True}},
         conversation="conversation",
     )
@@ -222,10 +229,6 @@ FIELDS: list[tuple[str, Any]] = [
     ("starred", True),
     ("metadata", {"k": ["é", 1]}),
     ("agent_key", "other"),
-    ("permissions", Permissions(allow=("a", "b:x=é*"), deny=("c",))),
-    ("permissions", None),
-    ("safety", Safety.STRICT),
-    ("safety", None),
 ]
 
 
@@ -235,7 +238,7 @@ async def test_M3_7_a_change_of_one_field_changes_only_this_field(
 ) -> None:
     store = backend.store
     fields: dict[str, Any] = {"title": "t", "model": "a/model", "metadata": {"old": 1}, "conversation": "c"}
-    fields |= {"permissions": Permissions(ask=("x",)), "safety": Safety.BALANCED}
+    fields |= {"rules": RULES}
     session = await given.session(store, **fields)
     await given.commit(store, session)
     other = await given.session(store)
@@ -265,6 +268,37 @@ async def test_what_a_running_turn_works_with_is_changed_only_while_free(
 @pytest.mark.parametrize(("field", "value"), FIELDS)
 async def test_a_change_of_an_unknown_session_is_refused(store: Store, field: str, value: Any) -> None:
     assert not await store.set_field(TENANT, SessionId("unknown"), field, value)
+
+
+OTHER_RULES = (RuleLayer(Scope.APPROVE, "tok_c", Permissions(deny=("other",))),)
+
+
+async def test_rules_are_replaced_only_if_they_are_those_that_were_read(store: Store) -> None:
+    """Else a weaker scope's change, decided before an admin's rule came, would remove it."""
+    session = await given.session(store, rules=RULES)
+    assert not await store.set_rules_if_unchanged(TENANT, session.id, (), OTHER_RULES)
+    assert not await store.set_rules_if_unchanged(TENANT, session.id, RULES[:1], OTHER_RULES)
+    assert (await given.again(store, session)).rules == RULES
+    assert await store.set_rules_if_unchanged(TENANT, session.id, RULES, OTHER_RULES)
+    assert await given.again(store, session) == replace(session, rules=OTHER_RULES)
+    assert not await store.set_rules_if_unchanged(TENANT, SessionId("unknown"), (), RULES)
+
+
+async def test_rules_are_replaced_while_a_turn_runs(store: Store) -> None:
+    session = await given.session(store)
+    await given.start(store, given.ask(session))
+    before = await given.again(store, session)
+    assert await store.set_rules_if_unchanged(TENANT, session.id, (), RULES)
+    assert await given.again(store, session) == replace(before, rules=RULES)
+
+
+async def test_a_fork_has_the_rules_of_its_source_or_there_is_no_fork(store: Store) -> None:
+    session = await given.session(store, rules=RULES)
+    for rules in ((), RULES[:1], OTHER_RULES):
+        assert await store.fork_session(session, None, given.new_session(rules=rules)) is None
+    fork = await store.fork_session(session, None, given.new_session(rules=RULES))
+    assert fork is not None
+    assert fork.rules == RULES
 
 
 @pytest.mark.parametrize("before", TitleBy)
@@ -336,6 +370,7 @@ async def test_I15_nothing_of_a_deleted_session_is_left_or_comes_back(backend: B
     assert not await store.set_title(TENANT, session.id, "late", TitleBy.PERSON, given.events("late"))
     for field, value in FIELDS:
         assert not await store.set_field(TENANT, session.id, field, value)
+    assert not await store.set_rules_if_unchanged(TENANT, session.id, (), RULES)
     standing = await store.begin_if_free(given.begin(given.ask(session)), given.events("late"))
     assert standing == Standing(None)
     again = given.begin(given.ask(session), turn=tried.begin.turn, again=True)

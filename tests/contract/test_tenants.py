@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from lastgood.model.agents import Permissions, Safety
+from lastgood.model.agents import Permissions
 from lastgood.model.attempts import AttemptStatus, Commit, Hold, Standing
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import QueueKind
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, TitleBy, Turn
+from lastgood.model.tokens import Scope
 from lastgood.ports import AttemptStore, EventStore, QueueStore, SessionStore, Store, TurnStore
 from tests.contract import given
 from tests.contract.conftest import Backend, dump
@@ -70,10 +72,9 @@ CALLS: dict[str, Call] = {
     "set_field starred": lambda store, it: store.set_field(it.tenant, it.session.id, "starred", True),
     "set_field metadata": lambda store, it: store.set_field(it.tenant, it.session.id, "metadata", {"x": 1}),
     "set_field agent_key": lambda store, it: store.set_field(it.tenant, it.session.id, "agent_key", "x"),
-    "set_field permissions": lambda store, it: store.set_field(
-        it.tenant, it.session.id, "permissions", Permissions(deny=("x",))
+    "set_rules_if_unchanged": lambda store, it: store.set_rules_if_unchanged(
+        it.tenant, it.session.id, (), (RuleLayer(Scope.ADMIN, "t", Permissions(deny=("x",))),)
     ),
-    "set_field safety": lambda store, it: store.set_field(it.tenant, it.session.id, "safety", Safety.STRICT),
     "fork_session": lambda store, it: store.fork_session(it.session, it.turn, given.new_session(it.tenant)),
     "fork_session at nothing": lambda store, it: store.fork_session(
         it.session, None, given.new_session(it.tenant)

@@ -262,6 +262,8 @@ def test_a_patch_changes_its_field_and_leaves_all_others(
     before, turns = api.read(session), api.read(session, "/turns")
     given = api.ask(method, f"/api/sessions/{session}/{path}", body)
     assert given.status == 200, given.body
+    if path in ("permissions", "safety-policy", "tools/toggle"):
+        changed |= {"rules": given.json["rules"]}
     assert given.json == {name: value for name, value in (before | changed).items() if "messages" not in name}
     assert api.read(session) == before | changed
     assert api.read(session, "/turns") == turns
@@ -532,7 +534,7 @@ def test_a_document_that_was_changed_is_refused_by_its_turn_and_nothing_is_store
         {"session": None},
         {"session": {"agent_key": 1, "title": "", "title_by": "us"}},
         {"session": {"agent_key": "x", "title": "", "title_by": "odd"}},
-        {"session": {"agent_key": "x", "title": "", "title_by": "us", "safety": "wild"}},
+        {"session": {"agent_key": "x", "title": "", "title_by": "us", "safety": ["wild"]}},
     ],
 )
 def test_what_is_no_exported_session_is_refused(api: Api, rich: str, change: dict[str, Any]) -> None:

@@ -17,8 +17,10 @@ import apsw
 
 from lastgood.core import admission as core_admission
 from lastgood.core import commit as core_commit
+from lastgood.core import derivation as core_derivation
 from lastgood.core import history as core_history
 from lastgood.core import recovery as core_recovery
+from lastgood.core import session_rules as core_session_rules
 from lastgood.core.history import History
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import OutcomeUnknown, StoreError, TurnCancelled
@@ -27,18 +29,19 @@ from lastgood.flows import live as flow_live
 from lastgood.flows import queue as flow_queue
 from lastgood.flows import recovery as flow_recovery
 from lastgood.flows import run as flow_run
+from lastgood.flows import sessions as flow_sessions
 from lastgood.flows import turns as flow_turns
 from lastgood.flows.histories import Histories
 from lastgood.flows.run import Outcome, Run, Stop
 from lastgood.model.attempts import AttemptStatus, Begin, Begun, Commit, Committed, Standing, Step
 from lastgood.model.events import TERMINAL, Event
 from lastgood.model.ids import SessionId, TenantId
-from lastgood.model.sessions import Head, Session, TurnKind
+from lastgood.model.sessions import Head, NewSession, Session, TurnKind
 from lastgood.store import migrate
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.sessions import SqliteSessions
 from lastgood.store.statements import named
-from tests.faults import queue_probes  # noqa: F401 - its probes are in the list, too
+from tests.faults import queue_probes, rule_probes  # noqa: F401 - their probes are in the list, too
 from tests.faults.probes import PROBES
 from tests.faults.simulation import simulate
 
@@ -532,6 +535,35 @@ def _() -> Iterator[None]:
         return real(ask, standing)
 
     with patch.object(flow_beginning, "admit", admit), patch.object(flow_turns, "admit", admit):
+        yield
+
+
+# -- rules -----------------------------------------------------------------------
+
+
+@defect("a session derived from another does not inherit its rules")
+def _() -> Iterator[None]:
+    real = core_derivation.derive
+
+    def derive(source: Session, id: SessionId, title: str) -> NewSession:
+        return replace(real(source, id, title), rules=())
+
+    with (
+        statement("fork_session", (" AND rules = :rules", "")),
+        patch.object(flow_sessions, "derive", derive),
+    ):
+        yield
+
+
+@defect("a weaker scope removes a stronger rule")
+def _() -> Iterator[None]:
+    with patch.object(core_session_rules, "_above", lambda layers, scope: ()):
+        yield
+
+
+@defect("a change of rules does not look whether they have changed since they were read")
+def _() -> Iterator[None]:
+    with statement("set_rules_if_unchanged", (" AND rules = :expected", "")):
         yield
 
 

@@ -21,6 +21,10 @@ HIDDEN_FROM_SIMULATION = {
     "another body under the same key is let through",
     "our title replaces a person's",
     "a run goes on after its lease has ended",
+    # The simulation sets no rules.
+    "a session derived from another does not inherit its rules",
+    "a weaker scope removes a stronger rule",
+    "a change of rules does not look whether they have changed since they were read",
     # The simulation says nothing for later.
     "a commit does not consume the steers that were heard",
     "a steer is lost with its attempt",

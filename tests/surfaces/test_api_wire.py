@@ -668,7 +668,8 @@ BAD_HEADS: dict[str, dict[str, Any]] = {
     "an agent with NUL": {"agent_key": NUL},
     "a title that is too long": {"title": "x" * 300},
     "a title that is a list": {"title": ["x"]},
-    "an unknown mode": {"safety": "reckless"},
+    "an unknown mode": {"safety": ["reckless"]},
+    "a mode that is no list": {"safety": "strict"},
     "metadata that are too large": {"metadata": {"a": "x" * MOST_IN_METADATA_BYTES}},
     "metadata that are a text": {"metadata": "x"},
     "rules that are a list": {"permissions": ["x"]},
@@ -747,7 +748,7 @@ async def test_I6_a_document_that_was_changed_is_refused(inside: Inside, session
 async def test_a_document_brings_no_rights_along(inside: Inside, session: str) -> None:
     document = await exported(inside, session)
     document["session"] |= {
-        "safety": "autonomous",
+        "safety": ["autonomous"],
         "permissions": {"allow": ["shell"], "deny": ["fetch"]},
         "working_dir": "/etc",
         "id": session,

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from lastgood.cli.opening import TENANT, open_to_read, session_of
 from lastgood.cli.places import Asked, Ended, other_than
-from lastgood.client.nouns import AttemptInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.client.nouns import AttemptInfo, RulesInfo, SessionInfo, SessionList, TurnInfo
 from lastgood.core.history import open_calls
 from lastgood.core.intake import check_text
+from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.errors import LastgoodError, StoreLocked
 from lastgood.flows.beginning import Submitted
 from lastgood.flows.exporting import Importing, as_document
@@ -25,6 +26,7 @@ from lastgood.model.attempts import Ask, Attempt, OnLeave
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import SessionId, TurnId
 from lastgood.model.messages import Message, as_json
+from lastgood.model.rules import LOCAL, RuleLayer
 from lastgood.model.sessions import Session, Turn, TurnKind
 from lastgood.settings import Settings
 from lastgood.wiring import Lastgood, open_lastgood
@@ -111,7 +113,7 @@ class Near(NearReader):
 
     async def take_in(self, document: Mapping[str, Any]) -> SessionInfo:
         importing = Importing(self._app.parts, self._app.sessions)
-        return session_info(await importing.take(TENANT, document))
+        return session_info(await importing.take(TENANT, document, LOCAL))
 
     async def ask(
         self, session: str, message: Message, agent: str, model: str | None, key: str | None
@@ -216,13 +218,19 @@ def session_info(session: Session) -> SessionInfo:
         last_event_seq=session.last_event_seq,
         starred=session.starred,
         metadata=session.metadata,
-        permissions=session.permissions,
-        safety=session.safety.value if session.safety else None,
+        permissions=permissions_of(session.rules),
+        safety=next((mode.value for mode in modes_of(session.rules)), None),
+        rules=tuple(map(_rules_info, session.rules)),
         forked_from=session.forked_from,
         conversation=session.conversation,
         created_at=_moment(session.created_at),
         updated_at=_moment(session.updated_at),
     )
+
+
+def _rules_info(layer: RuleLayer) -> RulesInfo:
+    safety = layer.safety.value if layer.safety else None
+    return RulesInfo(layer.set_by.value, layer.token, layer.permissions, safety)
 
 
 def turn_info(turn: Turn) -> TurnInfo:

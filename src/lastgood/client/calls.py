@@ -185,11 +185,13 @@ class AsyncClient:
         self,
         session: str,
         *,
-        allow: Sequence[str] = (),
-        ask: Sequence[str] = (),
-        deny: Sequence[str] = (),
+        allow: Sequence[str] | None = None,
+        ask: Sequence[str] | None = None,
+        deny: Sequence[str] | None = None,
     ) -> SessionInfo:
-        rules = {"allow": [*allow], "ask": [*ask], "deny": [*deny]}
+        """Replaces the rules. A given list must have the rules that stronger scopes set (Forbidden if not);
+        a list that is left out is cleared, but for those."""
+        rules = _given({"allow": allow, "ask": ask, "deny": deny})
         return await self._set(session, "permissions", {"permissions": rules})
 
     async def set_safety(self, session: str, safety: str | None) -> SessionInfo:

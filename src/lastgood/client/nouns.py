@@ -22,6 +22,16 @@ Said = str | Message | Sequence[Message | Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class RulesInfo:
+    """Rules of a session that one setter set. Weaker scopes cannot remove them."""
+
+    set_by: str  # session, approve, admin
+    token: str
+    permissions: Permissions
+    safety: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionInfo:
     id: str
     title: str
@@ -36,8 +46,9 @@ class SessionInfo:
     last_event_seq: int
     starred: bool
     metadata: Mapping[str, Any]
-    permissions: Permissions | None
+    permissions: Permissions | None  # the rules of all setters together
     safety: str | None
+    rules: tuple[RulesInfo, ...]  # by setter, the strongest first
     forked_from: tuple[str, str | None] | None  # a session, and the turn of it
     conversation: str | None  # its name on /v1
     created_at: datetime
@@ -155,8 +166,9 @@ def session_of(plain: Mapping[str, Any]) -> SessionInfo:
         last_event_seq=plain["last_event_seq"],
         starred=plain["starred"],
         metadata=plain["metadata"],
-        permissions=None if rules is None else Permissions(*(tuple(rules[kind]) for kind in _RULES)),
+        permissions=None if rules is None else _permissions(rules),
         safety=plain.get("safety_policy"),
+        rules=tuple(map(_layer, plain.get("rules", ()))),
         forked_from=None if source is None else (source["session"], source["turn"]),
         conversation=plain.get("conversation"),
         created_at=moment(plain["created_at"]),
@@ -164,7 +176,18 @@ def session_of(plain: Mapping[str, Any]) -> SessionInfo:
     )
 
 
-_RULES = ("allow", "ask", "deny")
+def _layer(plain: Mapping[str, Any]) -> RulesInfo:
+    rules = plain.get("permissions")
+    return RulesInfo(
+        set_by=plain["set_by"],
+        token=plain["token"],
+        permissions=Permissions() if rules is None else _permissions(rules),
+        safety=plain.get("safety_policy"),
+    )
+
+
+def _permissions(plain: Mapping[str, Any]) -> Permissions:
+    return Permissions(*(tuple(plain[kind]) for kind in ("allow", "ask", "deny")))
 
 
 def turn_of(plain: Mapping[str, Any]) -> TurnInfo:

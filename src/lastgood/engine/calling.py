@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lastgood.core.rights import Allowed, Asks, Denied, granting, judging, narrower, narrowing
+from lastgood.core.rights import Allowed, Asks, Denied
+from lastgood.core.session_rules import judging_call
 from lastgood.engine.runtimes import Runtimes
 from lastgood.engine.stage import Stage
 from lastgood.engine.team import handoff_tool
 from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError
-from lastgood.model.agents import OnUnknown, Permissions, Safety
+from lastgood.model.agents import OnUnknown, Safety
 from lastgood.model.messages import ToolCall
+from lastgood.model.rules import RuleLayer
 from lastgood.pacing import paced
 from lastgood.ports import Work
 
@@ -56,7 +58,7 @@ class Calling:
         try:
             arguments = arguments_of(call)
             working_dir = self.working_dir(work)
-            await self._check(stage, tool, arguments, working_dir, *await work.rules())
+            await self._check(stage, tool, arguments, working_dir, await work.rules())
         except ToolFailed as error:
             yield Result(f"error: {error}")
             return
@@ -93,29 +95,19 @@ class Calling:
         tool: Tool,
         arguments: dict[str, Any],
         place: Path | None,
-        own: Permissions,
-        own_safety: Safety | None,
+        rules: tuple[RuleLayer, ...],
     ) -> None:
-        """Nobody gets more rights by giving a task to somebody else: each of the chain must be allowed to.
-
-        `own` are the session's rules. They take rights away; what they allow only answers a question
-        that would be asked, and never undoes a no.
-        """
+        """Nobody gets more rights by giving a task to somebody else: each of the chain must be allowed to."""
         root = str(place) if place else ""
         for agent in (*stage.callers, stage.agent):
-            modes = (mode for mode in (agent.safety, own_safety) if mode is not None)
-            safety = narrower(self._safety, *modes)
-            rules = (agent.permissions, narrowing(own))
             call = tool.name, tool.effect, arguments
-            match await paced(judging(rules, safety, agent.readonly, *call, root=root)):
+            match await paced(judging_call(agent, self._safety, rules, *call, root=root)):
                 case Denied(reason):
                     raise ToolFailed(
                         f"{tool.name} is not allowed: {reason}. The operator may allow it, with a rule under "
                         "permissions in the agent's file or with --safety"
                     )
                 case Asks(reason):
-                    if await paced(granting(own, tool.name, arguments, root)):
-                        continue
                     raise ToolFailed(f"{tool.name} is not allowed without a person's approval: {reason}")
                 case Allowed():
                     pass

@@ -89,12 +89,7 @@ class Conversations:
         if session.attempt is not None:
             with suppress(NothingPending):
                 await self._turns.cancel(tenant, session.id)
-        if turn is None:
-            fork = await self._sessions.create(
-                tenant, session.agent_key, model=session.model, working_dir=session.working_dir
-            )
-        else:
-            fork = await self._sessions.fork(tenant, session.id, turn)
+        fork = await self._sessions.fork(tenant, session.id, turn, at_start=turn is None)
         if not await self._parts.store.move_conversation(tenant, name, session, fork.id):
             await self._sessions.delete(tenant, fork.id)
             raise StaleHead()

@@ -15,6 +15,7 @@ from lastgood.core.commit import broken_link, link
 from lastgood.core.intake import check_message, check_metadata, check_text, check_title
 from lastgood.core.limits import check_rules
 from lastgood.core.rights import is_above, narrowing
+from lastgood.core.session_rules import KINDS, Layers, modes_of, narrowest, permissions_of
 from lastgood.errors import InvalidRequest
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import Whole
@@ -22,6 +23,7 @@ from lastgood.flows.sessions import Sessions
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Image, Message, as_json, encode, from_json
+from lastgood.model.rules import RuleLayer, Setter
 from lastgood.model.sessions import Head, NewSession, Session, TitleBy, Turn, TurnKind, Usage
 
 FORMAT = "lastgood.session"
@@ -33,6 +35,7 @@ _END_OF_TIME = 253_402_300_799  # in the year 9999, where dates end
 
 def as_document(whole: Whole) -> dict[str, Any]:
     session = whole.session
+    permissions = permissions_of(session.rules)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -43,8 +46,8 @@ def as_document(whole: Whole) -> dict[str, Any]:
             "agent_key": session.agent_key,
             "model": session.model,
             "working_dir": session.working_dir,
-            "permissions": rules_as_json(session.permissions) if session.permissions else None,
-            "safety": session.safety.value if session.safety else None,
+            "permissions": rules_as_json(permissions) if permissions else None,
+            "safety": [mode.value for mode in modes_of(session.rules)],
             "starred": session.starred,
             "metadata": session.metadata,
             "created_at": session.created_at,
@@ -89,8 +92,11 @@ class Importing:
         self._parts = parts
         self._ceiling = sessions.ceiling
 
-    async def take(self, tenant: TenantId, document: Mapping[str, Any]) -> Session:
-        """A new session with the document's turns. InvalidRequest: it is not whole, or not ours."""
+    async def take(self, tenant: TenantId, document: Mapping[str, Any], importer: Setter) -> Session:
+        """A new session with the document's turns. InvalidRequest: it is not whole, or not ours.
+
+        The document's rules become the importer's: whoever wrote it could write any scope into it.
+        """
         if document.get("format") != FORMAT:
             raise InvalidRequest(f"this is no exported session: its format is not {FORMAT!r}")
         if document.get("version") != VERSION:
@@ -100,7 +106,7 @@ class Importing:
         id = self._parts.ids.session()
         try:
             turns = [_turn_of(plain, id) for plain in document["turns"]]
-            new = self._new_session(id, tenant, document["session"])
+            new = self._new_session(id, tenant, document["session"], importer)
             broken = broken_link(turns)
         except InvalidRequest:
             raise
@@ -112,9 +118,9 @@ class Importing:
             )
         return await self._parts.store.import_session(new, self._linked_anew(turns))
 
-    def _new_session(self, id: SessionId, tenant: TenantId, plain: Mapping[str, Any]) -> NewSession:
-        rules, safety = plain.get("permissions"), plain.get("safety")
-        mode = None if safety is None else Safety(safety)
+    def _new_session(
+        self, id: SessionId, tenant: TenantId, plain: Mapping[str, Any], importer: Setter
+    ) -> NewSession:
         return NewSession(
             id=id,
             tenant=tenant,
@@ -123,11 +129,18 @@ class Importing:
             title_by=TitleBy(plain["title_by"]),
             model=None if plain.get("model") is None else _text(plain["model"], "the model"),
             # Where its folder was is a fact about another server, so it is not taken along.
-            permissions=None if rules is None else narrowing(rules_of(rules)),
-            # A mode above our own would give it nothing, and only look as if it did.
-            safety=None if mode is None or is_above(mode, self._ceiling) else mode,
+            rules=self._rules(plain, importer),
             metadata=check_metadata(dict(plain.get("metadata") or {})),
         )
+
+    def _rules(self, plain: Mapping[str, Any], importer: Setter) -> Layers:
+        # A mode above our own would give it nothing, and only look as if it did.
+        modes = [mode for mode in _modes(plain.get("safety")) if not is_above(mode, self._ceiling)]
+        rules = narrowing(rules_of(plain.get("permissions") or {}))
+        layers = [RuleLayer(importer.scope, importer.token, rules)] if rules != Permissions() else []
+        # Two of them: strict and restricted hold together, and no single mode is as narrow as both.
+        layers += [RuleLayer(importer.scope, importer.token, safety=mode) for mode in narrowest(modes)]
+        return tuple(layers)
 
     def _linked_anew(self, turns: Sequence[Turn]) -> list[Turn]:
         linked: list[Turn] = []
@@ -152,11 +165,14 @@ def _moved(turn: Turn, id: TurnId, base: Head | None) -> Turn:
 def rules_of(plain: Mapping[str, Any]) -> Permissions:
     check_rules({kind: plain.get(kind) for kind in ("allow", "ask", "deny")})
     return Permissions(
-        **{
-            kind: tuple(_text(rule, "a rule") for rule in plain.get(kind) or ())
-            for kind in ("allow", "ask", "deny")
-        }
+        **{kind: tuple(_text(rule, "a rule") for rule in plain.get(kind) or ()) for kind in KINDS}
     )
+
+
+def _modes(value: Any) -> list[Safety]:
+    if value is not None and not isinstance(value, list):
+        raise InvalidRequest("`safety` of an exported session must be a list of safety modes")
+    return [Safety(mode) for mode in value or ()]
 
 
 def _text(value: Any, what: str) -> str:

@@ -14,12 +14,13 @@ from lastgood.core.history import repair
 from lastgood.core.intake import check_input
 from lastgood.errors import InvalidRequest, NeedsAnswer, TurnFailed, TurnTimeout
 from lastgood.flows.parts import Parts
-from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.events import Event
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.options import CallOptions
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import TurnKind
 
 
@@ -42,8 +43,8 @@ class _Work:
     def model(self) -> str:
         return self.agent.model
 
-    async def rules(self) -> tuple[Permissions, Safety | None]:
-        return Permissions(), None
+    async def rules(self) -> tuple[RuleLayer, ...]:
+        return ()
 
     async def steers(self) -> tuple[Step, ...]:
         return ()

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from lastgood.core.derivation import derive
 from lastgood.core.intake import check_metadata, check_text, check_title, fork_title
 from lastgood.core.lifecycle import Move
+from lastgood.core.limits import check_rules
 from lastgood.core.rights import is_above
+from lastgood.core.session_rules import (
+    NO_RULES,
+    Layers,
+    Refused,
+    WantedRules,
+    first_layer,
+    permissions_of,
+    with_permissions,
+    with_safety,
+)
 from lastgood.errors import (
     AgentNotFound,
     Conflict,
@@ -28,6 +40,7 @@ from lastgood.flows.run import Stop
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Role
+from lastgood.model.rules import LOCAL, Setter
 from lastgood.model.sessions import NewSession, Session, TitleBy
 
 MOST_IN_CONVERSATION = 255
@@ -50,15 +63,17 @@ class Sessions(SessionReader):
         title: str = "",
         model: str | None = None,
         working_dir: str | None = None,
-        permissions: Permissions | None = None,
+        rules: WantedRules = NO_RULES,
         safety: Safety | None = None,
+        setter: Setter = LOCAL,
         metadata: Mapping[str, Any] | None = None,
         conversation: str | None = None,
     ) -> Session:
+        """`setter` is recorded with the rules and the safety mode: a weaker scope cannot remove them."""
         for what, text in (("agent", agent_key), ("model", model), ("working directory", working_dir)):
             check_text(text or "", f"the {what}")
         self._check_safety(safety)
-        _check_rules(permissions)
+        _check_rules(rules)
         if conversation is not None:
             _check_conversation(conversation)
         if model is not None:
@@ -73,8 +88,7 @@ class Sessions(SessionReader):
             title_by=TitleBy.PERSON if title else TitleBy.NOBODY,
             model=model,
             working_dir=working_dir,
-            permissions=permissions,
-            safety=safety,
+            rules=_accepted(first_layer(setter, rules, safety)),
             metadata=check_metadata(metadata or {}),
             conversation=conversation,
         )
@@ -121,14 +135,28 @@ class Sessions(SessionReader):
             return None
         return agent
 
-    async def set_permissions(self, tenant: TenantId, session: SessionId, rules: Permissions) -> None:
-        """For the running turn's next tool call, too."""
+    async def set_permissions(
+        self, tenant: TenantId, session: SessionId, rules: WantedRules, setter: Setter
+    ) -> None:
+        """For the running turn's next tool call, too. Forbidden: it would remove a stronger scope's rule."""
         _check_rules(rules)
-        await self._set(tenant, session, "permissions", rules)
+        await self._set_rules(tenant, session, lambda layers: with_permissions(layers, setter, rules))
 
-    async def set_safety(self, tenant: TenantId, session: SessionId, safety: Safety | None) -> None:
+    async def set_safety(
+        self, tenant: TenantId, session: SessionId, safety: Safety | None, setter: Setter
+    ) -> None:
         self._check_safety(safety)
-        await self._set(tenant, session, "safety", safety)
+        await self._set_rules(tenant, session, lambda layers: with_safety(layers, setter, safety))
+
+    async def _set_rules(
+        self, tenant: TenantId, session: SessionId, change: Callable[[Layers], Layers | Refused]
+    ) -> None:
+        for _ in range(MOST_TRIES):
+            before = (await self.get(tenant, session)).rules
+            after = _accepted(change(before))
+            if await self._parts.store.set_rules_if_unchanged(tenant, session, before, after):
+                return
+        raise SessionBusy("The rules of this session changed during every try; send the request again")
 
     def _check_safety(self, safety: Safety | None) -> None:
         if safety is not None and is_above(safety, self.ceiling):
@@ -161,35 +189,29 @@ class Sessions(SessionReader):
         *,
         before: TurnId | None = None,
         user_message: int | None = None,
+        at_start: bool = False,
     ) -> Session:
         """A new session that goes on from `turn`, from what was there `before` one, or from what was there
         before the turn that began with that message of the user's, counted from 0. Copies no message.
 
-        Without any of them, from the head.
+        Without any of them, from the head, or with `at_start` from before the first turn.
         """
         source = await self.get(tenant, session)
         if user_message is not None:
             before = await self._begun_by(source, user_message)
-        wanted = before or turn or (source.head.turn if source.head else None)
+        wanted = before or turn or (source.head.turn if source.head and not at_start else None)
         at = await self.turn_of(source, wanted) if wanted is not None else None
         if at is not None and before is not None:
             at = await self._parts.store.find_turn(tenant, at.parent) if at.parent else None
-        new = NewSession(
-            id=self._parts.ids.session(),
-            tenant=tenant,
-            agent_key=source.agent_key,
-            title=fork_title(source.title, await self._parts.store.count_forks(tenant, session)),
-            title_by=source.title_by,
-            model=source.model,
-            working_dir=source.working_dir,
-            permissions=source.permissions,
-            safety=source.safety,
-            metadata=source.metadata,
-        )
-        forked = await self._parts.store.fork_session(source, at, new)
-        if forked is None:
-            raise SessionNotFound()
-        return forked
+        title = fork_title(source.title, await self._parts.store.count_forks(tenant, session))
+        for _ in range(MOST_TRIES):
+            new = derive(source, self._parts.ids.session(), title)
+            forked = await self._parts.store.fork_session(source, at, new)
+            if forked is not None:
+                return forked
+            # Its rules have changed since it was read, or it is gone.
+            source = await self.get(tenant, session)
+        raise SessionBusy("The rules of this session changed during every try; send the request again")
 
     async def _begun_by(self, source: Session, index: int) -> TurnId:
         """Turns are never split, so only the first message of one can be left out with what follows it."""
@@ -228,9 +250,18 @@ class Sessions(SessionReader):
         await self._parts.engine.forget(session)
 
 
-def _check_rules(rules: Permissions | None) -> None:
-    for rule in (*rules.allow, *rules.ask, *rules.deny) if rules else ():
+def _check_rules(rules: WantedRules) -> None:
+    for rule in (*(rules.allow or ()), *(rules.ask or ()), *(rules.deny or ())):
         check_text(rule, "a rule")
+
+
+def _accepted(change: Layers | Refused) -> Layers:
+    if isinstance(change, Refused):
+        raise Forbidden(change.reason)
+    # Of all layers together: every tool call is matched against all of them.
+    held = permissions_of(change) or Permissions()
+    check_rules({"allow": held.allow, "ask": held.ask, "deny": held.deny})
+    return change
 
 
 def _check_conversation(name: str) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lastgood.errors import AttemptLost
-from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Hold, Step, StepKind
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message
 from lastgood.model.options import CallOptions
+from lastgood.model.rules import RuleLayer
 
 if TYPE_CHECKING:
     from lastgood.flows.run import Run
@@ -56,11 +57,11 @@ class AttemptWork:
     def working_dir(self) -> str | None:
         return self.run.begun.session.working_dir
 
-    async def rules(self) -> tuple[Permissions, Safety | None]:
+    async def rules(self) -> tuple[RuleLayer, ...]:
         found = await self.run.parts.store.get_session(self.hold.tenant, self.hold.session)
         if found is None:
             raise AttemptLost()
-        return found.permissions or Permissions(), found.safety
+        return found.rules
 
     async def steers(self) -> tuple[Step, ...]:
         """In the order they were said. A steer is one message, so that its step is one, too."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from lastgood.model.agents import Permissions, Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
+from lastgood.model.rules import RuleLayer
 
 
 class SessionStatus(StrEnum):
@@ -60,8 +60,7 @@ class Session:
     title_by: TitleBy
     model: str | None
     working_dir: str | None
-    permissions: Permissions | None  # rules of its own, beside its agent's
-    safety: Safety | None  # its own mode; only ever narrows what the server allows
+    rules: tuple[RuleLayer, ...]  # of its own, beside its agent's; the strongest setter's first
     starred: bool
     metadata: dict[str, Any]
     conversation: str | None
@@ -90,8 +89,7 @@ class NewSession:
     title_by: TitleBy = TitleBy.NOBODY
     model: str | None = None
     working_dir: str | None = None
-    permissions: Permissions | None = None
-    safety: Safety | None = None
+    rules: tuple[RuleLayer, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     conversation: str | None = None
 

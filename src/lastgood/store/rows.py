@@ -29,7 +29,7 @@ def _columns(table: str, names: str) -> str:
 COLUMNS = {
     "session": _columns(
         "sessions",
-        "id tenant n agent_key title title_by model working_dir permissions safety starred metadata"
+        "id tenant n agent_key title title_by model working_dir rules starred metadata"
         " conversation forked_session forked_turn head seq head_hash attempt_id lease_until fence event_seq"
         " events_dropped input_tokens output_tokens cost created_at updated_at",
     ),

@@ -9,6 +9,7 @@ import orjson
 
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.ids import SessionId, TenantId, TurnId
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
     Head,
     NewSession,
@@ -19,6 +20,7 @@ from lastgood.model.sessions import (
     Turn,
     Usage,
 )
+from lastgood.model.tokens import Scope
 from lastgood.store.rows import Row, of_turn
 
 #: A cursor before the first page: larger than any session's number.
@@ -27,7 +29,7 @@ NEWEST = 2**62
 
 def to_session(row: Row) -> Session:
     (
-        id, tenant, n, agent_key, title, title_by, model, working_dir, permissions, safety, starred, metadata,
+        id, tenant, n, agent_key, title, title_by, model, working_dir, rules, starred, metadata,
         conversation, forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence,
         event_seq, events_dropped, input_tokens, output_tokens, cost, created_at, updated_at,
     ) = row  # fmt: skip
@@ -44,8 +46,7 @@ def to_session(row: Row) -> Session:
         title_by=TitleBy(title_by),
         model=model,
         working_dir=working_dir,
-        permissions=_to_permissions(permissions),
-        safety=None if safety is None else Safety(safety),
+        rules=() if rules == "[]" else _to_rules(rules),
         starred=bool(starred),
         metadata={} if metadata == "{}" else orjson.loads(metadata),
         conversation=conversation,
@@ -62,17 +63,32 @@ def to_session(row: Row) -> Session:
     )
 
 
-def _to_permissions(text: str | None) -> Permissions | None:
-    if text is None:
-        return None
-    rules = orjson.loads(text)
-    return Permissions(**{kind: tuple(rules.get(kind, ())) for kind in ("allow", "ask", "deny")})
+def _to_rules(text: str) -> tuple[RuleLayer, ...]:
+    return tuple(
+        RuleLayer(
+            Scope(plain["set_by"]),
+            plain["token"],
+            Permissions(*(tuple(plain[kind]) for kind in ("allow", "ask", "deny"))),
+            Safety(plain["safety"]) if plain["safety"] else None,
+        )
+        for plain in orjson.loads(text)
+    )
 
 
-def _of_permissions(rules: Permissions | None) -> str | None:
-    if rules is None:
-        return None
-    return orjson.dumps({"allow": rules.allow, "ask": rules.ask, "deny": rules.deny}).decode()
+def of_rules(rules: tuple[RuleLayer, ...]) -> str:
+    """One spelling for one value: writes compare the column with what was read."""
+    plain = [
+        {
+            "set_by": layer.set_by.value,
+            "token": layer.token,
+            "allow": layer.permissions.allow,
+            "ask": layer.permissions.ask,
+            "deny": layer.permissions.deny,
+            "safety": layer.safety.value if layer.safety else None,
+        }
+        for layer in rules
+    ]
+    return orjson.dumps(plain).decode()
 
 
 def of_new_session(new: NewSession) -> dict[str, Any]:
@@ -84,8 +100,7 @@ def of_new_session(new: NewSession) -> dict[str, Any]:
         "title_by": new.title_by.value,
         "model": new.model,
         "working_dir": new.working_dir,
-        "permissions": _of_permissions(new.permissions),
-        "safety": new.safety.value if new.safety else None,
+        "rules": of_rules(new.rules),
         "metadata": orjson.dumps(new.metadata).decode(),
         "conversation": new.conversation,
     }
@@ -114,15 +129,7 @@ def of_imported(new: NewSession, turn: Turn) -> dict[str, Any]:
 
 def of_field(field: str, value: Any) -> Any:
     """A field of a session as its column holds it."""
-    match field:
-        case "metadata":
-            return orjson.dumps(value).decode()
-        case "permissions":
-            return _of_permissions(value)
-        case "safety":
-            return value and Safety(value).value
-        case _:
-            return value
+    return orjson.dumps(value).decode() if field == "metadata" else value
 
 
 def of_list(

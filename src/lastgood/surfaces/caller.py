@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lastgood.core.session_rules import strongest
 from lastgood.model.ids import DEFAULT_TENANT, TenantId
+from lastgood.model.rules import Setter
 from lastgood.model.tokens import Scope
 
 
@@ -20,6 +22,11 @@ class Caller:
         if scope is Scope.READ and Scope.SESSION in self.scopes:
             return True
         return scope in self.scopes or Scope.ADMIN in self.scopes
+
+    @property
+    def setter(self) -> Setter:
+        """As whom this caller sets the rules of a session."""
+        return Setter(strongest(self.scopes), self.name)
 
 
 #: Where no token is asked for: on this machine alone.

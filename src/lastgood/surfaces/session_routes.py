@@ -162,9 +162,14 @@ def _of_fields(life: SessionLife) -> Sequence[Route]:
         _takes("PATCH", f"{_ONE}/metadata", life.set_metadata, "what clients note", MetadataBody, one),
         _takes("PATCH", f"{_ONE}/model", life.set_model, "the model of later turns", ModelBody, one),
         _takes(
-            "PATCH", f"{_ONE}/permissions", life.set_permissions, "rules for its tools", PermissionsBody, one
+            "PATCH",
+            f"{_ONE}/permissions",
+            life.set_permissions,
+            "Set the rules for its tools",
+            PermissionsBody,
+            one,
         ),
-        _takes("PATCH", f"{_ONE}/safety-policy", life.set_safety, "its safety mode", SafetyBody, one),
+        _takes("PATCH", f"{_ONE}/safety-policy", life.set_safety, "Set its safety mode", SafetyBody, one),
         _takes("POST", f"{_ONE}/tools/toggle", life.toggle_tools, "all tools may run, or not", None, one),
     ]
 

@@ -32,6 +32,11 @@ _MESSAGE = object_of(
     {"role": {"enum": ["system", "user", "assistant", "tool"]}, "content": {"type": ["string", "array"]}},
     {"tool_calls": _MANY, "tool_call_id": TEXT, "reasoning": TEXT, "turn": TEXT},
 )
+RULES = object_of({"allow": _list_of(TEXT), "ask": _list_of(TEXT), "deny": _list_of(TEXT)})
+_LAYER = object_of(
+    {"set_by": {"enum": ["session", "approve", "admin"]}, "token": TEXT},
+    {"permissions": RULES, "safety_policy": TEXT},
+)
 SESSION = object_of(
     {
         "id": TEXT,
@@ -55,8 +60,9 @@ SESSION = object_of(
         "metadata": _ANY,
     },
     {
-        "permissions": _ANY,
+        "permissions": RULES,
         "safety_policy": TEXT,
+        "rules": _list_of(_LAYER),
         "forked_from": _ANY,
         "conversation": TEXT,
         "messages": _list_of(_MESSAGE),

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from lastgood.core.rights import narrowing
+from lastgood.core.session_rules import NO_RULES, modes_of
 from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
 from lastgood.flows.exporting import Importing, as_document
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import MOST_IN_PAGE
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.turns import Turns
-from lastgood.model.agents import Permissions, Safety
+from lastgood.model.agents import Safety
 from lastgood.model.attempts import Ask
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, Role
@@ -83,8 +83,9 @@ class SessionLife:
             title=" ".join((body.title or "").split()),
             model=body.model,
             working_dir=body.working_dir,
-            permissions=_allowed(request, body.permissions.permissions()) if body.permissions else None,
+            rules=body.permissions.wanted() if body.permissions else NO_RULES,
             safety=safety_of(body.safety or body.safety_policy),
+            setter=request.caller.setter,
             metadata=body.metadata,
         )
         return json_reply(session_json(session))
@@ -194,23 +195,26 @@ class SessionLife:
 
     async def set_permissions(self, request: Request) -> Answer:
         body = parse(PermissionsBody, await request.json())
-        rules = _allowed(request, body.permissions.permissions())
-        await self._sessions.set_permissions(request.caller.tenant, session_of(request), rules)
+        await self._sessions.set_permissions(
+            request.caller.tenant, session_of(request), body.permissions.wanted(), request.caller.setter
+        )
         return await self._as_it_is(request)
 
     async def set_safety(self, request: Request) -> Answer:
         body = parse(SafetyBody, await request.json())
-        await self._sessions.set_safety(
-            request.caller.tenant, session_of(request), safety_of(body.safety_policy)
-        )
+        await self._set_safety(request, safety_of(body.safety_policy))
         return await self._as_it_is(request)
 
     async def toggle_tools(self, request: Request) -> Answer:
         """docker-agent's switch: everything may run, or the server's own mode holds again."""
         session = await self._sessions.get(request.caller.tenant, session_of(request))
-        other = None if session.safety is Safety.AUTONOMOUS else Safety.AUTONOMOUS
-        await self._sessions.set_safety(request.caller.tenant, session.id, other)
+        is_on = modes_of(session.rules) == (Safety.AUTONOMOUS,)
+        await self._set_safety(request, None if is_on else Safety.AUTONOMOUS)
         return await self._as_it_is(request)
+
+    async def _set_safety(self, request: Request, mode: Safety | None) -> None:
+        caller = request.caller
+        await self._sessions.set_safety(caller.tenant, session_of(request), mode, caller.setter)
 
     async def rebind(self, request: Request) -> Answer:
         body = parse(RebindBody, await request.json())
@@ -299,7 +303,8 @@ class SessionLife:
         plain = await request.json()
         if not isinstance(plain, dict):
             raise InvalidRequest("the body must be an exported session")
-        return json_reply(session_json(await self._importing.take(request.caller.tenant, plain)), 201)
+        session = await self._importing.take(request.caller.tenant, plain, request.caller.setter)
+        return json_reply(session_json(session), 201)
 
     async def recovery(self, request: Request) -> Answer:
         """Everything there is of a session, for whoever has to mend something."""
@@ -384,15 +389,6 @@ def _kept(turns: Sequence[Turn], first: int) -> tuple[Message, ...]:
             hidden = passed
         passed += len(turn.messages)
     return tuple(message for number, message in numbered if number >= max(first, hidden))
-
-
-def _allowed(request: Request, rules: Permissions) -> Permissions:
-    """What a session's own rules allow answers questions that would be asked: only who may answer may."""
-    if rules != narrowing(rules) and not request.caller.may(Scope.APPROVE):
-        raise Forbidden(
-            "allow rules answer what a person would be asked; that needs a token with the scope approve"
-        )
-    return rules
 
 
 def _tag(session: Session) -> dict[str, str]:

@@ -11,12 +11,14 @@ from pydantic import Field, field_validator, model_validator
 
 from lastgood.core.history import open_calls
 from lastgood.core.limits import RULE_CHARACTERS, RULES, check_rules
+from lastgood.core.session_rules import WantedRules, modes_of, permissions_of
 from lastgood.errors import InvalidRequest
 from lastgood.flows.exporting import rules_as_json
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import Attempt, Step
 from lastgood.model.messages import Message, as_json
 from lastgood.model.queue import Queued
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, SessionStatus, Turn, Usage
 from lastgood.surfaces.chat_wire import ChatMessage, ContentPart, message_of
 from lastgood.surfaces.parsing import Body, Exact
@@ -90,8 +92,9 @@ class Rules(Exact):
             check_rules({kind: rules for kind, rules in given.items() if isinstance(rules, list)})
         return given
 
-    def permissions(self) -> Permissions:
-        return Permissions(tuple(self.allow or ()), tuple(self.ask or ()), tuple(self.deny or ()))
+    def wanted(self) -> WantedRules:
+        lists = (self.allow, self.ask, self.deny)
+        return WantedRules(*(None if rules is None else tuple(rules) for rules in lists))
 
 
 class CreateBody(Body):
@@ -212,14 +215,31 @@ def session_json(session: Session) -> dict[str, Any]:
         "starred": session.starred,
         "metadata": session.metadata,
     }
-    if session.permissions is not None:
-        told["permissions"] = rules_as_json(session.permissions)
-    if session.safety is not None:
-        told["safety_policy"] = session.safety.value
+    if session.rules:
+        told |= _rules_json(session.rules)
     if session.forked_from is not None:
         told["forked_from"] = {"session": session.forked_from[0], "turn": session.forked_from[1]}
     if session.conversation is not None:
         told["conversation"] = session.conversation
+    return told
+
+
+def _rules_json(layers: tuple[RuleLayer, ...]) -> dict[str, Any]:
+    """What holds, and below `rules` which part of it was set by whom."""
+    permissions, modes = permissions_of(layers), modes_of(layers)
+    told: dict[str, Any] = {} if permissions is None else {"permissions": rules_as_json(permissions)}
+    if modes:
+        told["safety_policy"] = modes[0].value
+    told["rules"] = [_layer_json(layer) for layer in layers]
+    return told
+
+
+def _layer_json(layer: RuleLayer) -> dict[str, Any]:
+    told: dict[str, Any] = {"set_by": layer.set_by.value, "token": layer.token}
+    if layer.permissions != Permissions():
+        told["permissions"] = rules_as_json(layer.permissions)
+    if layer.safety is not None:
+        told["safety_policy"] = layer.safety.value
     return told
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_events
@@ -16,6 +17,7 @@ from lastgood.store.session_rows import (
     of_imported,
     of_list,
     of_new_session,
+    of_rules,
     to_page,
     to_session,
 )
@@ -77,6 +79,21 @@ class PostgresSessions:
     async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
         parameters = {"tenant": tenant, "session": session, "value": of_field(field, value)}
         return bool(await self.db.write(f"set_{field}", parameters))
+
+    async def set_rules_if_unchanged(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        expected: tuple[RuleLayer, ...],
+        rules: tuple[RuleLayer, ...],
+    ) -> bool:
+        parameters = {
+            "tenant": tenant,
+            "session": session,
+            "expected": of_rules(expected),
+            "rules": of_rules(rules),
+        }
+        return bool(await self.db.write("set_rules_if_unchanged", parameters))
 
     async def fork_session(self, source: Session, at: Turn | None, new: NewSession) -> Session | None:
         parameters = of_new_session(new) | {

@@ -27,9 +27,9 @@ FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::
      WITH ORDINALITY AS item (kind, attempt_id, body, n);
 
 -- name: create_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
                       conversation, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
        :conversation, now, now
 FROM (SELECT clock() AS now) AS moment
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
@@ -69,13 +69,14 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('lastgood erase ' || :tenan
 SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text, 0));
 
 -- name: fork_session
--- A pointer to a turn: no message is copied.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
+-- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
+-- in the fork, so then there is no fork.
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
                       forked_session, forked_turn, head, seq, head_hash, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
        :source, :head, :head, :seq, :hash, now, now
 FROM (SELECT clock() AS now) AS moment
-WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source)
+WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
 
 -- name: set_title
@@ -101,11 +102,9 @@ UPDATE sessions SET starred = :value WHERE tenant = :tenant AND id = :session RE
 -- name: set_metadata
 UPDATE sessions SET metadata = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
 
--- name: set_permissions
-UPDATE sessions SET permissions = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
-
--- name: set_safety
-UPDATE sessions SET safety = :value WHERE tenant = :tenant AND id = :session RETURNING 1;
+-- name: set_rules_if_unchanged
+-- Who may change what was decided on :expected; another change in between may have added a stronger rule.
+UPDATE sessions SET rules = :rules WHERE tenant = :tenant AND id = :session AND rules = :expected RETURNING 1;
 
 -- name: insert_attempt
 -- A piece of every begin. Another try that ended while this one waited for the session

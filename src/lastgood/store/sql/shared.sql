@@ -24,10 +24,10 @@ SELECT {session} FROM sessions WHERE n > :after ORDER BY n LIMIT :limit;
 SELECT count(*) FROM sessions WHERE tenant = :tenant AND forked_session = :session;
 
 -- name: import_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
                       conversation, head, seq, head_hash, input_tokens, output_tokens, cost,
                       created_at, updated_at)
-VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
+VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
         :conversation, :head, :seq, :hash, :input_tokens, :output_tokens, :cost,
         coalesce(:created_at, clock()), coalesce(:updated_at, clock()))
 RETURNING {session};

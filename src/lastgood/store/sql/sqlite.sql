@@ -3,20 +3,21 @@
 -- older than the transaction. clock() is the database's time.
 
 -- name: create_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
                       conversation, created_at, updated_at)
-VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
+VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
         :conversation, clock(), clock())
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
 -- name: fork_session
--- A pointer to a turn: no message is copied.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, permissions, safety, metadata,
+-- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
+-- in the fork, so then there is no fork.
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
                       forked_session, forked_turn, head, seq, head_hash, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :permissions, :safety, :metadata,
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
        :source, :head, :head, :seq, :hash, clock(), clock()
-WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source)
+WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
 
 -- name: set_title
@@ -36,11 +37,9 @@ UPDATE sessions SET starred = :value WHERE tenant = :tenant AND id = :session;
 -- name: set_metadata
 UPDATE sessions SET metadata = :value WHERE tenant = :tenant AND id = :session;
 
--- name: set_permissions
-UPDATE sessions SET permissions = :value WHERE tenant = :tenant AND id = :session;
-
--- name: set_safety
-UPDATE sessions SET safety = :value WHERE tenant = :tenant AND id = :session;
+-- name: set_rules_if_unchanged
+-- Who may change what was decided on :expected; another change in between may have added a stronger rule.
+UPDATE sessions SET rules = :rules WHERE tenant = :tenant AND id = :session AND rules = :expected;
 
 -- name: hold_session
 -- Begin. Free is decided here and nowhere else.

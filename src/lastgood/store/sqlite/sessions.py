@@ -8,6 +8,7 @@ import apsw
 
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
+from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
 from lastgood.store.rows import to_turn
 from lastgood.store.session_rows import (
@@ -16,6 +17,7 @@ from lastgood.store.session_rows import (
     of_imported,
     of_list,
     of_new_session,
+    of_rules,
     to_page,
     to_session,
 )
@@ -96,6 +98,26 @@ class SqliteSessions:
 
         def work(connection: apsw.Connection) -> bool:
             connection.execute(self.db.sql[f"set_{field}"], parameters)
+            return connection.changes() == 1
+
+        return await self.db.write(work)
+
+    async def set_rules_if_unchanged(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        expected: tuple[RuleLayer, ...],
+        rules: tuple[RuleLayer, ...],
+    ) -> bool:
+        parameters = {
+            "tenant": tenant,
+            "session": session,
+            "expected": of_rules(expected),
+            "rules": of_rules(rules),
+        }
+
+        def work(connection: apsw.Connection) -> bool:
+            connection.execute(self.db.sql["set_rules_if_unchanged"], parameters)
             return connection.changes() == 1
 
         return await self.db.write(work)

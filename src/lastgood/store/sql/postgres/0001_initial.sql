@@ -17,8 +17,7 @@ CREATE TABLE sessions (
     title_by       TEXT NOT NULL DEFAULT 'nobody' CHECK (title_by IN ('nobody', 'us', 'person')),
     model          TEXT,                    -- an override that was committed with a turn
     working_dir    TEXT,
-    safety         TEXT,
-    permissions    TEXT,
+    rules          TEXT NOT NULL DEFAULT '[]',  -- in layers, each with the scope that set it
     starred        BOOLEAN NOT NULL DEFAULT false,
     metadata       TEXT NOT NULL DEFAULT '{}',
     conversation   TEXT,                    -- the name a /v1 client gave it

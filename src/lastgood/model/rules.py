@@ -1,0 +1,30 @@
+"""The rules of one session: which tool calls it may make, and who said so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lastgood.model.agents import Permissions, Safety
+from lastgood.model.tokens import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Setter:
+    """Who sets rules: the strongest scope they have, and their token's id."""
+
+    scope: Scope
+    token: str
+
+
+#: Whoever can open the database file can change anything in it, so a command on this machine is an admin.
+LOCAL = Setter(Scope.ADMIN, "local")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLayer:
+    """Rules and a safety mode that were set together, or only one of them."""
+
+    set_by: Scope
+    token: str
+    permissions: Permissions = Permissions()
+    safety: Safety | None = None  # only ever narrows what the server allows

@@ -1,0 +1,29 @@
+"""What a session takes over from the one it is derived from."""
+
+from dataclasses import fields
+
+from lastgood.core.derivation import ORIGINS, Origin, derive
+from lastgood.model.agents import Permissions, Safety
+from lastgood.model.ids import SessionId
+from lastgood.model.rules import RuleLayer
+from lastgood.model.sessions import NewSession
+from lastgood.model.tokens import Scope
+from tests.core import given
+
+
+def test_every_field_of_a_new_session_has_an_origin() -> None:
+    assert list(ORIGINS) == [field.name for field in fields(NewSession)]
+
+
+def test_rules_and_safety_are_always_inherited() -> None:
+    rules = (
+        RuleLayer(Scope.ADMIN, "tok_a", Permissions(deny=("shell",))),
+        RuleLayer(Scope.SESSION, "tok_b", safety=Safety.STRICT),
+    )
+    source = given.session(rules=rules, conversation="c", title="Old", metadata={"a": 1}, model="m")
+    derived = derive(source, SessionId("new"), "Old (2)")
+    assert derived.rules == rules
+    assert (derived.id, derived.title, derived.conversation) == ("new", "Old (2)", None)
+    for field, origin in ORIGINS.items():
+        if origin is Origin.INHERITED:
+            assert getattr(derived, field) == getattr(source, field), field
