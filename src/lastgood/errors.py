@@ -44,6 +44,7 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     ├── ServerUnreachable       of a client: nobody answers at that address
     │   └── AnswerLost          the connection broke before the answer came
     ├── AnswerUnreadable        of a client: what answers is no Lastgood server, or a newer one
+    ├── HistoryDamaged          what is stored of one session is not what was committed
     └── StoreError
         ├── StoreUnavailable    try again
         ├── OutcomeUnknown      the answer of a write was lost
@@ -51,7 +52,9 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
         ├── NoDatabase          nothing was ever stored there
         ├── StoreLocked         another process owns the database file
         ├── NotADatabase
+        ├── DatabaseDamaged     the file, not one session in it
         ├── OlderDatabase       it may not be brought up to date
+        ├── SchemaMismatch      it was made by another development version
         └── NewerDatabase
 """
 
@@ -328,6 +331,13 @@ class AnswerUnreadable(LastgoodError):
     code = "answer_unreadable"
 
 
+class HistoryDamaged(LastgoodError):
+    """What is stored of this session is not what was committed, so no turn was run on it. Read or export the
+    session up to the damage, fork it from a turn before, or delete it."""
+
+    code = "history_damaged"
+
+
 class StoreError(LastgoodError):
     """The database failed."""
 
@@ -370,10 +380,23 @@ class NotADatabase(StoreError):
     code = "not_a_database"
 
 
+class DatabaseDamaged(StoreError):
+    """The database file is damaged; it was left as it is. Restore a backup."""
+
+    code = "database_damaged"
+
+
 class OlderDatabase(StoreError):
     """This database is not up to date; it was left as it is. Start once with --migrate auto."""
 
     code = "older_database"
+
+
+class SchemaMismatch(StoreError):
+    """This database was made by a different development version of Lastgood; it was left as it is. Move it
+    away, or use the version that made it."""
+
+    code = "schema_mismatch"
 
 
 class NewerDatabase(StoreError):

@@ -15,10 +15,12 @@ import asyncpg
 import pytest
 
 from lastgood.errors import (
+    DatabaseDamaged,
     LastgoodError,
     NewerDatabase,
     NotADatabase,
     OlderDatabase,
+    SchemaMismatch,
     StoreError,
     StoreFull,
     StoreLocked,
@@ -27,7 +29,7 @@ from lastgood.errors import (
 from lastgood.store.migrate import Migration, migrations
 from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite import SqliteStore, open_sqlite
-from lastgood.store.sqlite.database import open_database
+from lastgood.store.sqlite.database import open_beside, open_database
 from tests.contract import given
 from tests.contract.conftest import SqliteBackend, dump
 from tests.contract.given import TENANT
@@ -120,6 +122,67 @@ async def test_I30_a_newer_database_that_we_can_serve_is_opened(path: Path) -> N
     store = open_sqlite(path)
     await given.commit(store, await given.session(store))
     await store.close()
+
+
+def other_step(dialect: str) -> tuple[Migration, ...]:
+    """The schema as another development version has it, under the same number."""
+    first, *rest = migrations(dialect)
+    changed = (*first.statements, "CREATE TABLE another (a INTEGER)")
+    return (Migration(first.version, first.compatible_from, changed), *rest)
+
+
+@pytest.mark.parametrize("migrate", [True, False])
+def test_a_database_of_another_development_version_is_refused_in_words(path: Path, migrate: bool) -> None:
+    open_database(path, steps=other_step("sqlite")).close()
+    before = files_of(path)
+    for read_only in (False, True):
+        with pytest.raises(SchemaMismatch, match=r"different development version.*Move it away") as refused:
+            open_sqlite(path, read_only=read_only, migrate=migrate)
+        assert str(path) in refused.value.message
+    with pytest.raises(SchemaMismatch):
+        open_beside(path)
+    assert files_of(path) == before
+
+
+def test_a_database_from_before_digests_were_kept_is_refused_in_words(path: Path) -> None:
+    open_database(path).close()
+    with closing(apsw.Connection(str(path))) as older:
+        older.execute("ALTER TABLE lastgood_schema DROP COLUMN digest")
+    with pytest.raises(SchemaMismatch, match="different development version"):
+        open_sqlite(path)
+
+
+@pytest.mark.parametrize("is_empty", [True, False], ids=["empty", "missing"])
+async def test_I18_a_database_that_is_gone_beside_its_log_is_refused_and_left_as_it_is(
+    path: Path, tmp_path: Path, is_empty: bool
+) -> None:
+    """SQLite would delete the log, and the server would start with no session at all."""
+    store = open_sqlite(path)
+    await given.commit(store, await given.session(store))
+    lost = tmp_path / "lost" / path.name
+    lost.parent.mkdir()
+    for suffix in ("", "-wal"):
+        (lost.parent / (path.name + suffix)).write_bytes((tmp_path / (path.name + suffix)).read_bytes())
+    await store.close()
+    if is_empty:
+        lost.write_bytes(b"")
+    else:
+        lost.unlink()
+    before = files_of(lost)
+    assert before, "there is a log"
+    words = "is empty" if is_empty else "is missing"
+    for read_only in (False, True):
+        with pytest.raises(DatabaseDamaged, match=f"{words}.*write-ahead log.*backup"):
+            open_sqlite(lost, read_only=read_only)
+    with pytest.raises(DatabaseDamaged, match=words):
+        open_beside(lost)
+    assert files_of(lost) == before
+
+
+def test_an_empty_file_without_a_log_is_set_up(path: Path) -> None:
+    path.touch()
+    open_database(path).close()
+    assert path.stat().st_size > 0
 
 
 def test_a_refused_open_leaves_no_lock_behind(path: Path) -> None:
@@ -381,6 +444,20 @@ async def test_I30_a_newer_schema_on_postgres_is_opened_only_if_we_can_serve_it(
         with pytest.raises(NewerDatabase, match="Upgrade"):
             await open_postgres(empty)
     assert await tables_of(empty) == before
+
+
+async def test_a_database_of_another_development_version_on_postgres_is_refused_in_words(empty: str) -> None:
+    await (await open_postgres(empty, steps=other_step("postgres"))).close()
+    before = await tables_of(empty)
+    for migrate, read_only in ((True, False), (False, False), (True, True)):
+        with pytest.raises(SchemaMismatch, match=r"different development version.*Move it away"):
+            await open_postgres(empty, migrate=migrate, read_only=read_only)
+    assert await tables_of(empty) == before
+    connection = await asyncpg.connect(empty)
+    await connection.execute("ALTER TABLE lastgood_schema DROP COLUMN digest")
+    await connection.close()
+    with pytest.raises(SchemaMismatch, match="different development version"):
+        await open_postgres(empty)
 
 
 async def test_without_migrating_a_schema_on_postgres_is_opened_only_as_it_is(empty: str) -> None:

@@ -12,8 +12,8 @@ import apsw
 import asyncpg
 import pytest
 
-from lastgood.errors import NewerDatabase
-from lastgood.store.migrate import Migration, migration, migrations, pending
+from lastgood.errors import NewerDatabase, SchemaMismatch
+from lastgood.store.migrate import Applied, Migration, migration, migrations, pending, refuse_older
 from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite.database import open_database
 from tests.postgres import PostgresServer
@@ -83,7 +83,7 @@ class SqlitePlace:
     def ledger(self) -> Schema:
         if not self.rows("SELECT 1 FROM sqlite_schema WHERE name = 'lastgood_schema'"):
             return []
-        return self.rows("SELECT version, compatible_from FROM lastgood_schema ORDER BY version")
+        return self.rows("SELECT version, compatible_from, digest FROM lastgood_schema ORDER BY version")
 
     def empty(self) -> None:
         for each in self.path.parent.iterdir():
@@ -130,7 +130,7 @@ class PostgresPlace:
     def ledger(self) -> Schema:
         if self.rows("SELECT to_regclass('lastgood_schema')::text") == [(None,)]:
             return []
-        return self.rows("SELECT version, compatible_from FROM lastgood_schema ORDER BY version")
+        return self.rows("SELECT version, compatible_from, digest FROM lastgood_schema ORDER BY version")
 
     def empty(self) -> None:
         self.execute("DROP SCHEMA public CASCADE")
@@ -167,10 +167,9 @@ def test_a_new_database_has_every_step_in_its_ledger(place: Place) -> None:
     ours = migrations(place.dialect)
     place.upgrade((*ours, SECOND, THIRD))
     assert place.ledger() == [
-        *((step.version, step.compatible_from) for step in ours),
-        (101, 1),
-        (102, 101),
+        (step.version, step.compatible_from, step.digest) for step in (*ours, SECOND, THIRD)
     ]
+    assert [row[:2] for row in place.ledger()[-2:]] == [(101, 1), (102, 101)]
 
 
 def test_I19_migrating_once_more_changes_nothing(place: Place) -> None:
@@ -216,9 +215,9 @@ def test_I19_dying_in_a_later_step_keeps_the_earlier_ones(place: Place) -> None:
     steps = (*migrations(place.dialect), SECOND, THIRD)
     with pytest.raises(Exception, match="death"):
         place.upgrade(poisoned(steps, THIRD.version, 1))
-    assert place.ledger()[-1] == (101, 1)
+    assert place.ledger()[-1][:2] == (101, 1)
     place.upgrade(steps)
-    assert place.ledger()[-1] == (102, 101)
+    assert place.ledger()[-1][:2] == (102, 101)
 
 
 PROGRAM = """
@@ -281,6 +280,11 @@ def test_I19_nodes_that_start_together_migrate_once(postgres_dsn: str) -> None:
 
 # --- the rules, without a database -------------------------------------------------------------------------
 
+
+def recorded(applied: list[tuple[int, int]]) -> list[Applied]:
+    return [Migration(version, compatible_from, ()).applied for version, compatible_from in applied]
+
+
 ONE, TWO, THREE = Migration(1, 1, ()), Migration(2, 1, ()), Migration(3, 3, ())
 
 
@@ -296,7 +300,7 @@ ONE, TWO, THREE = Migration(1, 1, ()), Migration(2, 1, ()), Migration(3, 3, ())
     ],
 )
 def test_what_is_still_to_be_applied(known: Steps, applied: list[tuple[int, int]], left: Steps) -> None:
-    assert pending(known, applied) == left
+    assert pending(known, recorded(applied)) == left
 
 
 @pytest.mark.parametrize(
@@ -305,7 +309,31 @@ def test_what_is_still_to_be_applied(known: Steps, applied: list[tuple[int, int]
 )
 def test_I30_a_schema_that_we_would_misread_is_refused(known: Steps, applied: list[tuple[int, int]]) -> None:
     with pytest.raises(NewerDatabase, match="schema 3 or later"):
-        pending(known, applied)
+        pending(known, recorded(applied))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Migration(1, 1, ("CREATE TABLE a (b TEXT, c TEXT)",)),
+        Migration(1, 1, ("CREATE TABLE a (b TEXT)", "DROP TABLE a")),
+        Migration(1, 0, ("CREATE TABLE a (b TEXT)",)),
+    ],
+)
+def test_a_step_that_is_not_ours_is_refused_also_among_newer_ones(other: Migration) -> None:
+    ours = Migration(1, 1, ("CREATE TABLE a (b TEXT)",))
+    for applied in ([other.applied], [other.applied, TWO.applied], [Applied(1, 1, None)]):
+        for refuse in (pending, refuse_older):
+            with pytest.raises(SchemaMismatch, match="different development version"):
+                refuse((ours,), applied)
+
+
+def test_the_digest_of_a_step_is_of_what_it_does() -> None:
+    """Comments and indents may be improved in place; what the database is told may not."""
+    text = "-- compatible-from: 1\nCREATE TABLE a (b TEXT, c TEXT);"
+    same = "-- words\n-- compatible-from: 1\nCREATE TABLE a (\n    b TEXT,  -- why\n    c TEXT);\n"
+    assert migration(1, text).digest == migration(1, same.replace("(\n    b", "(b")).digest
+    assert migration(1, text).digest != migration(1, text.replace("c TEXT", "c BLOB")).digest
 
 
 def test_a_migration_says_what_it_is_compatible_with() -> None:

@@ -5,16 +5,20 @@ Files are applied in order, each in a transaction of its own, and recorded in
 Each file says from which version on a program can serve the database it leaves
 behind (`-- compatible-from: N`): that lets nodes be replaced one by one, and
 refuses a database that this program would misread.
+
+The record of a file holds a digest of its statements. A database whose recorded steps are not ours
+has another schema under the same number, so it is refused before any statement fails on it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
-from lastgood.errors import NewerDatabase, OlderDatabase
+from lastgood.errors import NewerDatabase, OlderDatabase, SchemaMismatch
 
 _COMMENT = re.compile(r"--[^\n]*")
 _COMPATIBLE = re.compile(r"^-- compatible-from: (\d+)$", re.MULTILINE)
@@ -22,7 +26,8 @@ _COMPATIBLE = re.compile(r"^-- compatible-from: (\d+)$", re.MULTILINE)
 LEDGER = """
 CREATE TABLE IF NOT EXISTS lastgood_schema (
     version         INTEGER PRIMARY KEY,
-    compatible_from INTEGER NOT NULL
+    compatible_from INTEGER NOT NULL,
+    digest          TEXT NOT NULL
 )
 """
 
@@ -32,6 +37,26 @@ class Migration:
     version: int
     compatible_from: int
     statements: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Of what it does to a database: comments, line breaks and indents do not count."""
+        plain = [" ".join(statement.split()) for statement in self.statements]
+        text = "\0".join([str(self.compatible_from), *plain])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def applied(self) -> Applied:
+        return Applied(self.version, self.compatible_from, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A migration as the ledger of a database has it."""
+
+    version: int
+    compatible_from: int
+    digest: str | None  # None: the ledger is from a time when none was kept
 
 
 def migration(version: int, text: str) -> Migration:
@@ -48,26 +73,38 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
     return tuple(migration(int(name[:4]), (folder / name).read_text()) for name in names)
 
 
-def pending(known: Iterable[Migration], applied: Iterable[tuple[int, int]]) -> tuple[Migration, ...]:
-    """What is still to be applied; NewerDatabase if this program may not touch it."""
+def pending(
+    known: Iterable[Migration], applied: Iterable[Applied], name: str = "this database"
+) -> tuple[Migration, ...]:
+    """What is still to be applied. NewerDatabase or SchemaMismatch: this program may not touch it."""
     ours = tuple(known)
     newest = max((step.version for step in ours), default=0)
-    done = dict(applied)
-    needed = max((done[version] for version in done if version > newest), default=0)
+    done = {step.version: step for step in applied}
+    needed = max((step.compatible_from for step in done.values() if step.version > newest), default=0)
     if needed > newest:
         raise NewerDatabase(
-            f"this database has schema {max(done)}, which needs a program of schema {needed} or later; "
+            f"{name} has schema {max(done)}, which needs a program of schema {needed} or later; "
             f"this one has {newest}. Upgrade Lastgood; the database was left as it is"
         )
+    for step in ours:
+        if step.version in done and done[step.version].digest != step.digest:
+            raise SchemaMismatch(
+                f"{name} was made by a different development version of Lastgood: step {step.version} of its "
+                "schema is not this program's. It was left as it is. Move it away to start with an empty "
+                "database, or use the version of Lastgood that made it"
+            )
     return tuple(step for step in ours if step.version not in done)
 
 
-def refuse_older(known: Iterable[Migration], applied: Iterable[tuple[int, int]]) -> None:
-    """For who may not change the schema. A newer one that this program can serve is good enough."""
-    ours, done = tuple(known), dict(applied)
-    if pending(ours, done.items()):
-        has = f"has schema {max(done)}" if done else "is not set up yet"
+def refuse_older(
+    known: Iterable[Migration], applied: Iterable[Applied], name: str = "this database"
+) -> tuple[Migration, ...]:
+    """For a program that may not change the schema. A newer schema that it can serve is good enough."""
+    ours, done = tuple(known), tuple(applied)
+    if pending(ours, done, name):
+        has = f"has schema {max(step.version for step in done)}" if done else "is not set up yet"
         raise OlderDatabase(
-            f"this database {has}, and this program needs schema {max(step.version for step in ours)}; "
+            f"{name} {has}, and this program needs schema {max(step.version for step in ours)}; "
             "it was left as it is. Start once with --migrate auto"
         )
+    return ()

@@ -15,8 +15,10 @@ from lastgood.errors import (
     AttemptLost,
     Conflict,
     ContextOverflow,
+    DatabaseDamaged,
     Forbidden,
     Garbled,
+    HistoryDamaged,
     IdempotencyMismatch,
     InvalidRequest,
     LastgoodError,
@@ -67,6 +69,7 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (NeedsAnswer, 409),
     (ShuttingDown, 503),
     (OutcomeUnknown, FAILED_DEPENDENCY),
+    (DatabaseDamaged, 500),
     (StoreError, 503),
     (LastgoodError, 500),
 )
@@ -92,6 +95,8 @@ _HOPELESS = (
     NotFound,
     StaleHead,
     OutcomeUnknown,
+    HistoryDamaged,
+    DatabaseDamaged,
 )
 
 
@@ -165,7 +170,7 @@ def retry_headers(error: LastgoodError, *, has_effects: bool = False) -> dict[st
     headers: dict[str, str] = {}
     if has_effects or isinstance(error, OutcomeUnknown):
         return {"x-should-retry": "false"}
-    if isinstance(error, SessionBusy | ShuttingDown | StoreError):
+    if isinstance(error, SessionBusy | ShuttingDown | StoreError) and may_be_sent_again(error):
         headers["retry-after"] = "1"
     if isinstance(error, ModelError | TooMany) and error.retry_after is not None:
         headers["retry-after"] = str(max(ceil(error.retry_after), 1))

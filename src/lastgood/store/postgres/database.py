@@ -26,7 +26,7 @@ from lastgood.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from lastgood.store.migrate import LEDGER, Migration, migrations, pending, refuse_older
+from lastgood.store.migrate import LEDGER, Applied, Migration, migrations, pending, refuse_older
 from lastgood.store.rows import Row
 from lastgood.store.statements import Positional, named, positional
 from lastgood.store.writability import PROBE_BYTES, Writability
@@ -297,15 +297,23 @@ async def _apply_next(connection: Connection, steps: tuple[Migration, ...]) -> N
         for statement in step.statements:
             await connection.execute(statement, timeout=MIGRATION_SECONDS)
         await connection.execute(
-            "INSERT INTO lastgood_schema VALUES ($1, $2)", step.version, step.compatible_from
+            "INSERT INTO lastgood_schema VALUES ($1, $2, $3)",
+            step.version,
+            step.compatible_from,
+            step.digest,
         )
 
 
-async def _applied(connection: Connection) -> list[tuple[int, int]]:
+async def _applied(connection: Connection) -> list[Applied]:
     # Not to_regclass: that may answer from a cache of this connection, which does not yet
     # know what another node created while this one waited for the lock.
-    found = "SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'lastgood_schema'"
-    if await connection.fetchval(found) is None:
+    found = await connection.fetch(
+        "SELECT attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid "
+        "WHERE relnamespace = current_schema()::text::regnamespace AND relname = 'lastgood_schema' "
+        "AND attnum > 0"
+    )
+    if not found:
         return []
-    rows = await connection.fetch("SELECT version, compatible_from FROM lastgood_schema")
-    return [(int(version), int(compatible_from)) for version, compatible_from in rows]
+    digest = "digest" if "digest" in {str(name) for (name,) in found} else "NULL"
+    rows = await connection.fetch(f"SELECT version, compatible_from, {digest} FROM lastgood_schema")
+    return [Applied(int(version), int(compatible_from), digest) for version, compatible_from, digest in rows]

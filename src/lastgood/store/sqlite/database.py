@@ -2,7 +2,7 @@
 
 The lock file says who may write. Its holder is the only process, so whatever it
 finds running at start was left by a dead one and is recovered at once. A file
-that is busy, unreadable, newer or not ours is refused; it is never moved away
+that is busy, unreadable, damaged, newer or not ours is refused; it is never moved away
 and never reset.
 """
 
@@ -18,8 +18,16 @@ from typing import Any, TypeVar
 
 import apsw
 
-from lastgood.errors import NoDatabase, NotADatabase, StoreError, StoreFull, StoreLocked, StoreUnavailable
-from lastgood.store.migrate import LEDGER, Migration, migrations, pending, refuse_older
+from lastgood.errors import (
+    DatabaseDamaged,
+    NoDatabase,
+    NotADatabase,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreUnavailable,
+)
+from lastgood.store.migrate import LEDGER, Applied, Migration, migrations, pending, refuse_older
 from lastgood.store.sqlite.writer import BUSY_MS, Inline, Threaded, Transaction, Writer, translate
 from lastgood.store.statements import named
 from lastgood.store.writability import PROBE_BYTES, Writability
@@ -125,23 +133,24 @@ def open_database(
     """`read_only` takes no lock: it can look into the file of a process that runs. Without `migrate`,
     a file whose schema would have to be changed is refused, as one that is not there is."""
     wanted = steps or migrations("sqlite")
+    _refuse_lost(path)
     if read_only:
         if not path.exists():
             raise NoDatabase(f"there is no database at {path} yet; run a turn first")
         reader = _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
         _check_ours(reader, path)
-        if pending(wanted, _applied(reader)):
+        if pending(wanted, _applied(reader), str(path)):
             raise NoDatabase(f"the database at {path} is not set up yet; run a turn first")
         return Database(reader, _NoWriter(), None)
     _look_first(path, clock)
     if not migrate and not path.exists():
-        refuse_older(wanted, ())
+        refuse_older(wanted, (), str(path))
     lock = Lock(path.with_name(path.name + ".lock"))
     try:
         connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, clock)
         _check_ours(connection, path)
         # Refused before anything is changed.
-        (pending if migrate else refuse_older)(wanted, _applied(connection))
+        (pending if migrate else refuse_older)(wanted, _applied(connection), str(path))
         _set_up(connection, path)
         upgrade(connection, wanted)
         reader = _connect(path, apsw.SQLITE_OPEN_READWRITE, clock)
@@ -154,10 +163,25 @@ def open_database(
 
 def open_beside(path: Path) -> Database:
     """Beside the process that has the lock, and only for what that process does not rely on to be its own."""
+    _refuse_lost(path)
     connections = [_connect(path, apsw.SQLITE_OPEN_READWRITE, time.time) for _ in range(2)]
     _check_ours(connections[0], path)
-    refuse_older(migrations("sqlite"), _applied(connections[0]))
+    refuse_older(migrations("sqlite"), _applied(connections[0]), str(path))
     return Database(connections[0], Inline(connections[1]), None)
+
+
+def _refuse_lost(path: Path) -> None:
+    """A write-ahead log belongs to a database. SQLite would delete it, and start with an empty file."""
+    log = path.with_name(path.name + "-wal")
+    if path.exists() and (path.is_dir() or path.stat().st_size):
+        return
+    if log.exists() and log.stat().st_size:
+        state = "is empty (0 bytes)" if path.exists() else "is missing"
+        raise DatabaseDamaged(
+            f"the database file {path} {state}, but its write-ahead log {log} holds "
+            f"{log.stat().st_size} bytes. Both were left as they are. Restore the database file from a backup, or move the log away to "
+            "start with an empty database"
+        )
 
 
 def _look_first(path: Path, clock: Callable[[], float]) -> None:
@@ -245,15 +269,15 @@ def _set_up(connection: apsw.Connection, path: Path) -> None:
         )
 
 
-def _applied(connection: apsw.Connection) -> list[tuple[int, int]]:
-    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'lastgood_schema'").fetchall():
+def _applied(connection: apsw.Connection) -> list[Applied]:
+    columns = {
+        name for (name,) in connection.execute("SELECT name FROM pragma_table_info('lastgood_schema')")
+    }
+    if not columns:
         return []
-    return [
-        (int(version), int(compatible_from))
-        for version, compatible_from in connection.execute(
-            "SELECT version, compatible_from FROM lastgood_schema"
-        )
-    ]
+    digest = "digest" if "digest" in columns else "NULL"
+    rows = connection.execute(f"SELECT version, compatible_from, {digest} FROM lastgood_schema")
+    return [Applied(int(version), int(compatible_from), digest) for version, compatible_from, digest in rows]
 
 
 def upgrade(connection: apsw.Connection, steps: tuple[Migration, ...]) -> None:
@@ -263,5 +287,6 @@ def upgrade(connection: apsw.Connection, steps: tuple[Migration, ...]) -> None:
             for statement in step.statements:
                 connection.execute(statement)
             connection.execute(
-                "INSERT INTO lastgood_schema VALUES (?, ?)", (step.version, step.compatible_from)
+                "INSERT INTO lastgood_schema VALUES (?, ?, ?)",
+                (step.version, step.compatible_from, step.digest),
             )

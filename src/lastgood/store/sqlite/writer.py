@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar
 import apsw
 
 from lastgood.errors import (
+    DatabaseDamaged,
     LastgoodError,
     NotADatabase,
     OutcomeUnknown,
@@ -62,8 +63,13 @@ def translate(error: Exception) -> Exception:
         return error
     if isinstance(error, apsw.FullError | apsw.ReadOnlyError | apsw.PermissionsError):
         return StoreFull()
-    if isinstance(error, apsw.NotADBError | apsw.CorruptError):
+    if isinstance(error, apsw.NotADBError):
         return NotADatabase(f"the database file is damaged or not a database ({error}); it was left as it is")
+    if isinstance(error, apsw.CorruptError):
+        return DatabaseDamaged(
+            f"the database file is damaged ({error}); it was left as it is. Run `lastgood db check`, and "
+            "restore a backup"
+        )
     if isinstance(error, apsw.BusyError | apsw.IOError | apsw.CantOpenError | apsw.InterruptError):
         return StoreUnavailable(f"the database cannot be used just now ({error}); try again")
     if isinstance(error, apsw.Error):
