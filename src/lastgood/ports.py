@@ -23,6 +23,7 @@ from lastgood.model.attempts import (
     Request,
     Standing,
     Step,
+    Unreadable,
 )
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
@@ -163,7 +164,7 @@ class AttemptStore(Protocol):
 
     async def interrupted_asks(
         self, limit: int, *, tried_below: int, skip: int = 0
-    ) -> tuple[Interrupted, ...]:
+    ) -> tuple[Interrupted | Unreadable, ...]:
         """Promised asks, tried less often than that, whose last try was interrupted and session is free."""
         ...
 
@@ -171,9 +172,13 @@ class AttemptStore(Protocol):
 
     async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]: ...
 
-    async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None: ...
+    async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None:
+        """HistoryDamaged: it is not as it was stored."""
+        ...
 
-    async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]: ...
+    async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]:
+        """In the order of their journal. HistoryDamaged: one is missing, or not as it was stored."""
+        ...
 
 
 class QueueStore(Protocol):

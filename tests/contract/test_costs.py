@@ -144,8 +144,8 @@ async def test_the_queue_is_found_by_its_indexes(backend: Backend) -> None:
     for settled in ("NULL", "1"):
         await backend.execute(
             "INSERT INTO queued (tenant, session_id, turn_id, kind, fingerprint, caller, end_user, parked, "
-            "created_at, settled_at, input) "
-            f"SELECT tenant, id, id || '{settled}', 'followup', '', '', '', 'why', 0, {settled}, '' "
+            "created_at, settled_at, input, checksum) "
+            f"SELECT tenant, id, id || '{settled}', 'followup', '', '', '', 'why', 0, {settled}, '', '' "
             "FROM sessions"
         )
     await given.followup(store, session)

@@ -7,7 +7,7 @@ import pytest
 from lastgood.core.admission import Admitted, Attach, Refused, Replay, admit
 from lastgood.errors import IdempotencyMismatch
 from lastgood.flows.turns import ask_of
-from lastgood.model.attempts import AttemptStatus, Committed
+from lastgood.model.attempts import AttemptStatus, Committed, Interrupted
 from lastgood.model.options import CallOptions
 from lastgood.ports import Store
 from tests.contract import given
@@ -182,6 +182,7 @@ async def test_a_turn_that_is_tried_again_is_asked_with_the_same_options(store: 
     assert ask_of(standing.prior) == asked
 
     [owed] = await store.interrupted_asks(10, tried_below=10)
+    assert isinstance(owed, Interrupted)
     assert ask_of(owed.request) == asked
     again = ask_of(owed.request)
     second = await given.start(store, again, turn=first.begin.turn, again=True, continues=first.hold.attempt)

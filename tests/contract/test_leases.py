@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.model.attempts import AttemptStatus, Committed, Hold
+from lastgood.model.attempts import AttemptStatus, Committed, Hold, Interrupted
 from lastgood.model.ids import AttemptId
 from lastgood.ports import Store
 from lastgood.store.sqlite import open_sqlite
@@ -148,6 +148,7 @@ async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(st
     assert await store.interrupted_asks(10, tried_below=3) == ()
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
     (found,) = await store.interrupted_asks(10, tried_below=3)
+    assert isinstance(found, Interrupted)
     assert found.attempt == await store.get_attempt(TENANT, tried.hold.attempt)
     assert found.request == await store.read_request(TENANT, tried.begin.turn)
     assert (found.steps, found.head) == (steps, turn.id)

@@ -121,7 +121,7 @@ async def test_a_fork_goes_on_from_its_turn_and_copies_nothing(house: House, nod
     await house.good(node, fork.id, "elsewhere")
     assert [text for role, text in house.last_prompt if role == "user"] == ["0", "1", "elsewhere"]
     assert (await house.get(session)).turns == 4
-    assert await node.sessions.verify(DEFAULT_TENANT, fork.id) is None
+    assert (await node.sessions.read(DEFAULT_TENANT, fork.id)).chain.damage is None
 
 
 async def test_a_fork_of_a_fork_reaches_through_both(house: House, node: Lastgood) -> None:
@@ -140,7 +140,7 @@ async def test_a_fork_of_a_fork_reaches_through_both(house: House, node: Lastgoo
     await house.good(node, inner.id, "d")
     assert [text for role, text in house.last_prompt if role == "user"] == ["a0", "d"]
     for one in (leaf.id, inner.id):
-        assert await node.sessions.verify(DEFAULT_TENANT, one) is None
+        assert (await node.sessions.read(DEFAULT_TENANT, one)).chain.damage is None
 
 
 async def test_only_a_turn_of_its_own_chain_can_be_forked_from(house: House, node: Lastgood) -> None:
@@ -198,7 +198,6 @@ async def test_I35_unknown_foreign_and_deleted_ids_answer_alike(
         "rebind": node.sessions.rebind(tenant, asked, "another"),
         "fork": node.sessions.fork(tenant, asked),
         "fork at a turn": node.sessions.fork(tenant, asked, turn.id),
-        "verify": node.sessions.verify(tenant, asked),
         "delete": node.sessions.delete(tenant, asked),
         "cancel": node.turns.cancel(tenant, asked),
         "answer": node.turns.answer(tenant, asked, AttemptId(turn.attempt), {}),
@@ -230,12 +229,12 @@ async def test_cancelling_what_does_not_run_is_told(house: House, node: Lastgood
 async def test_I6_a_changed_byte_is_found(house: House, node: Lastgood) -> None:
     session = await house.session(node)
     turns = [await house.good(node, session, f"{n}") for n in range(3)]
-    assert await node.sessions.verify(DEFAULT_TENANT, session) is None
+    assert (await node.sessions.read(DEFAULT_TENANT, session)).chain.damage is None
     changed = "CAST('[]' AS BLOB)" if house.is_sqlite else "convert_to('[]', 'UTF8')"
     await house.backend.execute(f"UPDATE turns SET body = {changed} WHERE id = '{turns[1].id}'")
-    broken = await node.sessions.verify(DEFAULT_TENANT, session)
-    assert broken is not None
-    assert turns[1].id in broken
+    damage = (await node.sessions.read(DEFAULT_TENANT, session)).chain.damage
+    assert damage is not None
+    assert damage.detail["turn"] == turns[1].id
 
 
 async def test_a_model_is_set_for_later_turns_only_if_it_is_known_and_nothing_runs(house: House) -> None:

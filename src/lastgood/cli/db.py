@@ -68,7 +68,8 @@ async def _is_there(sessions: SessionReader, session: Session) -> bool:
 
 async def _problem(sessions: SessionReader, session: Session) -> str | None:
     try:
-        return await sessions.verify(TENANT, session.id)
+        damage = (await sessions.read(TENANT, session.id)).chain.damage
+        return damage.message if damage else None
     except StoreUnavailable:
         raise
     except NotFound as error:

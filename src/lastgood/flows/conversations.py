@@ -68,7 +68,7 @@ class Conversations:
 
     async def _reconciled(self, session: Session, name: str, body: Sequence[Message]) -> Place:
         whole = await self._sessions.read(session.tenant, session.id)
-        match reconcile(body, whole.turns):
+        match reconcile(body, whole.chain.checked()):
             case Append(messages):
                 return Place(name, session, messages)
             case ForkAt(turn, messages):

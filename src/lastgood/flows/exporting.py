@@ -34,7 +34,24 @@ _END_OF_TIME = 253_402_300_799  # in the year 9999, where dates end
 
 
 def as_document(whole: Whole) -> dict[str, Any]:
-    session = whole.session
+    """With the turns before any damage, and what that is. So it can be imported again."""
+    document = _document_of(whole.session, whole.chain.good)
+    if whole.chain.damage is not None:
+        document["damage"] = whole.chain.damage.message
+    return document
+
+
+def as_evidence(whole: Whole) -> dict[str, Any]:
+    """With every turn that is stored, damaged or not, for somebody who has to repair it."""
+    damage = whole.chain.damage
+    document = _document_of(whole.session, whole.turns)
+    for plain, turn in zip(document["turns"], whole.turns, strict=True):
+        if turn.damage:
+            plain["damage"] = turn.damage
+    return document | {"damage": damage.message if damage else None}
+
+
+def _document_of(session: Session, turns: Sequence[Turn]) -> dict[str, Any]:
     permissions = permissions_of(session.rules)
     return {
         "format": FORMAT,
@@ -53,7 +70,7 @@ def as_document(whole: Whole) -> dict[str, Any]:
             "created_at": session.created_at,
             "updated_at": session.updated_at,
         },
-        "turns": [_turn_as_json(turn) for turn in whole.turns],
+        "turns": [_turn_as_json(turn) for turn in turns],
     }
 
 

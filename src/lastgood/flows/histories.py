@@ -1,11 +1,14 @@
-"""Decoded histories, kept under their head turn. Turns never change, so what is kept cannot be stale."""
+"""Decoded histories, kept under their head turn. Turns never change, so what is kept cannot be stale.
+
+A history is verified when it is read from the store, and trusted while it is kept.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 from lastgood.core.history import History, history_of
-from lastgood.errors import StoreError
+from lastgood.flows.chains import read_chain
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.sessions import Head, Turn
 from lastgood.ports import TurnStore
@@ -25,15 +28,15 @@ class Histories:
         self._bytes = 0
 
     async def at(self, tenant: TenantId, head: Head | None) -> History:
+        """HistoryDamaged: it is not as it was committed."""
         if head is None:
             return History()
         kept = self._kept.get(head.turn)
         if kept is not None and kept.head == head:
             self._kept.move_to_end(head.turn)
             return kept
-        turns = await self._store.read_turns(tenant, head.turn)
-        _check_whole(turns, head)
-        return self._keep(history_of(turns))
+        chain = await read_chain(self._store, tenant, head)
+        return self._keep(history_of(chain.checked()))
 
     def grow(self, history: History, turn: Turn) -> None:
         """After a commit: the next turn starts from here without reading anything."""
@@ -54,12 +57,3 @@ class Histories:
         gone = self._kept.pop(head, None)
         if gone is not None:
             self._bytes -= gone.size
-
-
-def _check_whole(turns: tuple[Turn, ...], head: Head) -> None:
-    """A history that cannot be read whole is an error, never a shorter history."""
-    if len(turns) != head.seq or turns[-1].hash != head.hash:
-        raise StoreError(
-            f"the history up to turn {head.turn} cannot be read whole ({len(turns)} of {head.seq} turns); "
-            "check the database with `lastgood db check`"
-        )

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 #: So many may wait in one session.
 CAPACITY = {QueueKind.STEER: 5, QueueKind.FOLLOWUP: 20}
 _PAGE = 100
+_DAMAGED = "its stored input is damaged, so no model sees it; delete it, and send the message again"
 
 WhileRuns = Callable[[Queued], AbstractContextManager[None]]
 
@@ -127,6 +128,7 @@ class Queue:
     async def _drain(self, tenant: TenantId, session: SessionId) -> None:
         store = self._parts.store
         while not self._live.is_closing:
+            item: Queued | None = None
             try:
                 self._asked.discard(session)
                 found = await store.get_session(tenant, session)
@@ -145,6 +147,8 @@ class Queue:
                     await self._until_ended(Submitted(tenant, session, attempt.turn, attempt.id, after))
                 elif item is None:
                     return  # a turn began between the two looks; whoever steered it looks after it
+                elif item.is_damaged:
+                    await store.park_queued(tenant, session, item.number, _DAMAGED)
                 else:
                     with self._while_runs(item):
                         await self._turns.wait(await self._run(item))
@@ -155,8 +159,10 @@ class Queue:
                 return
             except LastgoodError as error:
                 # It cannot even begin: its agent is gone, or nobody serves its model.
-                if item is not None:
-                    await store.park_queued(tenant, session, item.number, _told(error))
+                if item is None:
+                    log.error("the queue of %s is looked at again later: %s", session, error)
+                    return
+                await store.park_queued(tenant, session, item.number, _told(error))
 
     async def _until_ended(self, submitted: Submitted) -> None:
         """Or until this process has to end: a turn that another one runs must not keep it here."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lastgood.core.commit import broken_link
 from lastgood.core.context import shown_of
 from lastgood.core.history import history_of
 from lastgood.core.intake import check_text
 from lastgood.errors import AttemptNotFound, InvalidRequest, SessionNotFound, TurnNotFound
+from lastgood.flows.chains import Chain, find_verified, read_chain
 from lastgood.model.attempts import Attempt, Step
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
@@ -20,10 +20,14 @@ MOST_IN_PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A session with its committed turns."""
+    """A session with its committed turns. Those that are damaged say so."""
 
     session: Session
-    turns: tuple[Turn, ...]
+    chain: Chain
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return self.chain.turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +84,14 @@ class SessionReader:
             cursor = page.next_cursor
 
     async def read(self, tenant: TenantId, session: SessionId) -> Whole:
-        """Does not depend on the agent being there."""
+        """Does not depend on the agent being there, nor on every turn being as it was committed."""
         found = await self.get(tenant, session)
-        turns = await self._store.read_turns(tenant, found.head.turn) if found.head else ()
-        return Whole(found, turns)
+        return Whole(found, await read_chain(self._store, tenant, found.head))
 
     async def turns(self, tenant: TenantId, session: SessionId, *, after: int = 0) -> tuple[Turn, ...]:
-        """Without the first `after` ones, which are not read."""
+        """Without the first `after` ones, which are not read. Those that are damaged say so."""
         found = await self.get(tenant, session)
-        if found.head is None or found.head.seq <= after:
-            return ()
-        return await self._store.read_turns(tenant, found.head.turn, after_seq=after)
+        return (await read_chain(self._store, tenant, found.head, after=after)).turns
 
     async def attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
         await self.get(tenant, session)
@@ -110,8 +111,9 @@ class SessionReader:
         return Tried(found, steps, sum((step.usage for step in steps), Usage()))
 
     async def turn_of(self, source: Session, turn: TurnId) -> Turn:
-        """The turn, if it is in this session's chain: its own, or one it inherited."""
-        found = await self._store.find_turn(source.tenant, turn)
+        """The turn, if it is in this session's chain: its own, or one it inherited. HistoryDamaged: it is not
+        as it was committed."""
+        found = await find_verified(self._store, source.tenant, turn)
         if found is None or source.head is None or found.seq > source.head.seq:
             raise TurnNotFound()
         if found.session != source.id and found.id != source.head.turn:
@@ -125,19 +127,9 @@ class SessionReader:
     async def prompt(self, tenant: TenantId, session: SessionId, turn: TurnId) -> tuple[Turn, Prompt]:
         """What the model was shown before its last word of a turn; what its agent instructs is not kept."""
         found = await self.turn_of(await self.get(tenant, session), turn)
-        before = await self._store.read_turns(tenant, found.parent) if found.parent else ()
-        history = history_of(before)
+        base = await self._store.find_turn(tenant, found.parent) if found.parent else None
+        chain = await read_chain(self._store, tenant, base.head if base else None)
+        history = history_of(chain.checked())
         own = found.messages[:-1] if len(found.messages) > found.inputs else found.messages
         left_out = int(found.decision.get("left_out", 0))
         return found, Prompt(shown_of(history.settled, left_out) + history.answered(own), left_out)
-
-    async def verify(self, tenant: TenantId, session: SessionId) -> str | None:
-        """What is not as it was committed; None: everything is."""
-        whole = await self.read(tenant, session)
-        head = whole.session.head
-        broken = broken_link(whole.turns)
-        if broken is not None:
-            return f"turn {broken.seq} ({broken.id}) is not as it was committed"
-        if head is not None and (not whole.turns or whole.turns[-1].head != head):
-            return f"its head does not name turn {head.turn} as it was committed"
-        return None

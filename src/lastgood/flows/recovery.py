@@ -12,12 +12,12 @@ import logging
 
 from lastgood.core.lifecycle import Move
 from lastgood.core.recovery import MOST_ATTEMPTS, Leave, TryAgain, recover
-from lastgood.errors import AgentNotFound, LastgoodError, SessionBusy, StoreError, TurnFailed
+from lastgood.errors import AgentNotFound, HistoryDamaged, LastgoodError, SessionBusy, StoreError, TurnFailed
 from lastgood.flows.parts import Parts
 from lastgood.flows.queue import Queue
 from lastgood.flows.turns import Turns
 from lastgood.flows.upkeep import Retention
-from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted
+from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, Unreadable
 
 _PAGE = 100
 #: How long a start may wait for owed turns to begin; their agents may come from slow places.
@@ -39,11 +39,11 @@ class Recovery:
         """On a store that only this process can use, whatever runs was left by a dead one."""
         ended = 0
         while self._parts.store.alone:
-            left = await self._parts.store.running_attempts(_PAGE)
-            if not left:
-                break
-            for attempt in left:
+            before = ended
+            for attempt in await self._parts.store.running_attempts(_PAGE):
                 ended += await self._interrupt(attempt)
+            if ended == before:
+                break  # nothing is left, or only what a damaged row keeps from being ended
         return ended
 
     async def pay_at_start(self) -> None:
@@ -87,8 +87,11 @@ class Recovery:
                     left += 1
                     log.warning("turn %s is still owed: %s", found.attempt.turn, error)
 
-    async def _retry(self, found: Interrupted) -> bool:
+    async def _retry(self, found: Interrupted | Unreadable) -> bool:
         """False: it is left."""
+        if isinstance(found, Unreadable):
+            # It can never be tried again; whoever was promised it learns so from one more attempt.
+            return await self._turns.fail_again(found.attempt, HistoryDamaged(found.damage))
         session = await self._parts.store.get_session(found.attempt.tenant, found.attempt.session)
         if session is None:
             return False

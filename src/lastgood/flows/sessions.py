@@ -32,6 +32,7 @@ from lastgood.errors import (
     TurnFailed,
 )
 from lastgood.flows.beginning import MOST_TRIES, busy
+from lastgood.flows.chains import read_chain
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import SessionReader
@@ -203,6 +204,8 @@ class Sessions(SessionReader):
         at = await self.turn_of(source, wanted) if wanted is not None else None
         if at is not None and before is not None:
             at = await self._parts.store.find_turn(tenant, at.parent) if at.parent else None
+        # Read whole now, and kept for its first turn: a fork of damage would only fail later.
+        await self._parts.histories.at(tenant, at.head if at else None)
         title = fork_title(source.title, await self._parts.store.count_forks(tenant, session))
         for _ in range(MOST_TRIES):
             new = derive(source, self._parts.ids.session(), title)
@@ -215,9 +218,9 @@ class Sessions(SessionReader):
 
     async def _begun_by(self, source: Session, index: int) -> TurnId:
         """Turns are never split, so only the first message of one can be left out with what follows it."""
-        turns = await self._parts.store.read_turns(source.tenant, source.head.turn) if source.head else ()
+        chain = await read_chain(self._store, source.tenant, source.head)
         passed = 0
-        for turn in turns:
+        for turn in chain.good:
             said = [message for message in turn.messages if message.role is Role.USER]
             if index == passed and said:
                 return turn.id
@@ -226,6 +229,7 @@ class Sessions(SessionReader):
                     f"message {index} is in the middle of a turn; fork at {passed}, which begins it"
                 )
             passed += len(said)
+        chain.checked()
         raise InvalidRequest(f"there are {passed} messages of the user here, and none is number {index}")
 
     async def delete(self, tenant: TenantId, session: SessionId) -> None:

@@ -29,6 +29,7 @@ from lastgood.errors import (
     error_of,
 )
 from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, Submitted, begun_of, busy, watched
+from lastgood.flows.chains import find_verified
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
@@ -147,7 +148,7 @@ class Turns:
                     submitted = replace(submitted, after_event=event.seq)
                     if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
                         break
-        turn = await store.find_turn(submitted.tenant, attempt.turn)
+        turn = await find_verified(store, submitted.tenant, attempt.turn)
         if turn is not None:
             return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
         steps = await store.read_steps(submitted.tenant, attempt.id)
@@ -229,6 +230,16 @@ class Turns:
         if heard is None:
             continues, reason = None, "what it had heard was taken back, so it starts from its input"
         return await self._again(ask, request, continues, reason, takes, heard or ())
+
+    async def fail_again(self, attempt: Attempt, error: LastgoodError) -> bool:
+        """Adds an attempt that fails at once. False: the session is busy, or the turn is committed."""
+        ask = Ask(attempt.tenant, attempt.session, ())
+        plan = Plan(None, {"recovery": error.message})
+        begin = self._beginning.prepare(ask, plan, attempt.turn)
+        if isinstance(await self._parts.store.begin_if_free(begin, ()), Standing):
+            return False
+        begun = await self._parts.store.get_attempt(attempt.tenant, begin.attempt)
+        return begun is not None and await self.end(begun, Move.FAIL, error)
 
     async def continue_from(self, tenant: TenantId, session: SessionId, attempt_id: AttemptId) -> Submitted:
         """Tries a failed attempt's turn again after its finished steps, if the session has not moved."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lastgood.errors import AttemptLost
+from lastgood.errors import AttemptLost, HistoryDamaged
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Hold, Step, StepKind
 from lastgood.model.ids import TurnId
@@ -66,6 +66,12 @@ class AttemptWork:
     async def steers(self) -> tuple[Step, ...]:
         """In the order they were said. A steer is one message, so that its step is one, too."""
         waiting = await self.run.parts.store.steers_of(self.hold)
+        if any(item.is_damaged for item in waiting):
+            raise HistoryDamaged(
+                f"a steer of session {self.hold.session} is not as it was stored, so no model sees it. "
+                "Delete it from the queue, and send it again",
+                session=self.hold.session,
+            )
         return tuple(Step(StepKind.STEER, item.messages[0], queued=item.number) for item in waiting)
 
     @property

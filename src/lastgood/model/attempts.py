@@ -210,3 +210,11 @@ class Interrupted:
     request: Request
     steps: tuple[Step, ...]
     head: TurnId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An attempt whose holder died, and whose ask or finished steps are not as they were stored."""
+
+    attempt: Attempt
+    damage: str

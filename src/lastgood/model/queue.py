@@ -51,6 +51,7 @@ class Queued:
     parked: str | None  # why it is not tried any more
     created_at: float
     settled_at: float | None  # when it became part of a turn, or was dropped; kept for its key
+    is_damaged: bool = False  # it is not as it was stored, so its messages are not known
 
 
 class NotQueued(StrEnum):

@@ -7,6 +7,7 @@ from typing import Any
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import decode, encode
 from lastgood.model.queue import NewQueued, Queued, QueueKind
+from lastgood.store.checksums import QUEUED, queued_checksum
 from lastgood.store.rows import Row
 
 #: What may_enqueue says of a key that is in the queue already.
@@ -16,15 +17,17 @@ KNOWN = "known"
 def to_queued(row: Row) -> Queued:
     (
         n, tenant, session, turn, kind, body, model, agent_key, key, fingerprint, caller, user, attempt,
-        heard, failures, parked, created_at, settled_at,
+        heard, failures, parked, created_at, settled_at, stored,
     ) = row  # fmt: skip
+    values = (tenant, session, turn, key, fingerprint, caller, user, model, agent_key, body)
+    is_whole = stored == queued_checksum(dict(zip(QUEUED, values, strict=True)))
     return Queued(
         number=n,
         tenant=TenantId(tenant),
         session=SessionId(session),
         turn=TurnId(turn),
         kind=QueueKind(kind),
-        messages=decode(bytes(body)),
+        messages=decode(body) if is_whole else (),
         model=model,
         agent_key=agent_key,
         key=key,
@@ -37,11 +40,12 @@ def to_queued(row: Row) -> Queued:
         parked=parked,
         created_at=created_at,
         settled_at=settled_at,
+        is_damaged=not is_whole,
     )
 
 
 def of_queued(new: NewQueued) -> dict[str, Any]:
-    return {
+    plain = {
         "tenant": new.tenant,
         "session": new.session,
         "turn": new.turn,
@@ -54,6 +58,7 @@ def of_queued(new: NewQueued) -> dict[str, Any]:
         "agent_key": new.agent_key,
         "input": encode(new.messages),
     }
+    return plain | {"checksum": queued_checksum(plain)}
 
 
 def of_place(tenant: TenantId, session: SessionId, number: int) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import orjson
 
+from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import Attempt, AttemptStatus, Begin, Commit, OnLeave, Request, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
@@ -18,8 +20,12 @@ from lastgood.model.sessions import (
     Usage,
 )
 from lastgood.model.tokens import Scope, Token
+from lastgood.store.checksums import REQUEST, STEP, is_request_whole, request_checksum, step_checksum
+
+log = logging.getLogger(__name__)
 
 Row = Sequence[Any]
+T = TypeVar("T")
 
 
 def _columns(table: str, names: str) -> str:
@@ -46,23 +52,65 @@ COLUMNS = {
     "request": _columns(
         "requests",
         "turn_id tenant session_id kind key fingerprint caller end_user model agent_key options on_leave"
-        " accepted input",
+        " accepted input checksum",
     ),
+    "step": _columns("steps", "attempt_id n kind body input_tokens output_tokens cost checksum"),
     "queued": _columns(
         "queued",
         "n tenant session_id turn_id kind input model agent_key key fingerprint caller end_user attempt_id"
-        " heard failures parked created_at settled_at",
+        " heard failures parked created_at settled_at checksum",
     ),
     "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at"),
 }
 
 
+#: Of each column of a turn. SQLite gives back whatever a damaged page holds.
+_TURN_TYPES = (
+    str, str, int, str | None, str, str, bytes, str, str, str, int, int, float | int, float | int, str, str,
+    int, bytes,
+)  # fmt: skip
+
+
 def to_turn(row: Row) -> Turn:
+    """A row that cannot be read becomes a turn that says so: the others of its session can still be shown."""
+    try:
+        for value, kind in zip(row, _TURN_TYPES, strict=True):
+            if not isinstance(value, kind):
+                raise TypeError(f"a column holds {type(value).__name__}")
+        return _to_turn(row)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return _unreadable_turn(row, f"its row cannot be read ({type(error).__name__}: {str(error)[:100]})")
+
+
+def _unreadable_turn(row: Row, damage: str) -> Turn:
+    id, session, seq, parent = row[:4]
+    return Turn(
+        id=TurnId(str(id)),
+        session=SessionId(str(session)),
+        seq=seq if isinstance(seq, int) else 0,
+        parent=None if parent is None else TurnId(str(parent)),
+        attempt=AttemptId(""),
+        kind=TurnKind.RUN,
+        hash=row[6] if isinstance(row[6], bytes) else b"",
+        agent_key="",
+        agent_digest="",
+        model="",
+        decision={},
+        usage=Usage(),
+        created_at=0.0,
+        user="",
+        inputs=0,
+        body=b"",
+        messages=(),
+        damage=damage,
+    )
+
+
+def _to_turn(row: Row) -> Turn:
     (
         id, session, seq, parent, attempt, kind, hash_, agent_key, agent_digest, model,
         input_tokens, output_tokens, cost, created_at, decision, user, inputs, body,
     ) = row  # fmt: skip
-    body = bytes(body)
     return Turn(
         id=TurnId(id),
         session=SessionId(session),
@@ -70,7 +118,7 @@ def to_turn(row: Row) -> Turn:
         parent=parent,
         attempt=AttemptId(attempt),
         kind=TurnKind(kind),
-        hash=bytes(hash_),
+        hash=hash_,
         agent_key=agent_key,
         agent_digest=agent_digest,
         model=model,
@@ -84,7 +132,31 @@ def to_turn(row: Row) -> Turn:
     )
 
 
+def readable(rows: Iterable[Row], convert: Callable[[Row], T]) -> Iterator[T]:
+    """For lists of many sessions' rows: one that is damaged is logged, and the others are still there."""
+    for row in rows:
+        try:
+            yield convert(row)
+        except HistoryDamaged as error:
+            log.error("%s; run `lastgood db check`", error)
+
+
 def to_attempt(row: Row) -> Attempt:
+    """HistoryDamaged: it cannot be read."""
+    try:
+        return _to_attempt(row)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise unreadable(f"attempt {row[0]} of session {row[2]}", str(row[2])) from error
+
+
+def unreadable(what: str, session: str) -> HistoryDamaged:
+    return HistoryDamaged(
+        f"the row of {what} cannot be read. The session can be deleted; the others are not affected",
+        session=session,
+    )
+
+
+def _to_attempt(row: Row) -> Attempt:
     (
         id, tenant, session, turn, number, status, base, fence, agent_key, agent_digest, model, decision,
         orphaned, cancel_asked, question, deadline, error_code, error_message, continues, started_at,
@@ -116,10 +188,15 @@ def to_attempt(row: Row) -> Attempt:
 
 
 def to_request(row: Row) -> Request:
+    """HistoryDamaged: it is not as it was stored."""
+    *said, body, stored = row
+    named = dict(zip(REQUEST, said, strict=True)) | {"input": body}
+    if not isinstance(stored, bytes) or not is_request_whole(named, stored):
+        raise damaged(str(said[2]), f"the stored input of turn {said[0]}", turn=str(said[0]))
     (
         turn, tenant, session, kind, key, fingerprint, caller, user, model, agent_key, options, on_leave,
-        accepted, body,
-    ) = row  # fmt: skip
+        accepted,
+    ) = said  # fmt: skip
     return Request(
         turn=TurnId(turn),
         tenant=TenantId(tenant),
@@ -134,12 +211,29 @@ def to_request(row: Row) -> Request:
         options=options_from_json(orjson.loads(options)) if options else CallOptions(),
         on_leave=OnLeave(on_leave),
         accepted=bool(accepted),
-        messages=None if body is None else decode(bytes(body)),
+        messages=None if body is None else decode(body),
     )
 
 
-def to_step(row: Row) -> Step:
-    kind, body, input_tokens, output_tokens, cost = row
+def damaged(session: str, what: str, **detail: str) -> HistoryDamaged:
+    return HistoryDamaged(
+        f"{what[0].upper()}{what[1:]} of session {session} is not as it was stored, so no model sees it. The "
+        "session can be read, exported, forked and deleted; send the message again as a new turn",
+        session=session,
+        **detail,
+    )
+
+
+def to_steps(rows: Iterable[Row]) -> tuple[Step, ...]:
+    """The journal of one attempt. HistoryDamaged: a step is not as it was stored, or one is missing."""
+    return tuple(_to_step(row, number) for number, row in enumerate(rows, 1))
+
+
+def _to_step(row: Row, number: int) -> Step:
+    session, attempt, n, kind, body, input_tokens, output_tokens, cost, stored = row
+    values = (session, kind, input_tokens, output_tokens, cost, body)
+    if n != number or stored != step_checksum(dict(zip(STEP, values, strict=True))):
+        raise damaged(str(session), f"step {number} of attempt {attempt}", attempt=str(attempt))
     plain = orjson.loads(body)
     message = from_json(plain.pop("message"))
     plain["effects"] = tuple(plain.get("effects", ()))
@@ -170,6 +264,11 @@ def of_token(token: Token, hash: bytes) -> dict[str, Any]:
 
 
 def of_begin(begin: Begin) -> dict[str, Any]:
+    plain = _of_begin(begin)
+    return plain | {"checksum": request_checksum(plain)}
+
+
+def _of_begin(begin: Begin) -> dict[str, Any]:
     ask = begin.ask
     return {
         "tenant": ask.tenant,
@@ -228,14 +327,16 @@ def of_turn(turn: Turn) -> dict[str, Any]:
     }
 
 
-def of_step(step: Step) -> dict[str, Any]:
-    return {
+def of_step(step: Step, session: SessionId) -> dict[str, Any]:
+    plain = {
+        "session": session,
         "kind": step.kind.value,
         "input_tokens": step.usage.input_tokens,
         "output_tokens": step.usage.output_tokens,
         "cost": step.usage.cost,
         "body": orjson.dumps(_step_body(step)),
     }
+    return plain | {"checksum": step_checksum(plain)}
 
 
 def _step_body(step: Step) -> dict[str, Any]:

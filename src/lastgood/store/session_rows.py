@@ -21,13 +21,23 @@ from lastgood.model.sessions import (
     Usage,
 )
 from lastgood.model.tokens import Scope
-from lastgood.store.rows import Row, of_turn
+from lastgood.store.rows import Row, of_turn, readable, unreadable
 
 #: A cursor before the first page: larger than any session's number.
 NEWEST = 2**62
+#: The place of a session's number in its row.
+_NUMBER = 2
 
 
 def to_session(row: Row) -> Session:
+    """HistoryDamaged: it cannot be read."""
+    try:
+        return _to_session(row)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise unreadable(f"session {row[0]}", str(row[0])) from error
+
+
+def _to_session(row: Row) -> Session:
     (
         id, tenant, n, agent_key, title, title_by, model, working_dir, rules, starred, metadata,
         conversation, forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence,
@@ -151,8 +161,8 @@ def of_list(
 
 
 def to_page(rows: Sequence[Row], limit: int) -> SessionPage:
-    page = tuple(map(to_session, rows[:limit]))
-    return SessionPage(page, page[-1].number if len(rows) > limit else None)
+    page = tuple(readable(rows[:limit], to_session))
+    return SessionPage(page, rows[limit - 1][_NUMBER] if len(rows) > limit else None)
 
 
 def _like(query: str) -> str:

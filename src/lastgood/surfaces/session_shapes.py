@@ -67,6 +67,7 @@ SESSION = object_of(
         "conversation": TEXT,
         "messages": _list_of(_MESSAGE),
         "num_messages": COUNT,
+        "damage": TEXT,
     },
 )
 SESSIONS = _list_of(SESSION)
@@ -89,7 +90,7 @@ TURN = object_of(
         "decision": _ANY,
         "created_at": TEXT,
     },
-    {"user": TEXT, "open_calls": _list_of(TEXT), "status": {"const": "added"}},
+    {"user": TEXT, "open_calls": _list_of(TEXT), "status": {"const": "added"}, "damage": TEXT},
 )
 TURNS = _list_of(TURN)
 PROMPT = object_of(

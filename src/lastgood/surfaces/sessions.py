@@ -9,7 +9,7 @@ from typing import Any
 
 from lastgood.core.session_rules import NO_RULES, modes_of
 from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
-from lastgood.flows.exporting import Importing, as_document
+from lastgood.flows.exporting import Importing, as_document, as_evidence
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import MOST_IN_PAGE
 from lastgood.flows.sessions import Sessions
@@ -129,6 +129,8 @@ class SessionLife:
         whole = await self._sessions.read(tenant, id)
         told = session_json(whole.session) | {"messages": messages_json(whole.turns)}
         told["num_messages"] = len(told["messages"])
+        if whole.chain.damage is not None:
+            told["damage"] = whole.chain.damage.message
         return json_reply(told, 200, _tag(whole.session))
 
     async def turns(self, request: Request) -> Answer:
@@ -250,7 +252,7 @@ class SessionLife:
         whole = await self._sessions.read(tenant, id)
         kept: tuple[Message, ...] = ()
         if body.first_kept_entry is not None:
-            kept = _kept(whole.turns, body.first_kept_entry)
+            kept = _kept(whole.chain.checked(), body.first_kept_entry)
         summary = Message(Role.SYSTEM, f"Summary of the conversation so far: {body.summary}")
         head = whole.session.head.turn if whole.session.head else None
         turn = await self._without_model(request, plain, (summary, *kept), TurnKind.RESET, head)
@@ -311,9 +313,7 @@ class SessionLife:
         tenant, id = request.caller.tenant, session_of(request)
         whole = await self._sessions.read(tenant, id)
         failed = [found for found in await self._sessions.attempts(tenant, id) if found.error_code]
-        damage = await self._sessions.verify(tenant, id)
-        told = as_document(whole) | {"errors": [attempt_json(attempt) for attempt in failed]}
-        return json_reply(told | {"damage": damage})
+        return json_reply(as_evidence(whole) | {"errors": [attempt_json(attempt) for attempt in failed]})
 
     async def delete(self, request: Request) -> Answer:
         await self._sessions.delete(request.caller.tenant, session_of(request))

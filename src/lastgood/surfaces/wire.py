@@ -244,7 +244,10 @@ def _layer_json(layer: RuleLayer) -> dict[str, Any]:
 
 
 def messages_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    return [shown(message) | {"turn": turn.id} for turn in turns for message in turn.messages]
+    """Without those of damaged turns."""
+    return [
+        shown(message) | {"turn": turn.id} for turn in turns if not turn.damage for message in turn.messages
+    ]
 
 
 def shown(message: Message) -> dict[str, Any]:
@@ -273,6 +276,8 @@ def turn_json(turn: Turn) -> dict[str, Any]:
     }
     if turn.user:
         told["user"] = turn.user
+    if turn.damage:
+        told["damage"] = turn.damage
     if open_calls(turn.messages):
         told["open_calls"] = [call.id for call in open_calls(turn.messages)]
     return told

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
@@ -21,6 +22,7 @@ from lastgood.model.attempts import (
     Request,
     Standing,
     Step,
+    Unreadable,
 )
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
@@ -33,9 +35,10 @@ from lastgood.store.rows import (
     of_begin,
     of_commit,
     of_step,
+    readable,
     to_attempt,
     to_request,
-    to_step,
+    to_steps,
 )
 from lastgood.store.session_rows import to_session
 
@@ -94,7 +97,7 @@ class PostgresAttempts:
         )
 
     async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
-        parameters = of_hold(hold) | of_events(events) | _of_steps(steps)
+        parameters = of_hold(hold) | of_events(events) | _of_steps(steps, hold.session)
         name = "journal_steers_if_held" if parameters["heard"] else "journal_if_held"
         while True:
             try:
@@ -174,26 +177,25 @@ class PostgresAttempts:
         return {attempt.id: attempt for attempt in held}
 
     async def expired_attempts(self, limit: int) -> tuple[Attempt, ...]:
-        return tuple(to_attempt(row) for row in await self.db.rows("expired_attempts", {"limit": limit}))
+        return tuple(readable(await self.db.rows("expired_attempts", {"limit": limit}), to_attempt))
 
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
-        return tuple(to_attempt(row) for row in await self.db.rows("running_attempts", {"limit": limit}))
+        return tuple(readable(await self.db.rows("running_attempts", {"limit": limit}), to_attempt))
 
     async def interrupted_asks(
         self, limit: int, *, tried_below: int, skip: int = 0
-    ) -> tuple[Interrupted, ...]:
-        found: list[tuple[Attempt, Request, TurnId | None]] = []
-        for row in await self.db.rows(
-            "interrupted_asks", {"limit": limit, "tried_below": tried_below, "skip": skip}
-        ):
+    ) -> tuple[Interrupted | Unreadable, ...]:
+        page = {"limit": limit, "tried_below": tried_below, "skip": skip}
+        found: list[tuple[Attempt, Row, TurnId | None]] = []
+        for row in await self.db.rows("interrupted_asks", page):
             values = iter(row)
-            attempt, request = to_attempt(_take(values, "attempt")), to_request(_take(values, "request"))
-            found.append((attempt, request, next(values)))
-        steps: defaultdict[str, list[Step]] = defaultdict(list)
+            attempt = to_attempt(_take(values, "attempt"))
+            found.append((attempt, _take(values, "request"), next(values)))
+        steps: defaultdict[str, list[Row]] = defaultdict(list)
         attempts = [attempt.id for attempt, _, _ in found]
-        for id, *row in await self.db.rows("steps_of", {"attempts": attempts}) if found else ():
-            steps[id].append(to_step(row))
-        return tuple(Interrupted(tried, asked, tuple(steps[tried.id]), head) for tried, asked, head in found)
+        for row in await self.db.rows("steps_of", {"attempts": attempts}) if found else ():
+            steps[row[1]].append(row)
+        return tuple(_interrupted(tried, asked, steps[tried.id], head) for tried, asked, head in found)
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None:
         row = await self.db.row("get_attempt", {"tenant": tenant, "attempt": attempt})
@@ -208,18 +210,28 @@ class PostgresAttempts:
         return to_request(row) if row else None
 
     async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]:
-        rows = await self.db.rows("read_steps", {"tenant": tenant, "attempt": attempt})
-        return tuple(to_step(row) for row in rows)
+        return to_steps(await self.db.rows("read_steps", {"tenant": tenant, "attempt": attempt}))
 
 
-def _of_steps(steps: Sequence[Step]) -> dict[str, Any]:
-    plain = [of_step(step) for step in steps]
+def _interrupted(
+    attempt: Attempt, request: Row, steps: Sequence[Row], head: TurnId | None
+) -> Interrupted | Unreadable:
+    """One that is damaged must not keep the others from being read."""
+    try:
+        return Interrupted(attempt, to_request(request), to_steps(steps), head)
+    except HistoryDamaged as error:
+        return Unreadable(attempt, error.message)
+
+
+def _of_steps(steps: Sequence[Step], session: SessionId) -> dict[str, Any]:
+    plain = [of_step(step, session) for step in steps]
     return {
         "step_kinds": [step["kind"] for step in plain],
         "step_inputs": [step["input_tokens"] for step in plain],
         "step_outputs": [step["output_tokens"] for step in plain],
         "step_costs": [step["cost"] for step in plain],
         "step_bodies": [step["body"] for step in plain],
+        "step_checksums": [step["checksum"] for step in plain],
         "heard": [step.queued for step in steps if step.queued],
     }
 

@@ -10,7 +10,7 @@ from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_events
-from lastgood.store.rows import to_turn
+from lastgood.store.rows import readable, to_turn
 from lastgood.store.session_rows import (
     of_field,
     of_import,
@@ -68,7 +68,7 @@ class PostgresSessions:
 
     async def walk_sessions(self, *, after: int, limit: int) -> tuple[Session, ...]:
         rows = await self.db.rows("walk_sessions", {"after": after, "limit": limit})
-        return tuple(map(to_session, rows))
+        return tuple(readable(rows, to_session))
 
     async def set_title(
         self, tenant: TenantId, session: SessionId, title: str, by: TitleBy, events: Sequence[Event] = ()

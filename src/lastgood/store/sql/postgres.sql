@@ -120,16 +120,17 @@ RETURNING number, model;
 
 -- name: adopt_steps
 -- A piece of every begin. Whose steps these are has ended, so there will be no more of them.
-INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
-SELECT :attempt, steps.n, steps.kind, steps.input_tokens, steps.output_tokens, steps.cost, steps.body
+INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body, checksum)
+SELECT :attempt, steps.n, steps.kind, steps.input_tokens, steps.output_tokens, steps.cost, steps.body,
+       steps.checksum
 FROM held JOIN steps ON steps.attempt_id = :continues;
 
 -- name: insert_request
 -- A piece of begins that ask for a new turn.
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      options, on_leave, accepted, created_at, input)
+                      options, on_leave, accepted, created_at, input, checksum)
 SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-       :options, :on_leave, :accepted, clock(), :input
+       :options, :on_leave, :accepted, clock(), :input, :checksum
 FROM held;
 
 -- name: claim_queued
@@ -277,12 +278,12 @@ SELECT event_seq, {relaxed} FROM held;
 
 -- name: insert_steps
 -- A piece of both journals.
-INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
+INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body, checksum)
 SELECT :attempt, item.n + (SELECT coalesce(max(n), 0) FROM steps WHERE attempt_id = :attempt),
-       item.kind, item.input_tokens, item.output_tokens, item.cost, item.body
+       item.kind, item.input_tokens, item.output_tokens, item.cost, item.body, item.checksum
 FROM held, unnest(:step_kinds::text[], :step_inputs::bigint[], :step_outputs::bigint[],
-                  :step_costs::double precision[], :step_bodies::bytea[])
-     WITH ORDINALITY AS item (kind, input_tokens, output_tokens, cost, body, n);
+                  :step_costs::double precision[], :step_bodies::bytea[], :step_checksums::bytea[])
+     WITH ORDINALITY AS item (kind, input_tokens, output_tokens, cost, body, checksum, n);
 
 -- name: journal_if_held
 WITH held AS (
@@ -441,8 +442,9 @@ WHERE requests.accepted AND requests.input IS NOT NULL AND attempts.number < :tr
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;
 
 -- name: steps_of
-SELECT attempt_id, kind, body, input_tokens, output_tokens, cost FROM steps
-WHERE attempt_id = ANY(:attempts::text[]) ORDER BY attempt_id, n;
+SELECT attempts.session_id, {step}
+FROM steps JOIN attempts ON attempts.id = steps.attempt_id
+WHERE steps.attempt_id = ANY(:attempts::text[]) ORDER BY steps.attempt_id, steps.n;
 
 -- name: read_turns
 -- A chain is a few segments: what one session committed, up to one of its turns. The
@@ -550,9 +552,9 @@ SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :session FOR NO KEY UPDAT
 -- adds nothing.
 WITH added AS (
     INSERT INTO queued (tenant, session_id, turn_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                        attempt_id, created_at, input)
+                        attempt_id, created_at, input, checksum)
     VALUES (:tenant, :session, :turn, :kind, :key, :fingerprint, :caller, :user, :model, :agent_key,
-            :attempt, clock(), :input)
+            :attempt, clock(), :input, :checksum)
     ON CONFLICT (tenant, key) WHERE key IS NOT NULL DO NOTHING
     RETURNING {queued}
 ), counted AS (

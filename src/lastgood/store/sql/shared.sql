@@ -83,7 +83,7 @@ SELECT {request} FROM requests WHERE tenant = :tenant AND turn_id = :turn;
 SELECT {request} FROM requests WHERE tenant = :tenant AND key = :key;
 
 -- name: read_steps
-SELECT steps.kind, steps.body, steps.input_tokens, steps.output_tokens, steps.cost
+SELECT attempts.session_id, {step}
 FROM steps JOIN attempts ON attempts.id = steps.attempt_id
 WHERE attempts.tenant = :tenant AND steps.attempt_id = :attempt ORDER BY steps.n;
 

@@ -54,9 +54,9 @@ RETURNING {session};
 
 -- name: insert_request
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      options, on_leave, accepted, created_at, input)
+                      options, on_leave, accepted, created_at, input, checksum)
 VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-        :options, :on_leave, :accepted, clock(), :input);
+        :options, :on_leave, :accepted, clock(), :input, :checksum);
 
 -- name: insert_attempt
 -- A turn that was committed meanwhile takes no further attempt.
@@ -69,8 +69,9 @@ WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = :turn)
 RETURNING number;
 
 -- name: adopt_steps
-INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
-SELECT :attempt, n, kind, input_tokens, output_tokens, cost, body FROM steps WHERE attempt_id = :continues;
+INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body, checksum)
+SELECT :attempt, n, kind, input_tokens, output_tokens, cost, body, checksum
+FROM steps WHERE attempt_id = :continues;
 
 -- name: take_followup
 UPDATE queued SET attempt_id = :attempt
@@ -104,9 +105,9 @@ WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :
 RETURNING event_seq;
 
 -- name: insert_step
-INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body)
+INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body, checksum)
 VALUES (:attempt, 1 + (SELECT coalesce(max(n), 0) FROM steps WHERE attempt_id = :attempt),
-        :kind, :input_tokens, :output_tokens, :cost, :body);
+        :kind, :input_tokens, :output_tokens, :cost, :body, :checksum);
 
 -- name: commit_head
 -- The one statement that moves a head. Head, fence and attempt are compared here,
@@ -245,9 +246,9 @@ DELETE FROM queued WHERE n IN (SELECT n FROM queued WHERE settled_at < clock() -
 
 -- name: insert_queued
 INSERT INTO queued (tenant, session_id, turn_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                    attempt_id, created_at, input)
+                    attempt_id, created_at, input, checksum)
 VALUES (:tenant, :session, :turn, :kind, :key, :fingerprint, :caller, :user, :model, :agent_key,
-        :attempt, clock(), :input)
+        :attempt, clock(), :input, :checksum)
 RETURNING {queued};
 
 -- name: hand_over

@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import orjson
 
+from lastgood.errors import DatabaseDamaged, HistoryDamaged
 from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
@@ -21,10 +22,20 @@ from lastgood.model.attempts import (
     Request,
     Standing,
     Step,
+    Unreadable,
 )
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.store.rows import EVENT_LEAP, of_begin, of_commit, of_step, to_attempt, to_request, to_step
+from lastgood.store.rows import (
+    EVENT_LEAP,
+    of_begin,
+    of_commit,
+    of_step,
+    readable,
+    to_attempt,
+    to_request,
+    to_steps,
+)
 from lastgood.store.session_rows import to_session
 from lastgood.store.sqlite.database import Database
 from lastgood.store.sqlite.events import insert_events, touch_if_held
@@ -115,7 +126,8 @@ class SqliteAttempts:
             if touch_if_held(connection, self.db.sql, hold, events) is None:
                 return False
             for step in steps:
-                connection.execute(self.db.sql["insert_step"], of_step(step) | {"attempt": hold.attempt})
+                row = of_step(step, hold.session) | {"attempt": hold.attempt}
+                connection.execute(self.db.sql["insert_step"], row)
                 if step.queued:
                     heard = {"number": step.queued, "attempt": hold.attempt}
                     connection.execute(self.db.sql["hear_steer"], heard)
@@ -235,23 +247,25 @@ class SqliteAttempts:
         return await self.db.write(work, durable=False)
 
     async def expired_attempts(self, limit: int) -> tuple[Attempt, ...]:
-        return tuple(to_attempt(row) for row in self.db.rows("expired_attempts", {"limit": limit}))
+        return tuple(readable(self.db.rows("expired_attempts", {"limit": limit}), to_attempt))
 
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
-        return tuple(to_attempt(row) for row in self.db.rows("running_attempts", {"limit": limit}))
+        return tuple(readable(self.db.rows("running_attempts", {"limit": limit}), to_attempt))
 
     async def interrupted_asks(
         self, limit: int, *, tried_below: int, skip: int = 0
-    ) -> tuple[Interrupted, ...]:
-        found = []
-        for *row, head in list(
-            self.db.rows("interrupted_asks", {"limit": limit, "tried_below": tried_below, "skip": skip})
-        ):
-            attempt = to_attempt(row)
-            request = self._request("read_request", {"tenant": attempt.tenant, "turn": attempt.turn})
-            if request is not None:
-                steps = await self.read_steps(attempt.tenant, attempt.id)
-                found.append(Interrupted(attempt, request, steps, head))
+    ) -> tuple[Interrupted | Unreadable, ...]:
+        found: list[Interrupted | Unreadable] = []
+        page = {"limit": limit, "tried_below": tried_below, "skip": skip}
+        rows = list(self.db.rows("interrupted_asks", page))
+        for attempt, head in readable(rows, lambda row: (to_attempt(row[:-1]), row[-1])):
+            try:
+                request = self._request("read_request", {"tenant": attempt.tenant, "turn": attempt.turn})
+                if request is not None:
+                    steps = await self.read_steps(attempt.tenant, attempt.id)
+                    found.append(Interrupted(attempt, request, steps, head))
+            except (HistoryDamaged, DatabaseDamaged) as error:
+                found.append(Unreadable(attempt, error.message))
         return tuple(found)
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None:
@@ -265,8 +279,7 @@ class SqliteAttempts:
         return self._request("read_request", {"tenant": tenant, "turn": turn})
 
     async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]:
-        rows = self.db.rows("read_steps", {"tenant": tenant, "attempt": attempt})
-        return tuple(to_step(row) for row in rows)
+        return to_steps(self.db.rows("read_steps", {"tenant": tenant, "attempt": attempt}))
 
     def _attempt(self, name: str, parameters: dict[str, Any]) -> Attempt | None:
         row = self.db.row(name, parameters)

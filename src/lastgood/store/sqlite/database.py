@@ -9,6 +9,7 @@ and never reset.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,8 @@ APPLICATION_ID = 0x4C477564
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 
 class Database:
     """One connection that reads, on the caller's thread, and one writer."""
@@ -49,14 +52,38 @@ class Database:
         self.writability = Writability(self._write_probe)
 
     def rows(self, name: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """Rows of a read. In memory or a page away, so they are read where they are needed."""
-        try:
-            yield from self._reader.execute(self.sql[name], parameters)
-        except apsw.Error as error:
-            raise translate(error) from error
+        """Rows of a read. In memory or a page away, so they are read where they are needed.
+
+        A row whose text is not Unicode any more is logged and left out, so that the others can be read.
+        That it is missing shows in the hash chain; `row` raises.
+        """
+        for row in self._rows(name, parameters):
+            if isinstance(row, DatabaseDamaged):
+                log.error("%s", row)
+            else:
+                yield row
 
     def row(self, name: str, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        return next(iter(list(self.rows(name, parameters))), None)
+        """None: there is no such row."""
+        row = next(iter(list(self._rows(name, parameters))), None)
+        if isinstance(row, DatabaseDamaged):
+            raise row
+        return row
+
+    def _rows(self, name: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...] | DatabaseDamaged]:
+        try:
+            cursor = iter(self._reader.execute(self.sql[name], parameters))
+            while True:
+                try:
+                    yield next(cursor)
+                except StopIteration:
+                    return
+                except UnicodeDecodeError as error:
+                    damaged = translate(error)
+                    assert isinstance(damaged, DatabaseDamaged)
+                    yield damaged
+        except apsw.Error as error:
+            raise translate(error) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -179,7 +206,8 @@ def _refuse_lost(path: Path) -> None:
         state = "is empty (0 bytes)" if path.exists() else "is missing"
         raise DatabaseDamaged(
             f"the database file {path} {state}, but its write-ahead log {log} holds "
-            f"{log.stat().st_size} bytes. Both were left as they are. Restore the database file from a backup, or move the log away to "
+            f"{log.stat().st_size} bytes. Both were left as they are. Restore the database file from a "
+            "backup, or move the log away to "
             "start with an empty database"
         )
 

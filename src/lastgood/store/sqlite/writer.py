@@ -65,6 +65,11 @@ def translate(error: Exception) -> Exception:
         return StoreFull()
     if isinstance(error, apsw.NotADBError):
         return NotADatabase(f"the database file is damaged or not a database ({error}); it was left as it is")
+    if isinstance(error, UnicodeDecodeError):
+        return DatabaseDamaged(
+            "a text in the database is not Unicode any more, so its row cannot be read. Run "
+            "`lastgood db check`, and restore a backup"
+        )
     if isinstance(error, apsw.CorruptError):
         return DatabaseDamaged(
             f"the database file is damaged ({error}); it was left as it is. Run `lastgood db check`, and "
@@ -95,7 +100,7 @@ class Inline:
             except BaseException:
                 _roll_back(connection)
                 raise
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error) from error
         return result
 

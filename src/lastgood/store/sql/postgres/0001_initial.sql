@@ -94,7 +94,8 @@ CREATE TABLE requests (
     on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
     accepted    BOOLEAN NOT NULL,
     created_at  DOUBLE PRECISION NOT NULL,
-    input       BYTEA                       -- NULL once the turn that holds it is committed
+    input       BYTEA,                      -- NULL once the turn that holds it is committed
+    checksum    BYTEA NOT NULL              -- of what was asked, and after it of the input
 );
 CREATE UNIQUE INDEX requests_by_key ON requests (tenant, key) WHERE key IS NOT NULL;
 CREATE INDEX requests_settled ON requests (created_at) WHERE input IS NULL;
@@ -141,6 +142,7 @@ CREATE TABLE steps (
     output_tokens BIGINT NOT NULL,
     cost          DOUBLE PRECISION NOT NULL,
     body          BYTEA NOT NULL,
+    checksum      BYTEA NOT NULL,           -- of what it says and its session: store/checksums.py
     PRIMARY KEY (attempt_id, n)
 );
 
@@ -173,6 +175,7 @@ CREATE TABLE queued (
     created_at  DOUBLE PRECISION NOT NULL,
     settled_at  DOUBLE PRECISION,           -- kept for its key from then on
     input       BYTEA NOT NULL,
+    checksum    BYTEA NOT NULL,
     CHECK (kind = 'followup' OR attempt_id IS NOT NULL)
 );
 CREATE INDEX queued_by_session ON queued (session_id, settled_at, n);

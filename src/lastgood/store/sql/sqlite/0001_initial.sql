@@ -86,7 +86,8 @@ CREATE TABLE requests (
     on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
     accepted    INTEGER NOT NULL,
     created_at  REAL NOT NULL,
-    input       BLOB                        -- NULL once the turn that holds it is committed
+    input       BLOB,                       -- NULL once the turn that holds it is committed
+    checksum    BLOB NOT NULL               -- of what was asked, and after it of the input
 );
 CREATE UNIQUE INDEX requests_by_key ON requests (tenant, key) WHERE key IS NOT NULL;
 CREATE INDEX requests_settled ON requests (created_at) WHERE input IS NULL;
@@ -133,6 +134,7 @@ CREATE TABLE steps (
     output_tokens INTEGER NOT NULL,
     cost          REAL NOT NULL,
     body          BLOB NOT NULL,
+    checksum      BLOB NOT NULL,            -- of what it says and its session: store/checksums.py
     PRIMARY KEY (attempt_id, n)
 ) WITHOUT ROWID;
 
@@ -165,6 +167,7 @@ CREATE TABLE queued (
     created_at  REAL NOT NULL,
     settled_at  REAL,                       -- kept for its key from then on
     input       BLOB NOT NULL,
+    checksum    BLOB NOT NULL,
     CHECK (kind = 'followup' OR attempt_id IS NOT NULL)
 );
 CREATE INDEX queued_by_session ON queued (session_id, settled_at, n);

@@ -1,0 +1,110 @@
+"""Histories as they were committed: every chain is verified when it is read from the store.
+
+Whoever reads turns reads them here. What does not match its hash is reported as damage of that session, with
+the turns before it: those can still be shown, exported and forked. It never reaches a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lastgood.core.commit import damage_of
+from lastgood.errors import HistoryDamaged
+from lastgood.model.ids import TenantId, TurnId
+from lastgood.model.sessions import Head, Turn
+from lastgood.ports import TurnStore
+
+#: Others are served after so much of a chain was hashed: a few milliseconds.
+_PAUSE_TURNS = 200
+_PAUSE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The turns up to a head, as far as they are stored. A damaged one says so in `Turn.damage`."""
+
+    turns: tuple[Turn, ...] = ()
+    damage: HistoryDamaged | None = None  # the first, if there is any
+    whole: int = 0  # so many of the turns come before it
+
+    @property
+    def good(self) -> tuple[Turn, ...]:
+        """The turns before the damage; all of them, if there is none."""
+        return self.turns[: self.whole]
+
+    def checked(self) -> tuple[Turn, ...]:
+        """All turns. HistoryDamaged: they are not all as they were committed."""
+        if self.damage is not None:
+            raise self.damage
+        return self.turns
+
+
+async def read_chain(store: TurnStore, tenant: TenantId, head: Head | None, *, after: int = 0) -> Chain:
+    """The chain that ends in `head`, verified, without the first `after` turns."""
+    if head is None or head.seq <= after:
+        return Chain()
+    # One more than wanted: the first wanted turn is verified against the hash of the one before it.
+    turns = await store.read_turns(tenant, head.turn, after_seq=max(after - 1, 0))
+    base = turns[0].head if after and turns and turns[0].seq == after else None
+    return await _verified(turns[1:] if base else turns, base, head)
+
+
+async def _verified(turns: Sequence[Turn], base: Head | None, head: Head) -> Chain:
+    found: list[Turn] = []
+    damage: HistoryDamaged | None = None
+    whole = hashed = 0
+    for number, turn in enumerate(turns, 1):
+        problem = damage_of(base, turn)
+        if problem is not None:
+            damage = damage or damaged_turn(turn, problem)
+            turn = replace(turn, damage=problem)
+        whole += damage is None
+        found.append(turn)
+        # Later turns are judged by what is stored of this one, so that only what was changed is marked.
+        base = turn.head
+        hashed += len(turn.body)
+        if number % _PAUSE_TURNS == 0 or hashed > _PAUSE_BYTES:
+            hashed = 0
+            await asyncio.sleep(0)
+    if base != head:
+        damage = damage or _damaged_head(head)
+    return Chain(tuple(found), damage, whole)
+
+
+def damaged_turn(turn: Turn, problem: str) -> HistoryDamaged:
+    before = turn.seq - 1
+    works = {
+        0: "No turn before it can be used",
+        1: "Turn 1 can still be read, exported and forked",
+    }.get(before, f"Turns 1 to {before} can still be read, exported and forked")
+    return HistoryDamaged(
+        f"turn {turn.seq} ({turn.id}) of session {turn.session} is damaged: {problem}. No model sees it. "
+        f"{works}; the session can be deleted",
+        session=turn.session,
+        turn=turn.id,
+        seq=turn.seq,
+    )
+
+
+def _damaged_head(head: Head) -> HistoryDamaged:
+    return HistoryDamaged(
+        f"the session's head is turn {head.seq} ({head.turn}), and its stored turns do not end there as they "
+        "were committed. No model sees them. The session can be read, exported and deleted, and forked from "
+        "an earlier turn",
+        turn=head.turn,
+        seq=head.seq,
+    )
+
+
+async def find_verified(store: TurnStore, tenant: TenantId, turn: TurnId) -> Turn | None:
+    """One turn, verified against the hash of the turn before it. None: there is no such turn."""
+    found = await store.find_turn(tenant, turn)
+    if found is None:
+        return None
+    before = await store.find_turn(tenant, found.parent) if found.parent else None
+    problem = damage_of(before.head if before else None, found)
+    if problem is not None:
+        raise damaged_turn(found, problem)
+    return found
