@@ -13,7 +13,6 @@ from typing import Any
 
 from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
 from lastgood.core.lifecycle import Move, after
-from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
@@ -22,6 +21,7 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
+from lastgood.flows.chains import had_effects
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
@@ -165,12 +165,12 @@ class Beginning:
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
-        steps = await self._parts.store.read_steps(attempt.tenant, attempt.id)
+        effects = await had_effects(self._parts.store, attempt)
         ended = await self._parts.store.finish_if_held(
             attempt.hold,
             status,
             words_of(error),
-            failed_events(attempt.turn, attempt.id, status, error, has_effects=has_effects(steps)),
+            failed_events(attempt.turn, attempt.id, status, error, has_effects=effects),
             only_if_expired=only_if_expired,
         )
         self._parts.signals.tell(attempt.session)

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lastgood.core.commit import damage_of
+from lastgood.core.recovery import has_effects
 from lastgood.errors import HistoryDamaged
+from lastgood.model.attempts import Attempt
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.sessions import Head, Turn
-from lastgood.ports import TurnStore
+from lastgood.ports import AttemptStore, TurnStore
 
 #: Others are served after so much of a chain was hashed: a few milliseconds.
 _PAUSE_TURNS = 200
@@ -98,6 +100,14 @@ def _damaged_head(head: Head) -> HistoryDamaged:
     )
 
 
+async def had_effects(store: AttemptStore, attempt: Attempt) -> bool:
+    """Whether a tool that must not run twice has run in it. Damaged steps do not say, so it may have."""
+    try:
+        return has_effects(await store.read_steps(attempt.tenant, attempt.id))
+    except HistoryDamaged:
+        return True
+
+
 async def find_verified(store: TurnStore, tenant: TenantId, turn: TurnId) -> Turn | None:
     """One turn, verified against the hash of the turn before it. None: there is no such turn."""
     found = await store.find_turn(tenant, turn)
@@ -106,5 +116,7 @@ async def find_verified(store: TurnStore, tenant: TenantId, turn: TurnId) -> Tur
     before = await store.find_turn(tenant, found.parent) if found.parent else None
     problem = damage_of(before.head if before else None, found)
     if problem is not None:
-        raise damaged_turn(found, problem)
+        # The damage may be in the turn before it, or even earlier; say where it begins.
+        chain = await read_chain(store, tenant, found.head)
+        raise chain.damage or damaged_turn(found, problem)
     return found

@@ -16,7 +16,6 @@ from lastgood.core.admission import Attach, Replay, admit
 from lastgood.core.history import open_calls
 from lastgood.core.intake import check_input, check_results, check_text
 from lastgood.core.lifecycle import Move, is_final
-from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AttemptNotFound,
     Conflict,
@@ -29,7 +28,7 @@ from lastgood.errors import (
     error_of,
 )
 from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, Submitted, begun_of, busy, watched
-from lastgood.flows.chains import find_verified
+from lastgood.flows.chains import find_verified, had_effects
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
@@ -151,8 +150,8 @@ class Turns:
         turn = await find_verified(store, submitted.tenant, attempt.turn)
         if turn is not None:
             return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
-        steps = await store.read_steps(submitted.tenant, attempt.id)
-        return Outcome(attempt.id, attempt.status, None, _error_of(attempt), has_effects(steps))
+        effects = await had_effects(store, attempt)
+        return Outcome(attempt.id, attempt.status, None, _error_of(attempt), effects)
 
     async def leave(self, submitted: Submitted) -> None:
         if submitted.run is not None:

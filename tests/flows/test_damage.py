@@ -1,0 +1,267 @@
+"""Damage of what is stored: an error of that session alone, and never seen by a model (I6, I18)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lastgood.errors import HistoryDamaged
+from lastgood.flows.exporting import Importing, as_document
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
+from lastgood.model.messages import user
+from lastgood.model.queue import NewQueued, QueueKind
+from lastgood.model.sessions import Turn
+from lastgood.wiring import Lastgood
+from tests.flows.house import Gate, House, eventually, gate_tool
+from tests.flows.test_recovering import dies, next_node, until_settled
+
+pytestmark = pytest.mark.anyio
+
+#: A change of each column of a turn, as SQL.
+TURN_CHANGES = {
+    "id": "'another'",
+    "tenant": "'another'",
+    "session_id": "'another'",
+    "seq": "9",
+    "parent": "'another'",
+    "attempt_id": "'another'",
+    "kind": "'reset'",
+    "hash": "{bytes}",
+    "agent_key": "'another'",
+    "agent_digest": "'another'",
+    "model": "'another'",
+    "decision": "'{\"left_out\": 3}'",
+    "input_tokens": "input_tokens + 1",
+    "output_tokens": "output_tokens + 1",
+    "cost": "cost + 1",
+    "created_at": "created_at + 1",
+    "end_user": "'another'",
+    "inputs": "0",
+    "body": "{bytes}",
+}
+STEP_CHANGES = {
+    "attempt_id": "'another'",
+    "n": "9",
+    "kind": "'steer'",
+    "input_tokens": "input_tokens + 1",
+    "output_tokens": "output_tokens + 1",
+    "cost": "cost + 1",
+    "body": "{bytes}",
+    "checksum": "{bytes}",
+}
+REQUEST_CHANGES = {
+    "tenant": "'another'",
+    "session_id": "'another'",
+    "kind": "'reset'",
+    "key": "'another'",
+    "fingerprint": "'another'",
+    "caller": "'another'",
+    "end_user": "'another'",
+    "model": "'another/model'",
+    "agent_key": "'another'",
+    "options": "'{\"temperature\": 1}'",
+    "on_leave": "'cancel'",
+    "input": "{bytes}",
+    "checksum": "{bytes}",
+}
+#: What is not read by anybody who builds a prompt, and what nothing can be found by any more once it is
+#: changed: then nothing is tried again, and `lastgood db check` reports it.
+REQUEST_ELSE = {"turn_id", "accepted", "created_at"}
+
+
+async def columns(house: House, table: str) -> set[str]:
+    sql = (
+        f"SELECT name FROM pragma_table_info('{table}')"
+        if house.is_sqlite
+        else f"SELECT column_name::text FROM information_schema.columns WHERE table_name = '{table}'"
+    )
+    return {name for (name,) in await house.backend.rows(sql)}
+
+
+async def change(house: House, table: str, column: str, value: str, where: str) -> None:
+    plain = "CAST('[]' AS BLOB)" if house.is_sqlite else "convert_to('[]', 'UTF8')"
+    await house.backend.execute(
+        f"UPDATE {table} SET {column} = {value.replace('{bytes}', plain)} WHERE {where}"
+    )
+
+
+async def spoken(house: House, node: Lastgood, turns: int = 3) -> tuple[SessionId, list[Turn]]:
+    session = await house.session(node)
+    return session, [await house.good(node, session, f"question {n}") for n in range(turns)]
+
+
+async def fresh(house: House) -> Lastgood:
+    """A node that has read nothing yet, so it has to read from the store."""
+    return await house.node("fresh")
+
+
+async def test_every_column_is_tried_below(house: House) -> None:
+    assert await columns(house, "turns") == set(TURN_CHANGES)
+    assert await columns(house, "steps") == set(STEP_CHANGES)
+    assert await columns(house, "requests") == set(REQUEST_CHANGES) | REQUEST_ELSE
+
+
+@pytest.mark.parametrize("column", TURN_CHANGES)
+async def test_I6_no_model_sees_a_history_with_a_changed_turn(
+    house: House, node: Lastgood, column: str
+) -> None:
+    session, turns = await spoken(house, node)
+    other, _ = await spoken(house, node)
+    await change(house, "turns", column, TURN_CHANGES[column], f"id = '{turns[1].id}'")
+    later = await fresh(house)
+    prompts = len(house.world.prompts)
+    outcome = await house.say(later, session, "what did I ask?")
+    assert (outcome.status, outcome.error and outcome.error.code) == (
+        AttemptStatus.FAILED,
+        "history_damaged",
+    )
+    assert len(house.world.prompts) == prompts
+    assert (await house.get(session)).turns == 3
+    # Of that session alone.
+    assert len((await later.sessions.list(DEFAULT_TENANT)).sessions) == 2
+    await house.good(later, other, "and you?")
+
+
+@pytest.mark.parametrize("column", ["kind", "body", "inputs", "hash"])
+async def test_I8_a_damaged_session_can_be_read_exported_forked_before_it_and_deleted(
+    house: House, node: Lastgood, column: str
+) -> None:
+    session, turns = await spoken(house, node, 4)
+    await change(house, "turns", column, TURN_CHANGES[column], f"id = '{turns[2].id}'")
+    later = await fresh(house)
+    whole = await later.sessions.read(DEFAULT_TENANT, session)
+    assert whole.chain.good == tuple(turns[:2])
+    assert next(turn.seq for turn in whole.turns if turn.damage) == 3
+    assert whole.chain.damage is not None
+    assert whole.chain.damage.detail == {"session": session, "turn": turns[2].id, "seq": 3}
+    page = await later.sessions.turns(DEFAULT_TENANT, session, after=2)
+    assert [bool(turn.damage) for turn in page] == [True, column == "hash"]
+
+    document = as_document(whole)
+    assert "turn 3" in document["damage"]
+    again = await Importing(later.parts, later.sessions).take(DEFAULT_TENANT, document)
+    assert again.turns == 2
+
+    fork = await later.sessions.fork(DEFAULT_TENANT, session, turns[1].id)
+    await house.good(later, fork.id, "go on")
+    assert [text for _, text in house.last_prompt][-3:-1] == ["question 1", turns[1].messages[-1].content]
+    for refused in (turns[2].id, turns[3].id, None):
+        with pytest.raises(HistoryDamaged, match="turn 3"):
+            await later.sessions.fork(DEFAULT_TENANT, session, refused)
+    for damaged in (turns[2].id, turns[3].id):
+        with pytest.raises(HistoryDamaged):
+            await later.sessions.prompt(DEFAULT_TENANT, session, damaged)
+    await later.sessions.prompt(DEFAULT_TENANT, session, turns[1].id)
+    await later.sessions.delete(DEFAULT_TENANT, session)
+
+
+async def test_I18_a_missing_turn_is_damage_and_no_shorter_history(house: House, node: Lastgood) -> None:
+    for missing in (0, 1, 2):
+        session, turns = await spoken(house, node)
+        await house.backend.execute(f"DELETE FROM turns WHERE id = '{turns[missing].id}'")
+        later = await house.node(f"fresh {missing}")
+        outcome = await house.say(later, session, "what did I ask?")
+        assert outcome.error is not None
+        assert outcome.error.code == "history_damaged"
+        whole = await later.sessions.read(DEFAULT_TENANT, session)
+        # A chain is found by its end; without the last turn, earlier ones are found by their ids alone.
+        assert whole.chain.good == (tuple(turns[:missing]) if missing < 2 else ())
+        if missing:
+            await later.sessions.fork(DEFAULT_TENANT, session, turns[missing - 1].id)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("seq", "2"), ("head_hash", "{bytes}"), ("head", "(SELECT id FROM turns WHERE seq = 1)")],
+)
+async def test_I18_a_changed_head_is_damage(house: House, node: Lastgood, column: str, value: str) -> None:
+    session, _ = await spoken(house, node)
+    await change(house, "sessions", column, value, f"id = '{session}'")
+    outcome = await house.say(await fresh(house), session, "what did I ask?")
+    assert outcome.error is not None
+    assert outcome.error.code == "history_damaged"
+
+
+async def test_a_replay_does_not_answer_with_a_damaged_turn(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    turn = await house.good(node, session, "hello", key="key")
+    await change(house, "turns", "kind", "'append'", f"id = '{turn.id}'")
+    later = await fresh(house)
+    with pytest.raises(HistoryDamaged):
+        await house.say(later, session, "hello", key="key")
+
+
+# -- what recovery reads ------------------------------------------------------------------
+
+STORY = '!tool ledger-repeat {"text": "a"}\n!tool ledger-repeat {"text": "b"}\n!say done'
+
+
+async def owed(house: House) -> tuple[SessionId, str, str]:
+    """A durable turn whose node died after a finished step."""
+    death = await dies(house, STORY, accepted=True)
+    return death.session, death.turn.turn, death.turn.attempt
+
+
+@pytest.mark.parametrize("column", REQUEST_CHANGES)
+async def test_I18_a_durable_turn_with_a_changed_request_fails_visibly(house: House, column: str) -> None:
+    session, turn, _ = await owed(house)
+    await change(house, "requests", column, REQUEST_CHANGES[column], f"turn_id = '{turn}'")
+    prompts = len(house.world.prompts)
+    node = await next_node(house)
+    if column in ("tenant", "session_id"):
+        # Whose it is cannot be told any more, so nobody can be told; the check reports it.
+        await until_settled(house, session, 1)
+        await node.recovery.retry_promised()
+    else:
+        attempts = await until_settled(house, session, 2)
+        assert [one.status for one in attempts] == [AttemptStatus.INTERRUPTED, AttemptStatus.FAILED]
+        assert attempts[-1].error_code == "history_damaged"
+        await node.recovery.retry_promised()
+        assert len(await house.attempts(session)) == 2, "it is not tried for ever"
+    assert len(house.world.prompts) == prompts
+    other = await house.session(node)
+    await house.good(node, other, "hello")
+
+
+@pytest.mark.parametrize("column", STEP_CHANGES)
+async def test_I18_a_durable_turn_with_a_changed_step_does_not_show_it(house: House, column: str) -> None:
+    session, _, attempt = await owed(house)
+    first = f"attempt_id = '{attempt}' AND n = 1"
+    await change(house, "steps", column, STEP_CHANGES[column], first)
+    prompts = len(house.world.prompts)
+    await next_node(house)
+    attempts = await until_settled(house, session, 2)
+    assert attempts[-1].error_code == "history_damaged"
+    assert len(house.world.prompts) == prompts
+
+
+@pytest.mark.parametrize("column", ["input", "model", "agent_key", "key", "end_user", "checksum"])
+async def test_I18_a_changed_entry_of_the_queue_is_parked_and_says_why(house: House, column: str) -> None:
+    gate = Gate()
+    node = await house.node("gated", tools=[gate_tool(gate)])
+    session = await house.session(node)
+    running = await house.submit(node, session, "!tool gate {}\n!say done")
+    await gate.until_reached()
+    for number in range(2):
+        new = NewQueued(
+            DEFAULT_TENANT, session, TurnId(f"later {number}"), QueueKind.FOLLOWUP, (user(f"later {number}"),)
+        )
+        await node.queue.put(new)
+    value = "'another'" if column not in ("input", "checksum") else "{bytes}"
+    await change(house, "queued", column, value, "turn_id = 'later 0'")
+    gate.open()
+    await house.outcome(node, running)
+
+    async def parked() -> Any:
+        return [item.parked for item in await node.queue.read(DEFAULT_TENANT, session) if item.parked]
+
+    (why,) = await eventually(parked)
+    assert "damaged" in why
+
+    async def went_on() -> bool:
+        return (await house.get(session)).turns == 2
+
+    await eventually(went_on)
+    assert "later 0" not in str(house.world.prompts)
