@@ -12,6 +12,7 @@ from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, QueueKind
+from lastgood.model.rules import LOCAL
 from lastgood.model.sessions import Turn
 from lastgood.wiring import Lastgood
 from tests.flows.house import Gate, House, eventually, gate_tool
@@ -141,7 +142,7 @@ async def test_I8_a_damaged_session_can_be_read_exported_forked_before_it_and_de
 
     document = as_document(whole)
     assert "turn 3" in document["damage"]
-    again = await Importing(later.parts, later.sessions).take(DEFAULT_TENANT, document)
+    again = await Importing(later.parts, later.sessions).take(DEFAULT_TENANT, document, LOCAL)
     assert again.turns == 2
 
     fork = await later.sessions.fork(DEFAULT_TENANT, session, turns[1].id)
