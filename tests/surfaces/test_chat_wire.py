@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from lastgood.errors import InvalidRequest
+from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.model.messages import (
     File,
     Image,
@@ -19,10 +20,15 @@ from lastgood.model.messages import (
     user_parts,
 )
 from lastgood.model.options import CallOptions
-from lastgood.surfaces.chat_wire import messages_of, options_of, parse_chat
+from lastgood.surfaces import chat_wire
+from lastgood.surfaces.chat_wire import ChatRequest, messages_of, options_of
 
 PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 FUNCTION = {"type": "function", "function": {"name": "weather"}}
+
+
+def parse_chat(plain: Any) -> ChatRequest:
+    return asyncio.run(chat_wire.parse_chat(plain))
 
 
 def says(content: Any, role: str = "user", **more: Any) -> dict[str, Any]:
@@ -165,3 +171,50 @@ def test_parameters_are_understood() -> None:
         tool_choice=FUNCTION,
         parallel_tool_calls=False,
     )
+
+
+@pytest.mark.parametrize("count", [3, 300], ids=["at once", "in slices"])
+def test_many_messages_are_validated_like_few(count: int) -> None:
+    """Many are validated one by one, so that others can run in between."""
+    given = [{"role": "user", "content": [{"type": "text", "text": str(n)}]} for n in range(count)]
+    assert len(messages_of(parse_chat(PLAIN | {"messages": given}))) == count
+    with pytest.raises(InvalidRequest) as refused:
+        parse_chat(PLAIN | {"messages": [*given, {"role": "user", "content": [{"type": "text"}]}]})
+    assert refused.value.detail["param"] == f"messages[{count}].content[0].text"
+    with pytest.raises(InvalidRequest) as refused:
+        parse_chat(PLAIN | {"messages": [*given, 7]})
+    assert refused.value.detail["param"] == f"messages[{count}]"
+
+
+TEXT = {"type": "text", "text": "a"}
+CALL = {"id": "a", "type": "function", "function": {"name": "a", "arguments": "{}"}}
+TOO_MANY: dict[str, tuple[dict[str, Any], str]] = {
+    "messages": (
+        {"messages": [{"role": "user", "content": "a"}] * 10_001},
+        "messages has 10,001 messages; the limit is 10,000. Send fewer",
+    ),
+    "parts of a message": (
+        says([TEXT] * 1_001),
+        "messages[0].content has 1,001 parts; the limit is 1,000. Send fewer",
+    ),
+    "parts": (
+        {"messages": [{"role": "user", "content": [TEXT] * 1_000}] * 11},
+        "messages has 11,000 parts in all; the limit is 10,000. Send fewer",
+    ),
+    "tool calls": (
+        says(None, role="assistant", tool_calls=[CALL] * 257),
+        "messages[0].tool_calls has 257 tool calls; the limit is 256. Send fewer",
+    ),
+    "tools": ({"tools": [FUNCTION] * 129}, "tools has 129 tools; the limit is 128. Send fewer"),
+    "fields": (
+        {f"field-{number}": 1 for number in range(1_000)},
+        "the body has 1,003 fields; the limit is 1,000. Send fewer",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), TOO_MANY.values(), ids=TOO_MANY)
+def test_I40_counts_are_checked_before_anything_is_validated(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(TooLarge) as refused:
+        parse_chat(PLAIN | {"temperature": "not a number"} | change)
+    assert refused.value.message == message

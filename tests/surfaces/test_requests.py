@@ -121,7 +121,7 @@ def nested(depth: int, open: bytes = b"[", close: bytes = b"]", inside: bytes = 
         pytest.param(nested(101, b'{"a":', b"}", b"1"), 400, id="101 objects"),
         pytest.param(nested(1024), 400, id="as deep as it can be read"),
         pytest.param(nested(100_000), 400, id="100 000 lists"),
-        pytest.param(b"[" * 1_000_000, 400, id="a million brackets"),
+        pytest.param(b"[" * 1_000_000, 413, id="a million brackets"),
         pytest.param(b'{"a":' * 100_000, 400, id="100 000 keys"),
         pytest.param(b"", 400, id="nothing"),
         pytest.param(b"{", 400, id="half"),

@@ -91,8 +91,13 @@ def check_text(text: str, what: str) -> None:
     """Text that every store and every provider can carry."""
     if "\x00" in text:
         raise InvalidRequest(f"{what} contains a NUL character; remove it")
-    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-        raise InvalidRequest(f"{what} contains half of a surrogate pair, which is no character; remove it")
+    if not text.isascii():
+        try:
+            text.encode()  # by far the quickest way to look at each character
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                f"{what} contains half of a surrogate pair, which is no character; remove it"
+            ) from None
 
 
 def check_title(title: str) -> str:

@@ -10,7 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lastgood.errors import InvalidRequest
+from lastgood.errors import InvalidRequest, TooLarge
+
+#: Values of a JSON body: elements of lists and fields of objects. They are counted before any is built.
+JSON_VALUES = 200_000
+#: Fields of the body itself, known and unknown.
+FIELDS = 1_000
+#: Of a chat request. The session API takes fewer messages (1,000).
+MESSAGES = 10_000
+PARTS_PER_MESSAGE = 1_000
+PARTS = 10_000
+TOOL_CALLS_PER_MESSAGE = 256
+TOOLS = 128
+
+#: Of an exported session that is imported.
+IMPORT_VALUES = 2_000_000
+IMPORT_TURNS = 50_000
+IMPORT_MESSAGES = 100_000
 
 #: Rules of one session or one agent file: allow, ask and deny together.
 RULES = 200
@@ -37,3 +53,53 @@ def check_rules(rules: Mapping[str, Sequence[Any] | None]) -> None:
                     f"the limit is {RULE_CHARACTERS:,}. Use a shorter rule",
                     param=f"permissions.{kind}[{number}]",
                 )
+
+
+def check_body(body: Mapping[str, Any]) -> None:
+    """What a body holds of the things that are costly to validate."""
+    _check("the body", "fields", len(body), FIELDS)
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        _check("messages", "messages", len(messages), MESSAGES, "messages")
+        _check_messages(messages)
+    elif isinstance(body.get("message"), dict):
+        _check_messages([body["message"]])
+    if isinstance(body.get("tools"), list):
+        _check("tools", "tools", len(body["tools"]), TOOLS, "tools")
+
+
+def _check_messages(messages: Sequence[Any]) -> None:
+    parts = 0
+    for number, message in enumerate(messages):
+        if isinstance(message, dict):
+            for field in ("content", "multi_content"):
+                count = _length(message.get(field))
+                place = f"messages[{number}].{field}"
+                if count:
+                    _check(place, "parts", count, PARTS_PER_MESSAGE, place)
+                parts += count
+            count = _length(message.get("tool_calls"))
+            if count:
+                place = f"messages[{number}].tool_calls"
+                _check(place, "tool calls", count, TOOL_CALLS_PER_MESSAGE, place)
+    _check("messages", "parts in all", parts, PARTS, "messages")
+
+
+def check_import(turns: Any) -> None:
+    """Of an exported session, before any turn of it is looked at."""
+    _check("turns", "turns", _length(turns), IMPORT_TURNS, "turns")
+    messages = 0
+    for number, turn in enumerate(turns if isinstance(turns, list) else ()):
+        count = _length(turn.get("messages")) if isinstance(turn, dict) else 0
+        _check(f"turns[{number}].messages", "messages", count, MESSAGES, f"turns[{number}].messages")
+        messages += count
+    _check("turns", "messages in all", messages, IMPORT_MESSAGES, "turns")
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+def _check(where: str, what: str, count: int, limit: int, param: str | None = None) -> None:
+    if count > limit:
+        raise TooLarge(f"{where} has {count:,} {what}; the limit is {limit:,}. Send fewer", param=param)

@@ -7,13 +7,13 @@ session may come back to a server that still has the original.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lastgood.core.commit import broken_link, link
+from lastgood.core.commit import damage_of, link
 from lastgood.core.intake import check_message, check_metadata, check_text, check_title
-from lastgood.core.limits import check_rules
+from lastgood.core.limits import check_import, check_rules
 from lastgood.core.rights import is_above, narrowing
 from lastgood.core.session_rules import KINDS, Layers, modes_of, narrowest, permissions_of
 from lastgood.errors import InvalidRequest
@@ -25,6 +25,7 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Image, Message, as_json, encode, from_json
 from lastgood.model.rules import RuleLayer, Setter
 from lastgood.model.sessions import Head, NewSession, Session, TitleBy, Turn, TurnKind, Usage
+from lastgood.pacing import paced, paced_map
 
 FORMAT = "lastgood.session"
 VERSION = 1
@@ -122,9 +123,10 @@ class Importing:
             )
         id = self._parts.ids.session()
         try:
-            turns = [_turn_of(plain, id) for plain in document["turns"]]
+            check_import(document["turns"])
+            turns = await paced_map(lambda plain: _turn_of(plain, id), document["turns"])
             new = self._new_session(id, tenant, document["session"], importer)
-            broken = broken_link(turns)
+            broken = await paced(_damaged(turns))
         except InvalidRequest:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -133,7 +135,7 @@ class Importing:
             raise InvalidRequest(
                 f"turn {broken.seq} ({broken.id}) is not as it was committed; nothing was imported"
             )
-        return await self._parts.store.import_session(new, self._linked_anew(turns))
+        return await self._parts.store.import_session(new, await paced(self._linked_anew(turns)))
 
     def _new_session(
         self, id: SessionId, tenant: TenantId, plain: Mapping[str, Any], importer: Setter
@@ -159,14 +161,26 @@ class Importing:
         layers += [RuleLayer(importer.scope, importer.token, safety=mode) for mode in narrowest(modes)]
         return tuple(layers)
 
-    def _linked_anew(self, turns: Sequence[Turn]) -> list[Turn]:
+    def _linked_anew(self, turns: Sequence[Turn]) -> Generator[None, None, list[Turn]]:
         linked: list[Turn] = []
         base: Head | None = None
         for turn in turns:
             id = self._parts.ids.turn()
             linked.append(_moved(turn, id, base))
             base = linked[-1].head
+            yield
         return linked
+
+
+def _damaged(turns: Sequence[Turn]) -> Generator[None, None, Turn | None]:
+    """The first turn that is not as it was committed; None: all are."""
+    base: Head | None = None
+    for turn in turns:
+        if damage_of(base, turn) is not None:
+            return turn
+        base = turn.head
+        yield
+    return None
 
 
 def _moved(turn: Turn, id: TurnId, base: Head | None) -> Turn:

@@ -87,7 +87,7 @@ class Chat:
         if self._is_draining():
             raise ShuttingDown()
         plain = await request.json()
-        chat = parse_chat(plain)
+        chat = await parse_chat(plain)
         key = key_of(request)
         body = messages_of(chat)
         if request.headers.get("x-conversation-mode", "append") not in ("append", "reconcile"):

@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from lastgood.core.limits import MESSAGES, TOOLS
 from lastgood.errors import InvalidRequest
 from lastgood.model.messages import File, Image, Message, Part, Role, ToolCall, text_of
 from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Usage
-from lastgood.surfaces.parsing import Body, parse
+from lastgood.surfaces.parsing import Body, parse_paced
 
 
 class TextPart(Body):
@@ -118,7 +119,7 @@ StopText = Annotated[str, Field(min_length=1)]
 
 class ChatRequest(Body):
     model: str = Field(min_length=1, max_length=2048, description="an agent's key, or key/name of its team")
-    messages: list[ChatMessage] = Field(min_length=1, max_length=100_000)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MESSAGES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -130,7 +131,7 @@ class ChatRequest(Body):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = None
     n: int | None = Field(default=None, ge=1, le=1, description="one answer is given")
-    tools: list[ChatTool] | None = Field(default=None, max_length=128)
+    tools: list[ChatTool] | None = Field(default=None, max_length=TOOLS)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
@@ -151,8 +152,8 @@ _NOT_HERE = {
 }
 
 
-def parse_chat(plain: Any) -> ChatRequest:
-    chat = parse(ChatRequest, plain)
+async def parse_chat(plain: Any) -> ChatRequest:
+    chat = await parse_paced(ChatRequest, ChatMessage, plain)
     _check(chat)
     return chat
 

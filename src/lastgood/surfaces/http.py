@@ -16,8 +16,10 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
+from lastgood.core.limits import IMPORT_VALUES
 from lastgood.errors import InvalidRequest, ShuttingDown, TooLarge
 from lastgood.surfaces.caller import ANYBODY, Caller
+from lastgood.surfaces.json_body import check_values, parse_document, parse_json
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -25,10 +27,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = "application/json"
 SSE = "text/event-stream; charset=utf-8"
-
-#: How deeply a body may be nested. orjson reads deeper than it can write again, and that is 254.
-DEEPEST = 100
-_ORJSON_WRITES = 254
 
 #: How long a body may pause, and how long it may take in all.
 BODY_PAUSE_SECONDS = 30.0
@@ -133,14 +131,14 @@ class Request:
     async def json(self) -> Any:
         """Any JSON value; of several keys with one name, the last. Else InvalidRequest."""
         body = await self.body()
-        try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise InvalidRequest(f"the body is not JSON: {error}") from None
-        # Deep is only what has many brackets; to count them is much quicker than to look.
-        if body.count(b"[") + body.count(b"{") > DEEPEST and _is_too_deep(value):
-            raise InvalidRequest(f"the body is nested more than {DEEPEST} levels deep; send less")
-        return value
+        await check_values(body)
+        return parse_json(body)
+
+    async def document(self) -> Any:
+        """As `json`, for an export: it may hold far more values, and is parsed in slices."""
+        body = await self.body()
+        await check_values(body, IMPORT_VALUES)
+        return await parse_document(body)
 
     async def unless_gone(self, work: Awaitable[_T]) -> _T:
         """What `work` returns. ClientGone as soon as nobody waits for it, ShuttingDown if it may not end:
@@ -156,17 +154,6 @@ class Request:
         finally:
             await _stop(leaving)
             await _stop(working)
-
-
-def _is_too_deep(value: Any) -> bool:
-    """Judged by who writes it later, without a loop of ours: it is put as deep as it just may be."""
-    for _ in range(_ORJSON_WRITES - DEEPEST):
-        value = (value,)
-    try:
-        orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        return True
-    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,10 @@ from lastgood.surfaces import refusals
 from lastgood.surfaces.asking import Asking, fingerprint, key_of, session_of, user_of
 from lastgood.surfaces.http import Answer, Reply, Request, Stream, json_reply
 from lastgood.surfaces.limiting import Limiter
-from lastgood.surfaces.parsing import flag, parse
+from lastgood.surfaces.parsing import flag, parse, parse_paced
 from lastgood.surfaces.run_events import frame, unnumbered
 from lastgood.surfaces.wire import (
+    ApiMessage,
     ContinueBody,
     LaterBody,
     RunBody,
@@ -60,7 +61,8 @@ class Runs:
         """As docker-agent has it: the agent in the path, the run as a stream."""
         self._asking.check_open()
         plain = await request.json()
-        body = parse(RunBody, {"messages": plain} if isinstance(plain, list) else plain)
+        given = {"messages": plain} if isinstance(plain, list) else plain
+        body = await parse_paced(RunBody, ApiMessage, given)
         agent = self._asking.agent_key(request.path["agent"], request.path.get("name"))
         ask = self._asking.ask(request, body, plain, agent, accepted=False)
         named = _is_named(request)  # before anything begins: it may be refused
@@ -72,7 +74,7 @@ class Runs:
         """Accepted now and followed by its events, or waited for."""
         self._asking.check_open()
         plain = await request.json()
-        body = parse(TurnBody, plain)
+        body = await parse_paced(TurnBody, ApiMessage, plain)
         agent = None if body.agent is None else self._asking.agent_key(body.agent)
         # Whoever asks again under the same key may wait this time.
         same = {name: value for name, value in plain.items() if name != "wait"}
@@ -207,7 +209,8 @@ class Runs:
     async def _later(self, request: Request, kind: QueueKind) -> tuple[dict[str, Any], bool]:
         self._asking.check_open()
         plain = await request.json()
-        body = parse(LaterBody, {"messages": plain} if isinstance(plain, list) else plain)
+        given = {"messages": plain} if isinstance(plain, list) else plain
+        body = await parse_paced(LaterBody, ApiMessage, given)
         messages = messages_of(body.messages)
         if kind is QueueKind.STEER:
             if body.model is not None or body.agent is not None:

@@ -22,8 +22,9 @@ from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.asking import Asking, expected_head, fingerprint, key_of, session_of, user_of
 from lastgood.surfaces.http import Answer, Request, json_reply
-from lastgood.surfaces.parsing import flag, parse, whole_number
+from lastgood.surfaces.parsing import flag, parse, parse_paced, whole_number
 from lastgood.surfaces.wire import (
+    ApiMessage,
     AppendBody,
     CreateBody,
     ForkBody,
@@ -238,7 +239,7 @@ class SessionLife:
 
     async def append(self, request: Request) -> Answer:
         plain = await request.json()
-        given = parse(AppendBody, plain).given()
+        given = (await parse_paced(AppendBody, ApiMessage, plain)).given()
         turn = await self._without_model(request, plain, given, TurnKind.APPEND)
         return json_reply(turn_json(turn) | {"status": "added"}, 201)
 
@@ -302,7 +303,7 @@ class SessionLife:
 
     async def take_in(self, request: Request) -> Answer:
         self._asking.check_open()
-        plain = await request.json()
+        plain = await request.document()
         if not isinstance(plain, dict):
             raise InvalidRequest("the body must be an exported session")
         session = await self._importing.take(request.caller.tenant, plain, request.caller.setter)

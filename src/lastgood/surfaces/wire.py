@@ -32,6 +32,9 @@ Name = Annotated[str, Field(min_length=1, max_length=2048)]
 Rule = Annotated[str, Field(min_length=1, max_length=RULE_CHARACTERS)]
 #: docker-agent's older words for the modes, which its clients may have stored.
 _LEGACY = {"unsafe": "autonomous", "safer": "balanced", "safe-auto": "balanced"}
+_MEANT = ("permissions", "safety", "safety_policy")
+#: Comparing names is slow, and a longer one is not like any of these.
+_LONGEST_LIKE = 20
 Mode = Literal["strict", "balanced", "restricted", "autonomous", "unsafe", "safer", "safe-auto"]
 
 
@@ -111,7 +114,7 @@ class CreateBody(Body):
     def _check(self) -> CreateBody:
         """docker-agent's clients send more than is used here. But what is nearly a rule was meant as one."""
         for name in self.model_extra or ():
-            if near := get_close_matches(name, ("permissions", "safety", "safety_policy"), cutoff=0.8):
+            if len(name) <= _LONGEST_LIKE and (near := get_close_matches(name, _MEANT, cutoff=0.8)):
                 raise ValueError(f"there is no field {name!r}; did you mean {near[0]!r}?")
         return self
 
