@@ -44,8 +44,9 @@ MOVES: Mapping[Move, str] = {
     Move.RESUME: "the question is answered; the attempt goes on under a new fence",
 }
 LIMITS: Mapping[str, str] = {
-    "lease_seconds": "how long a lease holds without being renewed",
-    "heartbeat_seconds": "how often leases are renewed",
+    "lease_seconds": "how long a lease holds without being renewed (PostgreSQL)",
+    "heartbeat_seconds": "how often leases are renewed (PostgreSQL)",
+    "wedged_seconds": "leases are not renewed after the event loop was blocked for this long (PostgreSQL)",
     "sweep_seconds": "how often expired attempts are looked for",
     "idle_seconds": "how long a model or a tool may give no sign of life",
     "turn_seconds": "how long one attempt may take",

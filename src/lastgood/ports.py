@@ -7,7 +7,8 @@ answer was lost raises OutcomeUnknown, and then it may have happened.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from lastgood.model.agents import AgentSpec
@@ -33,6 +34,9 @@ from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
 from lastgood.model.tokens import Token
+
+#: Renews leases for so many seconds; returns those still held, as they now stand.
+Renew = Callable[[Sequence[Hold], float], Awaitable[dict[AttemptId, Attempt]]]
 
 
 class SessionStore(Protocol):
@@ -120,7 +124,18 @@ class TurnStore(Protocol):
 class AttemptStore(Protocol):
     async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing: ...
 
-    async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool: ...
+    async def journal_if_held(
+        self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None
+    ) -> bool:
+        """False: the hold is gone, or this batch was stored before; then nothing was stored now.
+
+        Batches of one hold are numbered in rising order by whoever may have to send one again.
+        """
+        ...
+
+    async def is_stored(self, hold: Hold, batch: int) -> bool:
+        """True: this is the last batch that the hold stored. False also if the hold is gone."""
+        ...
 
     async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed: ...
 
@@ -132,8 +147,12 @@ class AttemptStore(Protocol):
         events: Sequence[Event],
         *,
         only_if_expired: bool = False,
+        most_deaths: int | None = None,
     ) -> bool:
-        """Ends an attempt without a commit and frees its session. False: it had ended already."""
+        """Ends an attempt without a commit and frees its session. False: it had ended already.
+
+        `most_deaths` is given if its process died: a follow-up whose attempts died that often is parked.
+        """
         ...
 
     async def wait_if_held(
@@ -163,9 +182,9 @@ class AttemptStore(Protocol):
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]: ...
 
     async def interrupted_asks(
-        self, limit: int, *, tried_below: int, skip: int = 0
+        self, limit: int, *, deaths_below: int, skip: int = 0
     ) -> tuple[Interrupted | Unreadable, ...]:
-        """Promised asks, tried less often than that, whose last try was interrupted and session is free."""
+        """Promised asks with fewer deaths, whose last attempt was interrupted and whose session is free."""
         ...
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None: ...
@@ -214,9 +233,9 @@ class QueueStore(Protocol):
 
 class EventStore(Protocol):
     async def append_events_if_held(
-        self, hold: Hold, events: Sequence[Event], *, at: float | None = None
+        self, hold: Hold, events: Sequence[Event], *, at: float | None = None, batch: int | None = None
     ) -> int | None:
-        """The number of the last one; None: the hold is gone, and nothing was stored.
+        """The number of the last one; None: the hold is gone, or this batch was stored before.
 
         They carry the time `at`, else the database's: whoever hands them on hands on what is stored.
         """
@@ -244,7 +263,11 @@ class TokenStore(Protocol):
 
 
 class Store(SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, Protocol):
-    alone: bool  # True: no other process can be using it, so what is found running at start is dead
+    alone: bool  # True: no other process can be using it, so whatever this one does not run is dead
+
+    def renewals(self) -> AbstractAsyncContextManager[Renew]:
+        """`renew_leases` over a connection of its own, for the event loop that enters this."""
+        ...
 
     def hint(self, session: SessionId) -> None:
         """Tells other processes that the session has new events. Best effort: never waits, never fails."""
@@ -336,6 +359,10 @@ class Agents(Protocol):
 class Clock(Protocol):
     def now(self) -> float:
         """Seconds since the epoch, for people; orders nothing."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that only rise, the same on every thread: for measuring, whatever the wall clock does."""
         ...
 
 

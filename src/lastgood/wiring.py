@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from lastgood.errors import InvalidRequest, LastgoodError, StoreLocked, WrongUsage
+from lastgood.flows.heartbeat import beating
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits, Parts
@@ -48,6 +49,9 @@ _WATCHDOG_FIRST_SECONDS = 10.0
 class SystemClock:
     def now(self) -> float:
         return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
 
 
 class RandomIds:
@@ -115,7 +119,7 @@ def flows_of(
 ) -> Lastgood:
     sessions, queue = Sessions(parts, live, safety), Queue(parts, live, turns)
     retention = Retention(parts, sessions, retain_seconds) if retain_seconds else None
-    return Lastgood(parts, live, turns, sessions, queue, Recovery(parts, turns, queue, retention))
+    return Lastgood(parts, live, turns, sessions, queue, Recovery(parts, live, turns, queue, retention))
 
 
 def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -> AgentLoop:
@@ -249,17 +253,16 @@ async def running(
 ) -> AsyncIterator[Lastgood]:
     """`pays_debts`: promised turns of the dead are tried again, as a server does and a command does not."""
     await app.recovery.at_start()
-    if pays_debts:
-        await app.recovery.pay_at_start()
-    beat = asyncio.create_task(app.live.keep_alive())
-    sweep = asyncio.create_task(app.recovery.keep_sweeping(pays_debts=pays_debts))
-    try:
-        yield app
-    finally:
-        # First the sweep, or it would begin again what is interrupted next; the heartbeat to the last.
-        await _end_task(sweep)
-        await app.live.close(grace_seconds)
-        await _end_task(beat)
+    async with beating(app.parts.store, app.live.leases, app.live.hear):
+        if pays_debts:
+            await app.recovery.pay_at_start()
+        sweep = asyncio.create_task(app.recovery.keep_sweeping(pays_debts=pays_debts))
+        try:
+            yield app
+        finally:
+            # First the sweep, or it would begin again what is interrupted next; the heartbeat to the last.
+            await _end_task(sweep)
+            await app.live.close(grace_seconds)
 
 
 async def _end_task(task: asyncio.Task[None]) -> None:

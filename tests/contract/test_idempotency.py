@@ -181,7 +181,7 @@ async def test_a_turn_that_is_tried_again_is_asked_with_the_same_options(store: 
     assert standing.prior is not None
     assert ask_of(standing.prior) == asked
 
-    [owed] = await store.interrupted_asks(10, tried_below=10)
+    [owed] = await store.interrupted_asks(10, deaths_below=10)
     assert isinstance(owed, Interrupted)
     assert ask_of(owed.request) == asked
     again = ask_of(owed.request)

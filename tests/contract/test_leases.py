@@ -136,7 +136,7 @@ async def test_limits_are_kept(store: Store) -> None:
         await store.finish_if_held(promised.hold, AttemptStatus.INTERRUPTED, None, [])
     assert len(await store.expired_attempts(2)) == 2
     assert len(await store.running_attempts(2)) == 2
-    assert len(await store.interrupted_asks(2, tried_below=3)) == 2
+    assert len(await store.interrupted_asks(2, deaths_below=3)) == 2
 
 
 async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(store: Store) -> None:
@@ -145,9 +145,9 @@ async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(st
     tried = await given.start(store, given.ask(session, accepted=True))
     steps = (given.answer("one"), given.result("1", "two"))
     await store.journal_if_held(tried.hold, steps, [])
-    assert await store.interrupted_asks(10, tried_below=3) == ()
+    assert await store.interrupted_asks(10, deaths_below=3) == ()
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
-    (found,) = await store.interrupted_asks(10, tried_below=3)
+    (found,) = await store.interrupted_asks(10, deaths_below=3)
     assert isinstance(found, Interrupted)
     assert found.attempt == await store.get_attempt(TENANT, tried.hold.attempt)
     assert found.request == await store.read_request(TENANT, tried.begin.turn)
@@ -159,13 +159,13 @@ async def test_only_the_newest_try_of_a_promised_ask_counts(store: Store) -> Non
     first = await given.start(store, given.ask(session, accepted=True))
     await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])
     second = await given.start(store, first.begin.ask, turn=first.begin.turn, again=True)
-    assert await store.interrupted_asks(10, tried_below=3) == ()  # it is being tried
+    assert await store.interrupted_asks(10, deaths_below=3) == ()  # it is being tried
     await store.finish_if_held(second.hold, AttemptStatus.INTERRUPTED, None, [])
-    (found,) = await store.interrupted_asks(10, tried_below=3)
+    (found,) = await store.interrupted_asks(10, deaths_below=3)
     assert (found.attempt.id, found.attempt.number) == (second.hold.attempt, 2)
     third = await given.start(store, first.begin.ask, turn=first.begin.turn, again=True)
     await store.finish_if_held(third.hold, AttemptStatus.FAILED, None, [])
-    assert await store.interrupted_asks(10, tried_below=3) == ()
+    assert await store.interrupted_asks(10, deaths_below=3) == ()
 
 
 @pytest.mark.parametrize("status", [AttemptStatus.FAILED, AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED])
@@ -173,7 +173,7 @@ async def test_an_ask_that_has_its_outcome_is_not_tried_again(store: Store, stat
     tried = await given.start(store, given.ask(await given.session(store), accepted=True))
     await store.finish_if_held(tried.hold, status, None, [])
     await given.commit(store, await given.session(store), accepted=True)
-    assert await store.interrupted_asks(10, tried_below=3) == ()
+    assert await store.interrupted_asks(10, deaths_below=3) == ()
 
 
 async def test_a_plain_request_and_a_busy_session_are_left_alone(store: Store) -> None:
@@ -183,9 +183,9 @@ async def test_a_plain_request_and_a_busy_session_are_left_alone(store: Store) -
     promised = await given.start(store, given.ask(session, accepted=True))
     await store.finish_if_held(promised.hold, AttemptStatus.INTERRUPTED, None, [])
     other = await given.start(store, given.ask(session))
-    assert await store.interrupted_asks(10, tried_below=3) == ()
+    assert await store.interrupted_asks(10, deaths_below=3) == ()
     await store.finish_if_held(other.hold, AttemptStatus.FAILED, None, [])
-    assert len(await store.interrupted_asks(10, tried_below=3)) == 1
+    assert len(await store.interrupted_asks(10, deaths_below=3)) == 1
 
 
 # --- a clock moved by hand (SQLite) ------------------------------------------------------------------------

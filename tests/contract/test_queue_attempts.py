@@ -227,11 +227,24 @@ async def test_steers_of_an_attempt_that_ends_are_turns_of_their_own(
     assert await given.queue(store, session) == [free(heard), free(unheard)]
 
 
-async def fail(store: Store, session: Session, row: Queued, end: AttemptStatus, **fields: Any) -> Queued:
+async def fail(
+    store: Store,
+    session: Session,
+    row: Queued,
+    end: AttemptStatus,
+    *,
+    most_deaths: int | None = None,
+    **fields: Any,
+) -> Queued:
     """One try of a follow-up that ends without a commit; the row after it."""
     tried = await given.take(store, session, row, **fields)
-    assert await store.finish_if_held(tried.hold, end, ("code", f"why {tried.begun.number}\0"), [])
+    why = ("code", f"why {tried.begun.number}\0")
+    assert await store.finish_if_held(tried.hold, end, why, [], most_deaths=most_deaths)
     return await given.unsettled(store, row)
+
+
+async def die(store: Store, session: Session, row: Queued, *, again: bool = True) -> Queued:
+    return await fail(store, session, row, AttemptStatus.INTERRUPTED, most_deaths=3, again=again)
 
 
 async def test_a_followup_that_fails_twice_parks_and_says_why(store: Store) -> None:
@@ -275,19 +288,31 @@ async def test_a_followup_whose_server_died_three_times_parks(store: Store) -> N
     session = await given.session(store)
     row = await given.followup(store, session)
     for again in (False, True):
-        assert await fail(store, session, row, AttemptStatus.INTERRUPTED, again=again) == row
-    found = await fail(store, session, row, AttemptStatus.INTERRUPTED, again=True)
+        assert await die(store, session, row, again=again) == row
+    found = await die(store, session, row)
     assert found == replace(row, parked="its server died in 3 of 3 attempts")
+
+
+async def test_I12_a_followup_whose_attempts_were_interrupted_otherwise_does_not_park(store: Store) -> None:
+    """An outage of the store or a restart says nothing about the turn."""
+    session = await given.session(store)
+    row = await given.followup(store, session)
+    assert await die(store, session, row, again=False) == row
+    assert await die(store, session, row) == row
+    for _ in range(5):
+        assert await fail(store, session, row, AttemptStatus.INTERRUPTED, again=True) == row
+    found = await die(store, session, row)
+    assert found == replace(row, parked="its server died in 3 of 8 attempts")
 
 
 async def test_a_death_is_no_failure_and_a_failure_no_death(store: Store) -> None:
     session = await given.session(store)
     row = await given.followup(store, session)
     await fail(store, session, row, AttemptStatus.FAILED)
-    found = await fail(store, session, row, AttemptStatus.INTERRUPTED, again=True)
-    assert found == replace(row, failures=1)
-    found = await fail(store, session, row, AttemptStatus.INTERRUPTED, again=True)
-    assert found == replace(row, failures=1, parked="its server died in 2 of 3 attempts")
+    for _ in range(2):
+        assert await die(store, session, row) == replace(row, failures=1)
+    found = await die(store, session, row)
+    assert found == replace(row, failures=1, parked="its server died in 3 of 4 attempts")
 
 
 async def test_what_ends_one_attempt_does_not_touch_the_queue_of_another(store: Store) -> None:

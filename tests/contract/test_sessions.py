@@ -397,7 +397,7 @@ async def test_I15_a_deleted_session_is_not_found_by_any_read(store: Store) -> N
     assert await store.read_events(TENANT, session.id, after=0) == ()
     assert await store.expired_attempts(10) == ()
     assert await store.running_attempts(10) == ()
-    assert await store.interrupted_asks(10, tried_below=3) == ()
+    assert await store.interrupted_asks(10, deaths_below=3) == ()
 
 
 async def test_I15_a_delete_leaves_every_other_session_alone(backend: Backend) -> None:

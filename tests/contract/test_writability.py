@@ -107,7 +107,6 @@ def read_only_switch(backend: Backend) -> Switch:
             f"ALTER DATABASE {name} SET default_transaction_read_only = {'on' if on else 'off'}"
         )
         await store.db._pool.expire_connections()  # the setting is for new connections
-        await store.db._vital.expire_connections()
 
     return sqlite if isinstance(store, SqliteStore) else postgres
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lastgood.core.recovery import (
-    MOST_ATTEMPTS,
+    MOST_DEATHS,
     Leave,
     Recovery,
     TryAgain,
@@ -54,11 +54,16 @@ def test_a_promised_turn_is_tried_again_and_adopts_what_still_stands(
     assert recover(found, digest=digest, model=model) == expected
 
 
-@pytest.mark.parametrize("number", range(1, MOST_ATTEMPTS + 2))
-def test_I8_a_turn_that_kills_its_server_is_given_up(number: int) -> None:
-    found = replace(FOUND, attempt=attempt(AttemptStatus.INTERRUPTED, number=number))
-    decision = recover(found, digest="digest", model="model")
-    assert isinstance(decision, TryAgain if number < MOST_ATTEMPTS else Leave)
+@pytest.mark.parametrize("deaths", range(MOST_DEATHS + 2))
+def test_I8_a_turn_that_kills_its_server_is_given_up(deaths: int) -> None:
+    decision = recover(replace(FOUND, deaths=deaths), digest="digest", model="model")
+    assert isinstance(decision, TryAgain if deaths < MOST_DEATHS else Leave)
+
+
+def test_I12_attempts_that_did_not_die_are_not_counted() -> None:
+    """However often the store was out of reach, or the server was restarted."""
+    found = replace(FOUND, attempt=attempt(AttemptStatus.INTERRUPTED, number=20), deaths=MOST_DEATHS - 1)
+    assert isinstance(recover(found, digest="digest", model="model"), TryAgain)
 
 
 def test_I26_the_same_facts_give_the_same_answer() -> None:

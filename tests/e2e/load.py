@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from lastgood.core.recovery import MOST_ATTEMPTS
+from lastgood.core.recovery import MOST_DEATHS
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.ports import Store
 from lastgood.store.postgres import open_postgres
@@ -227,7 +227,7 @@ async def _is_settled(store: Store, sessions: Sequence[SessionId]) -> bool:
         session = await store.get_session(DEFAULT_TENANT, id)
         if session is None or session.attempt is not None:
             return False
-    owed = await store.interrupted_asks(1, tried_below=MOST_ATTEMPTS)
+    owed = await store.interrupted_asks(1, deaths_below=MOST_DEATHS)
     return not owed and not await store.waiting_queues(1)
 
 

@@ -104,7 +104,8 @@ class Story:
         faulty: Any = FaultyStore(store, self.faults)
         engine = faulty_engine(world.kit(), self.faults)
         self.struck = world.node("struck", store=faulty, engine=engine, limits=LIMITS)
-        self.healthy = world.node("healthy", limits=LIMITS)
+        beside: Any = FaultyStore(store, Faults())
+        self.healthy = world.node("healthy", store=beside, limits=LIMITS)
         self._tasks: list[asyncio.Task[Any]] = []
 
     def keep_alive(self, *nodes: Lastgood) -> None:
@@ -242,6 +243,7 @@ async def _go_on(place: Place, turn: str, diary: Diary) -> list[str]:
     world = World(store)
     diary.read(world)
     story = Story(store, world)
+    story.healthy.parts.store.alone = store.alone
     try:
         await story.healthy.recovery.at_start()
         story.keep_alive(story.healthy)

@@ -25,6 +25,7 @@ from lastgood.core.history import History
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import OutcomeUnknown, StoreError, TurnCancelled
 from lastgood.flows import beginning as flow_beginning
+from lastgood.flows import driving as flow_driving
 from lastgood.flows import live as flow_live
 from lastgood.flows import queue as flow_queue
 from lastgood.flows import recovery as flow_recovery
@@ -105,7 +106,7 @@ ONE_PLACE = ("UNIQUE (session_id, seq),\n", "")
 
 @defect("the input is appended to the kept history before the run")
 def _() -> Iterator[None]:
-    real = flow_run._work
+    real = flow_driving.work
 
     async def work(run: Run) -> list[Step]:
         head = run.history.head
@@ -114,7 +115,7 @@ def _() -> Iterator[None]:
             run.parts.histories._kept[head.turn] = polluted
         return await real(run)
 
-    with patch.object(flow_run, "_work", work):
+    with patch.object(flow_run, "work", work):
         yield
 
 
@@ -259,7 +260,7 @@ def _() -> Iterator[None]:
 
 @defect("a run goes on after its lease has ended")
 def _() -> Iterator[None]:
-    with patch.object(flow_live.Live, "_rely_on_lease", lambda self, run, sent: None):
+    with patch.object(flow_live.Live, "_watch_lease", lambda self, run: None):
         yield
 
 

@@ -12,6 +12,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -21,7 +22,7 @@ from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Provide
 from lastgood.engine.tools.protocol import Tool, ToolUse
 from lastgood.errors import ModelError, OutcomeUnknown, StoreUnavailable
 from lastgood.model.ids import SessionId
-from lastgood.ports import Store
+from lastgood.ports import Renew, Store
 from tests.engines import Kit
 
 
@@ -124,6 +125,9 @@ class FaultyStore:
     def __init__(self, store: Store, faults: Faults) -> None:
         self._store = store
         self._faults = faults
+
+    def renewals(self) -> AbstractAsyncContextManager[Renew]:
+        return self._store.renewals()
 
     def hint(self, session: SessionId) -> None:
         self._store.hint(session)

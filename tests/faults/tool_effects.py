@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from lastgood.core.recovery import MOST_ATTEMPTS
+from lastgood.core.recovery import MOST_DEATHS
 from lastgood.engine.loop import UNKNOWN_OUTCOME
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import Attempt, AttemptStatus, Step, StepKind
@@ -205,7 +205,7 @@ def _told(record: Record, policies: Policies) -> Iterator[str]:
 def _paid(record: Record, promised: Sequence[str]) -> Iterator[str]:
     for turn in promised:
         tries = record.tries(turn)
-        given_up = len(tries) >= MOST_ATTEMPTS and all(
+        given_up = len(tries) >= MOST_DEATHS and all(
             attempt.status is AttemptStatus.INTERRUPTED for attempt in tries
         )
         if TurnId(turn) not in record.turns and not given_up:

@@ -33,7 +33,7 @@ import orjson
 
 from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import DirectorySource
-from lastgood.core.recovery import MOST_ATTEMPTS
+from lastgood.core.recovery import MOST_DEATHS
 from lastgood.errors import SessionBusy
 from lastgood.flows.beginning import Submitted
 from lastgood.flows.parts import Limits
@@ -307,7 +307,7 @@ async def _is_settled(store: DeadlyStore, session: SessionId) -> bool:
         return found is None or found.attempt is not None
 
     async def is_owed() -> bool:
-        owed = await store.interrupted_asks(1000, tried_below=MOST_ATTEMPTS)
+        owed = await store.interrupted_asks(1000, deaths_below=MOST_DEATHS)
         return any(found.attempt.session == session for found in owed)
 
     # What is owed is not listed while something runs, and what runs next was owed before.

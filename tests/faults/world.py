@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,6 +55,16 @@ class Told:
     attempt: AttemptId | None = None
     other: str = ""
     events: list[tuple[int, str]] = field(default_factory=list)
+
+
+class LoopClock:
+    """Measures by the loop that the flows run on, so that a virtual clock is one here, too."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
 
 
 class SeededIds:
@@ -133,6 +144,7 @@ class World:
             engine or self.kit().engine(),
             Catalog([self.agent()]),
             limits=limits,
+            clock=LoopClock(),
             ids=SeededIds(f"{name} {seed}") if seed else None,
             node=name,
         )

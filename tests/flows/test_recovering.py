@@ -167,7 +167,7 @@ async def test_I11_a_node_that_cannot_renew_stops_before_its_lease_ends(house: H
     outcome = await house.outcome(node, running)
     assert outcome.turn is None
     assert outcome.error is not None
-    assert outcome.error.code == "attempt_lost"
+    assert outcome.error.code == "store_unavailable"
     assert asyncio.get_running_loop().time() - began < SHORT_LEASE.lease_seconds + 3
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from lastgood.errors import InvalidRequest, ModelError, ModelUnknown, SessionNotFound, StoreUnavailable
 from lastgood.flows.beginning import Submitted
+from lastgood.flows.parts import Limits
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind
@@ -97,7 +98,7 @@ async def test_M3_4_a_failed_turn_leaves_no_override(
 async def test_M3_4_a_failed_write_leaves_no_override(
     house: House, world: World, node: Lastgood, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    monkeypatch.setattr("lastgood.flows.run._PATIENCE", (0.001,))
+    monkeypatch.setattr(Limits, "outage_seconds", 0.1)
     session = await world.create(node)
     await world.ask(node, session, "hello", "tok1")
     before = await house.get(session)

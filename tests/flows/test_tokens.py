@@ -30,6 +30,9 @@ class HandClock:
     def now(self) -> float:
         return self.time
 
+    def monotonic(self) -> float:
+        return self.time
+
 
 class Server:
     """The tokens of one server, with its own memory, its own faults and a count of its store calls."""

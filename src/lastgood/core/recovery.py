@@ -16,8 +16,9 @@ from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import Interrupted, Step, StepKind
 from lastgood.model.messages import ToolCall
 
-#: A turn that kills its server would otherwise do so for ever.
-MOST_ATTEMPTS = 3
+#: A turn that kills its server would otherwise do so for ever. Restarts and outages of the store say nothing
+#: about the turn, so they are not counted.
+MOST_DEATHS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = 
     attempt = found.attempt
     if not found.request.accepted and not owed:
         return Leave("its requester is gone, and a plain request is never continued by itself")
-    if attempt.number >= MOST_ATTEMPTS and not owed:
-        return Leave(f"it was tried {attempt.number} times")
+    if found.deaths >= MOST_DEATHS and not owed:
+        return Leave(f"its server died in {found.deaths} attempts")
     if digest is None:
         return Leave("its agent is not served now")
     if found.head != attempt.base:

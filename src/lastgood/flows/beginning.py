@@ -6,13 +6,13 @@ process: begin and run are its tasks, not the caller's, so nothing is left half 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
 from lastgood.core.lifecycle import Move, after
+from lastgood.core.recovery import MOST_DEATHS
 from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
@@ -23,6 +23,7 @@ from lastgood.errors import (
 )
 from lastgood.flows.chains import had_effects
 from lastgood.flows.live import Live
+from lastgood.flows.outages import through_outage
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Run, Stop, failed_events, words_of
@@ -93,7 +94,7 @@ class Beginning:
             turn=again or self._parts.ids.turn(),
             attempt=self._parts.ids.attempt(),
             holder=self._parts.node,
-            lease_seconds=self._parts.limits.lease_seconds,
+            lease_seconds=self._live.lease_seconds,
             agent_key=plan.agent.key if plan.agent else "",
             agent_digest=plan.agent.digest if plan.agent else "",
             agent_model=plan.agent.model if plan.agent else "",
@@ -109,12 +110,13 @@ class Beginning:
             # over: so look before beginning, and begin only if nothing has moved since.
             begin = replace(begin, expected_turns=-1)
         for _ in range(MOST_TRIES):
-            sent = asyncio.get_running_loop().time()
+            sent = self._parts.clock.monotonic()
             told = _told_at_begin(begin, plan.agent)
-            found = await self._begin_once(begin, told)
-            if isinstance(found, Begun):
-                run = Run(self._parts, begin, found, plan.agent, sent)
-                return self.run(run, after_event=found.session.last_event_seq - len(told))
+            with self._live.expecting(begin.attempt):
+                found = await self._begin_once(begin, told)
+                if isinstance(found, Begun):
+                    run = Run(self._parts, begin, found, plan.agent, sent)
+                    return self.run(run, after_event=found.session.last_event_seq - len(told))
             match admit(ask, found):
                 case Admitted(turn, displace):
                     if displace is not None:
@@ -139,9 +141,11 @@ class Beginning:
         except OutcomeUnknown as unknown:
             try:
                 # The same ids once more: if the first try did happen, it is what stands in the way.
-                found = await self._parts.store.begin_if_free(begin, told)
+                found = await through_outage(
+                    lambda: self._parts.store.begin_if_free(begin, told), self._parts.limits.outage_seconds
+                )
             except StoreUnavailable:
-                raise unknown from None  # this one did nothing; about the first we still know nothing
+                raise unknown from None  # these did nothing; about the first we still know nothing
         if isinstance(found, Standing) and found.holder is not None and found.holder.id == begin.attempt:
             assert found.session is not None
             return begun_of(found.holder, found.session)
@@ -158,10 +162,17 @@ class Beginning:
         if run is not None and move is Move.SUPERSEDE:
             await self._live.stop(run, Stop(move, error))
             return
-        await self.end(attempt, move, error, only_if_expired=move is Move.INTERRUPT)
+        died = move is Move.INTERRUPT
+        await self.end(attempt, move, error, only_if_expired=died, most_deaths=MOST_DEATHS if died else None)
 
     async def end(
-        self, attempt: Attempt, move: Move, error: LastgoodError, *, only_if_expired: bool = False
+        self,
+        attempt: Attempt,
+        move: Move,
+        error: LastgoodError,
+        *,
+        only_if_expired: bool = False,
+        most_deaths: int | None = None,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
@@ -172,6 +183,7 @@ class Beginning:
             words_of(error),
             failed_events(attempt.turn, attempt.id, status, error, has_effects=effects),
             only_if_expired=only_if_expired,
+            most_deaths=most_deaths,
         )
         self._parts.signals.tell(attempt.session)
         return ended

@@ -1,27 +1,36 @@
 """The attempts this process holds: started here, kept alive by a heartbeat, stopped here.
 
 A lease that was not renewed counts as lost before it can end: a run stops itself
-while nobody else may start one. An answer to a heartbeat that never came has
-renewed nothing.
+while nobody else may start one. A process that has its store to itself needs no lease:
+nothing that happens to its clocks or its loop ends an attempt that it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Set
+import math
+from collections.abc import Callable, Coroutine, Iterator, Set
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from lastgood.core.lifecycle import Move
 from lastgood.errors import AttemptLost, StoreError, TurnCancelled, TurnFailed
+from lastgood.flows.leases import Beat, Leases
+from lastgood.flows.outages import interrupted_by_outage
 from lastgood.flows.parts import Parts
-from lastgood.flows.run import Outcome, Run, Stop, conduct
-from lastgood.model.attempts import Attempt, OnLeave
+from lastgood.flows.run import Outcome, Run, Stop, conduct, write_end
+from lastgood.model.attempts import OnLeave
 from lastgood.model.ids import AttemptId
 
 log = logging.getLogger(__name__)
 
 _STOPPED = Stop(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted"))
+_STALLED = (
+    "The server was stopped or busy for longer than its lease; nothing was committed. Send the request again."
+)
+#: A timer may fire this much too early.
+_INSTANT_SECONDS = 0.001
 #: How long stopped runs and begins that are under way may take to end.
 _LAST_SECONDS = 10.0
 
@@ -30,6 +39,9 @@ class Live:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._runs: dict[AttemptId, Run] = {}
+        self._expected: set[AttemptId] = set()  # a begin is under way whose run will be in the list
+        self._unwritten: list[Run] = []  # they have ended, and the store does not know yet
+        self.leases = Leases(parts.limits, parts.clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
         self._pastimes: set[asyncio.Task[Any]] = set()  # those of them that may be cut off
         self._heard: list[Callable[[Outcome], None]] = []
@@ -46,9 +58,28 @@ class Live:
     def on_ended(self, heard: Callable[[Outcome], None]) -> None:
         self._heard.append(heard)
 
+    @property
+    def lease_seconds(self) -> float:
+        """For how long a begin takes its session: for good, if no other process could take it."""
+        return math.inf if self._parts.store.alone else self._parts.limits.lease_seconds
+
+    @contextmanager
+    def expecting(self, attempt: AttemptId) -> Iterator[None]:
+        """Between its begin in the store and its run here, an attempt belongs to somebody."""
+        self._expected.add(attempt)
+        try:
+            yield
+        finally:
+            self._expected.discard(attempt)
+
+    def mine(self) -> Set[AttemptId]:
+        return self._runs.keys() | self._expected
+
     def start(self, run: Run) -> None:
         self._runs[run.hold.attempt] = run
-        self._rely_on_lease(run, run.sent)
+        if not self._parts.store.alone:
+            run.lease = self.leases.take(run.hold, run.sent)
+            self._watch_lease(run)
         self.spawn(self._conduct(run))
         if self._is_stopping:
             run.stop(_STOPPED)
@@ -80,8 +111,18 @@ class Live:
 
     def _forget(self, run: Run) -> None:
         self._runs.pop(run.hold.attempt, None)
-        if run.lease is not None:
-            run.lease.cancel()
+        self.leases.drop(run.hold.attempt)
+        if run.lease_timer is not None:
+            run.lease_timer.cancel()
+        if run.unwritten is not None:
+            self._unwritten.append(run)
+
+    async def write_ends(self) -> None:
+        """Those that an outage kept from being written: their sessions need not wait for the leases."""
+        for run in list(self._unwritten):
+            await write_end(run)
+            self._unwritten.remove(run)
+            self._parts.signals.tell(run.hold.session)
 
     async def stop(self, run: Run, stop: Stop) -> Outcome:
         run.stop(stop)
@@ -146,49 +187,46 @@ class Live:
     # -- heartbeat -------------------------------------------------------------
 
     async def keep_alive(self) -> None:
-        while True:
-            await asyncio.sleep(self._parts.limits.heartbeat_seconds)
-            try:
-                await self.beat()
-            except Exception:  # leases end by themselves; later ones must still be renewed
-                log.exception("a heartbeat failed")
-
-    async def beat(self) -> None:
-        runs = list(self._runs.values())
-        sent = asyncio.get_running_loop().time()
-        held = await self._renew(runs) if runs else None
-        if held is None:
-            return  # nothing was renewed, so far as we know
-        for run in runs:
-            self._hear(run, held.get(run.hold.attempt), sent)
-
-    def _rely_on_lease(self, run: Run, sent: float) -> None:
-        """Stops the run by itself, with time for its tools to end, before a lease given after `sent` can."""
-        limits = self._parts.limits
-        ends = sent + limits.lease_seconds - min(limits.stop_seconds, limits.lease_seconds / 3)
-        lost = Stop(None, AttemptLost("the lease could not be renewed in time; the turn was given up"))
-        if run.lease is not None:
-            run.lease.cancel()
-        run.lease = asyncio.get_running_loop().call_at(ends, run.stop, lost)
-
-    async def _renew(self, runs: list[Run]) -> dict[AttemptId, Attempt] | None:
-        limits = self._parts.limits
+        """The heartbeat on this loop, for simulations. A server has it on a thread: `heartbeat.py`."""
+        ticking = asyncio.create_task(self.leases.keep_ticking())
         try:
-            async with asyncio.timeout(limits.heartbeat_seconds):
-                return await self._parts.store.renew_leases([run.hold for run in runs], limits.lease_seconds)
-        except (StoreError, TimeoutError):
-            return None
+            while True:
+                await self.leases.pause()
+                try:
+                    beat = await self.leases.beat(self._parts.store.renew_leases)
+                    if beat is not None:
+                        self.hear(beat)
+                except Exception:  # leases end by themselves; later ones must still be renewed
+                    log.exception("a heartbeat failed")
+        finally:
+            ticking.cancel()
 
-    def _hear(self, run: Run, attempt: Attempt | None, sent: float) -> None:
-        if attempt is None:
-            run.stop(Stop(None, AttemptLost()))
-            return
-        if run.hold.attempt in self._runs:
-            self._rely_on_lease(run, sent)
-        if attempt.cancel_asked:
-            run.stop(Stop(Move.CANCEL, TurnCancelled()))
-        if not attempt.orphaned:
-            run.attended.set()
+    def _watch_lease(self, run: Run) -> None:
+        """Stops the run by itself, with time for its tools to end, before its lease can end."""
+        assert run.lease is not None
+        # Looked at now: after a stall this timer comes before all that the heartbeat has handed over.
+        left = self.leases.seconds_left(run.lease)
+        if left > _INSTANT_SECONDS:
+            run.lease_timer = asyncio.get_running_loop().call_later(left, self._watch_lease, run)
+        elif self.leases.is_failing:
+            run.stop(Stop(Move.INTERRUPT, interrupted_by_outage(run.begin)))
+        else:
+            run.stop(Stop(Move.INTERRUPT, AttemptLost(_STALLED)))
+
+    def hear(self, beat: Beat) -> None:
+        """What a heartbeat has brought back, on the main loop."""
+        for lease in beat.asked:
+            run = self._runs.get(lease.hold.attempt)
+            if run is None or run.hold != lease.hold:
+                continue
+            attempt = beat.held.get(lease.hold.attempt)
+            if attempt is None:
+                run.stop(Stop(None, AttemptLost()))
+                continue
+            if attempt.cancel_asked:
+                run.stop(Stop(Move.CANCEL, TurnCancelled()))
+            if not attempt.orphaned:
+                run.attended.set()
 
     async def close(self, seconds: float) -> None:
         """Lets runs and titles finish for a while; the rest is interrupted, and found again by recovery."""
@@ -204,6 +242,8 @@ class Live:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        with suppress(StoreError):
+            await self.write_ends()
 
     async def _until(
         self, ends: float, tasks: Set[asyncio.Task[Any]], but: Set[asyncio.Task[Any]] = frozenset()

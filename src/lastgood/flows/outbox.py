@@ -3,25 +3,42 @@
 The first event is stored at once if somebody is listening, later ones together on a
 tick: never one write per token. Text that follows text is joined. Nothing is shown that was not
 stored, and nothing is stored without the hold; when a write fails or the hold is
-gone, `stop` is called and the attempt ends.
+gone, `stop` is called and the attempt ends. While the store is unavailable, a write is repeated: batches are
+numbered, so that one whose answer was lost is not stored twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
-from lastgood.errors import AttemptLost, LastgoodError
+from lastgood.errors import AttemptLost, LastgoodError, OutcomeUnknown
+from lastgood.flows.outages import through_outage
 from lastgood.flows.parts import Parts
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.events import STREAMED, Event, StoredEvent
+from lastgood.ports import Store
+
+_T = TypeVar("_T")
+
+#: So many batches of one hold have numbers of their own: 2 to the power of this.
+_BATCH_BITS = 32
 
 
 class Outbox:
-    def __init__(self, parts: Parts, hold: Hold, stop: Callable[[LastgoodError], None]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        hold: Hold,
+        halted: asyncio.Future[None],
+        stop: Callable[[LastgoodError], None],
+    ) -> None:
         self._parts = parts
         self._hold = hold
+        self._halted = halted  # the attempt was asked to stop: an outage is not waited for any more
         self._stop = stop
+        self._batch = hold.fence << _BATCH_BITS  # rises with the fence, so no hold repeats another's
         self._waiting: list[Event] = []
         self._more: list[str] = []  # what follows the text of the last one
         self._writing = asyncio.Lock()  # keeps what is stored in the order it was put
@@ -50,10 +67,27 @@ class Outbox:
         """Stores a finished step and everything told before it, as one."""
         self.is_untouched = False
         async with self._writing:
-            held = await self._parts.store.journal_if_held(self._hold, (step,), self.take())
-        if not held:
-            raise AttemptLost()
+            store, events = self._parts.store, self.take()
+            await self._write(lambda batch: store.journal_if_held(self._hold, (step,), events, batch=batch))
         self._parts.signals.tell(self._hold.session)
+
+    async def _write(self, write: Callable[[int], Awaitable[_T]]) -> _T:
+        """Stores one batch, once. Nothing to tell of it: it was stored by a try whose answer was lost."""
+        self._batch += 1
+        batch, is_unknown = self._batch, False
+
+        async def once() -> _T:
+            nonlocal is_unknown
+            try:
+                stored = await write(batch)
+            except OutcomeUnknown:
+                is_unknown = True
+                raise
+            if not stored and not (is_unknown and await self._parts.store.is_stored(self._hold, batch)):
+                raise AttemptLost()
+            return stored
+
+        return await through_outage(once, self._parts.limits.outage_seconds, self._halted)
 
     def take(self) -> Sequence[Event]:
         """What is not stored yet, for a transaction that stores it with something else."""
@@ -78,14 +112,19 @@ class Outbox:
                 self.is_untouched = False
                 async with self._writing:
                     events, now = self.take(), self._parts.clock.now()
-                    last = await self._parts.store.append_events_if_held(self._hold, events, at=now)
-                if last is None:
-                    self._stop(AttemptLost())
-                    return
-                self._parts.signals.tell(self._hold.session, _numbered(events, last, now))
+                    last = await self._write(_appending(self._parts.store, self._hold, events, now))
+                # Without a number, watchers read from the table what was stored.
+                stored = _numbered(events, last, now) if last else ()
+                self._parts.signals.tell(self._hold.session, stored)
                 await asyncio.sleep(self._parts.limits.tick_seconds)
         except LastgoodError as error:
             self._stop(error)
+
+
+def _appending(
+    store: Store, hold: Hold, events: Sequence[Event], at: float
+) -> Callable[[int], Awaitable[int | None]]:
+    return lambda batch: store.append_events_if_held(hold, events, at=at, batch=batch)
 
 
 def _numbered(events: Sequence[Event], last: int, now: float) -> Sequence[StoredEvent]:

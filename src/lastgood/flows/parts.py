@@ -11,8 +11,9 @@ from lastgood.ports import Agents, Clock, Engine, Ids, Store
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    lease_seconds: float = 15.0
+    lease_seconds: float = 15.0  # on a store that several processes share
     heartbeat_seconds: float = 5.0
+    wedged_seconds: float = 60.0  # a loop that did not run for so long loses its leases
     sweep_seconds: float = 5.0
     idle_seconds: float = 300.0  # without a sign of life from the model or a tool
     turn_seconds: float = 3600.0
@@ -24,6 +25,16 @@ class Limits:
     input_bytes: int = 8 * 1024 * 1024
     event_seconds: float = 3600.0  # how long events are kept after their attempt has ended
     key_seconds: float = 48 * 3600.0  # how long a settled idempotency key is remembered
+
+    @property
+    def lease_stop_seconds(self) -> float:
+        """How long after the last renewal a run stops by itself: its tools can end before the lease does."""
+        return self.lease_seconds - min(self.stop_seconds, self.lease_seconds / 3)
+
+    @property
+    def outage_seconds(self) -> float:
+        """How long an attempt waits for a store that does not answer, on a store without leases, too."""
+        return self.lease_stop_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,18 @@ import asyncio
 import logging
 
 from lastgood.core.lifecycle import Move
-from lastgood.core.recovery import MOST_ATTEMPTS, Leave, TryAgain, recover
-from lastgood.errors import AgentNotFound, HistoryDamaged, LastgoodError, SessionBusy, StoreError, TurnFailed
+from lastgood.core.recovery import MOST_DEATHS, Leave, TryAgain, recover
+from lastgood.errors import (
+    AgentNotFound,
+    HistoryDamaged,
+    LastgoodError,
+    SessionBusy,
+    StoreError,
+    StoreUnavailable,
+    TurnFailed,
+)
+from lastgood.flows.live import Live
+from lastgood.flows.outages import INTERRUPTED
 from lastgood.flows.parts import Parts
 from lastgood.flows.queue import Queue
 from lastgood.flows.turns import Turns
@@ -29,22 +39,32 @@ log = logging.getLogger(__name__)
 class Recovery:
     """`retention`: sessions are not kept for ever."""
 
-    def __init__(self, parts: Parts, turns: Turns, queue: Queue, retention: Retention | None = None) -> None:
+    def __init__(
+        self, parts: Parts, live: Live, turns: Turns, queue: Queue, retention: Retention | None = None
+    ) -> None:
         self._parts = parts
+        self._live = live
         self._turns = turns
         self._queue = queue
         self._retention = retention
+        self._swept = parts.clock.monotonic()  # when the store was last found to answer
 
     async def at_start(self) -> int:
         """On a store that only this process can use, whatever runs was left by a dead one."""
+        return await self._end_abandoned(died=True) if self._parts.store.alone else 0
+
+    async def _end_abandoned(self, *, died: bool) -> int:
+        """Ends what runs according to the store, and not in this process, which has the store to itself."""
         ended = 0
-        while self._parts.store.alone:
-            before = ended
-            for attempt in await self._parts.store.running_attempts(_PAGE):
-                ended += await self._interrupt(attempt)
-            if ended == before:
-                break  # nothing is left, or only what a damaged row keeps from being ended
-        return ended
+        while True:
+            before = frozenset(self._live.mine())
+            found = await self._parts.store.running_attempts(len(before) + _PAGE)
+            mine, earlier = before | self._live.mine(), ended
+            for attempt in found:
+                if attempt.id not in mine:
+                    ended += await self._interrupt(attempt, died=died)
+            if ended == earlier:
+                return ended  # nothing is left, or only what a damaged row keeps from being ended
 
     async def pay_at_start(self) -> None:
         """Before anybody is let in: who asked first would move the head, and owed turns would start over."""
@@ -55,28 +75,41 @@ class Recovery:
             log.warning("owed turns are tried again later: %r", error)
 
     async def sweep(self) -> int:
-        """Ends what has outlived its lease or its deadline."""
-        ended = 0
-        for attempt in await self._parts.store.expired_attempts(_PAGE):
+        """Ends what has outlived its lease or its deadline, and what an outage has left."""
+        await self._live.write_ends()
+        ended = await self._end_abandoned(died=False) if self._parts.store.alone else 0
+        expired = await self._parts.store.expired_attempts(_PAGE)
+        now, limits = self._parts.clock.monotonic(), self._parts.limits
+        # Leases that end during an outage say nothing about their holders. A process that could not reach
+        # the store for as long as a lease cannot tell them from the dead.
+        died = now - self._swept < limits.outage_seconds + limits.sweep_seconds
+        self._swept = now
+        for attempt in expired:
             try:
-                ended += await self._interrupt(attempt, only_if_expired=True)
+                ended += await self._interrupt(attempt, died=died, only_if_expired=True)
             except StoreError as error:
                 # A process that was paused may hold on to its row; the others must not wait for that.
                 log.warning("attempt %s is ended later: %s", attempt.id, error)
         return ended
 
-    async def _interrupt(self, attempt: Attempt, *, only_if_expired: bool = False) -> bool:
+    async def _interrupt(self, attempt: Attempt, *, died: bool, only_if_expired: bool = False) -> bool:
+        end = self._turns.end
         if attempt.status is AttemptStatus.WAITING:
-            error = TurnFailed("nobody answered in time; nothing was committed")
-            return await self._turns.end(attempt, Move.FAIL, error, only_if_expired=only_if_expired)
+            error: LastgoodError = TurnFailed("nobody answered in time; nothing was committed")
+            return await end(attempt, Move.FAIL, error, only_if_expired=only_if_expired)
+        if not died:
+            error = StoreUnavailable(INTERRUPTED)
+            return await end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired)
         error = TurnFailed("the process that ran this turn died; nothing was committed")
-        return await self._turns.end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired)
+        return await end(
+            attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired, most_deaths=MOST_DEATHS
+        )
 
     async def retry_promised(self) -> None:
         left = 0  # these stay where they are; the others are gone from the list once they are tried
         full = True
         while full:
-            page = await self._parts.store.interrupted_asks(_PAGE, tried_below=MOST_ATTEMPTS, skip=left)
+            page = await self._parts.store.interrupted_asks(_PAGE, deaths_below=MOST_DEATHS, skip=left)
             full = len(page) == _PAGE
             for found in page:
                 try:

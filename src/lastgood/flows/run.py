@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, mend, open_calls
@@ -28,16 +28,20 @@ from lastgood.errors import (
     NeedsAnswer,
     OutcomeUnknown,
     StoreError,
+    StoreFull,
     StoreUnavailable,
     TurnCancelled,
     TurnFailed,
     TurnTimeout,
 )
+from lastgood.flows.driving import Stopped, work
+from lastgood.flows.leases import Lease
+from lastgood.flows.outages import interrupted_by_outage, outcome_unknown, through_outage
 from lastgood.flows.outbox import Outbox
 from lastgood.flows.parts import Parts
-from lastgood.flows.work import AttemptWork
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
+    Attempt,
     AttemptStatus,
     Begin,
     Begun,
@@ -45,7 +49,6 @@ from lastgood.model.attempts import (
     Committed,
     Hold,
     Step,
-    StepKind,
 )
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, TurnId
@@ -53,8 +56,10 @@ from lastgood.model.sessions import Turn, TurnKind
 
 log = logging.getLogger(__name__)
 
-#: Pauses between tries of a write whose failure may pass, in seconds.
-_PATIENCE = (0.05, 0.2, 0.5, 1.0)
+T = TypeVar("T")
+
+#: How long the requester of an attempt waits for its end to be written. Recovery goes on trying.
+_END_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +81,13 @@ class Stop:
     error: LastgoodError
 
 
-class _Stopped(Exception):
-    pass
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is written at an end without a commit."""
+
+    status: AttemptStatus
+    words: tuple[str, str]
+    events: Sequence[Event]
 
 
 @dataclass(slots=True)
@@ -88,7 +98,7 @@ class Run:
     begin: Begin
     begun: Begun
     agent: AgentSpec | None  # None: a turn without a model
-    sent: float  # on the loop's clock: when the hold was asked for; its lease began after that
+    sent: float  # on the monotonic clock: when the hold was asked for; its lease began after that
     answers: Mapping[str, str] = field(default_factory=dict)
     history: History = field(default_factory=History)
     adopted: tuple[Step, ...] = ()  # finished by an earlier attempt, or before this one waited
@@ -97,7 +107,10 @@ class Run:
     worker: asyncio.Task[list[Step]] | None = None
     watchers: int = 1  # requesters that are there
     left: int = 0  # how often the last of them has gone
-    lease: asyncio.TimerHandle | None = None  # stops it before its lease can end
+    lease: Lease | None = None  # None: nobody else can take its session
+    lease_timer: asyncio.TimerHandle | None = None  # stops it before its lease can end
+    commit_is_unknown: bool = False  # one was sent, and whether it happened is not known
+    unwritten: Ending | None = None  # its end could not be written yet
     last_sign: float = 0.0  # on the loop's clock: when the engine last did something
     presence: asyncio.Lock = field(
         default_factory=asyncio.Lock
@@ -110,7 +123,9 @@ class Run:
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.done, self.halted = loop.create_future(), loop.create_future()
-        self.outbox = Outbox(self.parts, self.hold, lambda error: self.stop(_stop_for(error)))
+        self.outbox = Outbox(
+            self.parts, self.hold, self.halted, lambda error: self.stop(_stop_for(self, error))
+        )
 
     @property
     def hold(self) -> Hold:
@@ -123,6 +138,13 @@ class Run:
 
     def is_stopped(self) -> bool:
         return self.stopped is not None
+
+    async def through_outage(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Repeats what the store cannot do now, for as long as the attempt may hope for it."""
+        return await through_outage(work, self.parts.limits.outage_seconds, self.halted)
+
+    def time_out(self, error: TurnTimeout) -> None:
+        self.stop(Stop(Move.FAIL, error))
 
     def stop(self, stop: Stop) -> None:
         """Asks it to end; `done` tells how it did. The first reason counts."""
@@ -137,15 +159,15 @@ class Run:
 async def conduct(run: Run) -> Outcome:
     try:
         await _load(run)
-        steps = await _work(run)
+        steps = await work(run)
         outcome = await _commit(run, steps)
-    except _Stopped:
+    except Stopped:
         assert run.stopped is not None
         outcome = await _end(run, run.stopped)
     except NeedsAnswer as question:
         outcome = await _wait(run, question)
     except LastgoodError as error:
-        outcome = await _end(run, _stop_for(error))
+        outcome = await _end(run, run.stopped or _stop_for(run, error))
     except Exception:
         # What went wrong is for the log: its words may be somebody's, or hold a key.
         log.exception("attempt %s failed", run.hold.attempt)
@@ -158,80 +180,30 @@ async def conduct(run: Run) -> Outcome:
 async def _load(run: Run) -> None:
     """Everything the attempt may see. What cannot be read whole fails the attempt, never shortens it."""
     if run.begin.ask.kind is TurnKind.RUN:
-        run.history = await run.parts.histories.at(run.hold.tenant, run.begun.base)
+        run.history = await run.through_outage(
+            lambda: run.parts.histories.at(run.hold.tenant, run.begun.base)
+        )
         check_results(run.begin.ask.messages, open_calls(run.history.tail))
         before, now = run.history.agent, run.begin.agent_digest
         if before and before != now:
             changed = {"key": run.begin.agent_key, "from": before, "to": now}
             run.outbox.put(Event(EventKind.AGENT_CHANGED, run.hold.attempt, changed))
     if run.begin.again:
-        run.adopted = await run.parts.store.read_steps(run.hold.tenant, run.hold.attempt)
+        run.adopted = await run.through_outage(
+            lambda: run.parts.store.read_steps(run.hold.tenant, run.hold.attempt)
+        )
     run.steps = list(run.adopted)
 
 
-def _stop_for(error: LastgoodError) -> Stop:
-    return Stop(None if isinstance(error, AttemptLost) else Move.FAIL, error)
-
-
-# -- work ---------------------------------------------------------------------
-
-
-async def _work(run: Run) -> list[Step]:
-    if run.is_stopped():
-        raise _Stopped
-    if run.begin.ask.kind is not TurnKind.RUN:
-        return []
-    run.worker = asyncio.create_task(_drive(run))
-    await _watch(run, run.worker)
-    if run.is_stopped():
-        # A tool that does not stop is left behind: its hold is ended next, so nothing it does counts.
-        await asyncio.wait({run.worker}, timeout=run.parts.limits.stop_seconds)
-        raise _Stopped
-    if run.worker.cancelled():
-        raise TurnFailed("a tool or a model cancelled itself; nothing was committed")
-    return run.worker.result()
-
-
-async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
-    """Until the work has ended, was stopped, or takes too long. One timer, however many signs of life."""
-    loop, limits = asyncio.get_running_loop(), run.parts.limits
-    ends = loop.time() + limits.turn_seconds
-    run.last_sign = loop.time()
-    while not worker.done() and not run.is_stopped():
-        idle_ends = run.last_sign + limits.idle_seconds
-        if loop.time() >= min(ends, idle_ends):
-            text = (
-                f"the turn took longer than {limits.turn_seconds:g} s; nothing was committed"
-                if loop.time() >= ends
-                else f"no sign of life for {limits.idle_seconds:g} s; nothing was committed"
-            )
-            run.stop(Stop(Move.FAIL, TurnTimeout(text)))
-            return
-        # On the stop, too: a tool may take no notice of being cancelled.
-        ended: set[asyncio.Future[Any]] = {worker, run.halted}
-        left = min(ends, idle_ends) - loop.time()
-        await asyncio.wait(ended, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _drive(run: Run) -> list[Step]:
-    """Lets the engine work, and writes down each finished step before it goes on."""
-    assert run.agent is not None
-    loop = asyncio.get_running_loop()
-    steps = run.steps = list(run.adopted)
-    work = run.parts.engine.run(AttemptWork(run, run.agent))
-    try:
-        async for item in work:
-            run.last_sign = loop.time()
-            if isinstance(item, Event):
-                run.outbox.put(item)
-                continue
-            steps.append(item)
-            # The last answer is not journaled: the commit that follows at once stores it.
-            if item.within or item.kind is not StepKind.MODEL or item.message.tool_calls:
-                await run.outbox.journal(item)
-        return steps
-    finally:
-        await work.aclose()
+def _stop_for(run: Run, error: LastgoodError) -> Stop:
+    """A store that is unavailable for too long interrupts the turn, which is no fault of it."""
+    if isinstance(error, AttemptLost):
+        return Stop(None, error)
+    if isinstance(error, StoreUnavailable):
+        return Stop(
+            Move.INTERRUPT, error if isinstance(error, StoreFull) else interrupted_by_outage(run.begin)
+        )
+    return Stop(Move.FAIL, error)
 
 
 # -- the good end --------------------------------------------------------------
@@ -243,7 +215,7 @@ async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
     events = (*run.outbox.take(), *_committed_events(run, plan.turn))
     while True:
         if run.is_stopped():
-            raise _Stopped
+            raise Stopped
         match await _commit_once(run, plan, events):
             case Committed.YES:
                 if run.begin.ask.kind is TurnKind.RUN:
@@ -260,25 +232,22 @@ async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
 async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
     """Commits, and finds out what became of it: a lost answer is read back, never assumed."""
     store = run.parts.store
-    asked_before = False
-    for pause in (*_PATIENCE, None):
+
+    async def once() -> Committed:
         try:
             answer = await store.commit_if_head(run.hold, plan, events)
-            if answer is Committed.LOST and asked_before:
-                # An earlier try of ours may be what moved the head.
-                found = await store.find_turn(run.hold.tenant, plan.turn.id)
-                # Another attempt at the same turn would be in the chain under the same id.
-                ours = found is not None and found.attempt == run.hold.attempt
-                return Committed.YES if ours else Committed.LOST
-            return answer
-        except StoreUnavailable as error:
-            asked_before = asked_before or isinstance(error, OutcomeUnknown)
-            if pause is None:
-                if asked_before:
-                    raise OutcomeUnknown() from error
-                raise
-        await asyncio.sleep(pause)
-    raise AssertionError("unreachable")
+        except OutcomeUnknown:
+            run.commit_is_unknown = True
+            raise
+        if answer is Committed.LOST and run.commit_is_unknown:
+            # An earlier try of ours may be what moved the head. Another attempt at the same
+            # turn would be in the chain under the same id.
+            found = await store.find_turn(run.hold.tenant, plan.turn.id)
+            run.commit_is_unknown = False
+            return Committed.YES if found is not None and found.attempt == run.hold.attempt else answer
+        return answer
+
+    return await run.through_outage(once)
 
 
 async def _until_attended(run: Run) -> None:
@@ -315,51 +284,88 @@ async def _end(run: Run, stop: Stop) -> Outcome:
         return await _as_stored(run, stop)
     status = after(AttemptStatus.RUNNING, stop.move)
     failed = failed_events(run.begun.turn, run.hold.attempt, status, stop.error, has_effects=run.has_effects)
-    events = (*run.outbox.take(), *failed)
-    for pause in (*_PATIENCE, None):
-        try:
-            ended = await run.parts.store.finish_if_held(run.hold, status, words_of(stop.error), events)
-            if ended:
-                return Outcome(run.hold.attempt, status, None, stop.error, run.has_effects)
-            break
-        except StoreError:
-            if pause is None:
-                break
-        await asyncio.sleep(pause)
+    run.unwritten = Ending(status, words_of(stop.error), (*run.outbox.take(), *failed))
+    try:
+        if await through_outage(lambda: write_end(run), _read_back_seconds(run)):
+            return Outcome(run.hold.attempt, status, None, stop.error, run.has_effects)
+    except StoreUnavailable:
+        return _untold(run, stop)
+    except StoreError:
+        log.exception("the end of attempt %s could not be written", run.hold.attempt)
     return await _as_stored(run, stop)
+
+
+async def write_end(run: Run) -> bool:
+    """False: it had ended before."""
+    end = run.unwritten
+    assert end is not None
+    ended = await run.parts.store.finish_if_held(run.hold, end.status, end.words, end.events)
+    run.unwritten, run.commit_is_unknown = None, run.commit_is_unknown and not ended
+    return ended
+
+
+def _read_back_seconds(run: Run) -> float:
+    """What became of a commit is asked for until the lease ends."""
+    return max(_END_SECONDS, run.parts.limits.stop_seconds) if run.commit_is_unknown else _END_SECONDS
 
 
 async def _as_stored(run: Run, stop: Stop) -> Outcome:
     """Somebody else ended it, or an earlier write of ours did: the row tells, if it can be read."""
     try:
-        attempt = await run.parts.store.get_attempt(run.hold.tenant, run.hold.attempt)
-        if attempt is not None and attempt.status is AttemptStatus.COMMITTED:
-            turn = await run.parts.store.find_turn(run.hold.tenant, attempt.turn)
-            return Outcome(attempt.id, attempt.status, turn)
+        attempt, turn = await through_outage(lambda: _read_back(run), _read_back_seconds(run))
     except StoreError:
-        attempt = None
+        return _untold(run, stop)
+    if turn is not None:
+        return Outcome(turn.attempt, AttemptStatus.COMMITTED, turn)
     known = attempt is not None and attempt.ended_at is not None
     status = attempt.status if attempt is not None and known else AttemptStatus.INTERRUPTED
     error = TurnCancelled() if status is AttemptStatus.CANCELLED else stop.error
     return Outcome(run.hold.attempt, status, None, error, run.has_effects)
 
 
+async def _read_back(run: Run) -> tuple[Attempt | None, Turn | None]:
+    """The turn, too: another node may have tried it again and committed it."""
+    store, tenant = run.parts.store, run.hold.tenant
+    return await store.get_attempt(tenant, run.hold.attempt), await store.find_turn(tenant, run.begun.turn)
+
+
+def _untold(run: Run, stop: Stop) -> Outcome:
+    """The store does not answer. Whoever is told that a turn failed sends it again, so that must be true."""
+    error = outcome_unknown(run.hold.session, run.hold.attempt) if run.commit_is_unknown else stop.error
+    return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, error, run.has_effects)
+
+
 async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     await run.outbox.close()
     data = {"attempt": run.hold.attempt, "question": asked.question}
     waits = Event(EventKind.ATTEMPT_WAITS, run.hold.attempt, data)
+    events, is_unknown = (*run.outbox.take(), waits), False
+
+    async def once() -> bool:
+        nonlocal is_unknown
+        try:
+            held = await run.parts.store.wait_if_held(run.hold, asked.question, asked.seconds, events)
+        except OutcomeUnknown:
+            is_unknown = True
+            raise
+        return held or (is_unknown and await _waits(run))
+
     try:
-        held = await run.parts.store.wait_if_held(
-            run.hold, asked.question, asked.seconds, (*run.outbox.take(), waits)
-        )
+        held = await run.through_outage(once)
     except StoreError as error:
-        return await _end(run, _stop_for(error))
+        return await _end(run, run.stopped or _stop_for(run, error))
     if not held:
         return await _end(run, Stop(None, AttemptLost()))
     if run.stopped is not None and run.stopped.move in ATTEMPT[AttemptStatus.WAITING]:
         # Somebody cancelled it while it was about to wait; nobody would come to answer.
         return await _end(run, run.stopped)
     return Outcome(run.hold.attempt, AttemptStatus.WAITING, None, asked, run.has_effects)
+
+
+async def _waits(run: Run) -> bool:
+    """An earlier try, whose answer was lost, has put it to wait."""
+    found = await run.parts.store.get_attempt(run.hold.tenant, run.hold.attempt)
+    return found is not None and found.status is AttemptStatus.WAITING and found.fence == run.hold.fence
 
 
 def words_of(error: LastgoodError) -> tuple[str, str]:

@@ -185,10 +185,18 @@ class Turns:
         return await self._parts.store.ask_cancel(attempt.hold)
 
     async def end(
-        self, attempt: Attempt, move: Move, error: LastgoodError, *, only_if_expired: bool = False
+        self,
+        attempt: Attempt,
+        move: Move,
+        error: LastgoodError,
+        *,
+        only_if_expired: bool = False,
+        most_deaths: int | None = None,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
-        return await self._beginning.end(attempt, move, error, only_if_expired=only_if_expired)
+        return await self._beginning.end(
+            attempt, move, error, only_if_expired=only_if_expired, most_deaths=most_deaths
+        )
 
     async def answer(
         self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, str]
@@ -210,13 +218,14 @@ class Turns:
         self, attempt: Attempt, session: Session, begin: Begin, plan: Plan, answers: Mapping[str, str]
     ) -> Submitted:
         """From the hold to the run without a gap in which a caller could get lost."""
-        sent = asyncio.get_running_loop().time()
-        hold = await self._parts.store.resume_if_waiting(attempt.hold, begin.holder, begin.lease_seconds)
-        if hold is None:
-            raise NothingPending("it was answered already, or its time is over")
-        begun = begun_of(replace(attempt, fence=hold.fence), session)
-        run = Run(self._parts, begin, begun, plan.agent, sent, answers)
-        return self._beginning.run(run, after_event=session.last_event_seq)
+        sent = self._parts.clock.monotonic()
+        with self._live.expecting(attempt.id):
+            hold = await self._parts.store.resume_if_waiting(attempt.hold, begin.holder, begin.lease_seconds)
+            if hold is None:
+                raise NothingPending("it was answered already, or its time is over")
+            begun = begun_of(replace(attempt, fence=hold.fence), session)
+            run = Run(self._parts, begin, begun, plan.agent, sent, answers)
+            return self._beginning.run(run, after_event=session.last_event_seq)
 
     # -- once more -----------------------------------------------------------------
 

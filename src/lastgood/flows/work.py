@@ -58,14 +58,15 @@ class AttemptWork:
         return self.run.begun.session.working_dir
 
     async def rules(self) -> tuple[RuleLayer, ...]:
-        found = await self.run.parts.store.get_session(self.hold.tenant, self.hold.session)
+        store = self.run.parts.store
+        found = await self.run.through_outage(lambda: store.get_session(self.hold.tenant, self.hold.session))
         if found is None:
             raise AttemptLost()
         return found.rules
 
     async def steers(self) -> tuple[Step, ...]:
         """In the order they were said. A steer is one message, so that its step is one, too."""
-        waiting = await self.run.parts.store.steers_of(self.hold)
+        waiting = await self.run.through_outage(lambda: self.run.parts.store.steers_of(self.hold))
         if any(item.is_damaged for item in waiting):
             raise HistoryDamaged(
                 f"a steer of session {self.hold.session} is not as it was stored, so no model sees it. "

@@ -210,6 +210,7 @@ class Interrupted:
     request: Request
     steps: tuple[Step, ...]
     head: TurnId | None
+    deaths: int = 0  # how many of the turn's attempts ended because their process died
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,10 @@ class PostgresAttempts:
             head_attempt=_attempt(values),
         )
 
-    async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
-        parameters = of_hold(hold) | of_events(events) | _of_steps(steps, hold.session)
+    async def journal_if_held(
+        self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None
+    ) -> bool:
+        parameters = of_hold(hold) | of_events(events, batch=batch) | _of_steps(steps, hold.session)
         name = "journal_steers_if_held" if parameters["heard"] else "journal_if_held"
         while True:
             try:
@@ -107,6 +109,9 @@ class PostgresAttempts:
                 # way and took the numbers. It is through, so the next numbers are known now.
                 if found.constraint != "steps_pkey":
                     raise
+
+    async def is_stored(self, hold: Hold, batch: int) -> bool:
+        return await self.db.row("is_stored", of_hold(hold) | {"batch": batch}) is not None
 
     async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
         parameters = of_hold(hold) | of_commit(commit) | of_events(events)
@@ -134,11 +139,13 @@ class PostgresAttempts:
         events: Sequence[Event],
         *,
         only_if_expired: bool = False,
+        most_deaths: int | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
         end = {
             "only_if_expired": only_if_expired,
+            "most_deaths": most_deaths,
             "status": status.value,
             "code": code,
             # PostgreSQL has no NUL in text, and no error may keep an attempt from ending.
@@ -165,16 +172,8 @@ class PostgresAttempts:
         return bool(await self.db.write("ask_cancel", of_hold(hold)))
 
     async def renew_leases(self, holds: Sequence[Hold], lease_seconds: float) -> dict[AttemptId, Attempt]:
-        parameters = {
-            "tenants": [hold.tenant for hold in holds],
-            "sessions": [hold.session for hold in holds],
-            "attempts": [hold.attempt for hold in holds],
-            "fences": [hold.fence for hold in holds],
-            "lease": lease_seconds,
-        }
-        rows = await self.db.write("renew_leases", parameters, vital=True)
-        held = (to_attempt(row) for *row, _ in rows)
-        return {attempt.id: attempt for attempt in held}
+        parameters = of_holds(holds, lease_seconds)
+        return held_of(await self.db.write("renew_leases", parameters))
 
     async def expired_attempts(self, limit: int) -> tuple[Attempt, ...]:
         return tuple(readable(await self.db.rows("expired_attempts", {"limit": limit}), to_attempt))
@@ -183,19 +182,21 @@ class PostgresAttempts:
         return tuple(readable(await self.db.rows("running_attempts", {"limit": limit}), to_attempt))
 
     async def interrupted_asks(
-        self, limit: int, *, tried_below: int, skip: int = 0
+        self, limit: int, *, deaths_below: int, skip: int = 0
     ) -> tuple[Interrupted | Unreadable, ...]:
-        page = {"limit": limit, "tried_below": tried_below, "skip": skip}
-        found: list[tuple[Attempt, Row, TurnId | None]] = []
+        page = {"limit": limit, "deaths_below": deaths_below, "skip": skip}
+        found: list[tuple[Attempt, Row, TurnId | None, int]] = []
         for row in await self.db.rows("interrupted_asks", page):
             values = iter(row)
             attempt = to_attempt(_take(values, "attempt"))
-            found.append((attempt, _take(values, "request"), next(values)))
+            found.append((attempt, _take(values, "request"), next(values), next(values)))
         steps: defaultdict[str, list[Row]] = defaultdict(list)
-        attempts = [attempt.id for attempt, _, _ in found]
+        attempts = [attempt.id for attempt, *_ in found]
         for row in await self.db.rows("steps_of", {"attempts": attempts}) if found else ():
             steps[row[1]].append(row)
-        return tuple(_interrupted(tried, asked, steps[tried.id], head) for tried, asked, head in found)
+        return tuple(
+            _interrupted(tried, asked, steps[tried.id], head, deaths) for tried, asked, head, deaths in found
+        )
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None:
         row = await self.db.row("get_attempt", {"tenant": tenant, "attempt": attempt})
@@ -214,13 +215,28 @@ class PostgresAttempts:
 
 
 def _interrupted(
-    attempt: Attempt, request: Row, steps: Sequence[Row], head: TurnId | None
+    attempt: Attempt, request: Row, steps: Sequence[Row], head: TurnId | None, deaths: int
 ) -> Interrupted | Unreadable:
     """One that is damaged must not keep the others from being read."""
     try:
-        return Interrupted(attempt, to_request(request), to_steps(steps), head)
+        return Interrupted(attempt, to_request(request), to_steps(steps), head, deaths)
     except HistoryDamaged as error:
         return Unreadable(attempt, error.message)
+
+
+def of_holds(holds: Sequence[Hold], lease_seconds: float) -> dict[str, Any]:
+    return {
+        "tenants": [hold.tenant for hold in holds],
+        "sessions": [hold.session for hold in holds],
+        "attempts": [hold.attempt for hold in holds],
+        "fences": [hold.fence for hold in holds],
+        "lease": lease_seconds,
+    }
+
+
+def held_of(rows: Sequence[Row]) -> dict[AttemptId, Attempt]:
+    held = (to_attempt(row) for *row, _ in rows)
+    return {attempt.id: attempt for attempt in held}
 
 
 def _of_steps(steps: Sequence[Step], session: SessionId) -> dict[str, Any]:

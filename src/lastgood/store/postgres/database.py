@@ -150,9 +150,8 @@ async def reaching(pool: Pool, *, writing: bool) -> AsyncIterator[Connection]:
 class Database:
     """A pool, and every statement by name."""
 
-    def __init__(self, pool: Pool, vital: Pool, collation: str) -> None:
+    def __init__(self, pool: Pool, collation: str) -> None:
         self._pool = pool
-        self._vital = vital  # one connection for heartbeats: they must not wait behind anybody
         self.sql: Mapping[str, Positional] = {
             name: positional(statement.replace("every script", collation))
             for name, statement in named("postgres").items()
@@ -167,11 +166,11 @@ class Database:
     async def row(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
         return next(iter(await self.rows(name, parameters)), None)
 
-    async def write(self, name: str, parameters: Mapping[str, Any], *, vital: bool = False) -> list[Row]:
+    async def write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         """One statement as one transaction; no rows: its condition did not hold, and nothing was written."""
         statement = self.sql[name]
         try:
-            async with reaching(self._vital if vital else self._pool, writing=True) as connection:
+            async with reaching(self._pool, writing=True) as connection:
                 rows = await connection.fetch(statement.text, *statement.values(parameters))
         except StoreUnavailable:
             self.writability.failed()
@@ -197,11 +196,10 @@ class Database:
 
     async def close(self) -> None:
         """Lets what is under way finish, for a while."""
-        for pool in (self._pool, self._vital):
-            try:
-                await asyncio.wait_for(pool.close(), CLOSE_SECONDS)
-            except (TimeoutError, *FAILURES):
-                pool.terminate()
+        try:
+            await asyncio.wait_for(self._pool.close(), CLOSE_SECONDS)
+        except (TimeoutError, *FAILURES):
+            self._pool.terminate()
 
 
 class Transaction:
@@ -236,7 +234,7 @@ async def open_database(
             elif pending(wanted, await _applied(connection)):
                 raise NoDatabase("the database is not set up yet, or not for this version; run a turn first")
             collation = await connection.fetchval(COLLATION) or "default"
-        return Database(pool, await _make_pool(dsn, 1), collation)
+        return Database(pool, collation)
     except BaseException:
         pool.terminate()
         raise

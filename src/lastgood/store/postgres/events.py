@@ -12,11 +12,14 @@ from lastgood.store.postgres.database import Database
 from lastgood.store.rows import event_body, to_event
 
 
-def of_events(events: Sequence[Event], *, leap: int = 0, at: float | None = None) -> dict[str, Any]:
+def of_events(
+    events: Sequence[Event], *, leap: int = 0, at: float | None = None, batch: int | None = None
+) -> dict[str, Any]:
     """`events` is how far the session's counter moves; those stored get the last numbers of that."""
     return {
         "events": len(events) + leap,
         "events_at": at,
+        "batch": batch,
         "event_kinds": [event.kind.value for event in events],
         "event_attempts": [event.attempt for event in events],
         "event_bodies": [event_body(event) for event in events],
@@ -31,9 +34,10 @@ class PostgresEvents:
     db: Database
 
     async def append_events_if_held(
-        self, hold: Hold, events: Sequence[Event], *, at: float | None = None
+        self, hold: Hold, events: Sequence[Event], *, at: float | None = None, batch: int | None = None
     ) -> int | None:
-        rows = await self.db.write("append_events_if_held", of_hold(hold) | of_events(events, at=at))
+        parameters = of_hold(hold) | of_events(events, at=at, batch=batch)
+        rows = await self.db.write("append_events_if_held", parameters)
         return int(rows[0][0]) if rows else None
 
     async def read_events(

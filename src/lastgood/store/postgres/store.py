@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from lastgood.model.ids import SessionId
+from lastgood.ports import Renew
 from lastgood.store.migrate import Migration
 from lastgood.store.postgres.attempts import PostgresAttempts
 from lastgood.store.postgres.database import POOL_SIZE, Database, open_database
 from lastgood.store.postgres.events import PostgresEvents
 from lastgood.store.postgres.hints import Hints
 from lastgood.store.postgres.queue import PostgresQueue
+from lastgood.store.postgres.renewals import renewals
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
 from lastgood.store.postgres.tokens import PostgresTokens
 
@@ -21,9 +24,13 @@ class PostgresStore(
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False
 
-    def __init__(self, db: Database, hints: Hints | None) -> None:
+    def __init__(self, db: Database, dsn: str, hints: Hints | None) -> None:
         self.db = db
+        self._dsn = dsn
         self._hints = hints  # None: it was opened to read, and neither tells nor hears
+
+    def renewals(self) -> AbstractAsyncContextManager[Renew]:
+        return renewals(self._dsn, self.db.sql["renew_leases"])
 
     def hint(self, session: SessionId) -> None:
         if self._hints is not None:
@@ -51,4 +58,4 @@ async def open_postgres(
     migrate: bool = True,
 ) -> PostgresStore:
     db = await open_database(dsn, pool_size=pool_size, steps=steps, read_only=read_only, migrate=migrate)
-    return PostgresStore(db, None if read_only else Hints(dsn))
+    return PostgresStore(db, dsn, None if read_only else Hints(dsn))

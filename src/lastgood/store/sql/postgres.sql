@@ -263,9 +263,11 @@ WHERE sessions.tenant = :tenant AND sessions.id = :session;
 
 -- name: touch_if_held
 -- A piece of others: reserves event numbers, and is the fence check of every write of an attempt.
-UPDATE sessions SET event_seq = event_seq + :events
+-- The batch is compared here, too: one whose answer was lost is sent again, and must not be stored
+-- twice, not even if the first try was only late and arrives after the second.
+UPDATE sessions SET event_seq = event_seq + :events, batch = coalesce(:batch::bigint, batch)
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
-  AND lease_until IS NOT NULL
+  AND lease_until IS NOT NULL AND (:batch::bigint IS NULL OR batch < :batch)
 RETURNING event_seq;
 
 -- name: append_events_if_held
@@ -365,8 +367,8 @@ WITH held AS (
     RETURNING event_seq
 ), ended AS (
     UPDATE attempts
-    SET status = :status, error_code = :code, error_message = :message, question = NULL, deadline = NULL,
-        last_event = held.event_seq, ended_at = clock()
+    SET status = :status, error_code = :code, error_message = :message, died = :most_deaths::bigint IS NOT NULL,
+        question = NULL, deadline = NULL, last_event = held.event_seq, ended_at = clock()
     FROM held WHERE attempts.id = :attempt AND ended_at IS NULL
 ), stored AS (
     {store_events}
@@ -431,14 +433,17 @@ WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id
 LIMIT :limit;
 
 -- name: interrupted_asks
--- Promised, not committed, newest try interrupted, nobody on the session.
-SELECT {attempt}, {request}, sessions.head
+-- Promised, not committed, newest try interrupted, nobody on the session, few deaths.
+SELECT {attempt}, {request}, sessions.head, fate.deaths
 FROM requests
 JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
 JOIN LATERAL (
     SELECT * FROM attempts AS tries WHERE tries.turn_id = requests.turn_id ORDER BY tries.number DESC LIMIT 1
 ) AS attempts ON attempts.status = 'interrupted'
-WHERE requests.accepted AND requests.input IS NOT NULL AND attempts.number < :tried_below
+JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE died) AS deaths FROM attempts AS tries WHERE tries.turn_id = requests.turn_id
+) AS fate ON fate.deaths < :deaths_below
+WHERE requests.accepted AND requests.input IS NOT NULL
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;
 
 -- name: steps_of

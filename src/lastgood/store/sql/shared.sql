@@ -87,6 +87,11 @@ SELECT attempts.session_id, {step}
 FROM steps JOIN attempts ON attempts.id = steps.attempt_id
 WHERE attempts.tenant = :tenant AND steps.attempt_id = :attempt ORDER BY steps.n;
 
+-- name: is_stored
+-- Whether a batch of an attempt that still holds its session was stored.
+SELECT 1 FROM sessions
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND batch = :batch;
+
 -- name: running_attempts
 SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
 WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id AND attempts.status = 'running'
@@ -95,12 +100,13 @@ LIMIT :limit;
 -- name: interrupted_asks
 -- Promised, not committed, newest try interrupted, nobody on the session. Few are owed, so they come
 -- first: CROSS JOIN keeps SQLite from beginning with all attempts there ever were.
-SELECT {attempt}, sessions.head
+SELECT {attempt}, sessions.head,
+       (SELECT count(*) FROM attempts AS tries WHERE tries.turn_id = requests.turn_id AND tries.died) AS deaths
 FROM requests
 CROSS JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
 CROSS JOIN attempts ON attempts.turn_id = requests.turn_id
 WHERE requests.accepted = 1 AND requests.input IS NOT NULL AND attempts.status = 'interrupted'
-  AND attempts.number < :tried_below
+  AND deaths < :deaths_below
   AND attempts.number = (SELECT max(newer.number) FROM attempts AS newer WHERE newer.turn_id = requests.turn_id)
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;
 
@@ -164,7 +170,8 @@ WHERE attempt_id = :attempt AND settled_at IS NULL;
 
 -- name: give_back_queued
 -- After every other end. Steers are turns of their own, as nobody has answered them. The follow-up
--- that the turn was is tried again, but not for ever: it parks, and says why.
+-- that the turn was is tried again, but not for ever: it parks, and says why. `most_deaths` is NULL
+-- unless its process died: an outage or a restart says nothing about the turn.
 UPDATE queued
 SET kind = 'followup', heard = false, attempt_id = NULL,
     failures = failures + CASE WHEN kind = 'followup' AND :status = 'failed' THEN 1 ELSE 0 END,
@@ -172,9 +179,8 @@ SET kind = 'followup', heard = false, attempt_id = NULL,
         WHEN kind = 'steer' THEN parked
         WHEN :status = 'failed' AND failures >= 1 THEN coalesce(:message, 'it failed')
         WHEN :status = 'cancelled' THEN 'it was cancelled'
-        WHEN :status = 'interrupted' AND (SELECT number FROM attempts WHERE id = :attempt) >= 3
-        THEN (SELECT 'its server died in ' || sum(CASE WHEN status = 'interrupted' THEN 1 ELSE 0 END)
-                     || ' of ' || max(number) || ' attempts'
+        WHEN (SELECT count(*) FROM attempts WHERE attempts.turn_id = queued.turn_id AND died) >= :most_deaths
+        THEN (SELECT 'its server died in ' || count(*) FILTER (WHERE died) || ' of ' || max(number) || ' attempts'
               FROM attempts WHERE attempts.turn_id = queued.turn_id)
         ELSE parked END
 WHERE attempt_id = :attempt AND settled_at IS NULL;

@@ -98,10 +98,11 @@ WHERE session_id = :session AND seq > :after
 ORDER BY seq LIMIT :limit;
 
 -- name: touch_if_held
--- Reserves event numbers, and is the fence check of every write of an attempt.
-UPDATE sessions SET event_seq = event_seq + :events
+-- Reserves event numbers, and is the fence check of every write of an attempt. The batch is compared
+-- here, too: one whose answer was lost is sent again, and must not be stored twice.
+UPDATE sessions SET event_seq = event_seq + :events, batch = coalesce(:batch, batch)
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
-  AND lease_until IS NOT NULL
+  AND lease_until IS NOT NULL AND (:batch IS NULL OR batch < :batch)
 RETURNING event_seq;
 
 -- name: insert_step
@@ -140,8 +141,8 @@ RETURNING event_seq, has_queued;
 
 -- name: end_attempt
 UPDATE attempts
-SET status = :status, error_code = :code, error_message = :message, question = NULL, deadline = NULL,
-    last_event = :last_event, ended_at = clock()
+SET status = :status, error_code = :code, error_message = :message, died = :died, question = NULL,
+    deadline = NULL, last_event = :last_event, ended_at = clock()
 WHERE id = :attempt AND ended_at IS NULL;
 
 -- name: give_lease_back

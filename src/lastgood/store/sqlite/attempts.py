@@ -121,9 +121,11 @@ class SqliteAttempts:
             head_age_seconds=(self.db.row("attempt_age", turn) or (0.0,))[0],
         )
 
-    async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
+    async def journal_if_held(
+        self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None
+    ) -> bool:
         def work(connection: apsw.Connection) -> bool:
-            if touch_if_held(connection, self.db.sql, hold, events) is None:
+            if touch_if_held(connection, self.db.sql, hold, events, batch=batch) is None:
                 return False
             for step in steps:
                 row = of_step(step, hold.session) | {"attempt": hold.attempt}
@@ -134,6 +136,9 @@ class SqliteAttempts:
             return True
 
         return await self.db.write(work, durable=False)
+
+    async def is_stored(self, hold: Hold, batch: int) -> bool:
+        return self.db.row("is_stored", _of_hold(hold) | {"batch": batch}) is not None
 
     async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
         parameters = _of_hold(hold) | of_commit(commit) | {"events": len(events)}
@@ -150,6 +155,7 @@ class SqliteAttempts:
                 "status": AttemptStatus.COMMITTED.value,
                 "code": None,
                 "message": None,
+                "died": False,
                 "last_event": row[0],
             }
             connection.execute(sql["end_attempt"], parameters | end)
@@ -168,11 +174,14 @@ class SqliteAttempts:
         events: Sequence[Event],
         *,
         only_if_expired: bool = False,
+        most_deaths: int | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
         parameters = _of_hold(hold) | {
             "only_if_expired": only_if_expired,
+            "died": most_deaths is not None,
+            "most_deaths": most_deaths,
             "status": status.value,
             "code": code,
             "message": message,
@@ -253,17 +262,17 @@ class SqliteAttempts:
         return tuple(readable(self.db.rows("running_attempts", {"limit": limit}), to_attempt))
 
     async def interrupted_asks(
-        self, limit: int, *, tried_below: int, skip: int = 0
+        self, limit: int, *, deaths_below: int, skip: int = 0
     ) -> tuple[Interrupted | Unreadable, ...]:
         found: list[Interrupted | Unreadable] = []
-        page = {"limit": limit, "tried_below": tried_below, "skip": skip}
+        page = {"limit": limit, "deaths_below": deaths_below, "skip": skip}
         rows = list(self.db.rows("interrupted_asks", page))
-        for attempt, head in readable(rows, lambda row: (to_attempt(row[:-1]), row[-1])):
+        for attempt, head, deaths in readable(rows, lambda row: (to_attempt(row[:-2]), *row[-2:])):
             try:
                 request = self._request("read_request", {"tenant": attempt.tenant, "turn": attempt.turn})
                 if request is not None:
                     steps = await self.read_steps(attempt.tenant, attempt.id)
-                    found.append(Interrupted(attempt, request, steps, head))
+                    found.append(Interrupted(attempt, request, steps, head, deaths))
             except (HistoryDamaged, DatabaseDamaged) as error:
                 found.append(Unreadable(attempt, error.message))
         return tuple(found)

@@ -45,8 +45,9 @@ def touch_if_held(
     hold: Hold,
     events: Sequence[Event],
     at: float | None = None,
+    batch: int | None = None,
 ) -> int | None:
-    """Stores events under a hold; None: it is gone, and nothing was written."""
+    """Stores events under a hold; None: it is gone, or the batch was stored before; nothing was written."""
     row = connection.execute(
         sql["touch_if_held"],
         {
@@ -55,6 +56,7 @@ def touch_if_held(
             "attempt": hold.attempt,
             "fence": hold.fence,
             "events": len(events),
+            "batch": batch,
         },
     ).fetchone()
     if row is None:
@@ -71,10 +73,10 @@ class SqliteEvents:
     db: Database
 
     async def append_events_if_held(
-        self, hold: Hold, events: Sequence[Event], *, at: float | None = None
+        self, hold: Hold, events: Sequence[Event], *, at: float | None = None, batch: int | None = None
     ) -> int | None:
         def work(connection: apsw.Connection) -> int | None:
-            return touch_if_held(connection, self.db.sql, hold, events, at)
+            return touch_if_held(connection, self.db.sql, hold, events, at, batch)
 
         return await self.db.write(work, durable=False)
 

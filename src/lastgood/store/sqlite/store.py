@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from lastgood.model.ids import SessionId
+from lastgood.ports import Renew
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import Database, open_beside, open_database
 from lastgood.store.sqlite.events import SqliteEvents
@@ -21,6 +23,10 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, Sqli
 
     def __init__(self, db: Database) -> None:
         self.db = db
+
+    @asynccontextmanager
+    async def renewals(self) -> AsyncIterator[Renew]:
+        yield self.renew_leases
 
     def hint(self, session: SessionId) -> None:
         """There is nobody else to tell."""

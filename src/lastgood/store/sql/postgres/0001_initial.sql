@@ -35,6 +35,7 @@ CREATE TABLE sessions (
     holder         TEXT,
     lease_until    DOUBLE PRECISION,        -- NULL while held: waiting for a person
     event_seq      BIGINT NOT NULL DEFAULT 0,
+    batch          BIGINT NOT NULL DEFAULT 0,  -- the last one that an attempt stored; repeated, it finds itself here
     events_dropped BIGINT NOT NULL DEFAULT 0,  -- up to here they have been tidied away
     input_tokens   BIGINT NOT NULL DEFAULT 0,
     output_tokens  BIGINT NOT NULL DEFAULT 0,
@@ -122,6 +123,7 @@ CREATE TABLE attempts (
     error_code    TEXT,
     error_message TEXT,
     continues     TEXT,
+    died          BOOLEAN NOT NULL DEFAULT false,  -- ended because its process had died
     last_event    BIGINT,
     tidied        BOOLEAN NOT NULL DEFAULT false,
     started_at    DOUBLE PRECISION NOT NULL,

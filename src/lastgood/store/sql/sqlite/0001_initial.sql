@@ -28,8 +28,9 @@ CREATE TABLE sessions (
     attempt_id     TEXT,                    -- who holds it; NULL: free
     has_queued     INTEGER NOT NULL DEFAULT 0,  -- whether who holds it has something of the queue
     holder         TEXT,
-    lease_until    REAL,                    -- NULL while held: waiting for a person
+    lease_until    REAL,                    -- NULL while held: waiting for a person; infinite: of the only process
     event_seq      INTEGER NOT NULL DEFAULT 0,
+    batch          INTEGER NOT NULL DEFAULT 0,  -- the last one that an attempt stored; repeated, it finds itself here
     events_dropped INTEGER NOT NULL DEFAULT 0,  -- up to here they have been tidied away
     input_tokens   INTEGER NOT NULL DEFAULT 0,
     output_tokens  INTEGER NOT NULL DEFAULT 0,
@@ -114,6 +115,7 @@ CREATE TABLE attempts (
     error_code    TEXT,
     error_message TEXT,
     continues     TEXT,
+    died          INTEGER NOT NULL DEFAULT 0,  -- ended because its process had died
     last_event    INTEGER,
     tidied        INTEGER NOT NULL DEFAULT 0,
     started_at    REAL NOT NULL,
