@@ -1,7 +1,7 @@
 """`make prove`: shows the promise, with figures. A defect must be caught before a figure counts.
 
 Prints what was planted and what caught it, the fault cells on both stores, seeded
-simulations, real kill -9 of working processes, streams that are cut at random bytes,
+simulations, working processes that are ended by SIGKILL and SIGTERM, streams that are cut at random bytes,
 and a storm over two servers. Ends with 1 if anything was missed or broken. Every line
 names the seeds that repeat it.
 """
@@ -14,6 +14,7 @@ import logging
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,19 +111,23 @@ def simulations(options: argparse.Namespace, _: PostgresServer) -> bool:
 def kills(options: argparse.Namespace, server: PostgresServer) -> bool:
     good = True
     for kind, wanted in ((None, options.kills), (server, options.postgres_kills)):
-        killed = acknowledged = lost = violations = 0
+        endings: Counter[str] = Counter()
+        acknowledged = lost = violations = 0
         seeds = range(options.seed, options.seed + -(-wanted // KILLS_PER_DATABASE))
         with tempfile.TemporaryDirectory() as folder:
             places = Places(Path(folder), kind)
             for seed in seeds:
                 result = rounds(places.new(), places.diary(), seed, KILLS_PER_DATABASE)
-                killed, acknowledged = killed + result.kills, acknowledged + result.acknowledged
+                endings.update(result.endings)
+                acknowledged += result.acknowledged
                 lost, violations = lost + result.lost, violations + result.violations
-                for found in result.found or ():
+                for found in result.found:
                     say(f"  {places.kind}, seed {seed}: {found}")
         say(
-            f"kill -9 on {places.kind}: {killed} processes killed (seeds {seeds[0]}-{seeds[-1]}), "
-            f"{acknowledged} turns acknowledged, {lost} lost, {violations} violations; {bound(killed)}"
+            f"kills on {places.kind}: {endings.total()} processes ended (seeds {seeds[0]}-{seeds[-1]}): "
+            f"{', '.join(f'{count} by {ending}' for ending, count in endings.items())}; "
+            f"{acknowledged} turns acknowledged, {lost} lost, {violations} violations; "
+            f"{bound(endings.total())}"
         )
         good = good and not violations
     return good
@@ -181,7 +186,8 @@ def nodes(options: argparse.Namespace, _: PostgresServer) -> bool:
         with (
             tempfile.TemporaryDirectory() as folder,
             PostgresServer() as server,
-            two_nodes(Path(folder), server, "storm") as pair,
+            # Shorter than some turns, so that a stop interrupts them.
+            two_nodes(Path(folder), server, "storm", "--shutdown-grace", "0.1s") as pair,
         ):
             log: Log = under_load(pair, seed, storm(pair, STORM_SECONDS))
             found = judge(pair, log)

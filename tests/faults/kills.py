@@ -1,7 +1,8 @@
-"""kill -9 at random instants: fork, work, kill, restart, and check that nothing acknowledged is lost.
+"""SIGKILL and SIGTERM at random instants: fork, work, end it, restart, and check that nothing is lost.
 
 Each round is a process of its own on the same database: it recovers what the one
-before left, then works until it is killed. After some rounds a last process
+before left, then works until it is ended. A process that is stopped with SIGTERM must
+end by itself, in time, and leave no session held. After some rounds a last process
 recovers, every session must answer, and the checker judges everything that all of
 them saw. The same seed gives the same work and the same delays; the instant
 itself is the machine's.
@@ -14,8 +15,10 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,77 +40,162 @@ LIMITS = Limits(
 )
 #: In seconds. To reach a PostgreSQL and to open sessions there takes longer than to open a file.
 LATEST_KILL = {"sqlite": 0.08, "postgres": 0.4}
+#: How long a process that is told to stop lets its turns finish; some texts below take longer.
+GRACE_SECONDS = 0.02
+#: How long it may take in all: stopping is bounded, on a busy machine, too.
+STOP_SECONDS = 15.0
 TEXTS = (
     "hello",
     "\n!remember",
     "\n!fail during",
     "\n!slow 0.001\n!say one two three four five",
+    "\n!slow 0.02\n!say one two three four five",
     '\n!tool ledger-repeat {"text": "r"}\n!say done',
     '\n!tool ledger-fail {"text": "f"}\n!tool echo {"text": "e"}\n!say done',
 )
 
 
+class Ending(StrEnum):
+    KILL = "SIGKILL"
+    STOP = "SIGTERM"
+    LOST_PATIENCE = "SIGTERM, then SIGKILL"  # as a supervisor does whose process takes too long to stop
+
+
+class Ended(Enum):
+    KILLED = "killed"
+    STOPPED = "stopped"  # by itself, as it was told to
+    LATE = "late"  # it was told to stop, did not, and was killed
+
+
 @dataclass(slots=True)
 class Killed:
-    kills: int = 0
+    endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
     acknowledged: int = 0
     lost: int = 0
     violations: int = 0
-    found: list[str] | None = None
+    found: list[str] = field(default_factory=list)
+
+    @property
+    def processes(self) -> int:
+        return sum(self.endings.values())
 
 
-def rounds(place: Place, diary: Path, seed: int, kills: int) -> Killed:
-    """`kills` processes killed in turn on one database, then the judgement."""
+def rounds(
+    place: Place, diary: Path, seed: int, processes: int, endings: Sequence[Ending] = tuple(Ending)
+) -> Killed:
+    """So many processes ended in turn on one database, then the judgement."""
     dice = random.Random(seed)
     result = Killed()
-    for number in range(kills):
+    for number in range(processes):
         # Mostly early, when recovery and the first turns happen; sometimes late.
         delay = dice.random() ** 2 * LATEST_KILL[place.kind]
-        result.kills += kill_after(partial(work_for_ever, place, diary, f"{seed}x{number}"), delay)
-    found, acknowledged = asyncio.run(_judge(place, diary))
-    result.found = found
-    result.acknowledged = acknowledged
-    result.violations = len(found)
+        patience = dice.random() * GRACE_SECONDS * 2
+        ending = dice.choice(endings)
+        node = f"{seed}x{number}"
+        child = start(partial(work_until_stopped, place, diary, node))
+        time.sleep(delay)
+        ended = end(child, ending, patience)
+        result.endings[ending] += 1
+        if ended is Ended.STOPPED:
+            result.found += asyncio.run(_held(place, node))
+        elif ended is Ended.LATE:
+            result.found.append(f"I25 process {node}: did not stop within {STOP_SECONDS} s of SIGTERM")
+    found, result.acknowledged = asyncio.run(_judge(place, diary))
+    result.found += found
+    result.violations = len(result.found)
     result.lost = sum(1 for one in found if one.startswith("I16"))
     return result
 
 
-def kill_after(work: Callable[[], Any], seconds: float) -> bool:
-    """True: it was killed while it worked."""
+def start(work: Callable[[], Any]) -> int:
+    """The process id of a child that works."""
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
+        status = 1
         try:
             os.close(ready)
             os.write(tell, b".")
             asyncio.run(work())
+            status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
-            os._exit(1)
+            os._exit(status)
     os.close(tell)
     os.read(ready, 1)  # it runs
     os.close(ready)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        raise RuntimeError(f"the process ended by itself: {os.waitstatus_to_exitcode(status)}")
-    return True
+    return child
 
 
-async def work_for_ever(place: Place, diary: Path, name: str) -> None:
+def end(child: int, ending: Ending, patience: float) -> Ended:
+    """RuntimeError: it failed, or ended although nobody told it to."""
+    status = None
+    if ending is not Ending.KILL:
+        os.kill(child, signal.SIGTERM)
+        status = _waited(child, STOP_SECONDS if ending is Ending.STOP else patience)
+    is_late = status is None and ending is Ending.STOP
+    if status is None:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):  # maybe by a SIGTERM that came before the process could listen for it
+        return Ended.LATE if is_late else Ended.KILLED
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0 or ending is Ending.KILL:
+        raise RuntimeError(f"the process ended by itself: {code}")
+    return Ended.STOPPED
+
+
+def _waited(child: int, seconds: float) -> int | None:
+    """How the child ended; None: it has not, within that time."""
+    ends = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() > ends:
+            return None
+        time.sleep(0.001)
+
+
+async def work_until_stopped(place: Place, diary: Path, name: str) -> None:
+    """As a server does: after SIGTERM nothing new begins, and what runs may finish for a moment."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = await place.open()
     world = World(store)
     Diary(diary).keep(world)
-    async with running(world.node(name, limits=LIMITS)) as node:
+    async with running(world.node(name, limits=LIMITS), grace_seconds=GRACE_SECONDS) as node:
         sessions = [session.id for session in (await node.sessions.list(DEFAULT_TENANT, limit=3)).sessions]
         while len(sessions) < 3:
             sessions.append(await world.create(node))
-        await asyncio.gather(*(_client(world, node, sessions, f"{name}c{number}") for number in range(3)))
+        names = [f"{name}c{number}" for number in range(3)]
+        clients = [asyncio.create_task(_client(world, node, sessions, one, stop)) for one in names]
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({stopping, *clients}, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            await asyncio.gather(*clients)  # one of them has failed: this says how
+    # Whoever waits hears how their turn ended before the process does.
+    await asyncio.gather(*clients)
+    await store.close()
 
 
-async def _client(world: World, node: Lastgood, sessions: list[SessionId], name: str) -> None:
+async def _held(place: Place, node: str) -> list[str]:
+    """What a process that had time to stop has left held. What a killed one left is not its fault."""
+    sql = f"SELECT id, attempt_id FROM sessions WHERE attempt_id IS NOT NULL AND holder = '{node}'"
+    return [
+        f"I12 {session}: still held by {attempt} of {node}, which was stopped"
+        for session, attempt in await place.rows(sql)
+    ]
+
+
+async def _client(
+    world: World, node: Lastgood, sessions: list[SessionId], name: str, stop: asyncio.Event
+) -> None:
     dice = random.Random(name)
     for number in range(10_000):
+        if stop.is_set():
+            return
         session, text, token = dice.choice(sessions), dice.choice(TEXTS), f"tok{name}n{number:04d}"
         if dice.random() < 0.5:
             await world.ask(node, session, text, token, key=f"key {token}", watch=dice.random() < 0.5)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import apsw
+import asyncpg
 
 from lastgood.ports import Store
 from lastgood.store.postgres import open_postgres
@@ -25,6 +30,18 @@ class Place:
         if self.kind == "sqlite":
             return open_sqlite(Path(self.where))
         return await open_postgres(self.where, pool_size=3)
+
+    async def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Past the store, while nobody has it open: what is really there."""
+        if self.kind == "sqlite":
+            database = apsw.Connection(self.where, flags=apsw.SQLITE_OPEN_READONLY)
+            with closing(database):
+                return list(database.execute(sql))
+        connection = await asyncpg.connect(self.where)
+        try:
+            return [tuple(row) for row in await connection.fetch(sql)]
+        finally:
+            await connection.close()
 
 
 class Places:

@@ -1,4 +1,4 @@
-"""kill -9 at random instants; `make prove` kills more often."""
+"""SIGKILL and SIGTERM at random instants; `make prove` ends more processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.kills import rounds
+from lastgood.errors import AttemptLost
+from lastgood.flows import live as flow_live
+from lastgood.flows.run import Stop
+from tests.faults.kills import Ending, rounds
 from tests.faults.stores import Places
 from tests.postgres import PostgresServer
 
@@ -19,7 +22,8 @@ def test_no_acknowledged_turn_is_lost_on_sqlite(tmp_path: Path) -> None:
     for seed in range(3):
         result = rounds(places.new(), places.diary(), seed, 20)
         assert result.found == []
-        assert result.kills == 20
+        assert result.processes == 20
+        assert all(result.endings.values())
 
 
 def test_no_acknowledged_turn_is_lost_on_postgres(tmp_path: Path, postgres_server: PostgresServer) -> None:
@@ -28,3 +32,13 @@ def test_no_acknowledged_turn_is_lost_on_postgres(tmp_path: Path, postgres_serve
         result = rounds(places.new(), places.diary(), seed, 10)
         assert result.found == []
         assert result.acknowledged > 0
+
+
+def test_a_stop_that_leaves_its_attempts_held_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted defect: the children inherit it."""
+    monkeypatch.setattr(flow_live, "_STOPPED", Stop(None, AttemptLost("planted")))
+    places = Places(tmp_path, None)
+    results = (rounds(places.new(), places.diary(), seed, 20, (Ending.STOP,)) for seed in range(5))
+    assert any(result.found for result in results)
