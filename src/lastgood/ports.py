@@ -33,6 +33,7 @@ from lastgood.model.options import CallOptions
 from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
+from lastgood.model.stored import StoredRow, StoredTurn, Table
 from lastgood.model.tokens import Token
 
 #: Renews leases for so many seconds; returns those still held, as they now stand.
@@ -262,6 +263,19 @@ class TokenStore(Protocol):
     async def revoke_token(self, id: str) -> Token | None: ...
 
 
+class Inspection(Protocol):
+    """One moment of the whole database, of all tenants."""
+
+    async def structure(self) -> Sequence[str]:
+        """What the database itself finds wrong with its files, in its own words."""
+        ...
+
+    def rows(self, table: Table) -> AsyncGenerator[StoredRow | StoredTurn, None]:
+        """Every row, one after the other. Turns come by session and number. DatabaseDamaged: no further row
+        of the table can be read."""
+        ...
+
+
 class Store(SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, Protocol):
     alone: bool  # True: no other process can be using it, so whatever this one does not run is dead
 
@@ -279,6 +293,10 @@ class Store(SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, Token
 
     async def why_not_writable(self) -> str | None:
         """Returns None if writes work, else the reason, for people. Seldom writes anything itself."""
+        ...
+
+    def inspect(self) -> AbstractAsyncContextManager[Inspection]:
+        """For a check. Others may go on writing meanwhile."""
         ...
 
     async def close(self) -> None: ...

@@ -561,15 +561,19 @@ def test_delete_takes_several_and_none_if_one_is_unknown(lastgood: Command) -> N
 def test_check_finds_what_was_changed(lastgood: Command) -> None:
     good, bad = lastgood.new_session("good"), lastgood.new_session("bad")
     lastgood.say("more", "--session", bad)
-    assert lastgood("db", "check").out == "checked 2 sessions with 3 turns: all as committed\n"
-    assert lastgood("db", "check", "--json").json == {"sessions": 2, "turns": 3, "broken": []}
+    checked = "2 sessions, 3 turns, 3 attempts, 0 steps, 3 requests and 0 queue entries of 1 tenant"
+    assert lastgood("db", "check").out == f"checked {checked}: all as committed\n"
+    as_json = lastgood("db", "check", "--json").json
+    assert (as_json["sessions"], as_json["turns"], as_json["tenants"]) == (2, 3, 1)
+    assert (as_json["broken"], as_json["more"]) == ([], 0)
     with closing(sqlite3.connect(lastgood.database)) as database, database:
         changed = "CAST(replace(CAST(body AS TEXT), 'bad', 'BAD') AS BLOB)"
         where = "WHERE session_id = ? AND seq = 1"
         assert database.execute(f"UPDATE turns SET body = {changed} {where}", (bad,)).rowcount == 1
     done = lastgood("db", "check")
     assert done.code == 1
-    assert f"{bad} is broken: turn 1 " in done.out
+    assert f"tenant default, session {bad}, turn 1 " in done.out
+    assert "all as committed" not in done.out
     assert good not in done.out
     as_json = lastgood("db", "check", "--json")
     assert (as_json.code, [found["session"] for found in as_json.json["broken"]]) == (1, [bad])
@@ -589,7 +593,21 @@ def test_check_finds_what_does_not_fit_together(lastgood: Command, damage: str) 
     with closing(sqlite3.connect(lastgood.database)) as database, database:
         assert database.execute(damage).rowcount == 1
     done = lastgood("db", "check", "--json")
-    assert (done.code, [found["session"] for found in done.json["broken"]]) == (1, [session])
+    assert (done.code, {found["session"] for found in done.json["broken"]}) == (1, {session})
+
+
+def test_check_covers_every_tenant(lastgood: Command) -> None:
+    session = lastgood.new_session("one")
+    with closing(sqlite3.connect(lastgood.database)) as database, database:
+        for table in ("sessions", "turns", "attempts"):
+            database.execute(f"UPDATE {table} SET tenant = 'another'")
+        database.execute("DELETE FROM requests")
+    assert lastgood("db", "check").code == 0
+    with closing(sqlite3.connect(lastgood.database)) as database, database:
+        database.execute("UPDATE turns SET kind = 'reset'")
+    done = lastgood("db", "check")
+    assert done.code == 1
+    assert f"tenant another, session {session}, turn 1 " in done.out
 
 
 # -- two processes -----------------------------------------------------------------

@@ -1,78 +1,88 @@
-"""`lastgood db`: looking after the database."""
+"""`lastgood db`: checks the database."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from dataclasses import dataclass, field
+import sys
+import time
 
-from lastgood.cli.opening import TENANT, open_to_read, settings_of
-from lastgood.cli.output import count, one_line, print_json, print_line
-from lastgood.errors import NotFound, StoreUnavailable
-from lastgood.flows.reading import MOST_IN_PAGE, SessionReader
-from lastgood.model.ids import SessionId
-from lastgood.model.sessions import Session
+from lastgood.cli.opening import settings_of
+from lastgood.cli.output import count, one_line, print_json
+from lastgood.flows.checking import Finding, Report, check_database
+from lastgood.model.stored import Table
 from lastgood.settings import Settings
+from lastgood.wiring import open_store
+
+_NAMES = {
+    Table.SESSIONS: "session",
+    Table.TURNS: "turn",
+    Table.ATTEMPTS: "attempt",
+    Table.STEPS: "step",
+    Table.REQUESTS: "request",
+}
 
 
-@dataclass(slots=True)
-class Report:
-    sessions: int = 0
-    turns: int = 0
-    broken: dict[SessionId, str] = field(default_factory=dict)
-
-
-def check_database(args: argparse.Namespace) -> int:
+def run_check(args: argparse.Namespace) -> int:
     report = asyncio.run(_check(settings_of(args)))
     if args.json:
-        broken = [{"session": session, "problem": problem} for session, problem in report.broken.items()]
-        print_json({"sessions": report.sessions, "turns": report.turns, "broken": broken})
+        print_json(_as_json(report))
     else:
-        for session, problem in report.broken.items():
-            print_line(f"{session} is broken: {one_line(problem)}")
-        verdict = f"{len(report.broken)} broken" if report.broken else "all as committed"
-        checked = f"{count(report.sessions, 'session')} with {count(report.turns, 'turn')}"
-        print_line(f"checked {checked}: {verdict}")
-    return 1 if report.broken else 0
+        _print(report)
+    return 0 if report.is_good else 1
 
 
 async def _check(settings: Settings) -> Report:
-    report = Report()
-    async with open_to_read(settings) as sessions:
-        cursor: int | None = None
-        while True:
-            page = await sessions.list(TENANT, limit=MOST_IN_PAGE, cursor=cursor)
-            for session in page.sessions:
-                await _check_session(sessions, session, report)
-            cursor = page.next_cursor
-            if cursor is None:
-                return report
-
-
-async def _check_session(sessions: SessionReader, session: Session, report: Report) -> None:
-    report.sessions += 1
-    report.turns += session.turns
-    problem = await _problem(sessions, session)
-    # It may have been deleted while we looked; that is no damage.
-    if problem is not None and await _is_there(sessions, session):
-        report.broken[session.id] = problem
-
-
-async def _is_there(sessions: SessionReader, session: Session) -> bool:
+    """Beside whoever runs: takes no lock and changes nothing."""
+    store = await open_store(settings.database, read_only=True)
+    progress = Progress() if sys.stderr.isatty() else None
     try:
-        await sessions.get(TENANT, session.id)
-    except NotFound:
-        return False
-    return True
+        return await check_database(store, progress) if progress else await check_database(store)
+    finally:
+        if progress:
+            progress.clear()
+        await store.close()
 
 
-async def _problem(sessions: SessionReader, session: Session) -> str | None:
-    try:
-        damage = (await sessions.read(TENANT, session.id)).chain.damage
-        return damage.message if damage else None
-    except StoreUnavailable:
-        raise
-    except NotFound as error:
-        return error.message
-    except Exception as error:  # whatever a damaged row does to its reader is a finding
-        return f"its turns cannot be read: {error}"
+class Progress:
+    """One line on a terminal, written again at most twice a second."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + 0.5
+
+    def __call__(self, table: Table, rows: int) -> None:
+        if rows % 256 == 0 and time.monotonic() >= self._next:
+            self._next = time.monotonic() + 0.5
+            print(f"\rchecking {table.value}: {rows:,} rows", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    counts = {table.value: report.rows[table] for table in Table}
+    broken = [
+        {"tenant": one.tenant, "session": one.session, "what": one.what, "problem": one.problem}
+        for one in report.findings
+    ]
+    return {"tenants": len(report.tenants), **counts, "broken": broken, "more": report.more}
+
+
+def _print(report: Report) -> None:
+    for finding in report.findings:
+        print(one_line(f"{_where(finding)}{finding.what}: {finding.problem}"))
+    if report.more:
+        print(f"and {report.more:,} more")
+    counts = [count(report.rows[table], name) for table, name in _NAMES.items()]
+    entries = report.rows[Table.QUEUED]
+    queue = f"{entries} queue {'entry' if entries == 1 else 'entries'}"
+    checked = f"{', '.join(counts)} and {queue} of {count(len(report.tenants), 'tenant')}"
+    found = len(report.findings) + report.more
+    verdict = f"{count(found, 'problem')} found" if found else "all as committed"
+    print(f"checked {checked}: {verdict}")
+
+
+def _where(finding: Finding) -> str:
+    if not finding.session:
+        return ""
+    return f"tenant {finding.tenant}, session {finding.session}, "

@@ -53,10 +53,11 @@ def _add_db(commands: Commands, places: Words) -> None:
         group,
         places,
         "check",
-        start("db", "check_database"),
-        "verify that every committed turn is as it was committed",
+        start("db", "run_check"),
+        "check every session of every tenant for damage",
         "one JSON object",
-        "Changes nothing, and may run beside a server. Exit code 1 if a session is damaged.",
+        "Verifies the database file, the hash of every turn and the checksum of every stored step and input. "
+        "Changes nothing, and may run beside a server. Exit code 1 if anything is damaged.",
     )
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
 from lastgood.errors import (
+    DatabaseDamaged,
     InvalidRequest,
     LastgoodError,
     NoDatabase,
@@ -102,6 +103,10 @@ def translate(error: Exception, *, writing: bool) -> LastgoodError:
         return AlreadyThere(error.constraint_name)
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull()
+    if isinstance(error, asyncpg.DataCorruptedError | asyncpg.IndexCorruptedError):
+        return DatabaseDamaged(
+            f"the database is damaged ({error}). Run `lastgood db check`, and restore a backup"
+        )
     if isinstance(error, UNWRITABLE):
         return InvalidRequest(f"the database cannot store this text ({error}); leave the character out")
     if isinstance(error, UNPREPARED):
@@ -194,6 +199,15 @@ class Database:
             self.writability.failed()
             raise
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Snapshot]:
+        """Reads of one moment, however long they take and whatever others write meanwhile."""
+        async with (
+            reaching(self._pool, writing=False) as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            yield Snapshot(connection, self.sql)
+
     async def close(self) -> None:
         """Lets what is under way finish, for a while."""
         try:
@@ -211,6 +225,28 @@ class Transaction:
         statement = self._sql[name]
         row = await self._connection.fetchrow(statement.text, *statement.values(parameters))
         return cast(Row | None, row)
+
+
+class Snapshot:
+    def __init__(self, connection: Connection, sql: Mapping[str, Positional]) -> None:
+        self._connection = connection
+        self._sql = sql
+
+    async def rows(self, name: str) -> AsyncGenerator[Row, None]:
+        """A page at a time. DatabaseDamaged: the server cannot read one of its pages."""
+        try:
+            # Sorting a large table may take the server a while before the first row comes.
+            rows = self._connection.cursor(self._sql[name].text, prefetch=200, timeout=MIGRATION_SECONDS)
+            async for row in rows:
+                yield cast(Row, row)
+        except asyncpg.DataCorruptedError as error:
+            raise translate(error, writing=False) from error
+
+    async def checksum_failures(self) -> int:
+        failures = await self._connection.fetchval(
+            "SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()"
+        )
+        return int(failures or 0)
 
 
 async def open_database(

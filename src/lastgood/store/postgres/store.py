@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from lastgood.model.ids import SessionId
+from lastgood.model.stored import StoredRow, StoredTurn, Table
 from lastgood.ports import Renew
+from lastgood.store.inspection import checks_of
 from lastgood.store.migrate import Migration
 from lastgood.store.postgres.attempts import PostgresAttempts
-from lastgood.store.postgres.database import POOL_SIZE, Database, open_database
+from lastgood.store.postgres.database import POOL_SIZE, Database, Snapshot, open_database
 from lastgood.store.postgres.events import PostgresEvents
 from lastgood.store.postgres.hints import Hints
 from lastgood.store.postgres.queue import PostgresQueue
@@ -43,10 +45,30 @@ class PostgresStore(
     async def why_not_writable(self) -> str | None:
         return await self.db.writability.why_not()
 
+    @asynccontextmanager
+    async def inspect(self) -> AsyncIterator[PostgresInspection]:
+        async with self.db.snapshot() as snapshot:
+            yield PostgresInspection(snapshot)
+
     async def close(self) -> None:
         if self._hints is not None:
             await self._hints.close()
         await self.db.close()
+
+
+class PostgresInspection:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    async def structure(self) -> Sequence[str]:
+        """Pages are verified by the server as they are read, where it was set up with checksums."""
+        failures = await self._snapshot.checksum_failures()
+        return [f"the server has counted {failures} failed page checksums"] if failures else []
+
+    async def rows(self, table: Table) -> AsyncGenerator[StoredRow | StoredTurn, None]:
+        check = checks_of(table)
+        async for row in self._snapshot.rows(f"check_{table.value}"):
+            yield check(row)
 
 
 async def open_postgres(

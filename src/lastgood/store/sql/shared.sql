@@ -188,3 +188,46 @@ WHERE attempt_id = :attempt AND settled_at IS NULL;
 -- name: write_probe
 INSERT INTO write_probe (only_row, filler) VALUES (1, :filler)
 ON CONFLICT (only_row) DO UPDATE SET filler = excluded.filler;
+
+-- name: check_turns
+-- Every turn there is, with what is stored of the one before it. Each row is read once, however many forks
+-- share it, and in an order that an index gives.
+SELECT turns.tenant, before.tenant, before.id, before.seq, before.hash,
+       EXISTS (SELECT 1 FROM turns AS next WHERE next.parent = turns.id)
+       OR EXISTS (SELECT 1 FROM sessions WHERE sessions.forked_turn = turns.id)
+       OR EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id AND sessions.head = turns.id),
+       {turn}
+FROM turns LEFT JOIN turns AS before ON before.id = turns.parent
+ORDER BY turns.session_id, turns.seq;
+
+-- name: check_sessions
+SELECT turns.tenant, turns.seq, turns.hash, sessions.forked_turn, origin.tenant, holder.id IS NOT NULL,
+       {session}
+FROM sessions
+LEFT JOIN turns ON turns.id = sessions.head
+LEFT JOIN turns AS origin ON origin.id = sessions.forked_turn
+LEFT JOIN attempts AS holder
+       ON holder.id = sessions.attempt_id AND holder.session_id = sessions.id AND holder.ended_at IS NULL
+          AND holder.fence = sessions.fence
+ORDER BY sessions.n;
+
+-- name: check_attempts
+SELECT sessions.tenant, sessions.attempt_id, EXISTS (SELECT 1 FROM turns WHERE turns.id = attempts.turn_id),
+       {attempt}
+FROM attempts LEFT JOIN sessions ON sessions.id = attempts.session_id
+ORDER BY attempts.id;
+
+-- name: check_steps
+SELECT attempts.tenant, attempts.session_id, {step}
+FROM steps LEFT JOIN attempts ON attempts.id = steps.attempt_id
+ORDER BY steps.attempt_id, steps.n;
+
+-- name: check_requests
+SELECT sessions.tenant, EXISTS (SELECT 1 FROM turns WHERE turns.id = requests.turn_id), {request}
+FROM requests LEFT JOIN sessions ON sessions.id = requests.session_id
+ORDER BY requests.turn_id;
+
+-- name: check_queued
+SELECT sessions.tenant, {queued}
+FROM queued LEFT JOIN sessions ON sessions.id = queued.session_id
+ORDER BY queued.n;

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +85,18 @@ class Database:
         except apsw.Error as error:
             raise translate(error) from error
 
+    def every_row(self, name: str) -> Iterator[tuple[Any, ...] | DatabaseDamaged]:
+        """In place of a row whose text is not Unicode any more comes the error that it raises."""
+        return self._rows(name, {})
+
+    def problems(self) -> list[str]:
+        """What SQLite finds wrong with the file: in its pages, or between its rows and their indexes."""
+        try:
+            found = [str(row[0]) for row in self._reader.execute("PRAGMA integrity_check(100)")]
+        except apsw.Error as error:
+            return [str(translate(error))]
+        return [problem for problem in found if problem != "ok"]
+
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Reads in this block see one moment, whatever the writer commits meanwhile."""
@@ -92,7 +104,9 @@ class Database:
         try:
             yield
         finally:
-            self._reader.execute("COMMIT")
+            # It has written nothing; and on a damaged file not even this may work.
+            with suppress(apsw.Error):
+                self._reader.execute("ROLLBACK")
 
     async def write(self, work: Transaction[T], *, durable: bool = True, long: bool = False) -> T:
         changes = 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from lastgood.errors import DatabaseDamaged
 from lastgood.model.ids import SessionId
+from lastgood.model.stored import StoredRow, StoredTurn, Table
 from lastgood.ports import Renew
+from lastgood.store.inspection import checks_of
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import Database, open_beside, open_database
 from lastgood.store.sqlite.events import SqliteEvents
@@ -37,8 +40,29 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, Sqli
     async def why_not_writable(self) -> str | None:
         return await self.db.writability.why_not()
 
+    @asynccontextmanager
+    async def inspect(self) -> AsyncIterator[SqliteInspection]:
+        with self.db.snapshot():
+            yield SqliteInspection(self.db)
+
     async def close(self) -> None:
         self.db.close()
+
+
+class SqliteInspection:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def structure(self) -> Sequence[str]:
+        return self._db.problems()
+
+    async def rows(self, table: Table) -> AsyncGenerator[StoredRow | StoredTurn, None]:
+        check = checks_of(table)
+        for row in self._db.every_row(f"check_{table.value}"):
+            if isinstance(row, DatabaseDamaged):
+                yield StoredRow("", "", f"a row of the table {table.value}", row.message)
+            else:
+                yield check(row)
 
 
 def open_sqlite(

@@ -1,0 +1,281 @@
+"""`lastgood db check`: everything that a prompt is built from is checked, of every tenant (I6, I18)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lastgood.errors import LastgoodError
+from lastgood.flows.chains import read_chain
+from lastgood.flows.checking import Report, check_database
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.messages import user
+from lastgood.model.stored import Table
+from lastgood.ports import Store
+from lastgood.store.sqlite import open_sqlite
+from tests.contract import given
+from tests.contract.conftest import Backend, SqliteBackend
+from tests.contract.given import STRANGER, TENANT
+
+pytestmark = pytest.mark.anyio
+
+#: A change of each column as SQL, and the row that is changed. What is not here is in NOT_COVERED.
+CHANGES: dict[str, tuple[str, dict[str, str]]] = {
+    "turns": (
+        "seq = 2 AND tenant = 'stranger'",
+        {
+            "id": "'another'",
+            "tenant": "'another'",
+            "session_id": "'another'",
+            "seq": "9",
+            "parent": "'another'",
+            "attempt_id": "'another'",
+            "kind": "'reset'",
+            "hash": "{bytes}",
+            "agent_key": "'another'",
+            "agent_digest": "'another'",
+            "model": "'another'",
+            "decision": "'{\"left_out\": 3}'",
+            "input_tokens": "input_tokens + 1",
+            "output_tokens": "output_tokens + 1",
+            "cost": "cost + 1",
+            "created_at": "created_at + 1",
+            "end_user": "'another'",
+            "inputs": "0",
+            "body": "{bytes}",
+        },
+    ),
+    "steps": (
+        "n = 1",
+        {
+            "attempt_id": "'another'",
+            "n": "9",
+            "kind": "'steer'",
+            "input_tokens": "input_tokens + 1",
+            "output_tokens": "output_tokens + 1",
+            "cost": "cost + 1",
+            "body": "{bytes}",
+            "checksum": "{bytes}",
+        },
+    ),
+    "requests": (
+        "{durable}",
+        {
+            "turn_id": "'another'",
+            "tenant": "'another'",
+            "session_id": "'another'",
+            "kind": "'reset'",
+            "key": "'another'",
+            "fingerprint": "'another'",
+            "caller": "'another'",
+            "end_user": "'another'",
+            "model": "'another'",
+            "agent_key": "'another'",
+            "options": "'{\"temperature\": 1}'",
+            "on_leave": "'cancel'",
+            "accepted": "{no}",
+            "input": "{bytes}",
+            "checksum": "{bytes}",
+        },
+    ),
+    "queued": (
+        "kind = 'followup'",
+        {
+            "tenant": "'another'",
+            "session_id": "'another'",
+            "turn_id": "'another'",
+            "key": "'another'",
+            "fingerprint": "'another'",
+            "caller": "'another'",
+            "end_user": "'another'",
+            "model": "'another'",
+            "agent_key": "'another'",
+            "input": "{bytes}",
+            "checksum": "{bytes}",
+        },
+    ),
+    "sessions": (
+        "tenant = 'stranger' AND seq = 3",
+        {
+            "id": "'another'",
+            "tenant": "'another'",
+            "forked_turn": "'another'",
+            "head": "'another'",
+            "seq": "2",
+            "head_hash": "{bytes}",
+            "attempt_id": "'another'",
+        },
+    ),
+    "attempts": (
+        "fence = 3 AND tenant = 'stranger'",
+        {"tenant": "'another'", "session_id": "'another'", "turn_id": "id"},
+    ),
+}
+#: These change after their row was written, or nobody who builds a prompt reads them.
+NOT_COVERED = {
+    "requests": {"created_at"},
+    "queued": {"n", "kind", "attempt_id", "heard", "failures", "parked", "created_at", "settled_at"},
+}
+CASES = [(table, column) for table, (_, columns) in CHANGES.items() for column in columns]
+
+
+async def furnished(store: Store) -> None:
+    """Two tenants, forks, a turn that runs, one that was promised, and one that waits."""
+    for tenant in (TENANT, STRANGER):
+        session = await given.session(store, tenant)
+        turns = await given.talk(store, session, 3)
+        fork = await given.fork(store, await given.again(store, session), turns[1])
+        await given.talk(store, fork, 2)
+        await given.fork(store, await given.again(store, fork), turns[0])
+    empty = await given.session(store)
+    running = await given.start(store, given.ask(empty))
+    await store.journal_if_held(running.hold, (given.answer("one"), given.result("1", "two")), [])
+    owed = await given.session(store, STRANGER)
+    tried = await given.start(store, given.ask(owed, user("promised"), accepted=True))
+    await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
+    await given.followup(store, empty)
+
+
+async def change(backend: Backend, table: str, column: str) -> None:
+    where, columns = CHANGES[table]
+    is_sqlite = backend.name == "sqlite"
+    words = {
+        "{bytes}": "CAST('[]' AS BLOB)" if is_sqlite else "convert_to('[]', 'UTF8')",
+        "{no}": "0" if is_sqlite else "false",
+        "{durable}": "accepted = 1" if is_sqlite else "accepted",
+    }
+    sql = f"UPDATE {table} SET {column} = {columns[column]} WHERE {where}"
+    for word, meaning in words.items():
+        sql = sql.replace(word, meaning)
+    before = await backend.rows(f"SELECT * FROM {table}")
+    await backend.execute(sql)
+    assert await backend.rows(f"SELECT * FROM {table}") != before, "the test has changed nothing"
+
+
+async def test_I6_a_whole_database_is_found_whole_and_counted(backend: Backend) -> None:
+    await furnished(backend.store)
+    report = await check_database(backend.store)
+    assert report.findings == []
+    for table in Table:
+        (count,) = await backend.rows(f"SELECT count(*) FROM {table.value}")
+        assert report.rows[table] == count[0] > 0
+    assert report.tenants == {TENANT, STRANGER}
+
+
+@pytest.mark.parametrize(("table", "column"), CASES)
+async def test_I6_a_change_of_any_column_is_reported(backend: Backend, table: str, column: str) -> None:
+    await furnished(backend.store)
+    await change(backend, table, column)
+    report = await check_database(backend.store)
+    assert not report.is_good
+    if column not in ("tenant", "session_id", "attempt_id", "id"):
+        tenant = TENANT if table in ("steps", "queued") else STRANGER
+        assert {one.tenant for one in report.findings} == {tenant}
+        assert all(one.session and one.what for one in report.findings)
+
+
+async def test_every_column_is_tried_or_has_a_reason_not_to_be(backend: Backend) -> None:
+    for table in ("turns", "steps", "requests", "queued"):
+        sql = (
+            f"SELECT name FROM pragma_table_info('{table}')"
+            if backend.name == "sqlite"
+            else f"SELECT column_name::text FROM information_schema.columns WHERE table_name = '{table}'"
+        )
+        columns = {name for (name,) in await backend.rows(sql)}
+        assert columns == set(CHANGES[table][1]) | NOT_COVERED.get(table, set())
+
+
+async def test_I6_a_turn_that_no_session_reaches_is_reported(backend: Backend) -> None:
+    """A head that was put back to an earlier turn fits together, and an acknowledged turn is lost."""
+    store = backend.store
+    session = await given.session(store)
+    turns = await given.talk(store, session, 3)
+    earlier = turns[1]
+    value = f"x'{earlier.hash.hex()}'" if backend.name == "sqlite" else f"'\\x{earlier.hash.hex()}'"
+    await backend.execute(f"UPDATE sessions SET head = '{earlier.id}', seq = 2, head_hash = {value}")
+    report = await check_database(store)
+    assert [(one.session, one.what, one.problem) for one in report.findings] == [
+        (session.id, f"turn 3 ({turns[2].id})", "no session reaches it")
+    ]
+
+
+async def test_a_check_sees_one_moment_while_others_write(backend: Backend) -> None:
+    store = backend.store
+    session = await given.session(store)
+    await given.talk(store, session, 3)
+    async with store.inspect() as look:
+        seen = [row async for row in look.rows(Table.SESSIONS)]
+        await given.talk(store, session, 2)
+        assert len([row async for row in look.rows(Table.TURNS)]) == 3
+    assert len(seen) == 1
+    assert (await check_database(store)).rows[Table.TURNS] == 5
+
+
+async def test_deleting_leaves_nothing_that_is_reported(backend: Backend) -> None:
+    await furnished(backend.store)
+    for id, tenant in await backend.rows("SELECT id, tenant FROM sessions ORDER BY n"):
+        await backend.store.delete_session(tenant, id)
+        assert (await check_database(backend.store)).findings == []
+
+
+# -- bytes of the file ------------------------------------------------------------------------------------
+
+
+async def prompts_of(store: Store) -> list[Any]:
+    """All that a model could be shown out of this database."""
+    found: list[Any] = []
+    for tenant in (TENANT, STRANGER):
+        for session in (await store.list_sessions(tenant, limit=100)).sessions:
+            chain = await read_chain(store, tenant, session.head)
+            found.append((session.id, session.head, chain.turns, chain.damage is None))
+            for attempt in await store.list_attempts(tenant, session.id):
+                found.append(await store.read_steps(tenant, attempt.id))
+                found.append(await store.read_request(tenant, attempt.turn))
+            found.append([item.messages for item in await store.read_queue(tenant, session.id)])
+    return found
+
+
+async def judged(path: Path) -> Report | None:
+    """None: it was refused, in words."""
+    try:
+        store = open_sqlite(path, read_only=True)
+        try:
+            return await check_database(store)
+        finally:
+            await store.close()
+    except LastgoodError:
+        return None
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_I18_flipped_bytes_and_cut_files_are_reported_or_harmless(tmp_path: Path, seed: int) -> None:
+    backend = SqliteBackend(tmp_path / "whole.db")
+    await furnished(backend.store)
+    whole = await prompts_of(backend.store)
+    await backend.close()
+    content = (tmp_path / "whole.db").read_bytes()
+    used = [place for place, byte in enumerate(content) if byte]  # most of a small database is empty
+    dice = random.Random(seed)
+    told = {"refused": 0, "reported": 0, "harmless": 0}
+    for number in range(60):
+        hurt = bytearray(content)
+        if number % 6 == 5:
+            del hurt[dice.randrange(1, len(hurt)) :]
+        else:
+            hurt[dice.choice(used)] ^= 1 << dice.randrange(8)
+        path = tmp_path / f"hurt {number}.db"
+        path.write_bytes(hurt)
+        report = await judged(path)
+        if report is None:
+            told["refused"] += 1
+        elif not report.is_good:
+            told["reported"] += 1
+        else:
+            store = open_sqlite(path, read_only=True)
+            assert await prompts_of(store) == whole, (seed, number)
+            await store.close()
+            told["harmless"] += 1
+    assert told["reported"] > 10, told
