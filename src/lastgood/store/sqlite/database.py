@@ -312,6 +312,18 @@ def _set_up(connection: apsw.Connection, path: Path) -> None:
 
 
 def _applied(connection: apsw.Connection) -> list[Applied]:
+    try:
+        return _read_ledger(connection)
+    except (apsw.Error, UnicodeDecodeError) as error:
+        raise translate(error) from error
+    except (TypeError, ValueError) as error:
+        raise DatabaseDamaged(
+            f"the database file is damaged: its schema table cannot be read ({error}); it was left as it is. "
+            "Restore a backup"
+        ) from error
+
+
+def _read_ledger(connection: apsw.Connection) -> list[Applied]:
     columns = {
         name for (name,) in connection.execute("SELECT name FROM pragma_table_info('lastgood_schema')")
     }
