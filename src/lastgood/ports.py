@@ -32,7 +32,15 @@ from lastgood.model.messages import Message
 from lastgood.model.options import CallOptions
 from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.model.rules import RuleLayer
-from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
+from lastgood.model.sessions import (
+    EncodedTurn,
+    NewSession,
+    Session,
+    SessionPage,
+    SessionStatus,
+    TitleBy,
+    Turn,
+)
 from lastgood.model.stored import StoredRow, StoredTurn, Table
 from lastgood.model.tokens import Token
 
@@ -117,6 +125,13 @@ class SessionStore(Protocol):
 class TurnStore(Protocol):
     async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
         """The chain that ends in `head`, oldest first, without the first `after_seq` turns."""
+        ...
+
+    def stream_turns(
+        self, tenant: TenantId, head: TurnId, *, after_seq: int = 0
+    ) -> AsyncGenerator[EncodedTurn, None]:
+        """The same chain in bounded pages, however long it is; the loop runs between them. It ends before
+        `head` if turns are missing, or are deleted meanwhile."""
         ...
 
     async def find_turn(self, tenant: TenantId, turn: TurnId) -> Turn | None: ...

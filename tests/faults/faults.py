@@ -12,7 +12,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,7 @@ from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Provide
 from lastgood.engine.tools.protocol import Tool, ToolUse
 from lastgood.errors import ModelError, OutcomeUnknown, StoreUnavailable
 from lastgood.model.ids import SessionId
+from lastgood.model.sessions import EncodedTurn
 from lastgood.ports import Renew, Store
 from tests.engines import Kit
 
@@ -134,6 +135,16 @@ class FaultyStore:
 
     def on_hint(self, heard: Callable[[SessionId], None]) -> None:
         self._store.on_hint(heard)
+
+    async def stream_turns(self, *args: Any, **kwargs: Any) -> AsyncGenerator[EncodedTurn, None]:
+        """Faults come before its first turn."""
+        try:
+            await self._faults.before("store.stream_turns")
+        except OutcomeUnknown:
+            raise StoreUnavailable() from None
+        async with aclosing(self._store.stream_turns(*args, **kwargs)) as turns:
+            async for turn in turns:
+                yield turn
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self._store, name)

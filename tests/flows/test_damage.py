@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from lastgood.errors import HistoryDamaged
-from lastgood.flows.exporting import Importing, as_document
+from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.messages import user
@@ -137,10 +138,13 @@ async def test_I8_a_damaged_session_can_be_read_exported_forked_before_it_and_de
     assert next(turn.seq for turn in whole.turns if turn.damage) == 3
     assert whole.chain.damage is not None
     assert whole.chain.damage.detail == {"session": session, "turn": turns[2].id, "seq": 3}
-    page = await later.sessions.turns(DEFAULT_TENANT, session, after=2)
+    stream = [turn async for turn in later.sessions.stream(whole.session, after=2)]
+    assert isinstance(stream[0], HistoryDamaged)
+    page = [turn for turn in stream if not isinstance(turn, HistoryDamaged)]
     assert [bool(turn.damage) for turn in page] == [True, column == "hash"]
 
-    document = as_document(whole)
+    pieces = [piece async for piece in document_pieces(later.sessions, whole.session)]
+    document = json.loads(b"".join(pieces))
     assert "turn 3" in document["damage"]
     again = await Importing(later.parts, later.sessions).take(DEFAULT_TENANT, document, LOCAL)
     assert again.turns == 2

@@ -103,8 +103,8 @@ class Far:
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
         return await self._client.attempts(session)
 
-    async def export(self, session: str) -> dict[str, Any]:
-        return await self._client.export(session)
+    def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        return self._client.export_pieces(session)
 
     async def agent(self, key: str) -> AgentInfo:
         check_text(key, "the agent")

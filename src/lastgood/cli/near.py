@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from lastgood.core.intake import check_text
 from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.errors import LastgoodError, StoreLocked
 from lastgood.flows.beginning import Submitted
-from lastgood.flows.exporting import Importing, as_document
+from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.flows.reading import SessionReader
 from lastgood.flows.run import Outcome
 from lastgood.model.attempts import Ask, Attempt, OnLeave
@@ -74,8 +74,11 @@ class NearReader:
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
         return tuple(map(attempt_info, await self._reader.attempts(TENANT, SessionId(session))))
 
-    async def export(self, session: str) -> dict[str, Any]:
-        return as_document(await self._reader.read(TENANT, SessionId(session)))
+    async def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        found = await self._reader.get(TENANT, SessionId(session))
+        async with aclosing(document_pieces(self._reader, found)) as pieces:
+            async for piece in pieces:
+                yield piece
 
 
 class Near(NearReader):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
 import sys
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -23,10 +25,21 @@ _CONTROLS = re.compile(
     "\U000e0000-\U000e007f"  # tags: a second, invisible alphabet
     "]"
 )
+_NOT_ASCII = re.compile(r"[^\x00-\x7e]+")
 
 
 def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, default=str) + "\n")
+    sys.stdout.flush()
+
+
+async def print_document(pieces: AsyncGenerator[bytes, None]) -> None:
+    """A JSON document as it comes, in ASCII: the same document, and nothing in it steers a terminal."""
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a piece may end within a character
+    async for piece in pieces:
+        text = decoder.decode(piece)
+        sys.stdout.write(_NOT_ASCII.sub(_json_escaped, text))
+    sys.stdout.write("\n")
     sys.stdout.flush()
 
 
@@ -62,7 +75,11 @@ def harmless(text: str) -> str:
 
 def escape_json(document: str) -> str:
     """The same JSON document, with control characters as `\\u` escapes."""
-    return _CONTROLS.sub(lambda found: json.dumps(found[0])[1:-1], document)
+    return _CONTROLS.sub(_json_escaped, document)
+
+
+def _json_escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
 
 
 def _escaped(found: re.Match[str]) -> str:

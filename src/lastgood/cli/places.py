@@ -68,7 +68,8 @@ class Readable(Protocol):
 
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]: ...
 
-    async def export(self, session: str) -> dict[str, Any]: ...
+    def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        """The JSON document of a session, piece by piece."""
 
 
 class Place(Readable, Protocol):

@@ -7,10 +7,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lastgood.cli.near import Near, open_here, read_here
 from lastgood.cli.opening import settings_of
@@ -18,6 +18,7 @@ from lastgood.cli.output import (
     attempt_json,
     count,
     one_line,
+    print_document,
     print_json,
     print_line,
     remark,
@@ -115,33 +116,42 @@ async def show_session(args: argparse.Namespace) -> int:
 async def export_session(args: argparse.Namespace) -> int:
     async with _to_read(args) as sessions:
         session = await sessions.find(args.id)
-        document = await sessions.export(session.id)
-    if args.file is None or args.file == "-":
-        print_json(document)
-        return 0
-    _write_new(Path(args.file), json.dumps(document) + "\n")
-    turns = len(document["turns"])
+        async with aclosing(sessions.export(session.id)) as pieces:
+            if args.file is None or args.file == "-":
+                await print_document(pieces)
+                return 0
+            await _write_new(Path(args.file), pieces)
     if args.json:
-        print_json({"session": session.id, "file": args.file, "turns": turns})
+        print_json({"session": session.id, "file": args.file, "turns": session.turns})
     else:
-        print_line(f"{session.id} with {count(turns, 'turn')} is in {one_line(args.file)}")
+        print_line(f"{session.id} with {count(session.turns, 'turn')} is in {one_line(args.file)}")
     return 0
 
 
-def _write_new(path: Path, text: str) -> None:
+async def _write_new(path: Path, pieces: AsyncGenerator[bytes, None]) -> None:
+    with _new_file(path) as file:
+        async for piece in pieces:
+            file.write(piece)
+        file.write(b"\n")
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
     """For its owner alone: it holds what was said. What is there already is left as it is."""
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise InvalidRequest(f"{path} is there already; choose another name, or remove it first") from None
     except OSError as error:
         raise InvalidRequest(f"cannot write {path}: {error.strerror}; choose another name") from None
     try:
-        with open(file, "w") as opened:
-            opened.write(text)
-    except OSError as error:
+        with open(number, "wb") as file:
+            yield file
+    except BaseException as error:
         path.unlink()  # half a session is none
-        raise InvalidRequest(f"cannot write {path}: {error.strerror}; nothing was exported") from None
+        if isinstance(error, OSError):
+            raise InvalidRequest(f"cannot write {path}: {error.strerror}; nothing was exported") from None
+        raise
 
 
 # -- writing -------------------------------------------------------------------

@@ -206,6 +206,11 @@ class AsyncClient:
         document: dict[str, Any] = (await self._call(Call("GET", path_of(session, "export")))).plain
         return document
 
+    def export_pieces(self, session: str) -> AsyncGenerator[bytes, None]:
+        """The same document as it comes, for a history that is too large for memory. AnswerLost in the
+        middle: what came until then is not a whole document."""
+        return self._connection.pieces(path_of(session, "export"))
+
     async def import_(self, document: Mapping[str, Any]) -> SessionInfo:
         return await self._session(Call("POST", "/api/sessions/import", document, repeatable=False))
 

@@ -152,6 +152,21 @@ class Connection:
         except (aiohttp.ClientError, OSError) as error:  # also no sign of life in time
             raise self._broken(error) from error
 
+    async def pieces(self, path: str) -> AsyncGenerator[bytes, None]:
+        """The body of an answer as it comes; an error if the connection breaks before its end."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
+        try:
+            async with self._session().get(
+                self._address(path), timeout=timeout, allow_redirects=False
+            ) as answer:
+                self._was_there = True
+                if answer.status != 200:
+                    raise self._refusal(answer.status, answer.headers, await answer.read())
+                async for piece in answer.content.iter_any():
+                    yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._broken(error) from error
+
     def _frame(self, block: bytes) -> Frame:
         seq, data = None, b""
         for line in block.split(b"\n"):

@@ -19,7 +19,7 @@ import orjson
 
 from lastgood.model.attempts import Ask, Begin, Begun, Commit, Step
 from lastgood.model.messages import encode
-from lastgood.model.sessions import Head, Turn, Usage
+from lastgood.model.sessions import EncodedTurn, Head, Turn, Usage
 
 
 def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -> Commit:
@@ -65,7 +65,7 @@ def _remarks(steps: Sequence[Step]) -> dict[str, int | bool]:
 HASH_VERSION = 1
 
 
-def link(base: Head | None, turn: Turn) -> bytes:
+def link(base: Head | None, turn: EncodedTurn) -> bytes:
     """The hash of a turn, given the one before it. The turn's own `hash` is not looked at."""
     digest = hashlib.sha256()
     for field in (_facts(base, turn), turn.body):
@@ -74,7 +74,7 @@ def link(base: Head | None, turn: Turn) -> bytes:
     return bytes([HASH_VERSION]) + digest.digest()
 
 
-def _facts(base: Head | None, turn: Turn) -> bytes:
+def _facts(base: Head | None, turn: EncodedTurn) -> bytes:
     """All that is hashed except the body. Each field has its length before it, so no two turns
     encode to the same bytes."""
     usage = turn.usage
@@ -98,7 +98,7 @@ def _facts(base: Head | None, turn: Turn) -> bytes:
     return b"".join(len(field).to_bytes(8) + field for field in fields)
 
 
-def damage_of(base: Head | None, turn: Turn) -> str | None:
+def damage_of(base: Head | None, turn: EncodedTurn) -> str | None:
     """What is wrong with a turn that should follow `base`; None: it is as it was committed."""
     if turn.damage:
         return turn.damage

@@ -7,7 +7,8 @@ the turns before it: those can still be shown, exported and forked. It never rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from lastgood.core.commit import damage_of
@@ -15,7 +16,7 @@ from lastgood.core.recovery import has_effects
 from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import Attempt
 from lastgood.model.ids import TenantId, TurnId
-from lastgood.model.sessions import Head, Turn
+from lastgood.model.sessions import EncodedTurn, Head, Turn
 from lastgood.ports import AttemptStore, TurnStore
 
 #: Others are served after so much of a chain was hashed: a few milliseconds.
@@ -53,6 +54,39 @@ async def read_chain(store: TurnStore, tenant: TenantId, head: Head | None, *, a
     return await _verified(turns[1:] if base else turns, base, head)
 
 
+async def stream_chain(
+    store: TurnStore, tenant: TenantId, head: Head | None, *, after: int = 0
+) -> AsyncGenerator[EncodedTurn | HistoryDamaged, None]:
+    """The same chain in bounded memory, without decoding any message. HistoryDamaged comes once, before
+    the first turn that is damaged, or at the end if the chain does not end in `head`."""
+    if head is None or head.seq <= after:
+        return
+    base: Head | None = None
+    is_whole = True
+    async with aclosing(store.stream_turns(tenant, head.turn, after_seq=max(after - 1, 0))) as turns:
+        async for turn in turns:
+            if after and turn.seq == after:
+                base = turn.head
+                continue
+            problem = await _damage_of(base, turn)
+            if problem is not None:
+                if is_whole:
+                    yield damaged_turn(turn, problem)
+                is_whole = False
+                turn = replace(turn, damage=problem)
+            yield turn
+            base = turn.head
+    if is_whole and base != head:
+        yield _damaged_head(head)
+
+
+async def _damage_of(base: Head | None, turn: EncodedTurn) -> str | None:
+    """Hashing a large body would hold the loop; on a thread it does not hold the interpreter either."""
+    if len(turn.body) < _PAUSE_BYTES:
+        return damage_of(base, turn)
+    return await asyncio.to_thread(damage_of, base, turn)
+
+
 async def _verified(turns: Sequence[Turn], base: Head | None, head: Head) -> Chain:
     found: list[Turn] = []
     damage: HistoryDamaged | None = None
@@ -75,7 +109,7 @@ async def _verified(turns: Sequence[Turn], base: Head | None, head: Head) -> Cha
     return Chain(tuple(found), damage, whole)
 
 
-def damaged_turn(turn: Turn, problem: str) -> HistoryDamaged:
+def damaged_turn(turn: EncodedTurn, problem: str) -> HistoryDamaged:
     before = turn.seq - 1
     works = {
         0: "No turn before it can be used",

@@ -7,52 +7,86 @@ session may come back to a server that still has the original.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
+
+import orjson
 
 from lastgood.core.commit import damage_of, link
 from lastgood.core.intake import check_message, check_metadata, check_text, check_title
 from lastgood.core.limits import check_import, check_rules
 from lastgood.core.rights import is_above, narrowing
 from lastgood.core.session_rules import KINDS, Layers, modes_of, narrowest, permissions_of
-from lastgood.errors import InvalidRequest
+from lastgood.errors import HistoryDamaged, InvalidRequest
 from lastgood.flows.parts import Parts
-from lastgood.flows.reading import Whole
+from lastgood.flows.reading import SessionReader, Whole
 from lastgood.flows.sessions import Sessions
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Image, Message, as_json, encode, from_json
 from lastgood.model.rules import RuleLayer, Setter
-from lastgood.model.sessions import Head, NewSession, Session, TitleBy, Turn, TurnKind, Usage
+from lastgood.model.sessions import EncodedTurn, Head, NewSession, Session, TitleBy, Turn, TurnKind, Usage
 from lastgood.pacing import paced, paced_map
 
 FORMAT = "lastgood.session"
 VERSION = 1
 
 _LONGEST_NAME = 4096
+_PIECE_BYTES = 64 * 1024
 _END_OF_TIME = 253_402_300_799  # in the year 9999, where dates end
 
 
-def as_document(whole: Whole) -> dict[str, Any]:
-    """With the turns before any damage, and what that is. So it can be imported again."""
-    document = _document_of(whole.session, whole.chain.good)
-    if whole.chain.damage is not None:
-        document["damage"] = whole.chain.damage.message
-    return document
+async def document_pieces(reader: SessionReader, session: Session) -> AsyncGenerator[bytes, None]:
+    """The JSON document of a session, piece by piece and in bounded memory.
+
+    A damaged history is exported up to the damage, which the document names in `damage`; so it can be
+    imported again. Any other error is raised in the middle: what was sent until then is no JSON document.
+    """
+    yield opened(_head_of_document(session), "turns")
+    end = b"]}"
+    separator = b""
+    async with aclosing(reader.stream(session)) as turns:
+        async for turn in turns:
+            if isinstance(turn, HistoryDamaged):
+                end = b'],"damage":' + orjson.dumps(turn.message) + b"}"
+                break
+            # A body is stored as it is exported: the JSON array of its messages.
+            front = separator + opened(_turn_as_json(turn), "messages", bracket=b"")
+            separator = b","
+            for piece in _sliced(front, turn.body, b"}"):
+                yield piece
+    yield end
+
+
+def opened(plain: dict[str, Any], last: str, bracket: bytes = b"[") -> bytes:
+    """A JSON object that ends where the value of its `last` key begins."""
+    return orjson.dumps(plain)[:-1] + b"," + orjson.dumps(last) + b":" + bracket
+
+
+def _sliced(front: bytes, body: bytes, end: bytes) -> Iterator[bytes]:
+    """Pieces that a socket takes one by one, so that a slow client holds back a large turn."""
+    if len(body) <= _PIECE_BYTES:
+        yield front + body + end
+        return
+    yield front
+    for start in range(0, len(body), _PIECE_BYTES):
+        yield body[start : start + _PIECE_BYTES]
+    yield end
 
 
 def as_evidence(whole: Whole) -> dict[str, Any]:
     """With every turn that is stored, damaged or not, for somebody who has to repair it."""
     damage = whole.chain.damage
-    document = _document_of(whole.session, whole.turns)
-    for plain, turn in zip(document["turns"], whole.turns, strict=True):
-        if turn.damage:
-            plain["damage"] = turn.damage
-    return document | {"damage": damage.message if damage else None}
+    turns = []
+    for turn in whole.turns:
+        plain = _turn_as_json(turn) | {"messages": [as_json(message) for message in turn.messages]}
+        turns.append(plain | ({"damage": turn.damage} if turn.damage else {}))
+    return _head_of_document(whole.session) | {"turns": turns, "damage": damage.message if damage else None}
 
 
-def _document_of(session: Session, turns: Sequence[Turn]) -> dict[str, Any]:
+def _head_of_document(session: Session) -> dict[str, Any]:
     permissions = permissions_of(session.rules)
     return {
         "format": FORMAT,
@@ -71,7 +105,6 @@ def _document_of(session: Session, turns: Sequence[Turn]) -> dict[str, Any]:
             "created_at": session.created_at,
             "updated_at": session.updated_at,
         },
-        "turns": [_turn_as_json(turn) for turn in turns],
     }
 
 
@@ -79,7 +112,7 @@ def rules_as_json(rules: Permissions) -> dict[str, list[str]]:
     return {"allow": list(rules.allow), "ask": list(rules.ask), "deny": list(rules.deny)}
 
 
-def _turn_as_json(turn: Turn) -> dict[str, Any]:
+def _turn_as_json(turn: EncodedTurn) -> dict[str, Any]:
     return {
         "id": turn.id,
         "seq": turn.seq,
@@ -99,7 +132,6 @@ def _turn_as_json(turn: Turn) -> dict[str, Any]:
         "user": turn.user,
         "created_at": turn.created_at,
         "inputs": turn.inputs,
-        "messages": [as_json(message) for message in turn.messages],
     }
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from lastgood.core.context import shown_of
 from lastgood.core.history import history_of
 from lastgood.core.intake import check_text
-from lastgood.errors import AttemptNotFound, InvalidRequest, SessionNotFound, TurnNotFound
-from lastgood.flows.chains import Chain, find_verified, read_chain
+from lastgood.errors import AttemptNotFound, HistoryDamaged, InvalidRequest, SessionNotFound, TurnNotFound
+from lastgood.flows.chains import Chain, find_verified, read_chain, stream_chain
 from lastgood.model.attempts import Attempt, Step
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
-from lastgood.model.sessions import Session, SessionPage, SessionStatus, Turn, Usage
+from lastgood.model.sessions import EncodedTurn, Session, SessionPage, SessionStatus, Turn, Usage
 from lastgood.ports import Store
 
 MOST_IN_PAGE = 200
@@ -48,10 +50,13 @@ class SessionReader:
         self._store = store
 
     async def get(self, tenant: TenantId, session: SessionId) -> Session:
-        found = await self._store.get_session(tenant, session)
+        found = await self.find(tenant, session)
         if found is None:
             raise SessionNotFound()
         return found
+
+    async def find(self, tenant: TenantId, session: SessionId) -> Session | None:
+        return await self._store.get_session(tenant, session)
 
     async def list(
         self,
@@ -88,10 +93,18 @@ class SessionReader:
         found = await self.get(tenant, session)
         return Whole(found, await read_chain(self._store, tenant, found.head))
 
-    async def turns(self, tenant: TenantId, session: SessionId, *, after: int = 0) -> tuple[Turn, ...]:
-        """Without the first `after` ones, which are not read. Those that are damaged say so."""
-        found = await self.get(tenant, session)
-        return (await read_chain(self._store, tenant, found.head, after=after)).turns
+    async def stream(
+        self, session: Session, *, after: int = 0
+    ) -> AsyncGenerator[EncodedTurn | HistoryDamaged, None]:
+        """Its committed turns in order, without the first `after` ones, verified and in bounded memory. Turns
+        that are damaged say so, and HistoryDamaged comes once, before the first of them. SessionNotFound if
+        the session is deleted meanwhile."""
+        chain = stream_chain(self._store, session.tenant, session.head, after=after)
+        async with aclosing(chain) as turns:
+            async for turn in turns:
+                if isinstance(turn, HistoryDamaged) and await self.find(session.tenant, session.id) is None:
+                    raise SessionNotFound("the session was deleted while it was being read")
+                yield turn
 
     async def attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
         await self.get(tenant, session)

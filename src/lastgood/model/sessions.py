@@ -101,7 +101,7 @@ class TurnKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class EncodedTurn:
     """Immutable. `body` is the encoded messages, input first; the hash covers them, every other field but
     `session`, and everything before the turn."""
 
@@ -121,12 +121,18 @@ class Turn:
     user: str  # whom the caller spoke for, if it said
     inputs: int  # so many of its messages were said to the agent; the others are its own
     body: bytes
-    messages: tuple[Message, ...]
     damage: str = ""  # why its row cannot be read; then only its place can be relied on
 
     @property
     def head(self) -> Head:
         return Head(self.id, self.seq, self.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(EncodedTurn):
+    """With its messages, as `body` has them."""
+
+    messages: tuple[Message, ...] = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json, decode, encode, from_json
 from lastgood.model.options import CallOptions, options_as_json, options_from_json
 from lastgood.model.sessions import (
+    EncodedTurn,
     Turn,
     TurnKind,
     Usage,
@@ -71,18 +72,27 @@ _TURN_TYPES = (
 )  # fmt: skip
 
 
+#: What reading a damaged row may raise.
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+
+
 def to_turn(row: Row) -> Turn:
     """A row that cannot be read becomes a turn that says so: the others of its session can still be shown."""
     try:
-        for value, kind in zip(row, _TURN_TYPES, strict=True):
-            if not isinstance(value, kind):
-                raise TypeError(f"a column holds {type(value).__name__}")
-        return _to_turn(row)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        return _unreadable_turn(row, f"its row cannot be read ({type(error).__name__}: {str(error)[:100]})")
+        plain = _turn_fields(row)
+        return Turn(**plain, messages=decode(plain["body"]))
+    except UNREADABLE as error:
+        return _unreadable_turn(row, error)
 
 
-def _unreadable_turn(row: Row, damage: str) -> Turn:
+def to_encoded_turn(row: Row) -> EncodedTurn:
+    try:
+        return EncodedTurn(**_turn_fields(row))
+    except UNREADABLE as error:
+        return _unreadable_turn(row, error)
+
+
+def _unreadable_turn(row: Row, error: Exception) -> Turn:
     id, session, seq, parent = row[:4]
     return Turn(
         id=TurnId(str(id)),
@@ -102,34 +112,36 @@ def _unreadable_turn(row: Row, damage: str) -> Turn:
         inputs=0,
         body=b"",
         messages=(),
-        damage=damage,
+        damage=f"its row cannot be read ({type(error).__name__}: {str(error)[:100]})",
     )
 
 
-def _to_turn(row: Row) -> Turn:
+def _turn_fields(row: Row) -> dict[str, Any]:
+    for value, kind in zip(row, _TURN_TYPES, strict=True):
+        if not isinstance(value, kind):
+            raise TypeError(f"a column holds {type(value).__name__}")
     (
         id, session, seq, parent, attempt, kind, hash_, agent_key, agent_digest, model,
         input_tokens, output_tokens, cost, created_at, decision, user, inputs, body,
     ) = row  # fmt: skip
-    return Turn(
-        id=TurnId(id),
-        session=SessionId(session),
-        seq=seq,
-        parent=parent,
-        attempt=AttemptId(attempt),
-        kind=TurnKind(kind),
-        hash=hash_,
-        agent_key=agent_key,
-        agent_digest=agent_digest,
-        model=model,
-        decision=orjson.loads(decision),
-        usage=Usage(input_tokens, output_tokens, cost),
-        created_at=created_at,
-        user=user,
-        inputs=inputs,
-        body=body,
-        messages=decode(body),
-    )
+    return {
+        "id": TurnId(id),
+        "session": SessionId(session),
+        "seq": seq,
+        "parent": parent,
+        "attempt": AttemptId(attempt),
+        "kind": TurnKind(kind),
+        "hash": hash_,
+        "agent_key": agent_key,
+        "agent_digest": agent_digest,
+        "model": model,
+        "decision": orjson.loads(decision),
+        "usage": Usage(input_tokens, output_tokens, cost),
+        "created_at": created_at,
+        "user": user,
+        "inputs": inputs,
+        "body": body,
+    }
 
 
 def readable(rows: Iterable[Row], convert: Callable[[Row], T]) -> Iterator[T]:

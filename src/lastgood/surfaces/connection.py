@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lastgood.errors import InvalidRequest, LastgoodError, TooLarge
 from lastgood.surfaces import refusals
+from lastgood.surfaces.http import ABORT
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -135,6 +136,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
+        extensions: dict[str, Any] = {ABORT: self.transport.abort}
+        cycle.scope["extensions"] = extensions
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:

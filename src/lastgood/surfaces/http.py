@@ -35,6 +35,9 @@ BODY_SECONDS = 300.0
 #: How long a client may take no byte of a stream before it is given up: nobody else waits for it.
 STUCK_SECONDS = 60.0
 
+#: How a connection offers to be ended in the middle of an answer, in the extensions of a scope.
+ABORT = "lastgood.abort"
+
 #: Where a second one with the same name would let two readers of a request read two requests.
 _ONCE = frozenset(
     {"host", "origin", "authorization", "content-type", "content-encoding"}
@@ -78,6 +81,8 @@ class Request:
     path: Mapping[str, str] = field(default_factory=dict)  # what the route's holes were filled with
     #: Raises what the caller would be answered now: tokens end while streams go on.
     check_caller: Callable[[], Awaitable[object]] = field(default=lambda: _nothing())
+    #: Ends the connection at once, in the middle of whatever is being sent.
+    abort: Callable[[], None] = field(default=lambda: None)
     _read: bytes | None = None
 
     @property
@@ -179,6 +184,9 @@ class Stream:
     opening: bytes = b""
     patience_seconds: float = 0.0
     only_watches: bool = False  # nobody waits for its end: it ends as soon as nothing runs any more
+    #: One document, not frames: nothing is said in silence, and an error cuts the connection, because a
+    #: body that was ended in order would pass for a whole one.
+    is_document: bool = False
 
 
 Answer = Reply | Stream
@@ -209,6 +217,7 @@ def request_of(scope: Scope, receive: Receive, id: str, ending: asyncio.Future[N
         receive=receive,
         ending=ending,
         repeated=frozenset(repeated),
+        abort=scope.get("extensions", {}).get(ABORT, lambda: None),
     )
 
 
@@ -258,7 +267,11 @@ async def send_stream(
         if not outgoing.has_begun and broken is not None:
             raise broken if is_there else ClientGone
         if is_there:
-            await send({"type": "http.response.body", "body": _last(broken, last_words)})
+            last = _last(broken, last_words)
+            if stream.is_document and broken is not None:
+                request.abort()
+            else:
+                await send({"type": "http.response.body", "body": last})
         return is_there
     finally:
         await _stop(sending)
@@ -285,6 +298,7 @@ class _Outgoing:
         self._send = send
         self._start = start
         self._opening = stream.opening
+        self._sign_of_life = b"" if stream.is_document else b": ping\n\n"
         self._patience = stream.patience_seconds
         self._pause = pause_seconds
         self._loop = asyncio.get_running_loop()
@@ -330,7 +344,7 @@ class _Outgoing:
         try:
             async with asyncio.timeout(STUCK_SECONDS):
                 if self.has_begun:
-                    await self._send(_piece(b": ping\n\n"))
+                    await self._send(_piece(self._sign_of_life))
                 else:
                     await self._begin()
         except TimeoutError:

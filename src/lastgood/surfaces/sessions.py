@@ -9,7 +9,7 @@ from typing import Any
 
 from lastgood.core.session_rules import NO_RULES, modes_of
 from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
-from lastgood.flows.exporting import Importing, as_document, as_evidence
+from lastgood.flows.exporting import Importing, as_evidence, document_pieces
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import MOST_IN_PAGE
 from lastgood.flows.sessions import Sessions
@@ -21,6 +21,7 @@ from lastgood.model.messages import Message, Role
 from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.asking import Asking, expected_head, fingerprint, key_of, session_of, user_of
+from lastgood.surfaces.documents import batch_pieces, json_document, session_pieces, turn_pieces
 from lastgood.surfaces.http import Answer, Request, json_reply
 from lastgood.surfaces.parsing import flag, parse, parse_paced, whole_number
 from lastgood.surfaces.wire import (
@@ -39,7 +40,6 @@ from lastgood.surfaces.wire import (
     TitleBody,
     TokensBody,
     attempt_json,
-    messages_json,
     safety_of,
     session_json,
     shown,
@@ -127,19 +127,15 @@ class SessionLife:
         if not flag(request.query, "messages", True):
             session = await self._sessions.get(tenant, id)
             return json_reply(session_json(session), 200, _tag(session))
-        whole = await self._sessions.read(tenant, id)
-        told = session_json(whole.session) | {"messages": messages_json(whole.turns)}
-        told["num_messages"] = len(told["messages"])
-        if whole.chain.damage is not None:
-            told["damage"] = whole.chain.damage.message
-        return json_reply(told, 200, _tag(whole.session))
+        session = await self._sessions.get(tenant, id)
+        return await json_document(session_pieces(self._sessions, session), _tag(session))
 
     async def turns(self, request: Request) -> Answer:
         after = whole_number(request.query, "cursor", 0, most=2**62)
         limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
-        found = await self._sessions.turns(request.caller.tenant, session_of(request), after=after)
-        headers = {"x-next-cursor": str(after + limit)} if limit < len(found) else {}
-        return json_reply([turn_json(turn) for turn in found[:limit]], 200, headers)
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        headers = {"x-next-cursor": str(after + limit)} if after + limit < session.turns else {}
+        return await json_document(turn_pieces(self._sessions, session, after, limit), headers)
 
     async def turn(self, request: Request) -> Answer:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
@@ -299,7 +295,8 @@ class SessionLife:
         return json_reply(session_json(forked))
 
     async def export(self, request: Request) -> Answer:
-        return json_reply(as_document(await self._sessions.read(request.caller.tenant, session_of(request))))
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        return await json_document(document_pieces(self._sessions, session))
 
     async def take_in(self, request: Request) -> Answer:
         self._asking.check_open()
@@ -334,20 +331,9 @@ class SessionLife:
 
     async def export_many(self, request: Request) -> Answer:
         body = parse(IdsBody, await request.json())
-        found, failed = [], []
-        for id in dict.fromkeys(body.session_ids):
-            try:
-                found.append(as_document(await self._sessions.read(request.caller.tenant, SessionId(id))))
-            except LastgoodError:
-                failed.append(id)
-        told: dict[str, Any] = {
-            "export_format": "json",
-            "timestamp": when(time.time()),
-            "session_count": len(found),
-            "sessions": found,
-            "failed_ids": failed,
-        }
-        return json_reply(told)
+        about = {"export_format": "json", "timestamp": when(time.time())}
+        ids = dict.fromkeys(body.session_ids)
+        return await json_document(batch_pieces(self._sessions, request.caller.tenant, ids, about))
 
     # -- as docker-agent's clients ask ---------------------------------------------------
 

@@ -246,13 +246,6 @@ def _layer_json(layer: RuleLayer) -> dict[str, Any]:
     return told
 
 
-def messages_json(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Without those of damaged turns."""
-    return [
-        shown(message) | {"turn": turn.id} for turn in turns if not turn.damage for message in turn.messages
-    ]
-
-
 def shown(message: Message) -> dict[str, Any]:
     """Without what only a provider understands."""
     plain = as_json(message)

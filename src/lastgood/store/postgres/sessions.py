@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.rules import RuleLayer
-from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
+from lastgood.model.sessions import (
+    EncodedTurn,
+    NewSession,
+    Session,
+    SessionPage,
+    SessionStatus,
+    TitleBy,
+    Turn,
+)
+from lastgood.store.chains import stream_chain
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_events
 from lastgood.store.rows import readable, to_turn
@@ -140,6 +149,11 @@ class PostgresTurns:
     async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
         parameters = {"tenant": tenant, "head": head, "after": after_seq}
         return tuple(to_turn(row) for row in await self.db.rows("read_turns", parameters))
+
+    def stream_turns(
+        self, tenant: TenantId, head: TurnId, *, after_seq: int = 0
+    ) -> AsyncGenerator[EncodedTurn, None]:
+        return stream_chain(self.db.rows, tenant, head, after_seq)
 
     async def find_turn(self, tenant: TenantId, turn: TurnId) -> Turn | None:
         row = await self.db.row("find_turn", {"tenant": tenant, "turn": turn})

@@ -231,3 +231,27 @@ ORDER BY requests.turn_id;
 SELECT sessions.tenant, {queued}
 FROM queued LEFT JOIN sessions ON sessions.id = queued.session_id
 ORDER BY queued.n;
+
+-- name: segments_of_chain
+-- What each session has committed of a chain, up to which turn, oldest first. The turn before a
+-- session's first one is where it was forked from.
+WITH RECURSIVE segment (session_id, upto) AS (
+    SELECT session_id, seq FROM turns WHERE tenant = :tenant AND id = :head
+    UNION ALL
+    SELECT before.session_id, before.seq
+    FROM segment JOIN turns AS before ON before.id = (
+        SELECT parent FROM turns WHERE turns.session_id = segment.session_id ORDER BY seq LIMIT 1)
+)
+SELECT session_id, upto FROM segment ORDER BY upto;
+
+-- name: read_segment_page
+-- Bodies are measured before they are read: a page ends with the turn that fills it.
+SELECT {turn} FROM turns JOIN (
+    SELECT id, sum(size) OVER (ORDER BY seq) - size AS bytes_before
+    FROM (
+        SELECT id, seq, length(body) AS size FROM turns
+        WHERE tenant = :tenant AND session_id = :session AND seq > :after AND seq <= :upto
+        ORDER BY seq LIMIT :turns
+    ) AS next
+) AS page ON page.id = turns.id
+WHERE page.bytes_before < :bytes ORDER BY turns.seq;

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
 
 import apsw
 
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.rules import RuleLayer
-from lastgood.model.sessions import NewSession, Session, SessionPage, SessionStatus, TitleBy, Turn
-from lastgood.store.rows import readable, to_turn
+from lastgood.model.sessions import (
+    EncodedTurn,
+    NewSession,
+    Session,
+    SessionPage,
+    SessionStatus,
+    TitleBy,
+    Turn,
+)
+from lastgood.store.chains import stream_chain
+from lastgood.store.rows import Row, readable, to_turn
 from lastgood.store.session_rows import (
     of_field,
     of_import,
@@ -187,6 +198,15 @@ class SqliteTurns:
             chain[:0] = segment
             row = self.db.row("find_turn", {"tenant": tenant, "turn": segment[0].parent})
         return tuple(chain)
+
+    def stream_turns(
+        self, tenant: TenantId, head: TurnId, *, after_seq: int = 0
+    ) -> AsyncGenerator[EncodedTurn, None]:
+        async def rows(name: str, parameters: Mapping[str, Any]) -> list[Row]:
+            await asyncio.sleep(0)  # reads happen on the loop's thread, so others have their turn first
+            return list(self.db.rows(name, parameters))
+
+        return stream_chain(rows, tenant, head, after_seq)
 
     async def find_turn(self, tenant: TenantId, turn: TurnId) -> Turn | None:
         row = self.db.row("find_turn", {"tenant": tenant, "turn": turn})
