@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.e2e.api import Api
@@ -27,6 +27,7 @@ from tests.e2e.server import LiveServer
 from tests.faults.cells import RECOVERY_POINTS, TURNS, cells, count_hits, run_any, run_recovery_killed
 from tests.faults.defects import DEFECTS, caught_by_probe, caught_by_simulation
 from tests.faults.kills import rounds
+from tests.faults.outage import outages_of
 from tests.faults.probes import PROBES
 from tests.faults.simulation import Weather, simulate
 from tests.faults.stores import Places
@@ -112,12 +113,15 @@ def kills(options: argparse.Namespace, server: PostgresServer) -> bool:
     good = True
     for kind, wanted in ((None, options.kills), (server, options.postgres_kills)):
         endings: Counter[str] = Counter()
+        away = 0
         acknowledged = lost = violations = 0
         seeds = range(options.seed, options.seed + -(-wanted // KILLS_PER_DATABASE))
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             places = Places(Path(folder), kind)
+            outages = stack.enter_context(outages_of(server.dsn("x"))) if kind is not None else None
             for seed in seeds:
-                result = rounds(places.new(), places.diary(), seed, KILLS_PER_DATABASE)
+                result = rounds(places.new(), places.diary(), seed, KILLS_PER_DATABASE, outages=outages)
+                away += result.outages
                 endings.update(result.endings)
                 acknowledged += result.acknowledged
                 lost, violations = lost + result.lost, violations + result.violations
@@ -126,7 +130,8 @@ def kills(options: argparse.Namespace, server: PostgresServer) -> bool:
         say(
             f"kills on {places.kind}: {endings.total()} processes ended (seeds {seeds[0]}-{seeds[-1]}): "
             f"{', '.join(f'{count} by {ending}' for ending, count in endings.items())}; "
-            f"{acknowledged} turns acknowledged, {lost} lost, {violations} violations; "
+            f"{away} outages of the database; {acknowledged} turns acknowledged, {lost} lost, "
+            f"{violations} violations; "
             f"{bound(endings.total())}"
         )
         good = good and not violations
@@ -186,10 +191,11 @@ def nodes(options: argparse.Namespace, _: PostgresServer) -> bool:
         with (
             tempfile.TemporaryDirectory() as folder,
             PostgresServer() as server,
-            # Shorter than some turns, so that a stop interrupts them.
-            two_nodes(Path(folder), server, "storm", "--shutdown-grace", "0.1s") as pair,
+            outages_of(server.dsn("storm")) as outages,
+            # The grace is shorter than some turns, so that a stop interrupts them.
+            two_nodes(Path(folder), server, "storm", "--shutdown-grace", "0.1s", through=outages.dsn) as pair,
         ):
-            log: Log = under_load(pair, seed, storm(pair, STORM_SECONDS))
+            log: Log = under_load(pair, seed, storm(pair, STORM_SECONDS, outages))
             found = judge(pair, log)
         for one in found:
             say(f"  storm, seed {seed}: {one}")

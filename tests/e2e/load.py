@@ -24,6 +24,7 @@ from lastgood.store.postgres import open_postgres
 from tests.e2e.api import Api, Given, said
 from tests.e2e.nodes import Nodes
 from tests.faults.checker import check
+from tests.faults.outage import KINDS, Outages, outage_seconds
 from tests.faults.world import Told, World
 
 #: I12: what a dead node held is free again after its lease and one sweep. A turn takes a moment, too.
@@ -165,7 +166,7 @@ def rolling_restart(nodes: Nodes, rounds: int = 1) -> Callable[[random.Random], 
     return disturb
 
 
-def storm(nodes: Nodes, seconds: float) -> Callable[[random.Random], None]:
+def storm(nodes: Nodes, seconds: float, outages: Outages) -> Callable[[random.Random], None]:
     """Everything that can happen to nodes and their database, one after the other, in any order."""
 
     def disturb(dice: random.Random) -> None:
@@ -173,7 +174,7 @@ def storm(nodes: Nodes, seconds: float) -> Callable[[random.Random], None]:
         while time.monotonic() < ends:
             time.sleep(dice.random() * 2)
             server = dice.choice(nodes.servers)
-            match dice.choice(("stop", "kill", "pause", "database")):
+            match dice.choice(("stop", "kill", "pause", "outage", "database")):
                 case "stop":
                     server.stop()
                     server.start()
@@ -185,6 +186,9 @@ def storm(nodes: Nodes, seconds: float) -> Callable[[random.Random], None]:
                     server.tell(signal.SIGSTOP)
                     time.sleep(dice.choice((1.0, 4.0, 18.0)))
                     server.tell(signal.SIGCONT)
+                case "outage":
+                    outages.begin(dice.choice(KINDS), outage_seconds(dice))
+                    outages.wait()
                 case _:
                     nodes.postgres.restart(dice.choice(("fast", "immediate")))
         nodes.until_ready()

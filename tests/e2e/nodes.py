@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -75,8 +75,14 @@ class Nodes:
 
 
 @contextmanager
-def two_nodes(folder: Path, postgres: PostgresServer, database: str, *options: str) -> Iterator[Nodes]:
-    """On a new database, which both of them set up at the same time."""
+def two_nodes(
+    folder: Path,
+    postgres: PostgresServer,
+    database: str,
+    *options: str,
+    through: Callable[[str], str] = str,
+) -> Iterator[Nodes]:
+    """On a new database, which both set up at the same time. `through` gives its address as they know it."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{TOOLS_AGENT}.yaml"
     file.write_text(TOOLS.format(more=""))
@@ -87,7 +93,7 @@ def two_nodes(folder: Path, postgres: PostgresServer, database: str, *options: s
                 folder / name,
                 AGENT,
                 str(file),
-                options=(*SETTINGS, "--database", postgres.dsn(database), *options),
+                options=(*SETTINGS, "--database", through(postgres.dsn(database)), *options),
             )
             for name in ("a", "b")
         )

@@ -17,17 +17,20 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lastgood.errors import StoreError
 from lastgood.flows.parts import Limits
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.wiring import Lastgood, running
 from tests.faults.checker import check
 from tests.faults.diary import Diary
+from tests.faults.outage import KINDS, Outages, outage_seconds
 from tests.faults.stores import Place
 from tests.faults.world import OTHER_MODEL, World
 
@@ -55,6 +58,13 @@ TEXTS = (
 )
 
 
+COULD_NOT_START = 3
+
+
+class CouldNotStart(Exception):
+    """The database was away while the process started."""
+
+
 class Ending(StrEnum):
     KILL = "SIGKILL"
     STOP = "SIGTERM"
@@ -64,12 +74,14 @@ class Ending(StrEnum):
 class Ended(Enum):
     KILLED = "killed"
     STOPPED = "stopped"  # by itself, as it was told to
+    NEVER_STARTED = "never started"  # the database was away
     LATE = "late"  # it was told to stop, did not, and was killed
 
 
 @dataclass(slots=True)
 class Killed:
     endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
+    outages: int = 0
     acknowledged: int = 0
     lost: int = 0
     violations: int = 0
@@ -81,23 +93,48 @@ class Killed:
 
 
 def rounds(
-    place: Place, diary: Path, seed: int, processes: int, endings: Sequence[Ending] = tuple(Ending)
+    place: Place,
+    diary: Path,
+    seed: int,
+    processes: int,
+    endings: Sequence[Ending] = tuple(Ending),
+    *,
+    outages: Outages | None = None,
 ) -> Killed:
-    """So many processes ended in turn on one database, then the judgement."""
+    """So many processes ended in turn on one database, then the judgement.
+
+    `outages`: the database is taken away from half of them for a while. Some end before it is back.
+    """
     dice = random.Random(seed)
     result = Killed()
+    worked_on = place if outages is None else Place(place.kind, outages.dsn(place.where))
     for number in range(processes):
         # Mostly early, when recovery and the first turns happen; sometimes late.
         delay = dice.random() ** 2 * LATEST_KILL[place.kind]
         patience = dice.random() * GRACE_SECONDS * 2
         ending = dice.choice(endings)
         node = f"{seed}x{number}"
-        child = start(partial(work_until_stopped, place, diary, node))
+        child = start(partial(work_until_stopped, worked_on, diary, node))
         time.sleep(delay)
+        is_away = outages is not None and dice.random() < 0.5
+        ends_meanwhile = dice.random() < 0.3
+        if is_away and outages is not None:
+            seconds = outage_seconds(dice)
+            outages.begin(dice.choice(KINDS), seconds)
+            result.outages += 1
+            if ends_meanwhile:
+                time.sleep(seconds * dice.random())
+            else:
+                outages.wait()
+                time.sleep(dice.random() * LATEST_KILL[place.kind])
         ended = end(child, ending, patience)
+        if is_away and ends_meanwhile and outages is not None:
+            outages.wait()
         result.endings[ending] += 1
-        if ended is Ended.STOPPED:
+        if ended is Ended.STOPPED and not (is_away and ends_meanwhile):
             result.found += asyncio.run(_held(place, node))
+        elif ended is Ended.NEVER_STARTED and not is_away:
+            result.found.append(f"I12 process {node}: did not start, and the database was there")
         elif ended is Ended.LATE:
             result.found.append(f"I25 process {node}: did not stop within {STOP_SECONDS} s of SIGTERM")
     found, result.acknowledged = asyncio.run(_judge(place, diary))
@@ -118,6 +155,8 @@ def start(work: Callable[[], Any]) -> int:
             os.write(tell, b".")
             asyncio.run(work())
             status = 0
+        except CouldNotStart:
+            status = COULD_NOT_START
         except BaseException:
             traceback.print_exc()
         finally:
@@ -141,6 +180,8 @@ def end(child: int, ending: Ending, patience: float) -> Ended:
     if os.WIFSIGNALED(status):  # maybe by a SIGTERM that came before the process could listen for it
         return Ended.LATE if is_late else Ended.KILLED
     code = os.waitstatus_to_exitcode(status)
+    if code == COULD_NOT_START:
+        return Ended.NEVER_STARTED
     if code != 0 or ending is Ending.KILL:
         raise RuntimeError(f"the process ended by itself: {code}")
     return Ended.STOPPED
@@ -162,22 +203,33 @@ async def work_until_stopped(place: Place, diary: Path, name: str) -> None:
     """As a server does: after SIGTERM nothing new begins, and what runs may finish for a moment."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    store = await place.open()
-    world = World(store)
-    Diary(diary).keep(world)
-    async with running(world.node(name, limits=LIMITS), grace_seconds=GRACE_SECONDS) as node:
-        sessions = [session.id for session in (await node.sessions.list(DEFAULT_TENANT, limit=3)).sessions]
-        while len(sessions) < 3:
-            sessions.append(await world.create(node))
+    clients: list[asyncio.Task[None]] = []
+
+    async def hear_out() -> None:
+        await asyncio.gather(*clients)
+
+    async with AsyncExitStack() as stack:
+        try:
+            store = await place.open()
+            stack.push_async_callback(store.close)
+            # After the node has stopped: whoever waits hears how their turn ended before the process does.
+            stack.push_async_callback(hear_out)
+            world = World(store)
+            Diary(diary).keep(world)
+            ready = running(world.node(name, limits=LIMITS), grace_seconds=GRACE_SECONDS)
+            node = await stack.enter_async_context(ready)
+            page = await node.sessions.list(DEFAULT_TENANT, limit=3)
+            sessions = [session.id for session in page.sessions]
+            while len(sessions) < 3:
+                sessions.append(await world.create(node))
+        except StoreError as error:
+            raise CouldNotStart from error
         names = [f"{name}c{number}" for number in range(3)]
-        clients = [asyncio.create_task(_client(world, node, sessions, one, stop)) for one in names]
+        clients += [asyncio.create_task(_client(world, node, sessions, one, stop)) for one in names]
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({stopping, *clients}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
-            await asyncio.gather(*clients)  # one of them has failed: this says how
-    # Whoever waits hears how their turn ended before the process does.
-    await asyncio.gather(*clients)
-    await store.close()
+            await hear_out()  # one of them has failed: this says how
 
 
 async def _held(place: Place, node: str) -> list[str]:

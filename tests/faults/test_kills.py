@@ -10,6 +10,7 @@ from lastgood.errors import AttemptLost
 from lastgood.flows import live as flow_live
 from lastgood.flows.run import Stop
 from tests.faults.kills import Ending, rounds
+from tests.faults.outage import outages_of
 from tests.faults.stores import Places
 from tests.postgres import PostgresServer
 
@@ -34,11 +35,23 @@ def test_no_acknowledged_turn_is_lost_on_postgres(tmp_path: Path, postgres_serve
         assert result.acknowledged > 0
 
 
+def test_no_acknowledged_turn_is_lost_while_the_database_is_away(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    """I16, I12: for 0.2 to 5 s; connections are closed or silent; some processes end meanwhile."""
+    places = Places(tmp_path, postgres_server)
+    with outages_of(postgres_server.dsn("postgres")) as outages:
+        result = rounds(places.new(), places.diary(), 0, 10, outages=outages)
+    assert result.found == []
+    assert result.outages > 0
+    assert result.acknowledged > 0
+
+
 def test_a_stop_that_leaves_its_attempts_held_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted defect: the children inherit it."""
     monkeypatch.setattr(flow_live, "_STOPPED", Stop(None, AttemptLost("planted")))
     places = Places(tmp_path, None)
-    results = (rounds(places.new(), places.diary(), seed, 20, (Ending.STOP,)) for seed in range(5))
+    results = (rounds(places.new(), places.diary(), seed, 4, (Ending.STOP,)) for seed in range(25))
     assert any(result.found for result in results)
