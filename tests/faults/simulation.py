@@ -58,6 +58,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def hold_up(self, seconds: float) -> None:
+        """Time goes by, and nothing runs."""
+        self._jumping.now += seconds
+
 
 def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     loop = VirtualLoop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import queue_probes, rule_probes  # noqa: F401 - their probes are in the list, too
+from tests.faults import outage_probes, queue_probes, rule_probes  # noqa: F401 - their probes are in the list, too
 from tests.faults.probes import PROBES, Probe
 
 

@@ -23,7 +23,7 @@ from lastgood.errors import (
 )
 from lastgood.flows.chains import had_effects
 from lastgood.flows.live import Live
-from lastgood.flows.outages import through_outage
+from lastgood.flows.outages import outcome_unknown, through_outage
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Run, Stop, failed_events, words_of
@@ -138,14 +138,15 @@ class Beginning:
     async def _begin_once(self, begin: Begin, told: tuple[Event, ...]) -> Begun | Standing:
         try:
             return await self._parts.store.begin_if_free(begin, told)
-        except OutcomeUnknown as unknown:
+        except OutcomeUnknown:
             try:
                 # The same ids once more: if the first try did happen, it is what stands in the way.
                 found = await through_outage(
                     lambda: self._parts.store.begin_if_free(begin, told), self._parts.limits.outage_seconds
                 )
-            except StoreUnavailable:
-                raise unknown from None  # these did nothing; about the first we still know nothing
+            except StoreUnavailable as error:
+                # These did nothing; about the first we still know nothing.
+                raise outcome_unknown(begin.ask.session, begin.attempt) from error
         if isinstance(found, Standing) and found.holder is not None and found.holder.id == begin.attempt:
             assert found.session is not None
             return begun_of(found.holder, found.session)

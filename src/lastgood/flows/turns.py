@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lastgood.core.admission import Attach, Replay, admit
@@ -24,12 +25,14 @@ from lastgood.errors import (
     NothingPending,
     SessionBusy,
     SessionNotFound,
+    StoreUnavailable,
     TurnCancelled,
     error_of,
 )
 from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, Submitted, begun_of, busy, watched
 from lastgood.flows.chains import find_verified, had_effects
 from lastgood.flows.live import Live
+from lastgood.flows.outages import outcome_unknown, through_outage
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Outcome, Run, Stop
@@ -131,14 +134,33 @@ class Turns:
                     yield event
 
     async def wait(self, submitted: Submitted) -> Outcome:
-        """How it ended. Waiting changes nothing; giving up waiting is `leave`."""
+        """How it ended. Waiting changes nothing; giving up waiting is `leave`.
+
+        OutcomeUnknown: the store does not tell, and the turn may be committed.
+        """
         if submitted.run is not None:
             return await asyncio.shield(submitted.run.done)
+        try:
+            return await self._stored_outcome(submitted)
+        except StoreUnavailable as error:
+            raise outcome_unknown(submitted.session, submitted.attempt) from error
+
+    async def attempt(self, submitted: Submitted) -> Attempt:
+        """As it is stored. The turn has begun by now, so nobody may be told that nothing was changed."""
         store = self._parts.store
+        read = partial(store.get_attempt, submitted.tenant, submitted.attempt)
+        try:
+            attempt = await through_outage(read, self._parts.limits.outage_seconds)
+        except StoreUnavailable as error:
+            raise outcome_unknown(submitted.session, submitted.attempt) from error
+        if attempt is None:
+            raise SessionNotFound()
+        return attempt
+
+    async def _stored_outcome(self, submitted: Submitted) -> Outcome:
+        store, seconds = self._parts.store, self._parts.limits.outage_seconds
         while True:
-            attempt = await store.get_attempt(submitted.tenant, submitted.attempt)
-            if attempt is None:
-                raise SessionNotFound()
+            attempt = await self.attempt(submitted)
             if attempt.ended_at is not None or attempt.status is AttemptStatus.WAITING:
                 break
             async with aclosing(self.watch(submitted)) as events:
@@ -147,10 +169,10 @@ class Turns:
                     submitted = replace(submitted, after_event=event.seq)
                     if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
                         break
-        turn = await find_verified(store, submitted.tenant, attempt.turn)
+        turn = await through_outage(lambda: find_verified(store, submitted.tenant, attempt.turn), seconds)
         if turn is not None:
             return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
-        effects = await had_effects(store, attempt)
+        effects = await through_outage(lambda: had_effects(store, attempt), seconds)
         return Outcome(attempt.id, attempt.status, None, _error_of(attempt), effects)
 
     async def leave(self, submitted: Submitted) -> None:

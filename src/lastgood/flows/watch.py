@@ -8,7 +8,9 @@ process is handed what the run has stored; but only what comes next by its numbe
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 
+from lastgood.flows.outages import through_outage
 from lastgood.flows.parts import Parts
 from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId
@@ -40,7 +42,7 @@ async def follow(
                 page: Sequence[StoredEvent] = [event for event in handed if event.seq > after]
             else:
                 handed = ()
-                page = await parts.store.read_events(tenant, session, after=after)
+                page = await _read(parts, tenant, session, after)
             if not handed and (page[0].seq != after + 1 if page else not sure):
                 missed = await _missed(parts, tenant, session, after)
                 sure = True
@@ -64,9 +66,17 @@ async def follow(
         parts.signals.leave(session, ear)
 
 
+async def _read(parts: Parts, tenant: TenantId, session: SessionId, after: int) -> tuple[StoredEvent, ...]:
+    """Through an outage: the run goes on meanwhile, so its watchers must, too."""
+    read = partial(parts.store.read_events, tenant, session, after=after)
+    return await through_outage(read, parts.limits.outage_seconds)
+
+
 async def _missed(parts: Parts, tenant: TenantId, session: SessionId, after: int) -> StoredEvent | None:
     """Numbers may be skipped; only what was stored and dropped is missed. So is a number never given."""
-    found = await parts.store.get_session(tenant, session)
+    found = await through_outage(
+        lambda: parts.store.get_session(tenant, session), parts.limits.outage_seconds
+    )
     if found is None or found.events_dropped <= after <= found.last_event_seq:
         return None
     known = found.events_dropped if after < found.events_dropped else found.last_event_seq
@@ -75,7 +85,8 @@ async def _missed(parts: Parts, tenant: TenantId, session: SessionId, after: int
 
 async def _is_over(parts: Parts, tenant: TenantId, session: SessionId, until: AttemptId | None) -> bool:
     """Nothing more will come: the session is deleted, or the attempt has ended."""
+    seconds = parts.limits.outage_seconds
     if until is None:
-        return await parts.store.get_session(tenant, session) is None
-    attempt = await parts.store.get_attempt(tenant, until)
+        return await through_outage(lambda: parts.store.get_session(tenant, session), seconds) is None
+    attempt = await through_outage(lambda: parts.store.get_attempt(tenant, until), seconds)
     return attempt is None or attempt.ended_at is not None

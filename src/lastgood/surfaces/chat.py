@@ -22,7 +22,9 @@ from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
     NeedsAnswer,
+    OutcomeUnknown,
     ShuttingDown,
+    StoreUnavailable,
     TurnFailed,
 )
 from lastgood.flows.beginning import Submitted
@@ -154,18 +156,19 @@ class Chat:
         return json_reply(whole(submitted.turn, asked.chat.model, _now(), done), 200, headers)
 
     async def _frames(self, chunks: Chunks, submitted: Submitted, settled: asyncio.Future[None]) -> Frames:
-        ended = tells = False
+        ended = False
         try:
-            if not submitted.replayed:
-                async for event in self._turns.watch(submitted, from_begin=False):
-                    if not tells and event.kind not in _AT_BEGIN:
-                        tells = True
-                        for earlier in _said_before(chunks, submitted):
-                            yield earlier
-                    if frame := _frame_of(chunks, event):
+            unread = None
+            try:
+                async with aclosing(self._streamed(chunks, submitted)) as frames:
+                    async for frame in frames:
                         yield frame
+            except StoreUnavailable as error:
+                unread = error  # the run may go on and commit, so nothing is said before that is known
             done = await self._done(submitted, settled)
             ended = True
+            if unread is not None:
+                raise Failed(_committed_unread(submitted), has_effects=True) from unread
             if submitted.replayed and done.text:
                 yield chunks.text(done.text)
             yield chunks.end(done)
@@ -175,6 +178,19 @@ class Chat:
         finally:
             if not ended:
                 await self._turns.leave(submitted)
+
+    async def _streamed(self, chunks: Chunks, submitted: Submitted) -> Frames:
+        tells = False
+        if submitted.replayed:
+            return
+        async with aclosing(self._turns.watch(submitted, from_begin=False)) as events:
+            async for event in events:
+                if not tells and event.kind not in _AT_BEGIN:
+                    tells = True
+                    for earlier in _said_before(chunks, submitted):
+                        yield earlier
+                if frame := _frame_of(chunks, event):
+                    yield frame
 
     async def _attended(self, submitted: Submitted, settled: asyncio.Future[None]) -> Finished:
         try:
@@ -236,6 +252,15 @@ async def _items(running: Running, steps: list[Step]) -> Running:
                 yield item
         except LastgoodError as error:
             raise Failed(error, has_effects=has_effects(steps)) from error
+
+
+def _committed_unread(submitted: Submitted) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "The turn was committed, but the rest of its answer could not be read from the database. Do not send "
+        f"it again; read it with GET /api/sessions/{submitted.session}/turns.",
+        session=submitted.session,
+        turn=submitted.turn,
+    )
 
 
 def _said_before(chunks: Chunks, submitted: Submitted) -> Iterator[bytes]:

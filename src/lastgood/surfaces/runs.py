@@ -10,7 +10,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from lastgood.errors import InvalidRequest, LastgoodError, SessionNotFound, TooMany, TurnFailed
+from lastgood.errors import (
+    InvalidRequest,
+    LastgoodError,
+    SessionNotFound,
+    StoreUnavailable,
+    TooMany,
+    TurnFailed,
+)
 from lastgood.flows.beginning import Submitted
 from lastgood.flows.parts import Parts
 from lastgood.flows.queue import CAPACITY, Queue, as_one
@@ -132,10 +139,7 @@ class Runs:
                 return _failed(request, submitted, outcome)
             # Another node may have taken it up and committed it, as an attempt of its own.
             return json_reply(turn_json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
-        attempt = await self._parts.store.get_attempt(submitted.tenant, submitted.attempt)
-        if attempt is None:
-            raise SessionNotFound()
-        return json_reply(attempt_json(attempt), 202, headers)
+        return json_reply(attempt_json(await self._turns.attempt(submitted)), 202, headers)
 
     # -- events --------------------------------------------------------------------------
 
@@ -160,13 +164,15 @@ class Runs:
 
     async def _frames(self, submitted: Submitted, *, named: bool) -> Frames:
         ended = False
-        events = self._turns.watch(submitted)
-        async with aclosing(events):
-            async for event in events:
-                ended = ended or event.kind in TERMINAL
-                yield frame(event, submitted.session, named=named)
+        try:
+            async with aclosing(self._turns.watch(submitted)) as events:
+                async for event in events:
+                    ended = ended or event.kind in TERMINAL
+                    yield frame(event, submitted.session, named=named)
+        except StoreUnavailable:
+            pass  # the run may go on and commit, so nothing is said before that is known
         if not ended:
-            # Its events have served their time, or could not be stored; how it ended is known all the same.
+            # Its events have served their time, or could not be stored or read; it has an end all the same.
             for told in await self._ending(submitted):
                 yield unnumbered(told, named=named)
 

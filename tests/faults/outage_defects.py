@@ -1,0 +1,99 @@
+"""Deliberate defects of leases and outages; registered with all the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from lastgood.core.lifecycle import Move
+from lastgood.core.recovery import MOST_DEATHS
+from lastgood.flows import leases as flow_leases
+from lastgood.flows import live as flow_live
+from lastgood.flows import outbox as flow_outbox
+from lastgood.flows import run as flow_run
+from lastgood.flows.leases import Beat
+from lastgood.flows.outages import interrupted_by_outage
+from lastgood.flows.run import Outcome, Run, Stop
+from lastgood.model.attempts import AttemptStatus
+from lastgood.store.sqlite.attempts import SqliteAttempts
+from tests.faults import outage_probes  # noqa: F401 - its probes are in the list, too
+from tests.faults.defects import defect, statement
+
+
+@defect("a lease is renewed on the loop that it vouches for")
+def _() -> Iterator[None]:
+    def watch(self: flow_live.Live, run: Run) -> None:
+        """As if only what the loop has heard counted: an overdue timer stops the run."""
+        seconds = self._parts.limits.lease_stop_seconds
+        lost = Stop(Move.INTERRUPT, interrupted_by_outage(run.begin))
+        run.lease_timer = asyncio.get_running_loop().call_later(seconds, run.stop, lost)
+
+    real = flow_live.Live.hear
+
+    def hear(self: flow_live.Live, beat: Beat) -> None:
+        real(self, beat)
+        for run in self._runs.values():
+            if run.hold.attempt in beat.held and run.lease_timer is not None:
+                run.lease_timer.cancel()
+                watch(self, run)
+
+    with patch.object(flow_live.Live, "_watch_lease", watch), patch.object(flow_live.Live, "hear", hear):
+        yield
+
+
+@defect("a wedged process keeps its sessions")
+def _() -> Iterator[None]:
+    real = flow_leases.Leases.beat
+
+    async def beat(self: flow_leases.Leases, renew: Any) -> Beat | None:
+        self._ticked = self._clock.monotonic()
+        return await real(self, renew)
+
+    with patch.object(flow_leases.Leases, "beat", beat):
+        yield
+
+
+@defect("a store error is a failure of the turn")
+def _() -> Iterator[None]:
+    async def once(work: Callable[[], Any], *_: Any) -> Any:
+        return await work()
+
+    async def at_once(self: Run, work: Callable[[], Any]) -> Any:
+        return await work()
+
+    with (
+        patch.object(flow_outbox, "through_outage", once),
+        patch.object(Run, "through_outage", at_once),
+        patch.object(flow_run, "_stop_for", lambda run, error: Stop(Move.FAIL, error)),
+    ):
+        yield
+
+
+@defect("a committed turn is told as failed")
+def _() -> Iterator[None]:
+    def untold(run: Run, stop: Stop) -> Outcome:
+        return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, interrupted_by_outage(run.begin))
+
+    with patch.object(flow_run, "_untold", untold):
+        yield
+
+
+@defect("an outage counts as a try")
+def _() -> Iterator[None]:
+    real = SqliteAttempts.finish_if_held
+
+    async def finish(self: Any, hold: Any, status: AttemptStatus, *args: Any, **options: Any) -> bool:
+        if status is AttemptStatus.INTERRUPTED:
+            options["most_deaths"] = MOST_DEATHS
+        return await real(self, hold, status, *args, **options)
+
+    with patch.object(SqliteAttempts, "finish_if_held", finish):
+        yield
+
+
+@defect("a batch that is sent again is stored twice")
+def _() -> Iterator[None]:
+    with statement("touch_if_held", ("AND (:batch IS NULL OR batch < :batch)", "")):
+        yield

@@ -1,0 +1,292 @@
+"""An outage of the store costs time, not the turn; and nobody is told that a committed turn failed.
+
+On PostgreSQL the connections go through a proxy that cuts them, holds them up or loses one answer. On SQLite
+a fault at the seam stands for a disk that is full for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from lastgood.core.lifecycle import Move
+from lastgood.errors import OutcomeUnknown, StoreUnavailable, TurnCancelled
+from lastgood.flows.parts import Limits
+from lastgood.flows.run import Outcome, Stop
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.events import EventKind
+from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.model.messages import user
+from lastgood.model.queue import NewQueued, QueueKind
+from lastgood.store.postgres import open_postgres
+from lastgood.wiring import Lastgood, running
+from tests.faults.faults import Mode
+from tests.flows.house import LIMITS, Gate, House, eventually, gate_tool
+from tests.postgres import PostgresServer
+from tests.postgres_proxy import PostgresProxy
+
+pytestmark = pytest.mark.anyio
+
+on_postgres = pytest.mark.parametrize("where", ["postgres"], indirect=True)
+
+#: As a server has them, but for the lease: an outage of a second and a half is shorter, one of four is not.
+OUTAGE_LIMITS = replace(LIMITS, lease_seconds=6.0, heartbeat_seconds=1.0, stop_seconds=1.0, sweep_seconds=0.2)
+TURN = '!tool ledger-repeat {"text": "a"}\n!slow 0.05\n!say one two three four five six seven eight nine ten'
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> PostgresProxy:
+    return PostgresProxy(postgres_server)
+
+
+@asynccontextmanager
+async def behind(proxy: PostgresProxy, house: House, limits: Limits) -> AsyncIterator[Lastgood]:
+    """A node as it serves, heartbeat thread and all, whose database is behind the proxy."""
+    assert isinstance(house.where, str)
+    with proxy:
+        straight = house.backend.store
+        database = house.where.partition("?")[0].rpartition("/")[2]
+        house.backend.store = await open_postgres(proxy.dsn(database))
+        try:
+            node = await house.node("behind", limits=limits, alone=True, alive=False)
+            async with running(node, grace_seconds=0):
+                yield node
+        finally:
+            proxy.restore()
+            await house.backend.store.close()
+            house.backend.store = straight
+
+
+async def promise(house: House, node: Lastgood, n: int) -> list[SessionId]:
+    """As many sessions with a turn that was promised: answered 202, under a key, or as a follow-up."""
+    sessions = [await house.session(node, title="mine") for _ in range(n)]
+    for number, session in enumerate(sessions):
+        text = f"promise {number}\n{TURN}"
+        if number % 3 == 0:
+            await house.submit(node, session, text, accepted=True)
+        elif number % 3 == 1:
+            await house.submit(node, session, text, accepted=True, key=f"key {session}")
+        else:
+            turn = node.parts.ids.turn()
+            await node.queue.put(NewQueued(DEFAULT_TENANT, session, turn, QueueKind.FOLLOWUP, (user(text),)))
+    return sessions
+
+
+async def until_committed(house: House, sessions: list[SessionId]) -> None:
+    async def committed() -> bool:
+        found = [await house.get(session) for session in sessions]
+        return all(session.turns == 1 for session in found)
+
+    await eventually(committed)
+
+
+# -- outages of PostgreSQL ------------------------------------------------------------
+
+
+@on_postgres
+@pytest.mark.parametrize("how", ["cut", "stall"])
+@pytest.mark.parametrize("seconds", [0.2, 1.5])
+async def test_I12_an_outage_that_is_shorter_than_the_lease_costs_no_attempt(
+    house: House, proxy: PostgresProxy, how: str, seconds: float
+) -> None:
+    async with behind(proxy, house, OUTAGE_LIMITS) as node:
+        sessions = await promise(house, node, 9)
+        await house.until_prompted(3)
+        (proxy.cut if how == "cut" else proxy.stall)()
+        await asyncio.sleep(seconds)
+        proxy.restore()
+        await until_committed(house, sessions)
+        for session in sessions:
+            tries = await house.attempts(session)
+            assert [one.status for one in tries] == [AttemptStatus.COMMITTED]
+
+
+@on_postgres
+async def test_I12_after_a_longer_outage_what_was_promised_is_tried_again_and_no_try_is_counted(
+    house: House, proxy: PostgresProxy
+) -> None:
+    limits = replace(OUTAGE_LIMITS, lease_seconds=1.5, heartbeat_seconds=0.3, stop_seconds=0.2)
+    async with behind(proxy, house, limits) as node:
+        sessions = await promise(house, node, 6)
+        await house.until_prompted(3)
+        proxy.cut()
+        await asyncio.sleep(3.0)
+        proxy.restore()
+        await until_committed(house, sessions)
+        assert await house.backend.rows("SELECT count(*) FROM attempts WHERE died") == [(0,)]
+        assert await house.backend.rows("SELECT count(*) FROM queued WHERE parked IS NOT NULL") == [(0,)]
+        ends = await house.backend.rows(
+            "SELECT DISTINCT error_code FROM attempts WHERE status = 'interrupted'"
+        )
+        assert ends in ([], [("store_unavailable",)])
+
+
+#: A piece of the text of each write of an attempt, and of no other.
+WRITES = {
+    "begin": b"INSERT INTO attempts",
+    "commit": b"INSERT INTO turns",
+}
+
+
+@on_postgres
+@pytest.mark.parametrize("is_executed", [True, False], ids=["answer lost", "call lost"])
+@pytest.mark.parametrize("write", ["begin", "commit"])
+async def test_I16_a_connection_that_is_cut_at_a_write_costs_no_turn(
+    house: House, proxy: PostgresProxy, write: str, is_executed: bool
+) -> None:
+    async with behind(proxy, house, OUTAGE_LIMITS) as node:
+        session = await house.session(node, title="mine")
+        proxy.lose_answer(WRITES[write], is_executed=is_executed)
+        turn = await house.good(node, session, TURN)
+        assert proxy.cuts == 1
+        assert [one.id for one in await house.turns(session)] == [turn.id]
+        assert len(await house.attempts(session)) == 1
+
+
+# -- on both stores, at the seam -----------------------------------------------------------
+
+
+def striking(**modes: Mode) -> Callable[[str], Awaitable[Mode | None]]:
+    async def jitter(point: str) -> Mode | None:
+        return modes.get(point.removeprefix("store."))
+
+    return jitter
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["journal_if_held", "append_events_if_held", "commit_if_head", "read_turns", "get_session", "steers_of"],
+)
+@pytest.mark.parametrize("mode", [Mode.RAISE, Mode.SILENT])
+async def test_a_store_that_fails_for_a_moment_costs_no_attempt(house: House, point: str, mode: Mode) -> None:
+    node = await house.node(kept_histories=0)
+    session = await house.session(node, title="mine")
+    await house.good(node, session, "first")
+    submitted = await house.submit(node, session, TURN)
+    house.faults(node).jitter = striking(**{point: mode})
+    await asyncio.sleep(0.5)
+    assert not submitted.run.done.done() if submitted.run else False
+    house.heal(node)
+    outcome = await house.outcome(node, submitted)
+    assert outcome.status is AttemptStatus.COMMITTED
+    assert len(await house.attempts(session)) == 2
+
+
+@pytest.mark.parametrize("point", ["store.journal_if_held", "store.append_events_if_held"])
+async def test_I22_a_batch_whose_answer_is_lost_is_stored_once(house: House, point: str) -> None:
+    node = await house.node()
+    session = await house.session(node, title="mine")
+    submitted = await house.submit(node, session, TURN)
+    house.strike(node, point, Mode.LOST)
+    watched = [event async for event in node.turns.watch(submitted)]
+    outcome = await house.outcome(node, submitted)
+    assert house.faults(node).struck
+    assert outcome.turn is not None
+    events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    assert watched == [event for event in events if event.attempt == outcome.attempt]
+    words = [event.data["content"] for event in events if event.kind is EventKind.TEXT_STREAMED]
+    assert "".join(words) == outcome.turn.messages[-1].content
+    steps = await house.backend.store.read_steps(DEFAULT_TENANT, outcome.attempt)
+    assert [step.message for step in steps] == list(outcome.turn.messages[1:-1])
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Limits, "outage_seconds", 0.2)
+    monkeypatch.setattr("lastgood.flows.run._END_SECONDS", 0.1)
+
+
+async def outcome_in(house: House, node: Lastgood, **modes: Mode) -> tuple[SessionId, Outcome]:
+    session = await house.session(node, title="mine")
+    house.faults(node).jitter = striking(**modes)
+    outcome = await house.say(node, session, TURN)
+    house.heal(node)
+    return session, outcome
+
+
+async def test_an_outage_interrupts_and_the_caller_is_told_the_truth(house: House, impatient: None) -> None:
+    node = await house.node(alive=False)
+    session, outcome = await outcome_in(house, node, journal_if_held=Mode.RAISE, finish_if_held=Mode.RAISE)
+    assert (outcome.status, outcome.turn) == (AttemptStatus.INTERRUPTED, None)
+    assert isinstance(outcome.error, StoreUnavailable)
+    assert outcome.error.code == "store_unavailable"
+    assert "nothing was committed. Send the request again" in outcome.error.message
+    # Its end is written when the store is back, before its lease ends.
+    await node.recovery.sweep()
+    [attempt] = await house.attempts(session)
+    assert (attempt.status, attempt.error_code) == (AttemptStatus.INTERRUPTED, "store_unavailable")
+    assert await house.turns(session) == ()
+
+
+@pytest.mark.parametrize("mode", [Mode.LOST, Mode.SILENT])
+async def test_I16_once_a_commit_was_sent_an_error_says_that_the_outcome_is_unknown(
+    house: House, impatient: None, mode: Mode
+) -> None:
+    node = await house.node(alive=False)
+    gone = dict.fromkeys(("finish_if_held", "get_attempt", "find_turn"), Mode.RAISE)
+    session, outcome = await outcome_in(house, node, commit_if_head=mode, **gone)
+    assert isinstance(outcome.error, OutcomeUnknown)
+    assert f"/api/sessions/{session}/attempts/{outcome.attempt}" in outcome.error.message
+    assert "Idempotency-Key" in outcome.error.message
+    await node.recovery.sweep()
+    assert len(await house.turns(session)) == (1 if mode is Mode.LOST else 0)
+    assert (await house.get(session)).attempt is None
+
+
+async def test_a_commit_whose_answer_is_lost_is_read_back_when_it_is_cancelled(
+    house: House, impatient: None
+) -> None:
+    """A cancel that comes while nobody knows must not call the turn cancelled if it is committed."""
+    node = await house.node(alive=False)
+    session = await house.session(node, title="mine")
+    house.faults(node).jitter = striking(commit_if_head=Mode.LOST, find_turn=Mode.RAISE)
+    submitted = await house.submit(node, session, "hello")
+    assert submitted.run is not None
+
+    async def unknown() -> bool:
+        assert submitted.run is not None
+        return submitted.run.commit_is_unknown
+
+    await eventually(unknown)
+    cancelling = asyncio.create_task(node.live.stop(submitted.run, Stop(Move.CANCEL, TurnCancelled())))
+    await asyncio.sleep(0)
+    house.heal(node)
+    outcome = await cancelling
+    assert outcome.status is AttemptStatus.COMMITTED
+
+
+async def test_a_refused_statement_is_a_failure_and_no_outage(house: House) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
+    session = await house.session(node, title="mine")
+    submitted = await house.submit(node, session, "!tool gate {}\n!say done")
+    await gate.until_reached()
+    await house.backend.execute("ALTER TABLE steps RENAME TO hidden")
+    try:
+        gate.open()
+        outcome = await house.outcome(node, submitted)
+    finally:
+        await house.backend.execute("ALTER TABLE hidden RENAME TO steps")
+    assert outcome.status is AttemptStatus.FAILED
+    assert outcome.error is not None
+    assert outcome.error.code == "store_error"
+
+
+async def test_a_watcher_elsewhere_is_not_told_that_a_turn_failed_because_it_cannot_be_read(
+    house: House, impatient: None
+) -> None:
+    gate = Gate()
+    node = await house.node("a", tools=[gate_tool(gate)])
+    other = await house.node("b", alive=False)
+    session = await house.session(node, title="mine")
+    submitted = await house.submit(node, session, "!tool gate {}\n!say done")
+    await gate.until_reached()
+    house.faults(other).jitter = striking(get_attempt=Mode.RAISE)
+    with pytest.raises(OutcomeUnknown):
+        await other.turns.wait(replace(submitted, run=None))
+    gate.open()
+    assert (await house.outcome(node, submitted)).status is AttemptStatus.COMMITTED
