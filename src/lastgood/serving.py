@@ -38,6 +38,7 @@ from lastgood.surfaces.chat import Chat
 from lastgood.surfaces.counting import Counts
 from lastgood.surfaces.door import Door, host_of
 from lastgood.surfaces.limiting import Limiter
+from lastgood.surfaces.loop_watch import LoopWatch
 from lastgood.surfaces.routes import probes, routes
 from lastgood.surfaces.runs import Runs
 from lastgood.surfaces.session_routes import session_routes
@@ -151,14 +152,22 @@ async def open_server(
         tracing.follow(lastgood.live)
         tokens = Tokens(store, lastgood.parts.clock)
         find_caller = await _find_caller(settings, tokens, host)
-        counts = Counts()
+        counts, watch = Counts(), LoopWatch()
+        counts.gauges["lastgood_event_loop_lag_seconds"] = (
+            "longest time the event loop was held, in the last 30 to 60 seconds",
+            lambda: watch.lag_seconds,
+        )
+        counts.counters["lastgood_event_loop_stalls_total"] = (
+            "times the event loop was held for more than 250 ms",
+            lambda: watch.stalls,
+        )
         server = Server(
             lastgood, agents, engine, counts, find_caller is not None, settings.shutdown_grace, tracing
         )
         server._app, server._probes = _apps(server, settings, find_caller, host)
         lastgood.live.on_ended(lambda outcome: counts.turns.update([outcome.status.value]))
         await look_nearby(engine, agents, ollama)
-        async with AsyncExitStack() as server._running:
+        async with watch.watching(), AsyncExitStack() as server._running:
             await server._running.enter_async_context(
                 running(lastgood, grace_seconds=settings.shutdown_grace)
             )

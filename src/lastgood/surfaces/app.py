@@ -49,6 +49,7 @@ from lastgood.surfaces.http import (
     send_stream,
     skip_stream,
 )
+from lastgood.surfaces.loop_watch import mark_request
 from lastgood.surfaces.run_events import unnumbered
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class App:
         given = request.headers.get("x-request-id", "")
         if _REQUEST_ID.fullmatch(given):
             request.id = given
+        mark_request(request.id)
         route: Route | None = None
         status, ended = 499, Ended.LEFT
         self.running += 1

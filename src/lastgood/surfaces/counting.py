@@ -13,9 +13,10 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 @dataclass(slots=True)
 class Counts:
-    """`gauges` are asked when somebody looks."""
+    """`gauges` and `counters` are asked when somebody looks."""
 
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
+    counters: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
     turns: Counter[str] = field(default_factory=Counter)  # by how they ended
     _requests: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     _seconds: Counter[tuple[str, float]] = field(default_factory=Counter)
@@ -40,8 +41,9 @@ class Counts:
             f'lastgood_turns_total{{outcome="{outcome}"}} {count}'
             for outcome, count in sorted(self.turns.items())
         ]
-        for name, (about, read) in self.gauges.items():
-            lines += [*_help(name, "gauge", about), f"{name} {read():g}"]
+        for kind, asked in (("gauge", self.gauges), ("counter", self.counters)):
+            for name, (about, read) in asked.items():
+                lines += [*_help(name, kind, about), f"{name} {read():g}"]
         return "\n".join(lines) + "\n"
 
     def _histogram(self) -> list[str]:

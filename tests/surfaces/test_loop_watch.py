@@ -1,0 +1,116 @@
+"""The event loop is held: how long, how often, and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from lastgood.surfaces import loop_watch
+from lastgood.surfaces.loop_watch import LoopWatch, mark_request
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": uvloop.new_event_loop} if request.param == "uvloop" else {}
+
+
+@pytest.fixture
+async def watch() -> AsyncIterator[LoopWatch]:
+    watch = LoopWatch()
+    async with watch.watching():
+        yield watch
+
+
+def hold(seconds: float) -> None:
+    """Python code that does not give the loop back."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        pass
+
+
+async def until_counted(watch: LoopWatch, stalls: int) -> None:
+    async with asyncio.timeout(20):
+        while watch.stalls < stalls:
+            await asyncio.sleep(0.01)
+
+
+def held(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [record.__dict__["fields"] for record in caplog.records if "loop was held" in record.message]
+
+
+async def test_a_stall_is_counted_measured_and_logged_with_its_request(
+    watch: LoopWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def request() -> None:
+        mark_request("the-one")
+        await asyncio.sleep(0)
+        hold(0.6)
+
+    async def other() -> None:
+        mark_request("another")
+        await asyncio.sleep(0.01)
+
+    await asyncio.gather(asyncio.create_task(request()), asyncio.create_task(other()))
+    await until_counted(watch, 1)
+    assert watch.lag_seconds > 0.5
+    (told,) = held(caplog)
+    assert told["request_ids"] == ["the-one"]
+    assert told["seconds"] > 0.5
+    assert any("hold" in line for line in told["at"])
+
+
+async def test_what_a_request_starts_carries_its_id(
+    watch: LoopWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: list[asyncio.Task[None]] = []
+
+    async def run() -> None:
+        hold(0.5)
+
+    async def request() -> None:
+        mark_request("the-one")
+        started.append(asyncio.create_task(run()))
+
+    await asyncio.create_task(request())
+    await until_counted(watch, 1)
+    assert held(caplog)[0]["request_ids"] == ["the-one"]
+
+
+async def test_a_stall_that_no_request_made_names_none(
+    watch: LoopWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.get_running_loop().call_soon(hold, 0.5)
+    await until_counted(watch, 1)
+    assert held(caplog)[0]["request_ids"] == []
+
+
+async def test_short_steps_are_no_stall(watch: LoopWatch, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(20):
+        hold(0.02)
+        await asyncio.sleep(0)
+    await asyncio.sleep(2 * loop_watch.TICK_SECONDS)
+    assert held(caplog) == [one for one in held(caplog) if one["seconds"] > 0.25]
+    assert watch.stalls == len(held(caplog))
+
+
+async def test_the_longest_lag_is_forgotten_after_two_periods(
+    watch: LoopWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_watch, "PERIOD_SECONDS", 0.2)
+    watch._period_ends = 0.0
+    hold(0.8)
+    await until_counted(watch, 1)
+    assert watch.lag_seconds > 0.6
+    async with asyncio.timeout(20):
+        while watch.lag_seconds > 0.6:
+            await asyncio.sleep(0.01)
