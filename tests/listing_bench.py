@@ -53,11 +53,11 @@ def fill(path: Path, sessions: int, turns: int) -> None:
     connection.execute(
         """
         WITH RECURSIVE many (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM many WHERE i < :sessions)
-        INSERT INTO sessions (n, id, tenant, agent_key, title, title_by, head, seq, head_hash, event_seq,
-                              input_tokens, output_tokens, created_at, updated_at)
+        INSERT INTO sessions (n, id, tenant, agent_key, title, title_by, head, seq, head_hash, segment,
+                              event_seq, input_tokens, output_tokens, created_at, updated_at)
         SELECT i, printf('ses_%08d', i), 'default', iif(i % 100, 'common', 'rare'),
                iif(i = 1, 'the needle', 'session number ' || i), 'us', printf('turn_%08d_%04d', i, :turns),
-               :turns, zeroblob(32), 0, 100, 100, i, i
+               :turns, zeroblob(32), printf('ses_%08d', i), 0, 100, 100, i, i
         FROM many
         """,
         {"sessions": sessions, "turns": turns},
@@ -65,10 +65,10 @@ def fill(path: Path, sessions: int, turns: int) -> None:
     connection.execute(
         """
         WITH RECURSIVE places (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM places WHERE seq < :turns)
-        INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key,
+        INSERT INTO turns (id, tenant, session_id, seq, segment, parent, attempt_id, kind, hash, agent_key,
                            agent_digest, model, decision, input_tokens, output_tokens, cost, created_at,
                            end_user, inputs, body)
-        SELECT printf('turn_%08d_%04d', n, places.seq), tenant, id, places.seq,
+        SELECT printf('turn_%08d_%04d', n, places.seq), tenant, id, places.seq, id,
                iif(places.seq > 1, printf('turn_%08d_%04d', n, places.seq - 1), NULL), 'att', 'run',
                zeroblob(32), agent_key, 'sha256:0', 'm', '{}', 1, 1, 0, 0, '', 1, :body
         FROM sessions, places ORDER BY n, places.seq

@@ -33,6 +33,7 @@ from lastgood.model.options import CallOptions
 from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
+    Branch,
     EncodedTurn,
     NewSession,
     Session,
@@ -54,12 +55,6 @@ class SessionStore(Protocol):
         ...
 
     async def find_conversation(self, tenant: TenantId, conversation: str) -> Session | None: ...
-
-    async def move_conversation(
-        self, tenant: TenantId, conversation: str, source: Session, target: SessionId
-    ) -> bool:
-        """The name stands for `target` from now on, if `source` has it, is free and is as it was seen."""
-        ...
 
     async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None: ...
 
@@ -117,8 +112,8 @@ class SessionStore(Protocol):
     async def delete_session(
         self, tenant: TenantId, session: SessionId, *, unused_since: float | None = None
     ) -> bool:
-        """Ends its attempt and erases every turn that no other session reaches. With `unused_since`, only
-        a session that is free, not starred, and was not changed since then."""
+        """Ends its attempt and erases its branches and every turn that no other session reaches. With
+        `unused_since`, only a session that is free, not starred, and was not changed since then."""
         ...
 
 
@@ -135,6 +130,18 @@ class TurnStore(Protocol):
         ...
 
     async def find_turn(self, tenant: TenantId, turn: TurnId) -> Turn | None: ...
+
+    async def turn_at(self, tenant: TenantId, head: TurnId, seq: int) -> Turn | None:
+        """Turn number `seq` of the chain that ends in `head`, without reading the others."""
+        ...
+
+    async def list_branches(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int
+    ) -> tuple[Branch, ...]:
+        """What edits have replaced in this session, oldest first, those numbered above `after`."""
+        ...
+
+    async def count_branches(self, tenant: TenantId, session: SessionId) -> int: ...
 
 
 class AttemptStore(Protocol):

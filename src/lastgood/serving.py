@@ -192,7 +192,7 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
     """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
     counts.gauges["lastgood_turns_running"] = ("turns that run here now", lambda: lastgood.live.count)
-    conversations = Conversations(lastgood.parts, lastgood.live, lastgood.turns, lastgood.sessions)
+    conversations = Conversations(lastgood.parts, lastgood.sessions)
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
     lastgood.queue.admit_by(limiter.running)

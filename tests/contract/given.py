@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from lastgood.core.commit import plan_commit
-from lastgood.model.attempts import Ask, Begin, Begun, Commit, Committed, Hold, Standing, Step, StepKind
+from lastgood.model.attempts import Ask, Begin, Begun, Commit, Committed, Edit, Hold, Standing, Step, StepKind
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, assistant, tool_result, user
@@ -94,6 +94,22 @@ async def commit(store: Store, to: Session, *messages: Message, text: str = "fin
     """A whole good turn."""
     tried = await start(store, ask(to, *messages, **fields))
     planned = tried.plan(answer(text))
+    assert await store.commit_if_head(tried.hold, planned, []) is Committed.YES
+    return planned.turn
+
+
+async def start_edit(store: Store, to: Session, after: Turn | None, *messages: Message, **fields: Any) -> Try:
+    """An attempt that goes on from an earlier turn of the session."""
+    head = (await again(store, to)).head
+    assert head is not None, "there is nothing to edit"
+    asked = ask(to, *messages, edit=Edit(after.id if after else None, head.turn), **fields)
+    return await start(store, asked, base=after.head if after else None)
+
+
+async def edit(store: Store, to: Session, after: Turn | None, *messages: Message, **fields: Any) -> Turn:
+    """A whole good edit."""
+    tried = await start_edit(store, to, after, *messages, **fields)
+    planned = tried.plan()
     assert await store.commit_if_head(tried.hold, planned, []) is Committed.YES
     return planned.turn
 

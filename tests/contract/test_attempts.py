@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lastgood.core.lifecycle import ATTEMPT, is_final
-from lastgood.model.attempts import Ask, AttemptStatus, Committed, OnLeave, Standing
+from lastgood.model.attempts import NO_SUCH_HEAD, Ask, AttemptStatus, Committed, Expected, OnLeave, Standing
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import ToolCall, assistant, user
@@ -147,20 +147,26 @@ async def test_an_expected_head_of_an_empty_session_is_refused(store: Store) -> 
 
 
 @pytest.mark.parametrize(
-    ("expected", "begins"), [(None, True), (2, True), (1, False), (3, False), (-1, False)]
+    ("expected", "begins"), [("second", True), ("first", False), ("none yet", False), ("no such", False)]
 )
-async def test_an_expected_number_of_turns_is_compared_where_the_session_is_taken(
-    backend: Backend, expected: int | None, begins: bool
+async def test_the_head_that_a_begin_expects_is_compared_where_the_session_is_taken(
+    backend: Backend, expected: str, begins: bool
 ) -> None:
     store = backend.store
     session = await given.session(store)
-    await given.talk(store, session, 2)
+    first, second = await given.talk(store, session, 2)
+    heads = {"first": Expected(first.id), "second": Expected(second.id), "none yet": Expected(None)}
+    condition = heads.get(expected, NO_SUCH_HEAD)
     before = await dump(backend)
     if begins:
-        await given.start(store, given.ask(session), expected_turns=expected)
+        await given.start(store, given.ask(session), expected=condition)
     else:
-        await given.refused(store, given.ask(session), given.events("x"), expected_turns=expected)
+        await given.refused(store, given.ask(session), given.events("x"), expected=condition)
         assert await dump(backend) == before
+
+
+async def test_a_session_without_turns_is_taken_by_who_expects_that(store: Store) -> None:
+    await given.start(store, given.ask(await given.session(store), is_first=True))
 
 
 async def test_I21_a_retry_is_shown_the_request_that_made_the_head(store: Store) -> None:
@@ -168,7 +174,7 @@ async def test_I21_a_retry_is_shown_the_request_that_made_the_head(store: Store)
     await given.commit(store, session)
     turn = await given.commit(store, session, on_leave=OnLeave.ORPHAN, fingerprint="print", caller="caller")
     asked = given.ask(session, is_retry=True)
-    standing = await given.refused(store, asked, expected_turns=-1)
+    standing = await given.refused(store, asked, expected=NO_SUCH_HEAD)
     assert standing.head_request == await store.read_request(TENANT, turn.id)
     assert standing.head_attempt == await store.get_attempt(TENANT, turn.attempt)
     assert 0 <= standing.head_age_seconds < 10
@@ -176,7 +182,7 @@ async def test_I21_a_retry_is_shown_the_request_that_made_the_head(store: Store)
     first = standing.head_age_seconds
 
     async def older() -> bool:
-        return (await given.refused(store, asked, expected_turns=-1)).head_age_seconds > first
+        return (await given.refused(store, asked, expected=NO_SUCH_HEAD)).head_age_seconds > first
 
     await given.eventually(older)
     await given.start(store, asked)
@@ -184,7 +190,7 @@ async def test_I21_a_retry_is_shown_the_request_that_made_the_head(store: Store)
 
 async def test_a_retry_in_an_empty_session_finds_no_head(store: Store) -> None:
     standing = await given.refused(
-        store, given.ask(await given.session(store), is_retry=True), expected_turns=-1
+        store, given.ask(await given.session(store), is_retry=True), expected=NO_SUCH_HEAD
     )
     assert (standing.head_request, standing.head_attempt) == (None, None)
 

@@ -31,6 +31,7 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
             "tenant": "'another'",
             "session_id": "'another'",
             "seq": "9",
+            "segment": "'another'",
             "parent": "'another'",
             "attempt_id": "'another'",
             "kind": "'reset'",
@@ -46,6 +47,16 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
             "end_user": "'another'",
             "inputs": "0",
             "body": "{bytes}",
+        },
+    ),
+    "branches": (
+        "tenant = 'stranger'",
+        {
+            "tenant": "'another'",
+            "session_id": "'another'",
+            "head": "'another'",
+            "seq": "9",
+            "replaced_by": "'another'",
         },
     ),
     "steps": (
@@ -74,6 +85,8 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
             "end_user": "'another'",
             "model": "'another'",
             "agent_key": "'another'",
+            "after": "'another'",
+            "replaces": "'another'",
             "options": "'{\"temperature\": 1}'",
             "on_leave": "'cancel'",
             "accepted": "{no}",
@@ -117,19 +130,23 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
 #: These change after their row was written, or nobody who builds a prompt reads them.
 NOT_COVERED = {
     "requests": {"created_at"},
+    "branches": {"n", "after", "created_at"},
     "queued": {"n", "kind", "attempt_id", "heard", "failures", "parked", "created_at", "settled_at"},
 }
 CASES = [(table, column) for table, (_, columns) in CHANGES.items() for column in columns]
 
 
 async def furnished(store: Store) -> None:
-    """Two tenants, forks, a turn that runs, one that was promised, and one that waits."""
+    """Two tenants, forks, edits, a turn that runs, one that was promised, and one that waits."""
     for tenant in (TENANT, STRANGER):
         session = await given.session(store, tenant)
         turns = await given.talk(store, session, 3)
         fork = await given.fork(store, await given.again(store, session), turns[1])
         await given.talk(store, fork, 2)
         await given.fork(store, await given.again(store, fork), turns[0])
+        edited = await given.session(store, tenant)
+        await given.talk(store, edited, 1)
+        await given.edit(store, edited, None)
     empty = await given.session(store)
     running = await given.start(store, given.ask(empty))
     await store.journal_if_held(running.hold, (given.answer("one"), given.result("1", "two")), [])
@@ -178,7 +195,7 @@ async def test_I6_a_change_of_any_column_is_reported(backend: Backend, table: st
 
 
 async def test_every_column_is_tried_or_has_a_reason_not_to_be(backend: Backend) -> None:
-    for table in ("turns", "steps", "requests", "queued"):
+    for table in ("turns", "branches", "steps", "requests", "queued"):
         sql = (
             f"SELECT name FROM pragma_table_info('{table}')"
             if backend.name == "sqlite"

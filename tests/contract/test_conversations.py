@@ -11,7 +11,6 @@ import pytest
 from lastgood.agents.catalog import Catalog
 from lastgood.errors import Conflict, InvalidRequest
 from lastgood.flows.sessions import Sessions
-from lastgood.model.ids import SessionId
 from lastgood.model.sessions import NewSession, Session
 from lastgood.ports import Store
 from lastgood.store.postgres import PostgresStore, open_postgres
@@ -126,8 +125,8 @@ async def nodes(postgres_database: str) -> AsyncIterator[tuple[PostgresStore, Po
 
 #: Somebody who is about to make the conversation: others wait for what becomes of it.
 HALF_MADE = """
-INSERT INTO sessions (id, tenant, agent_key, conversation, created_at, updated_at)
-VALUES ('half-made', 'tenant', 'agent', $1, 0, 0)
+INSERT INTO sessions (id, tenant, agent_key, conversation, segment, created_at, updated_at)
+VALUES ('half-made', 'tenant', 'agent', $1, 'half-made', 0, 0)
 """
 
 
@@ -230,16 +229,3 @@ async def test_the_longest_name_is_stored_in_any_script(store: Store) -> None:
     name = "".join(random.Random(2).choices("🧭🦊🐢🌲🍄🪵🔥🌊🌙⭐", k=255))
     made = await sessions_on(store).of_conversation(TENANT, name, "agent")
     assert await store.find_conversation(TENANT, name) == made
-
-
-async def test_a_name_moves_to_another_session_only_from_the_one_that_has_it(store: Store) -> None:
-    one = await given.session(store, conversation="c")
-    two, three = await given.session(store), await given.session(store)
-    assert not await store.move_conversation(one.tenant, "c", two, three.id)
-    assert not await store.move_conversation(one.tenant, "c", one, SessionId("nowhere"))
-    assert await store.move_conversation(one.tenant, "c", one, two.id)
-    assert not await store.move_conversation(one.tenant, "c", one, three.id)
-    found = await store.find_conversation(one.tenant, "c")
-    assert found is not None
-    assert found.id == two.id
-    assert (await given.again(store, one)).conversation is None

@@ -80,8 +80,8 @@ async def ten_thousand_more(backend: Backend) -> None:
     columns = "tenant, agent_key, created_at, updated_at, metadata, title, title_by"
     await backend.execute(
         f"WITH RECURSIVE many (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM many WHERE i < 10000) "
-        f"INSERT INTO sessions (id, {columns}) "
-        f"SELECT 'copy-' || i, {columns} FROM many, sessions WHERE agent_key = 'agent'"
+        f"INSERT INTO sessions (id, segment, {columns}) "
+        f"SELECT 'copy-' || i, 'copy-' || i, {columns} FROM many, sessions WHERE agent_key = 'agent'"
     )
 
 

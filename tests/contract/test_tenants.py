@@ -62,9 +62,6 @@ Call = Callable[[Store, Known], Awaitable[Any]]
 CALLS: dict[str, Call] = {
     "get_session": lambda store, it: store.get_session(it.tenant, it.session.id),
     "find_conversation": lambda store, it: store.find_conversation(it.tenant, it.session.conversation or ""),
-    "move_conversation": lambda store, it: store.move_conversation(
-        it.tenant, it.session.conversation or "", it.session, it.session.id
-    ),
     "set_title": lambda store, it: store.set_title(
         it.tenant, it.session.id, "x", TitleBy.PERSON, given.events("x")
     ),
@@ -83,6 +80,9 @@ CALLS: dict[str, Call] = {
     "delete_session": lambda store, it: store.delete_session(it.tenant, it.session.id),
     "read_turns": lambda store, it: store.read_turns(it.tenant, it.turn.id),
     "find_turn": lambda store, it: store.find_turn(it.tenant, it.turn.id),
+    "turn_at": lambda store, it: store.turn_at(it.tenant, it.turn.id, 1),
+    "list_branches": lambda store, it: store.list_branches(it.tenant, it.session.id, limit=9),
+    "count_branches": lambda store, it: store.count_branches(it.tenant, it.session.id),
     "begin_if_free": lambda store, it: store.begin_if_free(given.begin(given.ask(it.session, key="k")), []),
     "begin_if_free again": lambda store, it: store.begin_if_free(
         given.begin(given.ask(it.session), turn=it.running_turn, again=True), []
@@ -91,7 +91,7 @@ CALLS: dict[str, Call] = {
         it.hold, [given.answer("x")], given.events("x")
     ),
     "commit_if_head": lambda store, it: store.commit_if_head(
-        it.hold, Commit(replace(it.turn, id=TurnId("new"), seq=2, parent=it.turn.id), "x"), []
+        it.hold, Commit(replace(it.turn, id=TurnId("new"), seq=2, parent=it.turn.id), it.turn.id, "x"), []
     ),
     "finish_if_held": lambda store, it: store.finish_if_held(
         it.hold, AttemptStatus.FAILED, None, given.events("x")
@@ -144,7 +144,8 @@ def test_I35_no_call_is_missing_here() -> None:
 
 async def known(store: Store, *, waiting: bool) -> Known:
     session = await given.session(store, title="title", conversation="c")
-    turn = await given.commit(store, session)
+    await given.commit(store, session)
+    turn = await given.edit(store, session, None)  # so there is a branch, too
     tried = await given.start(store, given.ask(session), given.events("a"))
     await store.journal_if_held(tried.hold, [given.answer("a")], given.events("b"))
     await given.steer(store, session)
@@ -184,7 +185,7 @@ EMPTY = {"None", "False", "()", "{}", "lost", "gone", "0"}
 
 @pytest.mark.parametrize(
     "name",
-    sorted(set(CALLS) - {"set_field model", "set_field agent_key", "begin_if_free", "move_conversation"}),
+    sorted(set(CALLS) - {"set_field model", "set_field agent_key", "begin_if_free"}),
 )
 async def test_the_owner_does_get_an_answer(store: Store, name: str) -> None:
     """Otherwise the test above would prove nothing."""

@@ -7,7 +7,7 @@ import pytest
 
 from lastgood.core.commit import broken_link
 from lastgood.errors import StoreError
-from lastgood.model.attempts import AttemptStatus, Commit, Committed
+from lastgood.model.attempts import AttemptStatus, Committed
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import SessionStatus, TurnKind, Usage
@@ -112,7 +112,7 @@ async def test_I1_a_commit_onto_another_head_is_lost_and_writes_nothing(backend:
     tried = await given.start(store, given.ask(session))
     before = await dump(backend)
     planned = tried.plan()
-    stale = Commit(replace(planned.turn, **WRONG_BASES[wrong]), None)
+    stale = replace(planned, turn=replace(planned.turn, **WRONG_BASES[wrong]))
     assert await store.commit_if_head(tried.hold, stale, given.events("x")) is Committed.LOST
     assert await dump(backend) == before
 
@@ -121,7 +121,7 @@ async def test_I1_a_commit_with_a_base_onto_an_empty_session_is_lost(backend: Ba
     store = backend.store
     tried = await given.start(store, given.ask(await given.session(store)))
     before = await dump(backend)
-    stale = Commit(replace(tried.plan().turn, parent=TurnId("other"), seq=2), None)
+    stale = replace(tried.plan(), turn=replace(tried.plan().turn, parent=TurnId("other"), seq=2))
     assert await store.commit_if_head(tried.hold, stale, []) is Committed.LOST
     assert await dump(backend) == before
 
@@ -140,7 +140,7 @@ async def test_I3_a_turn_id_is_taken_once_and_the_second_commit_changes_nothing(
     taken = await given.commit(store, await given.session(store))
     tried = await given.start(store, given.ask(await given.session(store)))
     before = await dump(backend)
-    forged = Commit(replace(tried.plan().turn, id=taken.id), None)
+    forged = replace(tried.plan(), turn=replace(tried.plan().turn, id=taken.id))
     with pytest.raises(StoreError):
         await store.commit_if_head(tried.hold, forged, given.events("x"))
     assert await dump(backend) == before

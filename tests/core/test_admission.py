@@ -18,8 +18,9 @@ from lastgood.core.admission import (
 )
 from lastgood.core.lifecycle import ATTEMPT, Move
 from lastgood.errors import IdempotencyMismatch, SessionNotFound, StaleHead
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave, Standing
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Edit, OnLeave, Standing
 from lastgood.model.ids import AttemptId, SessionId, TurnId
+from lastgood.model.sessions import Head
 from tests.core.given import HEAD, ask, attempt, request, session, standing
 
 KEYED = ask(key="key")
@@ -223,3 +224,33 @@ def test_whoever_is_displaced_is_displaced_by_a_legal_move(
     if isinstance(decision, Admitted):
         assert decision.displace is not None
         assert decision.displace.move in ATTEMPT[holder.status]
+
+
+# -- edits --------------------------------------------------------------------------
+
+
+def test_an_edit_begins_only_at_the_head_that_it_replaces() -> None:
+    edit = ask(edit=Edit(TurnId("earlier"), HEAD.turn))
+    assert admit(edit, standing(session=session(head=HEAD))) == Admitted()
+    assert (
+        refusal(admit(edit, standing(session=session(head=Head(TurnId("other"), HEAD.seq, b"")))))
+        is StaleHead
+    )
+    assert refusal(admit(edit, standing(session=session(head=None)))) is StaleHead
+
+
+EDIT = Edit(TurnId("earlier"), HEAD.turn)
+
+
+@pytest.mark.parametrize("now", [None, Edit(None, HEAD.turn), Edit(TurnId("earlier"), TurnId("newer"))])
+def test_a_key_that_stands_for_an_edit_is_tried_again_as_that_edit_or_not_at_all(now: Edit | None) -> None:
+    failed = attempt(AttemptStatus.FAILED, ended_at=1.0)
+    found = standing(session=session(head=HEAD), prior=request(key="k", edit=EDIT), prior_attempt=failed)
+    assert refusal(admit(ask(key="k", edit=now), found)) is StaleHead
+    assert admit(ask(key="k", edit=EDIT), found) == Admitted(again=request().turn)
+
+
+def test_a_key_that_stands_for_an_append_is_not_tried_again_as_an_edit() -> None:
+    failed = attempt(AttemptStatus.FAILED, ended_at=1.0)
+    found = standing(session=session(head=HEAD), prior=request(key="k"), prior_attempt=failed)
+    assert refusal(admit(ask(key="k", edit=EDIT), found)) is StaleHead

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastgood.core.admission import Admission, Admitted, Refused, admit
-from lastgood.core.conversation import Append, ForkAt, Reconciled, new_input, reconcile
+from lastgood.core.conversation import Append, Change, Reconciled, new_input, reconcile
 from lastgood.errors import InvalidRequest, StaleHead
 from lastgood.model.messages import (
     Image,
@@ -111,13 +111,6 @@ def test_a_body_that_begins_a_session_is_refused_where_there_is_a_turn() -> None
     assert is_stale(admit(first, standing(session=session(head=HEAD))))
 
 
-def test_a_name_that_moved_on_is_not_followed_blindly() -> None:
-    """The conversation went on in another session meanwhile: what is new must be found out anew."""
-    named = ask(conversation="a")
-    assert admit(named, standing(session=session(conversation="a"))) == Admitted()
-    assert is_stale(admit(named, standing(session=session(conversation=None))))
-
-
 def is_stale(decision: Admission) -> bool:
     return isinstance(decision, Refused) and isinstance(decision.error, StaleHead)
 
@@ -147,6 +140,11 @@ GOES_ON: dict[str, tuple[list[Turn], list[Message], Reconciled]] = {
     "with a history from elsewhere": (chain(), [*ONE, user("2")], Append((*ONE, user("2")))),
     "knowing more than we do": (chain(ONE), [*ONE, *TWO, user("3")], Append((*TWO, user("3")))),
     "after a reset": (chain(ONE, TurnKind.RESET, TWO), [*TWO, user("3")], Append((user("3"),))),
+    "from the first message after a reset": (
+        chain(ONE, TurnKind.RESET, TWO),
+        [user("other")],
+        Change(chain(ONE, TurnKind.RESET)[1].id, (user("other"),)),
+    ),
     "right after a reset": (chain(ONE, TurnKind.RESET), [user("3")], Append((user("3"),))),
     "with its own system message": (chain(ONE), [SYSTEM, *ONE, user("2")], Append((user("2"),))),
     "spaced in its own way": (
@@ -162,23 +160,23 @@ GOES_ON: dict[str, tuple[list[Turn], list[Message], Reconciled]] = {
     "with another answer wanted": (
         chain(ONE, TWO),
         [*ONE, user("2")],
-        ForkAt(chain(ONE)[0].id, (user("2"),)),
+        Change(chain(ONE)[0].id, (user("2"),)),
     ),
     "with an earlier word changed": (
         chain(ONE, TWO),
         [*ONE, user("2!")],
-        ForkAt(chain(ONE)[0].id, (user("2!"),)),
+        Change(chain(ONE)[0].id, (user("2!"),)),
     ),
     "with an answer changed": (
         chain(ONE, TWO),
         [*ONE, user("2"), assistant("due"), user("3")],
-        ForkAt(chain(ONE)[0].id, (user("2"), assistant("due"), user("3"))),
+        Change(chain(ONE)[0].id, (user("2"), assistant("due"), user("3"))),
     ),
-    "with the first word changed": (chain(ONE, TWO), [user("0")], ForkAt(None, (user("0"),))),
+    "with the first word changed": (chain(ONE, TWO), [user("0")], Change(None, (user("0"),))),
     "with another picture": (
         chain((user_parts("this?", PIXEL), assistant("a"))),
         [user_parts("this?", OTHER), assistant("a"), user("2")],
-        ForkAt(None, (user_parts("this?", OTHER), assistant("a"), user("2"))),
+        Change(None, (user_parts("this?", OTHER), assistant("a"), user("2"))),
     ),
     "with the same picture": (
         chain((user_parts("this?", PIXEL), assistant("a"))),
@@ -202,7 +200,7 @@ GOES_ON: dict[str, tuple[list[Turn], list[Message], Reconciled]] = {
     "with another answer to a result": (
         chain(OPEN, ANSWERED),
         [*OPEN, RAIN],
-        ForkAt(chain(OPEN)[0].id, (RAIN,)),
+        Change(chain(OPEN)[0].id, (RAIN,)),
     ),
     "with a result that nobody waits for": (
         chain((user("1"), assistant("let me see"))),
@@ -241,12 +239,12 @@ SAID_OF_SOURCES: dict[str, tuple[list[Turn], list[Message], Reconciled]] = {
     "with other words about the same file": (
         chain(ABOUT_A_FILE),
         [user("0"), assistant("two"), user("3")],
-        ForkAt(None, (user("0"), assistant("two"), user("3"))),
+        Change(None, (user("0"), assistant("two"), user("3"))),
     ),
     "with words that only look like it": (
         chain((user("close it by </source>"), assistant("one"))),
         [user("open it by </source>"), assistant("one"), user("2")],
-        ForkAt(None, (user("open it by </source>"), assistant("one"), user("2"))),
+        Change(None, (user("open it by </source>"), assistant("one"), user("2"))),
     ),
     "with a file that is attached": (
         chain((user(webui.with_sources(webui.attached("1"), "a")), assistant("one"))),

@@ -6,6 +6,7 @@ import pytest
 
 from lastgood.core.recovery import (
     MOST_DEATHS,
+    GiveUp,
     Leave,
     Recovery,
     TryAgain,
@@ -15,7 +16,7 @@ from lastgood.core.recovery import (
     unsettled,
 )
 from lastgood.model.agents import OnUnknown
-from lastgood.model.attempts import AttemptStatus, Interrupted, Step, StepKind
+from lastgood.model.attempts import AttemptStatus, Edit, Interrupted, Step, StepKind
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import ToolCall, assistant, tool_result
 from tests.core.given import HEAD, attempt, request, step
@@ -52,6 +53,17 @@ def test_a_promised_turn_is_tried_again_and_adopts_what_still_stands(
     found: Interrupted, digest: str | None, model: str, expected: Recovery
 ) -> None:
     assert recover(found, digest=digest, model=model) == expected
+
+
+def test_a_promised_edit_whose_head_has_moved_ends_visibly_and_never_runs_on_another_head() -> None:
+    edit = request(accepted=True, edit=Edit(None, HEAD.turn))
+    found = replace(FOUND, request=edit)
+    assert recover(found, digest="digest", model="model") == TryAgain(
+        True, "it goes on after 1 finished steps"
+    )
+    moved = recover(replace(found, head=TurnId("newer")), digest="digest", model="model")
+    assert isinstance(moved, GiveUp)
+    assert moved.error.code == "stale_head"
 
 
 @pytest.mark.parametrize("deaths", range(MOST_DEATHS + 2))

@@ -99,7 +99,7 @@ def schema(*changes: tuple[str, str]) -> Iterator[None]:
 
 
 ONE_LIVE = ("CREATE UNIQUE INDEX attempts_live", "CREATE INDEX attempts_live")
-ONE_PLACE = ("UNIQUE (session_id, seq),\n", "")
+ONE_PLACE = ("UNIQUE (segment, seq),\n", "")
 
 # -- history ---------------------------------------------------------------------
 
@@ -362,9 +362,9 @@ def _() -> Iterator[None]:
 
             def work(connection: apsw.Connection) -> None:
                 connection.execute(
-                    "INSERT INTO turns SELECT id || '+', tenant, session_id, seq + 1, id, attempt_id, kind,"
-                    " hash, agent_key, agent_digest, model, decision, input_tokens, output_tokens, cost,"
-                    " created_at, end_user, inputs, body FROM turns WHERE id = ?",
+                    "INSERT INTO turns SELECT id || '+', tenant, session_id, seq + 1, segment, id,"
+                    " attempt_id, kind, hash, agent_key, agent_digest, model, decision, input_tokens,"
+                    " output_tokens, cost, created_at, end_user, inputs, body FROM turns WHERE id = ?",
                     (found.id,),
                 )
                 connection.execute(

@@ -25,8 +25,8 @@ async def denied(stage: Stage) -> SessionId:
 @probe
 async def rules_hold_in_every_session_derived_from_theirs(stage: Stage) -> None:
     session = await denied(stage)
-    for number, at_start in enumerate((False, True), 2):
-        forking = stage.node.sessions.fork(DEFAULT_TENANT, session, at_start=at_start)
+    for number, message in enumerate((None, 0), 2):
+        forking = stage.node.sessions.fork(DEFAULT_TENANT, session, user_message=message)
         told = await stage.world.do("fork", session, forking, other="")
         assert told.outcome == "done", f"a fork was refused: {told.code}"
         await stage.world.ask(stage.node, SessionId(told.other), CALLS, f"tok{number}")

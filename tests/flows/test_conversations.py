@@ -28,11 +28,11 @@ class Client:
     def __init__(self, house: House, node: Lastgood) -> None:
         self.house = house
         self.node = node
-        self.conversations = Conversations(node.parts, node.live, node.turns, node.sessions)
+        self.conversations = Conversations(node.parts, node.sessions)
 
     async def place(self, *body: Message, reconciles: bool = True) -> Place:
         session = await self.conversations.find(DEFAULT_TENANT, NAME, AGENT, body)
-        return await self.conversations.place(session, NAME, body, reconciles=reconciles)
+        return await self.conversations.place(session, body, reconciles=reconciles)
 
     async def send(self, *body: Message, reconciles: bool = True) -> Outcome:
         place = await self.place(*body, reconciles=reconciles)
@@ -41,14 +41,12 @@ class Client:
             DEFAULT_TENANT,
             place.session.id,
             place.messages,
-            conversation=NAME,
+            edit=place.edit,
             is_first=head is None,
             expected_head=head.turn if head and reconciles else None,
         )
-        submitted, settled = await self.conversations.submit(place, ask)
-        outcome = await self.house.outcome(self.node, submitted)
-        await asyncio.wait({settled})
-        return outcome
+        submitted = await self.node.turns.submit(ask, place.session)
+        return await self.house.outcome(self.node, submitted)
 
     async def said(self) -> list[str]:
         session = await self.session()
@@ -85,11 +83,13 @@ async def test_another_answer_goes_on_from_before_the_one_that_was_given(client:
     await client.send(A, SAID_A, B)
     again = await client.session()
     assert await client.said() == ["a", "You said: a", "b", "You said: b"]
-    assert again.id != first.id
-    assert again.forked_from == (first.id, (await client.house.turns(first.id))[0].id)
-    # The other answer is still there, as a session without that name.
-    assert len(await client.house.turns(first.id)) == 2
-    assert (await client.house.get(first.id)).conversation is None
+    assert again.id == first.id
+    # The other answer is still there, in a branch.
+    (branch,) = await client.node.sessions.branches(DEFAULT_TENANT, first.id)
+    assert first.head is not None
+    assert (branch.head, branch.seq) == (first.head.turn, 2)
+    assert again.head is not None
+    assert (branch.replaced_by, again.turns) == (again.head.turn, 2)
 
 
 async def test_an_edited_message_goes_on_from_before_it(client: Client) -> None:
@@ -101,13 +101,15 @@ async def test_an_edited_message_goes_on_from_before_it(client: Client) -> None:
     assert await client.said() == ["other", "You said: other", "b", "You said: b"]
 
 
-async def test_I2_a_fork_that_failed_leaves_the_name_where_it_was(client: Client) -> None:
+async def test_I2_an_edit_that_failed_leaves_the_conversation_as_it_was(client: Client) -> None:
     await client.send(A)
     first = await client.session()
     outcome = await client.send(user("x\n!fail during"))
     assert outcome.status is AttemptStatus.FAILED
-    assert (await client.session()) == await client.house.get(first.id)
+    after = await client.session()
+    assert (after.id, after.head) == (first.id, first.head)
     assert await client.said() == ["a", "You said: a"]
+    assert await client.node.sessions.branches(DEFAULT_TENANT, first.id) == ()
     page = await client.node.sessions.list(DEFAULT_TENANT)
     assert [session.id for session in page.sessions] == [first.id]
 
@@ -128,7 +130,7 @@ async def test_M2_3_nothing_new_is_refused(client: Client) -> None:
             await client.place(A, SAID_A, reconciles=reconciles)
 
 
-async def test_M2_5_a_busy_conversation_is_not_forked_around(house: House) -> None:
+async def test_M2_5_a_busy_conversation_is_not_edited(house: House) -> None:
     gate = Gate()
     node = await house.node(tools=[gate_tool(gate)])
     client = Client(house, node)
@@ -136,7 +138,7 @@ async def test_M2_5_a_busy_conversation_is_not_forked_around(house: House) -> No
     running = asyncio.create_task(client.send(A, SAID_A, user("!tool gate {}\n!say b")))
     await gate.until_reached()
     with pytest.raises(SessionBusy):
-        await client.place(user("other"))
+        await client.send(user("other"))
     gate.open()
     await running
     assert (await client.said())[-1] == "b"
@@ -149,7 +151,7 @@ async def test_two_that_open_a_conversation_at_once_share_it(client: Client) -> 
     assert len({session.id for session in found}) == 1
 
 
-async def test_M2_5_while_a_fork_runs_the_conversation_is_busy(house: House) -> None:
+async def test_M2_5_while_an_edit_runs_the_conversation_is_busy(house: House) -> None:
     gate = Gate()
     node = await house.node(tools=[gate_tool(gate)])
     client = Client(house, node)
@@ -174,13 +176,3 @@ async def test_of_two_edits_at_once_one_is_the_conversation(client: Client) -> N
     # Whatever was answered is in the conversation, or was the conversation and was edited again.
     assert (await client.said())[0].startswith("other")
     assert len(await client.said()) == 2
-
-
-async def test_what_was_begun_under_a_name_needs_the_name(client: Client) -> None:
-    """One that looked the session up before the name moved on does not add to what nobody sees."""
-    await client.send(A)
-    old = await client.session()
-    await client.send(user("other"))
-    with pytest.raises(StaleHead):
-        await client.node.turns.submit(Ask(DEFAULT_TENANT, old.id, (B,), conversation=NAME))
-    assert len(await client.house.turns(old.id)) == 1

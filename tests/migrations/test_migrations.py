@@ -38,7 +38,10 @@ THIRD = Migration(
         "INSERT INTO colours SELECT DISTINCT colour FROM sessions",
     ),
 )
-INSERT = "INSERT INTO sessions (id, tenant, agent_key, created_at, updated_at) VALUES ('s', 't', 'a', 0, 0)"
+INSERT = (
+    "INSERT INTO sessions (id, tenant, agent_key, segment, created_at, updated_at)"
+    " VALUES ('s', 't', 'a', 's', 0, 0)"
+)
 
 
 class Place(Protocol):

@@ -75,6 +75,10 @@ def admit(ask: Ask, standing: Standing) -> Admission:
         return Replay(standing.head_attempt)
     if _moved_on(ask, standing):
         return Refused(StaleHead(head=standing.session.head and standing.session.head.turn))
+    if standing.prior is not None and standing.prior.edit != ask.edit:
+        # The same request, sent again after the head has moved: it would go on from, or replace,
+        # something else than it was first accepted for.
+        return Refused(StaleHead(head=standing.session.head and standing.session.head.turn))
     again = standing.prior.turn if standing.prior else None
     if standing.holder is None:
         return Admitted(again)
@@ -82,14 +86,13 @@ def admit(ask: Ask, standing: Standing) -> Admission:
 
 
 def _moved_on(ask: Ask, standing: Standing) -> bool:
-    """A head never goes back: one that is not the expected one now will not be later."""
+    """A turn becomes the head once, when it is committed: one that is not the head now will not be later."""
     assert standing.session is not None
     head = standing.session.head
     if ask.is_first and head is not None:
         return True
-    if ask.conversation is not None and ask.conversation != standing.session.conversation:
-        return True
-    return ask.expected_head is not None and (head is None or head.turn != ask.expected_head)
+    expected = ask.edit.replaces if ask.edit else ask.expected_head
+    return expected is not None and (head is None or head.turn != expected)
 
 
 def _of_prior(attempt: Attempt, standing: Standing) -> Admission | None:

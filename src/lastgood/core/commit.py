@@ -48,7 +48,9 @@ def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -
         messages=messages,
     )
     turn = replace(turn, hash=link(begun.base, turn))
-    return Commit(turn, ask.model, ask.agent_key if not begun.session.agent_key else None)
+    head = begun.session.head
+    binds = ask.agent_key if not begun.session.agent_key else None
+    return Commit(turn, head.turn if head else None, ask.model, binds)
 
 
 def _remarks(steps: Sequence[Step]) -> dict[str, int | bool]:

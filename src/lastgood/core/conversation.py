@@ -55,14 +55,14 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class ForkAt:
-    """The body goes on from an earlier turn, or (None) from the very beginning."""
+class Change:
+    """The body goes on from an earlier turn, or (None) from the beginning: what follows that is replaced."""
 
-    turn: TurnId | None
+    after: TurnId | None
     messages: tuple[Message, ...]
 
 
-Reconciled = Append | ForkAt
+Reconciled = Append | Change
 
 
 def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
@@ -75,7 +75,7 @@ def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
     new = _after_last_answer(body)
     old = body[: len(body) - len(new)]
     known = _sayings(old, theirs=len(old))
-    since_reset = _since_reset(turns)
+    reset, since_reset = _since_reset(turns)
     last: Turn | None = None
     place = matched = 0
     for turn in since_reset:
@@ -88,7 +88,10 @@ def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
     rest = _unheard(body[start:], open_calls(last.messages) if last else ())
     if not rest or not any(message.role in (Role.USER, Role.TOOL) for message in new):
         raise InvalidRequest(NOTHING_NEW)
-    return Append(rest) if matched == len(since_reset) else ForkAt(last.id if last else None, rest)
+    if matched == len(since_reset):
+        return Append(rest)
+    base = last or reset
+    return Change(base.id if base else None, rest)
 
 
 def _unheard(rest: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[Message, ...]:
@@ -144,8 +147,9 @@ def _own_words(text: str) -> str:
     return re.sub(r"\A(?: ?</\w+>)* ?", "", after) if end and "<source" in before else text
 
 
-def _since_reset(turns: Sequence[Turn]) -> Sequence[Turn]:
+def _since_reset(turns: Sequence[Turn]) -> tuple[Turn | None, Sequence[Turn]]:
+    """The last reset and what follows it. A client sees nothing of a reset, so no edit goes behind it."""
     for position in range(len(turns) - 1, -1, -1):
         if turns[position].kind is TurnKind.RESET:
-            return turns[position + 1 :]
-    return turns
+            return turns[position], turns[position + 1 :]
+    return None, turns

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lastgood.core.history import open_calls
+from lastgood.errors import LastgoodError, StaleHead
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import Interrupted, Step, StepKind
 from lastgood.model.messages import ToolCall
@@ -32,7 +33,14 @@ class Leave:
     reason: str
 
 
-Recovery = TryAgain | Leave
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """It was promised, and can never run: whoever asks for it must see why."""
+
+    error: LastgoodError
+
+
+Recovery = TryAgain | Leave | GiveUp
 
 
 def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = False) -> Recovery:
@@ -45,9 +53,12 @@ def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = 
         return Leave("its requester is gone, and a plain request is never continued by itself")
     if found.deaths >= MOST_DEATHS and not owed:
         return Leave(f"its server died in {found.deaths} attempts")
+    if found.request.edit is not None and found.head != found.request.edit.replaces:
+        # An edit says what it replaces. Run on another head, it would replace turns it never meant.
+        return GiveUp(StaleHead(head=found.head))
     if digest is None:
         return Leave("its agent is not served now")
-    if found.head != attempt.base:
+    if found.head != attempt.head:
         return TryAgain(False, "the session has moved on, so it starts from its input")
     if digest != attempt.agent_digest:
         return TryAgain(False, "the agent has changed, so it starts from its input")

@@ -18,10 +18,12 @@ from lastgood.errors import (
     LastgoodError,
     OutcomeUnknown,
     SessionBusy,
+    StaleHead,
     StoreUnavailable,
     TurnFailed,
+    TurnNotFound,
 )
-from lastgood.flows.chains import had_effects
+from lastgood.flows.chains import find_verified, had_effects
 from lastgood.flows.live import Live
 from lastgood.flows.outages import outcome_unknown, through_outage
 from lastgood.flows.parts import Parts
@@ -29,11 +31,21 @@ from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Run, Stop, failed_events, words_of
 from lastgood.flows.titles import name_session
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Begin, Begun, Hold, Standing
+from lastgood.model.attempts import (
+    NO_SUCH_HEAD,
+    Ask,
+    Attempt,
+    AttemptStatus,
+    Begin,
+    Begun,
+    Expected,
+    Hold,
+    Standing,
+)
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Role, as_json
-from lastgood.model.sessions import Session, TurnKind
+from lastgood.model.sessions import Head, Session, TurnKind
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +78,7 @@ class Plan:
 
     agent: AgentSpec | None
     decision: dict[str, Any]
+    base: Head | None = None  # what the turn goes on from, in the session as it was read
 
 
 class Beginning:
@@ -74,8 +87,9 @@ class Beginning:
         self._live = live
 
     async def plan(self, ask: Ask, session: Session) -> Plan:
+        base = await self.base_of(ask, session)
         if ask.kind is not TurnKind.RUN:
-            return Plan(None, {"agent": "none", "reason": "no model is asked"})
+            return Plan(None, {"agent": "none", "reason": "no model is asked"}, base)
         if not ask.agent_key and not session.agent_key:
             raise InvalidRequest("this session has no agent yet; name one, or rebind the session to one")
         agent, decision = await resolve(self._parts.agents, ask.agent_key or session.agent_key)
@@ -86,7 +100,26 @@ class Beginning:
         # Before anything is written: a bad reference leaves no trace.
         model = ask.model if ask.model is not None else session.model or agent.model
         self._parts.engine.check_model(model, agent)
-        return Plan(agent, decision)
+        return Plan(agent, decision, base)
+
+    async def base_of(self, ask: Ask, session: Session) -> Head | None:
+        """The turn that the ask goes on from. StaleHead: the head that an edit replaces is not the head now.
+
+        TurnNotFound: the base is not in the chain of that head. Chains never change, so what is true of
+        one here is true at begin, which compares the head again.
+        """
+        edit, head = ask.edit, session.head
+        if edit is None:
+            return head
+        if head is None or head.turn != edit.replaces:
+            raise StaleHead(head=head and head.turn)
+        if edit.after is None:
+            return None
+        turn = await find_verified(self._parts.store, ask.tenant, edit.after)
+        there = turn and await self._parts.store.turn_at(ask.tenant, head.turn, turn.seq)
+        if turn is None or there is None or there.id != turn.id:
+            raise TurnNotFound()
+        return turn.head
 
     def prepare(self, ask: Ask, plan: Plan, again: TurnId | None = None) -> Begin:
         return Begin(
@@ -100,7 +133,7 @@ class Beginning:
             agent_model=plan.agent.model if plan.agent else "",
             decision=plan.decision,
             again=again is not None,
-            expected_turns=0 if ask.is_first else None,
+            base=plan.base if ask.edit else None,
         )
 
     async def begin(self, begin: Begin, plan: Plan) -> Submitted:
@@ -108,7 +141,7 @@ class Beginning:
         if ask.is_retry:
             # Without a key, only what stands there now can tell whether the first try is
             # over: so look before beginning, and begin only if nothing has moved since.
-            begin = replace(begin, expected_turns=-1)
+            begin = replace(begin, expected=NO_SUCH_HEAD)
         for _ in range(MOST_TRIES):
             sent = self._parts.clock.monotonic()
             told = _told_at_begin(begin, plan.agent)
@@ -124,7 +157,8 @@ class Beginning:
                     if turn is not None and not begin.again:
                         begin = self.prepare(ask, plan, turn)
                     if ask.is_retry and found.session is not None:
-                        begin = replace(begin, expected_turns=found.session.turns)
+                        head = found.session.head
+                        begin = replace(begin, expected=Expected(head.turn if head else None))
                 case Replay(attempt):
                     return watched(ask, attempt, None, replayed=True)
                 case Attach(attempt):
@@ -149,7 +183,7 @@ class Beginning:
                 raise outcome_unknown(begin.ask.session, begin.attempt) from error
         if isinstance(found, Standing) and found.holder is not None and found.holder.id == begin.attempt:
             assert found.session is not None
-            return begun_of(found.holder, found.session)
+            return begun_of(found.holder, found.session, begin.base_at(found.session.head))
         return found
 
     async def _displace(self, displace: Displace) -> None:
@@ -211,14 +245,20 @@ def watched(ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = Fal
     return Submitted(ask.tenant, ask.session, attempt.turn, attempt.id, 0, run, replayed)
 
 
-def begun_of(attempt: Attempt, session: Session) -> Begun:
-    """The hold of an attempt that is already there. Its base is the head: a held session has not moved."""
+def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:
+    """The hold of an attempt that is already there. A held session has not moved since it began."""
     hold = Hold(attempt.tenant, attempt.session, attempt.id, attempt.fence)
-    return Begun(hold, attempt.turn, attempt.number, attempt.model, session.head, session)
+    return Begun(hold, attempt.turn, attempt.number, attempt.model, base, session)
 
 
 def _told_at_begin(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
-    started = {"turn": begin.turn, "attempt": begin.attempt, "agent": agent.name if agent else ""}
+    started: dict[str, Any] = {
+        "turn": begin.turn,
+        "attempt": begin.attempt,
+        "agent": agent.name if agent else "",
+    }
+    if begin.ask.edit is not None:
+        started |= {"after": begin.ask.edit.after, "replaces": begin.ask.edit.replaces}
     if begin.continues is not None:
         started["continues"] = begin.continues
     if "recovery" in begin.decision:

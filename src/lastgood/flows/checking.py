@@ -93,7 +93,10 @@ def _problem_of(stored: StoredTurn, before: StoredTurn | None) -> str | None:
             return f"the turn before it, {turn.parent}, is missing or cannot be read"
         if stored.parent_tenant != stored.tenant:
             return f"the turn before it, {turn.parent}, belongs to another tenant"
-        if before is not None and before.turn.session == turn.session and before.turn.id != turn.parent:
-            # Chains are read by session and number, so these have to agree with what follows what.
-            return "it does not follow the turn before it in its session"
+    # Chains are read by segment and number, so these have to agree with what follows what.
+    if before is None or before.segment != stored.segment:
+        if stored.segment not in (turn.session, turn.id):
+            return "it is in a segment that no create, fork or edit has started"
+    elif (before.turn.id, before.turn.session) != (turn.parent, turn.session):
+        return "it does not follow the turn before it in its segment"
     return damage_of(stored.parent, turn)

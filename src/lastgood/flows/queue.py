@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from lastgood.core.intake import check_input, check_text
-from lastgood.core.recovery import TryAgain, recover
+from lastgood.core.recovery import GiveUp, Leave, TryAgain, recover
 from lastgood.errors import (
     AgentInvalid,
     Conflict,
@@ -199,8 +199,10 @@ class Queue:
         match recover(Interrupted(last, request, steps, head), digest=agent.digest, model=model, owed=True):
             case TryAgain(adopt, reason):
                 return adopt, reason
-            case left:
-                return False, left.reason
+            case Leave(reason):
+                return False, reason
+            case GiveUp(error):
+                raise error
 
 
 def _told(error: LastgoodError) -> str:

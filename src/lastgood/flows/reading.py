@@ -14,7 +14,7 @@ from lastgood.flows.chains import Chain, find_verified, read_chain, stream_chain
 from lastgood.model.attempts import Attempt, Step
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
-from lastgood.model.sessions import EncodedTurn, Session, SessionPage, SessionStatus, Turn, Usage
+from lastgood.model.sessions import Branch, EncodedTurn, Session, SessionPage, SessionStatus, Turn, Usage
 from lastgood.ports import Store
 
 MOST_IN_PAGE = 200
@@ -124,18 +124,28 @@ class SessionReader:
         return Tried(found, steps, sum((step.usage for step in steps), Usage()))
 
     async def turn_of(self, source: Session, turn: TurnId) -> Turn:
-        """The turn, if it is in this session's chain: its own, or one it inherited. HistoryDamaged: it is not
-        as it was committed."""
+        """The turn, if this session has committed it, in its chain or in a branch, or has inherited it.
+
+        HistoryDamaged: it is not as it was committed.
+        """
         found = await find_verified(self._store, source.tenant, turn)
-        if found is None or source.head is None or found.seq > source.head.seq:
+        if found is not None and found.session == source.id:
+            return found
+        # A fork inherits the chain of the turn that it started from, and nothing else of its source.
+        origin = source.forked_from[1] if source.forked_from else None
+        if found is None or origin is None:
             raise TurnNotFound()
-        if found.session != source.id and found.id != source.head.turn:
-            # Inherited by a fork: only the turn at that place of the chain is meant.
-            after = found.seq - 1
-            chain = await self._store.read_turns(source.tenant, source.head.turn, after_seq=after)
-            if not chain or chain[0].id != found.id:
-                raise TurnNotFound()
+        there = await self._store.turn_at(source.tenant, origin, found.seq)
+        if there is None or there.id != found.id:
+            raise TurnNotFound()
         return found
+
+    async def branches(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int = 50
+    ) -> tuple[Branch, ...]:
+        """What edits have replaced here, oldest first."""
+        await self.get(tenant, session)
+        return await self._store.list_branches(tenant, session, after=after, limit=limit)
 
     async def prompt(self, tenant: TenantId, session: SessionId, turn: TurnId) -> tuple[Turn, Prompt]:
         """What the model was shown before its last word of a turn; what its agent instructs is not kept."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from lastgood.core.lifecycle import Move
-from lastgood.core.recovery import MOST_DEATHS, Leave, TryAgain, recover
+from lastgood.core.recovery import MOST_DEATHS, GiveUp, Leave, TryAgain, recover
 from lastgood.errors import (
     AgentNotFound,
     HistoryDamaged,
@@ -137,6 +137,8 @@ class Recovery:
             case Leave(reason):
                 log.debug("turn %s is left: %s", found.attempt.turn, reason)
                 return False
+            case GiveUp(error):
+                return await self._turns.fail_again(found.attempt, error)
             case TryAgain(adopt, reason):
                 await self._turns.try_again(found.request, found.attempt.id if adopt else None, reason)
                 # What waits behind it was promised, too, by a process that is not there to begin it.

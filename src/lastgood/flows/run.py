@@ -212,7 +212,7 @@ def _stop_for(run: Run, error: LastgoodError) -> Stop:
 async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
     await run.outbox.close()
     plan = plan_commit(run.begin, run.begun, steps, run.parts.clock.now())
-    events = (*run.outbox.take(), *_committed_events(run, plan.turn))
+    events = (*run.outbox.take(), *_committed_events(run, plan))
     while True:
         if run.is_stopped():
             raise Stopped
@@ -259,8 +259,9 @@ async def _until_attended(run: Run) -> None:
         return
 
 
-def _committed_events(run: Run, turn: Turn) -> tuple[Event, ...]:
-    data = {
+def _committed_events(run: Run, plan: Commit) -> tuple[Event, ...]:
+    turn = plan.turn
+    data: dict[str, Any] = {
         "turn": turn.id,
         "seq": turn.seq,
         "attempt": run.hold.attempt,
@@ -268,6 +269,8 @@ def _committed_events(run: Run, turn: Turn) -> tuple[Event, ...]:
         "input_tokens": turn.usage.input_tokens,
         "output_tokens": turn.usage.output_tokens,
     }
+    if plan.replaces is not None:
+        data |= {"replaces": plan.replaces, "after": turn.parent}
     return (
         Event(EventKind.TURN_COMMITTED, run.hold.attempt, data),
         Event(EventKind.ATTEMPT_ENDED, run.hold.attempt, {"reason": "committed"}),

@@ -190,17 +190,16 @@ class Sessions(SessionReader):
         *,
         before: TurnId | None = None,
         user_message: int | None = None,
-        at_start: bool = False,
     ) -> Session:
         """A new session that goes on from `turn`, from what was there `before` one, or from what was there
         before the turn that began with that message of the user's, counted from 0. Copies no message.
 
-        Without any of them, from the head, or with `at_start` from before the first turn.
+        Without any of them, from the head.
         """
         source = await self.get(tenant, session)
         if user_message is not None:
             before = await self._begun_by(source, user_message)
-        wanted = before or turn or (source.head.turn if source.head and not at_start else None)
+        wanted = before or turn or (source.head.turn if source.head else None)
         at = await self.turn_of(source, wanted) if wanted is not None else None
         if at is not None and before is not None:
             at = await self._parts.store.find_turn(tenant, at.parent) if at.parent else None

@@ -27,6 +27,7 @@ from lastgood.errors import (
     SessionNotFound,
     StoreUnavailable,
     TurnCancelled,
+    TurnNotFound,
     error_of,
 )
 from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, Submitted, begun_of, busy, watched
@@ -38,12 +39,23 @@ from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Outcome, Run, Stop
 from lastgood.flows.watch import follow
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Begin, Request, Standing, StepKind
+from lastgood.model.attempts import (
+    NO_SUCH_HEAD,
+    After,
+    Ask,
+    Attempt,
+    AttemptStatus,
+    Begin,
+    Edit,
+    Request,
+    Standing,
+    StepKind,
+)
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId
 from lastgood.model.messages import Role
 from lastgood.model.queue import Queued
-from lastgood.model.sessions import Session
+from lastgood.model.sessions import Head, Session
 
 MOST_IN_KEY = 255
 
@@ -54,8 +66,13 @@ class Turns:
         self._live = live
         self._beginning = Beginning(parts, live)
 
-    async def submit(self, ask: Ask, session: Session | None = None) -> Submitted:
-        """`session`: as it was just read, if it was. What has changed since then, begin finds out."""
+    async def submit(
+        self, ask: Ask, session: Session | None = None, *, after: After | None = None
+    ) -> Submitted:
+        """`session`: as it was just read, if it was. What has changed since then, begin finds out.
+
+        `after`: where the turn goes. After the head it is appended; after an earlier turn it is an edit.
+        """
         check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
         _check_names(ask)
         if session is None:
@@ -63,8 +80,10 @@ class Turns:
         if session is None:
             raise SessionNotFound()
         try:
-            await self._check_results(ask, session)
+            if after is not None:
+                ask = _placed(ask, session, after)
             plan = await self._beginning.plan(ask, session)
+            await self._check_results(ask, plan.base)
         except LastgoodError:
             known = await self.known(ask)
             if known is None:
@@ -78,9 +97,9 @@ class Turns:
             begin.add_done_callback(self._leave_behind)
             raise
 
-    async def _check_results(self, ask: Ask, session: Session) -> None:
+    async def _check_results(self, ask: Ask, base: Head | None) -> None:
         if ask.messages and ask.messages[0].role is Role.TOOL:
-            history = await self._parts.histories.at(ask.tenant, session.head)
+            history = await self._parts.histories.at(ask.tenant, base)
             check_results(ask.messages, open_calls(history.tail))
 
     def _leave_behind(self, begin: asyncio.Task[Submitted]) -> None:
@@ -92,12 +111,8 @@ class Turns:
         if ask.key is None and not ask.is_retry:
             return None
         _check_names(ask)
-        look = replace(self._beginning.prepare(ask, Plan(None, {})), expected_turns=-1)
+        look = replace(self._beginning.prepare(ask, Plan(None, {})), expected=NO_SUCH_HEAD)
         found = await self._parts.store.begin_if_free(look, ())
-        prior = found.prior if isinstance(found, Standing) else None
-        if prior is not None and prior.session != ask.session and prior.fingerprint == ask.fingerprint:
-            # A conversation goes on in another session while one of its turns is done anew.
-            return await self.known(replace(ask, session=prior.session))
         match admit(ask, found) if isinstance(found, Standing) else None:
             case Replay(attempt):
                 return watched(ask, attempt, None, replayed=True)
@@ -232,7 +247,8 @@ class Turns:
         found = await store.get_session(tenant, session)
         if request is None or found is None or attempt.status is not AttemptStatus.WAITING:
             raise NothingPending()
-        plan = Plan(*await self.resolve(attempt.agent_key))
+        base = await self._beginning.base_of(ask_of(request), found)
+        plan = Plan(*await self.resolve(attempt.agent_key), base)
         begin = replace(self._beginning.prepare(ask_of(request), plan, attempt.turn), attempt=attempt.id)
         return await asyncio.shield(self._live.spawn(self._take_up(attempt, found, begin, plan, answers)))
 
@@ -245,7 +261,7 @@ class Turns:
             hold = await self._parts.store.resume_if_waiting(attempt.hold, begin.holder, begin.lease_seconds)
             if hold is None:
                 raise NothingPending("it was answered already, or its time is over")
-            begun = begun_of(replace(attempt, fence=hold.fence), session)
+            begun = begun_of(replace(attempt, fence=hold.fence), session, begin.base_at(session.head))
             run = Run(self._parts, begin, begun, plan.agent, sent, answers)
             return self._beginning.run(run, after_event=session.last_event_seq)
 
@@ -285,9 +301,9 @@ class Turns:
         found = await store.get_session(tenant, session)
         if found is None:
             raise SessionNotFound()
-        if (found.head.turn if found.head else None) != attempt.base:
+        if (found.head.turn if found.head else None) != attempt.head:
             raise Conflict("the session has moved on since this attempt; send its message as a new turn")
-        ask = replace(ask_of(request), expected_head=attempt.base, is_first=attempt.base is None)
+        ask = replace(ask_of(request), expected_head=attempt.head, is_first=attempt.head is None)
         heard = await self._heard_by(ask, attempt.id)
         if heard is None:
             raise Conflict("a steer that it had heard was dropped since; send its message as a new turn")
@@ -326,8 +342,8 @@ class Turns:
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
-        await self._check_results(ask, session)
         plan = await self._beginning.plan(ask, session)
+        await self._check_results(ask, plan.base)
         begin = replace(self._beginning.prepare(ask, plan), turn=item.turn, takes=item.number)
         return await asyncio.shield(self._live.spawn(self._beginning.begin(begin, plan)))
 
@@ -344,7 +360,7 @@ class Turns:
         if session is None:
             raise SessionNotFound()
         plan = await self._beginning.plan(ask, session)
-        plan = Plan(plan.agent, plan.decision | {"recovery": reason})
+        plan = replace(plan, decision=plan.decision | {"recovery": reason})
         begin = replace(
             self._beginning.prepare(ask, plan, request.turn),
             continues=continues,
@@ -352,6 +368,16 @@ class Turns:
             reclaims=heard,
         )
         return await asyncio.shield(self._live.spawn(self._beginning.begin(begin, plan)))
+
+
+def _placed(ask: Ask, session: Session, after: After) -> Ask:
+    """An append if `after` is the head; else an edit of the expected head, or of the present one."""
+    head = session.head.turn if session.head else None
+    if after.turn == head:
+        return replace(ask, is_first=head is None, expected_head=ask.expected_head or head)
+    if head is None:
+        raise TurnNotFound()
+    return replace(ask, edit=Edit(after.turn, ask.expected_head or head))
 
 
 def _check_names(ask: Ask) -> None:
@@ -373,6 +399,7 @@ def ask_of(request: Request) -> Ask:
         messages=request.messages or (),
         model=request.model,
         agent_key=request.agent_key,
+        edit=request.edit,
         options=request.options,
         kind=request.kind,
         key=request.key,

@@ -57,6 +57,36 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A turn that does not follow the head: it goes on from an earlier one, and its commit replaces the head.
+
+    Until that commit nothing has moved. `after` is the base, None: the beginning of the session.
+    `replaces` is the head that must still be there, both when the attempt begins and when it commits.
+    """
+
+    after: TurnId | None
+    replaces: TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Where a caller wants its turn: after this one. None: at the beginning of the session."""
+
+    turn: TurnId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The head that a session must have for an attempt to begin. None: it has no turn yet."""
+
+    head: TurnId | None
+
+
+#: No session has this head, so nothing begins: for callers that only read what stands in the way.
+NO_SUCH_HEAD = Expected(TurnId(""))
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """What somebody wants said to a session. One ask is one turn, however often it is tried."""
 
@@ -73,7 +103,7 @@ class Ask:
     user: str = ""  # whom the caller speaks for
     is_retry: bool = False  # the client says that it sends this again
     expected_head: TurnId | None = None
-    conversation: str | None = None  # the name it was found under: it must still have it
+    edit: Edit | None = None  # None: the turn follows the head
     is_first: bool = False  # its messages begin the session: with a turn in it, less of them would be new
     on_leave: OnLeave = OnLeave.CONTINUE
     accepted: bool = False  # promised for later: recovery tries it again
@@ -97,7 +127,8 @@ class Attempt:
     turn: TurnId
     number: int
     status: AttemptStatus
-    base: TurnId | None
+    base: TurnId | None  # the turn that it goes on from
+    head: TurnId | None  # the session's head when it began; another one than the base: an edit
     fence: int
     agent_key: str
     agent_digest: str
@@ -132,6 +163,7 @@ class Request:
     user: str
     model: str | None
     agent_key: str | None
+    edit: Edit | None
     options: CallOptions
     on_leave: OnLeave
     accepted: bool
@@ -153,14 +185,33 @@ class Begin:
     decision: dict[str, Any]
     again: bool = False
     continues: AttemptId | None = None  # whose finished steps are adopted
-    expected_turns: int | None = None  # how many turns the session must have for this to begin
+    base: Head | None = None  # of an edit; other asks go on from the head that begin finds
+    expected: Expected | None = None  # if set, it decides; else the ask's own conditions do
     takes: int | None = None  # the follow-up that this is the turn of; it must still be waiting
     reclaims: tuple[int, ...] = ()  # steers in the adopted steps: they are this attempt's from now on
+
+    @property
+    def condition(self) -> Expected | None:
+        """The one head this may begin at; None: any. Heads are compared, never counts: after an edit a
+        session may have as many turns as before, and other ones."""
+        ask = self.ask
+        if self.expected is not None:
+            return self.expected
+        if ask.is_first:
+            return NO_SUCH_HEAD if ask.expected_head or ask.edit else Expected(None)
+        if ask.edit is not None:
+            return Expected(ask.edit.replaces)
+        return None if ask.expected_head is None else Expected(ask.expected_head)
+
+    def base_at(self, head: Head | None) -> Head | None:
+        """What the attempt goes on from, in a session with this head."""
+        return head if self.ask.edit is None else self.base
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The session as begin found it, now held by us."""
+    """The session as begin found it, now held by us. Its head is what the commit expects to find; `base`
+    is what the turn is linked to. They differ in an edit."""
 
     hold: Hold
     turn: TurnId
@@ -187,11 +238,18 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """All that a commit writes, in one transaction."""
+    """All that a commit writes, in one transaction. It moves the head from `head`, which must still be there,
+    to the turn. If that does not follow `head`, `head` becomes the head of a branch."""
 
     turn: Turn
+    head: TurnId | None
     override: str | None
     binds: str | None = None  # a session without an agent has this one from now on
+
+    @property
+    def replaces(self) -> TurnId | None:
+        """The head that is a branch from now on; None: the turn was appended to it."""
+        return None if self.turn.parent == self.head else self.head
 
 
 class Committed(StrEnum):

@@ -136,6 +136,18 @@ class Turn(EncodedTurn):
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """Turns of a session that an edit has replaced. They can be read, and forked; nothing follows them."""
+
+    number: int  # rises with each edit; orders lists, because no clock may
+    head: TurnId
+    seq: int  # of the head: how many turns the branch has
+    after: TurnId | None  # the last turn that it shares with what replaced it
+    replaced_by: TurnId
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class SessionPage:
     sessions: tuple[Session, ...]
     next_cursor: int | None

@@ -11,6 +11,7 @@ from lastgood.model.sessions import Head, Turn
 class Table(StrEnum):
     SESSIONS = "sessions"
     TURNS = "turns"
+    BRANCHES = "branches"
     ATTEMPTS = "attempts"
     STEPS = "steps"
     REQUESTS = "requests"
@@ -25,7 +26,8 @@ class StoredTurn:
     turn: Turn
     parent: Head | None  # as it is stored; None: there is none, or it is missing
     parent_tenant: str | None
-    is_reached: bool  # it is a session's head, a fork starts from it, or another turn follows it
+    is_reached: bool  # it is the head of a session or a branch, a fork starts from it, or a turn follows it
+    segment: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,13 @@ async def stream_chain(
     rows: ReadRows, tenant: TenantId, head: TurnId, after_seq: int
 ) -> AsyncGenerator[EncodedTurn, None]:
     last = after_seq
-    for session, upto in await rows("segments_of_chain", {"tenant": tenant, "head": head}):
+    for segment, session, upto in await rows("segments_of_chain", {"tenant": tenant, "head": head}):
         while last < upto:
             page = await rows(
                 "read_segment_page",
                 {
                     "tenant": tenant,
+                    "segment": segment,
                     "session": session,
                     "after": last,
                     "upto": upto,

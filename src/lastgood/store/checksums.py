@@ -27,6 +27,8 @@ REQUEST = (
     "user",
     "override",
     "asked_agent_key",
+    "after",
+    "replaces",
     "options",
     "on_leave",
     "accepted",

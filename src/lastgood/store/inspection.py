@@ -15,17 +15,33 @@ from lastgood.model.ids import TurnId
 from lastgood.model.sessions import Head
 from lastgood.model.stored import StoredRow, StoredTurn, Table
 from lastgood.store.queue_rows import to_queued
-from lastgood.store.rows import Row, to_attempt, to_request, to_steps, to_turn
+from lastgood.store.rows import Row, to_attempt, to_branch, to_request, to_steps, to_turn
 from lastgood.store.session_rows import to_session
 
 GONE = "its session does not exist"
 
 
 def check_turn(row: Row) -> StoredTurn:
-    tenant, parent_tenant, parent, seq, hash, is_reached, *turn = row
+    tenant, parent_tenant, parent, seq, hash, is_reached, segment, *turn = row
     whole = isinstance(seq, int) and isinstance(hash, bytes)
     head = Head(TurnId(str(parent)), seq, hash) if parent is not None and whole else None
-    return StoredTurn(str(tenant), to_turn(turn), head, parent_tenant, bool(is_reached))
+    return StoredTurn(str(tenant), to_turn(turn), head, parent_tenant, bool(is_reached), str(segment))
+
+
+def check_branch(row: Row) -> StoredRow:
+    session_tenant, old_tenant, seq, new_tenant, tenant, session, *plain = row
+    branch = to_branch(plain)
+
+    def found(problem: str = "") -> StoredRow:
+        return StoredRow(str(tenant), str(session), f"branch {branch.number}", problem)
+
+    if session_tenant != tenant:
+        return found(GONE)
+    if old_tenant != tenant or seq != branch.seq:
+        return found(f"its head, turn {branch.head}, does not exist as it is recorded")
+    if new_tenant != tenant:
+        return found(f"the turn that replaced it, {branch.replaced_by}, does not exist")
+    return found()
 
 
 def check_session(row: Row) -> StoredRow:
@@ -135,6 +151,8 @@ def checks_of(table: Table) -> Callable[[Row], StoredRow | StoredTurn]:
             return check_session
         case Table.TURNS:
             return check_turn
+        case Table.BRANCHES:
+            return check_branch
         case Table.ATTEMPTS:
             return check_attempt
         case Table.STEPS:

@@ -9,17 +9,22 @@ from typing import Any, TypeVar
 import orjson
 
 from lastgood.errors import HistoryDamaged
-from lastgood.model.attempts import Attempt, AttemptStatus, Begin, Commit, OnLeave, Request, Step, StepKind
+from lastgood.model.attempts import (
+    Attempt,
+    AttemptStatus,
+    Begin,
+    Commit,
+    Edit,
+    OnLeave,
+    Request,
+    Step,
+    StepKind,
+)
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json, decode, encode, from_json
 from lastgood.model.options import CallOptions, options_as_json, options_from_json
-from lastgood.model.sessions import (
-    EncodedTurn,
-    Turn,
-    TurnKind,
-    Usage,
-)
+from lastgood.model.sessions import Branch, EncodedTurn, Turn, TurnKind, Usage
 from lastgood.model.tokens import Scope, Token
 from lastgood.store.checksums import REQUEST, STEP, is_request_whole, request_checksum, step_checksum
 
@@ -47,13 +52,14 @@ COLUMNS = {
     ),
     "attempt": _columns(
         "attempts",
-        "id tenant session_id turn_id number status base fence agent_key agent_digest model decision orphaned"
+        "id tenant session_id turn_id number status base head fence agent_key agent_digest model decision"
+        " orphaned"
         " cancel_asked question deadline error_code error_message continues started_at ended_at",
     ),
     "request": _columns(
         "requests",
-        "turn_id tenant session_id kind key fingerprint caller end_user model agent_key options on_leave"
-        " accepted input checksum",
+        "turn_id tenant session_id kind key fingerprint caller end_user model agent_key after replaces"
+        " options on_leave accepted input checksum",
     ),
     "step": _columns("steps", "attempt_id n kind body input_tokens output_tokens cost checksum"),
     "queued": _columns(
@@ -61,6 +67,7 @@ COLUMNS = {
         "n tenant session_id turn_id kind input model agent_key key fingerprint caller end_user attempt_id"
         " heard failures parked created_at settled_at checksum",
     ),
+    "branch": _columns("branches", "n head seq after replaced_by created_at"),
     "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at"),
 }
 
@@ -170,9 +177,9 @@ def unreadable(what: str, session: str) -> HistoryDamaged:
 
 def _to_attempt(row: Row) -> Attempt:
     (
-        id, tenant, session, turn, number, status, base, fence, agent_key, agent_digest, model, decision,
-        orphaned, cancel_asked, question, deadline, error_code, error_message, continues, started_at,
-        ended_at,
+        id, tenant, session, turn, number, status, base, head, fence, agent_key, agent_digest, model,
+        decision, orphaned, cancel_asked, question, deadline, error_code, error_message, continues,
+        started_at, ended_at,
     ) = row  # fmt: skip
     return Attempt(
         id=AttemptId(id),
@@ -182,6 +189,7 @@ def _to_attempt(row: Row) -> Attempt:
         number=number,
         status=AttemptStatus(status),
         base=base,
+        head=head,
         fence=fence,
         agent_key=agent_key,
         agent_digest=agent_digest,
@@ -206,8 +214,8 @@ def to_request(row: Row) -> Request:
     if not isinstance(stored, bytes) or not is_request_whole(named, stored):
         raise damaged(str(said[2]), f"the stored input of turn {said[0]}", turn=str(said[0]))
     (
-        turn, tenant, session, kind, key, fingerprint, caller, user, model, agent_key, options, on_leave,
-        accepted,
+        turn, tenant, session, kind, key, fingerprint, caller, user, model, agent_key, after, replaces,
+        options, on_leave, accepted,
     ) = said  # fmt: skip
     return Request(
         turn=TurnId(turn),
@@ -220,11 +228,16 @@ def to_request(row: Row) -> Request:
         user=user,
         model=model,
         agent_key=agent_key,
+        edit=Edit(after, TurnId(replaces)) if replaces else None,
         options=options_from_json(orjson.loads(options)) if options else CallOptions(),
         on_leave=OnLeave(on_leave),
         accepted=bool(accepted),
         messages=None if body is None else decode(body),
     )
+
+
+def to_branch(row: Row) -> Branch:
+    return Branch(*row)
 
 
 def damaged(session: str, what: str, **detail: str) -> HistoryDamaged:
@@ -289,9 +302,11 @@ def _of_begin(begin: Begin) -> dict[str, Any]:
         "attempt": begin.attempt,
         "holder": begin.holder,
         "lease": begin.lease_seconds,
-        "expected_head": ask.expected_head,
-        "expected_turns": begin.expected_turns,
-        "conversation": ask.conversation,
+        "checks_head": begin.condition is not None,
+        "expected_head": begin.condition.head if begin.condition else None,
+        "edits": ask.edit is not None,
+        "after": ask.edit.after if ask.edit else None,
+        "replaces": ask.edit.replaces if ask.edit else None,
         "kind": ask.kind.value,
         "key": ask.key,
         "fingerprint": ask.fingerprint,
@@ -315,7 +330,12 @@ def _of_begin(begin: Begin) -> dict[str, Any]:
 
 
 def of_commit(commit: Commit) -> dict[str, Any]:
-    return of_turn(commit.turn) | {"override": commit.override, "binds": commit.binds}
+    return of_turn(commit.turn) | {
+        "expected_head": commit.head,
+        "replaces": commit.replaces,
+        "override": commit.override,
+        "binds": commit.binds,
+    }
 
 
 def of_turn(turn: Turn) -> dict[str, Any]:

@@ -134,7 +134,12 @@ def of_import(new: NewSession, turns: Sequence[Turn]) -> dict[str, Any]:
 
 def of_imported(new: NewSession, turn: Turn) -> dict[str, Any]:
     """A turn of it. The attempt that made it is not here, and its id says nothing any more."""
-    return of_turn(turn) | {"tenant": new.tenant, "session": new.id, "attempt": turn.attempt}
+    return of_turn(turn) | {
+        "tenant": new.tenant,
+        "session": new.id,
+        "segment": new.id,
+        "attempt": turn.attempt,
+    }
 
 
 def of_field(field: str, value: Any) -> Any:

@@ -138,7 +138,7 @@ class Chat:
     # -- with one -----------------------------------------------------------------------
 
     async def _in_conversation(self, asked: Asked, conversation: str) -> Answer:
-        submitted, settled = await self._asking.submit(asked, conversation)
+        submitted = await self._asking.submit(asked, conversation)
         headers = {
             "x-conversation-id": conversation,
             "x-session-id": submitted.session,
@@ -148,14 +148,14 @@ class Chat:
             headers["idempotent-replayed"] = "true"
         if asked.streams:
             chunks = self._chunks(asked, submitted.turn)
-            return streamed(self._frames(chunks, submitted, settled), chunks, headers)
+            return streamed(self._frames(chunks, submitted), chunks, headers)
         try:
-            done = await asked.request.unless_gone(self._attended(submitted, settled))
+            done = await asked.request.unless_gone(self._attended(submitted))
         except Failed as failed:
             return failed.reply(headers)
         return json_reply(whole(submitted.turn, asked.chat.model, _now(), done), 200, headers)
 
-    async def _frames(self, chunks: Chunks, submitted: Submitted, settled: asyncio.Future[None]) -> Frames:
+    async def _frames(self, chunks: Chunks, submitted: Submitted) -> Frames:
         ended = False
         try:
             unread = None
@@ -165,7 +165,7 @@ class Chat:
                         yield frame
             except StoreUnavailable as error:
                 unread = error  # the run may go on and commit, so nothing is said before that is known
-            done = await self._done(submitted, settled)
+            done = await self._done(submitted)
             ended = True
             if unread is not None:
                 raise Failed(_committed_unread(submitted), has_effects=True) from unread
@@ -192,19 +192,17 @@ class Chat:
                 if frame := _frame_of(chunks, event):
                     yield frame
 
-    async def _attended(self, submitted: Submitted, settled: asyncio.Future[None]) -> Finished:
+    async def _attended(self, submitted: Submitted) -> Finished:
         try:
-            return await self._done(submitted, settled)
+            return await self._done(submitted)
         except asyncio.CancelledError:
             await self._turns.leave(submitted)
             raise
 
-    async def _done(self, submitted: Submitted, settled: asyncio.Future[None]) -> Finished:
+    async def _done(self, submitted: Submitted) -> Finished:
         """When all is over. Failed: nothing was committed."""
         try:
             outcome = await self._turns.wait(submitted)
-            if not settled.done():
-                await asyncio.wait({settled})
             if outcome.turn is None:
                 raise await self._failed(submitted, outcome)
         except LastgoodError as error:

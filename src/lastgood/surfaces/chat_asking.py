@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,9 +25,6 @@ _MOST_TRIES = 3
 #: A client that goes and asks anew at once, over another connection, may be read before the end of its
 #: first one is. For so long a turn that somebody seems to wait for may turn out to be left.
 _UNNOTICED_SECONDS = 0.05
-
-#: The turn, and what is done once it has ended.
-Begun = tuple[Submitted, asyncio.Future[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class ChatAsking:
         self._conversations = conversations
         self._limiter = limiter
 
-    async def submit(self, asked: Asked, conversation: str) -> Begun:
+    async def submit(self, asked: Asked, conversation: str) -> Submitted:
         try:
             taken = self._limiter.take(asked.request.caller, asked.user)
         except TooMany:
@@ -72,7 +68,7 @@ class ChatAsking:
             known = await self._known(asked, conversation)
             if known is None:
                 raise
-            return known, _nothing_to_do()
+            return known
         with taken:
             try:
                 begun = await self._submit(asked, conversation)
@@ -81,7 +77,7 @@ class ChatAsking:
                     raise
                 await asyncio.sleep(_UNNOTICED_SECONDS)
                 begun = await self._submit(asked, conversation)
-            taken.until_ended(begun[0])
+            taken.until_ended(begun)
             return begun
 
     async def _may_be_left(self, asked: Asked, conversation: str) -> bool:
@@ -94,44 +90,45 @@ class ChatAsking:
         held = None if attempt is None else await store.read_request(tenant, attempt.turn)
         return held is not None and held.on_leave is OnLeave.ORPHAN
 
-    async def _submit(self, asked: Asked, conversation: str) -> Begun:
-        for _ in range(_MOST_TRIES):
-            with suppress(StaleHead):  # its first turn was committed at this moment, so less of it is new
+    async def _submit(self, asked: Asked, conversation: str) -> Submitted:
+        for last in range(_MOST_TRIES, 0, -1):
+            try:
                 return await self._submit_once(asked, conversation)
+            except StaleHead:  # a turn was committed at this moment, so other messages are new
+                if asked.key is not None and last == 1:
+                    raise  # or its first try meant a head that is gone, which no repetition brings back
         raise SessionBusy("other requests for this conversation were faster each time; try again")
 
     async def _known(self, asked: Asked, conversation: str) -> Submitted | None:
         session = await self._parts.store.find_conversation(asked.request.caller.tenant, conversation)
         return None if session is None else await self._turns.known(_ask(asked, conversation, session))
 
-    async def _submit_once(self, asked: Asked, conversation: str) -> Begun:
+    async def _submit_once(self, asked: Asked, conversation: str) -> Submitted:
         session = await self._conversations.find(
             asked.request.caller.tenant, conversation, asked.chat.model, asked.body
         )
         ask = _ask(asked, conversation, session)
         # What was done already must not look like a wish for another answer.
         if asked.reconciles and (known := await self._turns.known(ask)) is not None:
-            return known, _nothing_to_do()
+            return known
         try:
-            place = await self._conversations.place(
-                session, conversation, asked.body, reconciles=asked.reconciles
-            )
+            place = await self._conversations.place(session, asked.body, reconciles=asked.reconciles)
         except InvalidRequest:
             # Nothing new, because it was committed already: then that is the answer.
             known = await self._turns.known(ask)
             if known is None:
                 raise
-            return known, _nothing_to_do()
+            return known
         head = place.session.head
         ask = replace(
             ask,
-            session=place.session.id,
             messages=place.messages,
+            edit=place.edit,
             is_first=head is None,
             # What is new was found by comparing with this head.
             expected_head=head.turn if head and asked.reconciles else None,
         )
-        return await self._conversations.submit(place, ask)
+        return await self._turns.submit(ask, place.session)
 
 
 def _ask(asked: Asked, conversation: str, session: Session) -> Ask:
@@ -150,14 +147,7 @@ def _ask(asked: Asked, conversation: str, session: Session) -> Ask:
         is_retry=asked.key is None and _is_retry(request),
         on_leave=OnLeave.CONTINUE if asked.key else OnLeave.ORPHAN,
         accepted=asked.key is not None,
-        conversation=conversation,
     )
-
-
-def _nothing_to_do() -> asyncio.Future[None]:
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    done.set_result(None)
-    return done
 
 
 def _is_retry(request: Request) -> bool:

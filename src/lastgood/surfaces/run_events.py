@@ -50,7 +50,8 @@ def as_json(event: StoredEvent, session: SessionId) -> dict[str, Any]:
 def _told(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
     match kind:
         case _K.ATTEMPT_STARTED:
-            more = {name: data[name] for name in ("continues", "decision") if name in data}
+            names = ("after", "replaces", "continues", "decision")
+            more = {name: data[name] for name in names if name in data}
             return {"type": "stream_started", "turn": data["turn"], **more}
         case _K.USER_SAID:
             return _user_message(data)
@@ -94,7 +95,8 @@ def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
             return {"type": "error", **told_as(data["code"]), "error": data["message"]}
         case _K.TURN_COMMITTED:
             names = ("turn", "seq", "model", "input_tokens", "output_tokens")
-            return {"type": "turn_committed", **{name: data[name] for name in names}}
+            told = {"type": "turn_committed", **{name: data[name] for name in names}}
+            return told | {name: data[name] for name in ("after", "replaces") if name in data}
         case _K.TURN_FAILED:
             error = error_of(data["code"], data["message"])
             return {

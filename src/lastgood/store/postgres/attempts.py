@@ -65,7 +65,7 @@ class PostgresAttempts:
         *row, number, model = rows[0]
         session = to_session(row)
         hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
-        return Begun(hold, begin.turn, number, model, session.head, session)
+        return Begun(hold, begin.turn, number, model, begin.base_at(session.head), session)
 
     async def _standing(self, begin: Begin) -> Standing:
         """Read after the begin lost, so it may be free again by now; then it is simply tried again."""

@@ -8,6 +8,7 @@ from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
+    Branch,
     EncodedTurn,
     NewSession,
     Session,
@@ -19,7 +20,7 @@ from lastgood.model.sessions import (
 from lastgood.store.chains import stream_chain
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_events
-from lastgood.store.rows import readable, to_turn
+from lastgood.store.rows import readable, to_branch, to_turn
 from lastgood.store.session_rows import (
     of_field,
     of_import,
@@ -46,21 +47,6 @@ class PostgresSessions:
     async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None:
         row = await self.db.row("get_session", {"tenant": tenant, "session": session})
         return to_session(row) if row else None
-
-    async def move_conversation(
-        self, tenant: TenantId, conversation: str, source: Session, target: SessionId
-    ) -> bool:
-        parameters = {
-            "tenant": tenant,
-            "conversation": conversation,
-            "source": source.id,
-            "turns": source.turns,
-            "target": target,
-        }
-        async with self.db.transaction() as transaction:
-            if await transaction.row("leave_conversation", parameters) is None:
-                return False
-            return await transaction.row("take_conversation", parameters) is not None
 
     async def list_sessions(
         self,
@@ -140,6 +126,7 @@ class PostgresSessions:
             await transaction.row("delete_attempts", parameters)
             await transaction.row("delete_traces", parameters)
             await transaction.row("erase_turns", parameters | {"head": row[0]})
+            await transaction.row("delete_branches", parameters)
         return True
 
 
@@ -154,6 +141,20 @@ class PostgresTurns:
         self, tenant: TenantId, head: TurnId, *, after_seq: int = 0
     ) -> AsyncGenerator[EncodedTurn, None]:
         return stream_chain(self.db.rows, tenant, head, after_seq)
+
+    async def turn_at(self, tenant: TenantId, head: TurnId, seq: int) -> Turn | None:
+        row = await self.db.row("turn_at", {"tenant": tenant, "head": head, "after": seq - 1})
+        return to_turn(row) if row else None
+
+    async def list_branches(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int
+    ) -> tuple[Branch, ...]:
+        page = {"tenant": tenant, "session": session, "after": after, "limit": limit}
+        return tuple(map(to_branch, await self.db.rows("list_branches", page)))
+
+    async def count_branches(self, tenant: TenantId, session: SessionId) -> int:
+        row = await self.db.row("count_branches", {"tenant": tenant, "session": session})
+        return int(row[0]) if row else 0
 
     async def find_turn(self, tenant: TenantId, turn: TurnId) -> Turn | None:
         row = await self.db.row("find_turn", {"tenant": tenant, "turn": turn})

@@ -28,9 +28,9 @@ FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::
 
 -- name: create_session
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
-                      conversation, created_at, updated_at)
+                      conversation, segment, created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
-       :conversation, now, now
+       :conversation, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
@@ -72,9 +72,9 @@ SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
-                      forked_session, forked_turn, head, seq, head_hash, created_at, updated_at)
+                      forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
-       :source, :head, :head, :seq, :hash, now, now
+       :source, :head, :head, :seq, :hash, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
@@ -109,11 +109,11 @@ UPDATE sessions SET rules = :rules WHERE tenant = :tenant AND id = :session AND 
 -- name: insert_attempt
 -- A piece of every begin. Another try that ended while this one waited for the session
 -- is not in the number; then UNIQUE (turn_id, number) undoes the whole begin.
-INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, fence, agent_key, agent_digest,
-                      model, decision, continues, started_at)
+INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, head, fence, agent_key,
+                      agent_digest, model, decision, continues, started_at)
 SELECT :attempt, :tenant, :session, :turn,
        1 + (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn),
-       'running', held.head, held.fence, :agent_key, :agent_digest,
+       'running', CASE WHEN :edits THEN :after ELSE held.head END, held.head, held.fence, :agent_key, :agent_digest,
        coalesce(nullif(:override, ''), nullif(held.model, ''), :agent_model), :decision, :continues, clock()
 FROM held
 RETURNING number, model;
@@ -128,9 +128,9 @@ FROM held JOIN steps ON steps.attempt_id = :continues;
 -- name: insert_request
 -- A piece of begins that ask for a new turn.
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      options, on_leave, accepted, created_at, input, checksum)
+                      after, replaces, options, on_leave, accepted, created_at, input, checksum)
 SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-       :options, :on_leave, :accepted, clock(), :input, :checksum
+       :after, :replaces, :options, :on_leave, :accepted, clock(), :input, :checksum
 FROM held;
 
 -- name: claim_queued
@@ -157,9 +157,7 @@ WITH held AS (
     SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
         event_seq = event_seq + :events, has_queued = false
     WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
-      AND (:expected_head::text IS NULL OR head = :expected_head)
-      AND (:expected_turns::bigint IS NULL OR seq = :expected_turns)
-      AND (:conversation::text IS NULL OR conversation = :conversation)
+      AND (NOT :checks_head OR head IS NOT DISTINCT FROM :expected_head)
     RETURNING {session}
 ), asked AS (
     {insert_request}
@@ -177,9 +175,7 @@ SELECT held.*, tried.number, tried.model FROM held, tried;
 WITH free AS (
     SELECT id FROM sessions
     WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
-      AND (:expected_head::text IS NULL OR head = :expected_head)
-      AND (:expected_turns::bigint IS NULL OR seq = :expected_turns)
-      AND (:conversation::text IS NULL OR conversation = :conversation)
+      AND (NOT :checks_head OR head IS NOT DISTINCT FROM :expected_head)
     FOR NO KEY UPDATE
 ), claimed AS MATERIALIZED (
     {claim_queued}
@@ -209,9 +205,7 @@ SELECT held.*, tried.number, tried.model FROM held, tried;
 WITH free AS (
     SELECT sessions.id FROM sessions JOIN requests ON requests.session_id = sessions.id
     WHERE sessions.tenant = :tenant AND sessions.id = :session AND sessions.attempt_id IS NULL
-      AND (:expected_head::text IS NULL OR sessions.head = :expected_head)
-      AND (:expected_turns::bigint IS NULL OR sessions.seq = :expected_turns)
-      AND (:conversation::text IS NULL OR sessions.conversation = :conversation)
+      AND (NOT :checks_head OR sessions.head IS NOT DISTINCT FROM :expected_head)
       AND requests.turn_id = :turn AND requests.input IS NOT NULL
     FOR NO KEY UPDATE OF sessions, requests
 ), claimed AS MATERIALIZED (
@@ -314,6 +308,9 @@ SELECT event_seq, {relaxed} FROM held;
 -- name: commit_if_head
 -- The one statement that moves a head. Head, fence and attempt are compared here,
 -- not in an `if` above: two nodes can both read turn 7, and only one may go on from it.
+-- The expected head is not the turn's parent: an edit goes on from an earlier turn, in a new segment,
+-- and what was the head is kept as a branch. The parent is what the attempt was begun for, or a wrong
+-- one would pass for an edit; that never changes, so it may be read from the past.
 -- Orphaned is compared in the UPDATE of the attempt, which waits for a set_orphaned
 -- that is under way and then looks again; a set_orphaned that comes later waits for this
 -- one and finds the attempt ended. The head moves only if the attempt could be ended, and
@@ -324,7 +321,8 @@ SELECT event_seq, {relaxed} FROM held;
 WITH own AS (
     SELECT id, event_seq + :events AS event_seq FROM sessions
     WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
-      AND lease_until IS NOT NULL AND head IS NOT DISTINCT FROM :base::text
+      AND lease_until IS NOT NULL AND head IS NOT DISTINCT FROM :expected_head
+      AND EXISTS (SELECT 1 FROM attempts WHERE attempts.id = :attempt AND base IS NOT DISTINCT FROM :base)
       AND (:with_queue OR NOT has_queued)
     FOR NO KEY UPDATE
 ), ended AS (
@@ -333,17 +331,22 @@ WITH own AS (
     RETURNING attempts.session_id
 ), held AS (
     UPDATE sessions
-    SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NULL, lease_until = NULL,
+    SET head = :turn, seq = :seq, head_hash = :hash,
+        segment = CASE WHEN :replaces::text IS NULL THEN segment ELSE :turn END, attempt_id = NULL, holder = NULL, lease_until = NULL,
         model = coalesce(:override, model), agent_key = coalesce(:binds, agent_key),
         event_seq = event_seq + :events,
         input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
         cost = cost + :cost, updated_at = :now
     FROM ended WHERE sessions.id = ended.session_id
-    RETURNING event_seq
+    RETURNING event_seq, segment
+), kept AS (
+    INSERT INTO branches (tenant, session_id, head, seq, after, replaced_by, created_at)
+    SELECT :tenant, :session, turns.id, turns.seq, :base, :turn, clock()
+    FROM held JOIN turns ON turns.id = :replaces
 ), chained AS (
-    INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest,
-                       model, decision, input_tokens, output_tokens, cost, created_at, end_user, inputs, body)
-    SELECT :turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
+    INSERT INTO turns (id, tenant, session_id, seq, segment, parent, attempt_id, kind, hash, agent_key,
+                       agent_digest, model, decision, input_tokens, output_tokens, cost, created_at, end_user, inputs, body)
+    SELECT :turn, :tenant, :session, :seq, held.segment, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
            :decision, :input_tokens, :output_tokens, :cost, :now, :user, :inputs, :body
     FROM held
 ), forgotten AS (
@@ -451,23 +454,35 @@ SELECT attempts.session_id, {step}
 FROM steps JOIN attempts ON attempts.id = steps.attempt_id
 WHERE steps.attempt_id = ANY(:attempts::text[]) ORDER BY steps.attempt_id, steps.n;
 
+-- name: segments_of
+-- A piece of others: a chain is a few segments, up to one turn of each. The turn before a segment's
+-- first one is where a fork or an edit started it.
+SELECT segment, session_id, seq FROM turns WHERE tenant = :tenant AND id = :head AND seq > :after
+UNION ALL
+SELECT before.segment, before.session_id, before.seq
+FROM part
+CROSS JOIN LATERAL (
+    SELECT parent FROM turns WHERE turns.segment = part.segment ORDER BY seq LIMIT 1
+) AS first
+JOIN turns AS before ON before.id = first.parent
+WHERE before.seq > :after;
+
 -- name: read_turns
--- A chain is a few segments: what one session committed, up to one of its turns. The
--- turn before a session's first one is where it was forked from.
-WITH RECURSIVE segment (session_id, upto) AS (
-    SELECT session_id, seq FROM turns WHERE tenant = :tenant AND id = :head AND seq > :after
-    UNION ALL
-    SELECT before.session_id, before.seq
-    FROM segment
-    CROSS JOIN LATERAL (
-        SELECT parent FROM turns WHERE turns.session_id = segment.session_id ORDER BY seq LIMIT 1
-    ) AS first
-    JOIN turns AS before ON before.id = first.parent
-    WHERE before.seq > :after
+-- All turns of a segment belong to one session; one that does not is missing, and that is found out.
+WITH RECURSIVE part (segment, session_id, upto) AS (
+    {segments_of}
 )
-SELECT {turn} FROM segment JOIN turns ON turns.session_id = segment.session_id
-WHERE turns.tenant = :tenant AND turns.seq <= segment.upto AND turns.seq > :after
+SELECT {turn} FROM part JOIN turns ON turns.segment = part.segment AND turns.session_id = part.session_id
+WHERE turns.tenant = :tenant AND turns.seq <= part.upto AND turns.seq > :after
 ORDER BY turns.seq;
+
+-- name: turn_at
+-- The first turn after the given number; the segments before it are not looked at.
+WITH RECURSIVE part (segment, session_id, upto) AS (
+    {segments_of}
+)
+SELECT {turn} FROM part JOIN turns ON turns.segment = part.segment AND turns.seq = :after + 1
+WHERE turns.tenant = :tenant AND turns.seq <= part.upto;
 
 -- name: delete_session
 -- First of four. It waits for whoever is writing to the session, and nobody writes to it
@@ -493,21 +508,26 @@ WITH queued_gone AS (
 DELETE FROM events WHERE session_id = :session;
 
 -- name: erase_turns
--- Walks back from the head of a deleted session. It stops where another session
--- still reaches: at a turn whose own session lives, at one that a fork starts from, or
--- at one that has another follower, be it in its own session or in a fork. That one is
--- still needed, or the walk that erased what came after it would have erased it, too.
-WITH RECURSIVE gone (id, parent) AS (
-    SELECT NULL::text, :head::text
-    UNION ALL
-    SELECT turns.id, turns.parent
-    FROM gone JOIN turns ON turns.id = gone.parent
-    WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
-      AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = turns.session_id)
-      AND NOT EXISTS (SELECT 1 FROM turns AS next
-                      WHERE next.parent = turns.id AND next.id IS DISTINCT FROM gone.id)
+-- Walks back from the head of a deleted session and from those of its branches, up to a turn whose own
+-- session lives or that a fork starts from: those are needed, with all before them. So are turns with
+-- a follower that this walk did not reach, because then another session reaches it.
+WITH RECURSIVE reached (id, parent) AS (
+    SELECT turns.id, turns.parent FROM turns
+    WHERE turns.id IN (SELECT :head::text UNION SELECT head FROM branches WHERE session_id = :session)
+      AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)
+      AND NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
+    UNION
+    SELECT turns.id, turns.parent FROM reached JOIN turns ON turns.id = reached.parent
+    WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)
+      AND NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
+), needed (id, parent) AS (
+    SELECT reached.id, reached.parent FROM reached JOIN turns AS next ON next.parent = reached.id
+    WHERE next.id NOT IN (SELECT id FROM reached)
+    UNION
+    SELECT turns.id, turns.parent FROM needed JOIN turns ON turns.id = needed.parent
+    WHERE turns.id IN (SELECT id FROM reached)
 )
-DELETE FROM turns WHERE id IN (SELECT id FROM gone);
+DELETE FROM turns WHERE id IN (SELECT id FROM reached EXCEPT SELECT id FROM needed);
 
 -- name: tidy
 -- One node at a time: two that tidy different attempts of one session could wait for

@@ -1,4 +1,4 @@
--- Statements that both databases understand. {session}, {turn}, {attempt}, {request} and {queued}
+-- Statements that both databases understand. {session}, {turn}, {branch}, {attempt}, {request} and {queued}
 -- stand for the column lists of store/rows.py, next to the code that maps them.
 
 -- name: status
@@ -25,26 +25,15 @@ SELECT count(*) FROM sessions WHERE tenant = :tenant AND forked_session = :sessi
 
 -- name: import_session
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
-                      conversation, head, seq, head_hash, input_tokens, output_tokens, cost,
+                      conversation, head, seq, head_hash, segment, input_tokens, output_tokens, cost,
                       created_at, updated_at)
 VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
-        :conversation, :head, :seq, :hash, :input_tokens, :output_tokens, :cost,
+        :conversation, :head, :seq, :hash, :id, :input_tokens, :output_tokens, :cost,
         coalesce(:created_at, clock()), coalesce(:updated_at, clock()))
 RETURNING {session};
 
 -- name: find_conversation
 SELECT {session} FROM sessions WHERE tenant = :tenant AND conversation = :conversation;
-
--- name: leave_conversation
-UPDATE sessions SET conversation = NULL
-WHERE tenant = :tenant AND id = :source AND conversation = :conversation
-  AND attempt_id IS NULL AND seq = :turns
-  AND EXISTS (SELECT 1 FROM sessions AS target WHERE target.tenant = :tenant AND target.id = :target)
-RETURNING id;
-
--- name: take_conversation
-UPDATE sessions SET conversation = :conversation WHERE tenant = :tenant AND id = :target
-RETURNING id;
 
 -- name: find_token
 SELECT {token} FROM tokens WHERE hash = :hash;
@@ -55,17 +44,21 @@ SELECT {token} FROM tokens ORDER BY created_at, id;
 -- name: find_turn
 SELECT {turn} FROM turns WHERE tenant = :tenant AND id = :turn;
 
--- name: read_segment
--- The turns that one session committed, up to one of them. A fork's chain is a few such segments.
-SELECT {turn} FROM turns
-WHERE tenant = :tenant AND session_id = :session AND seq <= :upto AND seq > :after
-ORDER BY seq;
-
 -- name: insert_turn
-INSERT INTO turns (id, tenant, session_id, seq, parent, attempt_id, kind, hash, agent_key, agent_digest, model,
-                   decision, input_tokens, output_tokens, cost, created_at, end_user, inputs, body)
-VALUES (:turn, :tenant, :session, :seq, :base, :attempt, :kind, :hash, :agent_key, :agent_digest, :model,
-        :decision, :input_tokens, :output_tokens, :cost, :now, :user, :inputs, :body);
+INSERT INTO turns (id, tenant, session_id, seq, segment, parent, attempt_id, kind, hash, agent_key, agent_digest,
+                   model, decision, input_tokens, output_tokens, cost, created_at, end_user, inputs, body)
+VALUES (:turn, :tenant, :session, :seq, :segment, :base, :attempt, :kind, :hash, :agent_key, :agent_digest,
+        :model, :decision, :input_tokens, :output_tokens, :cost, :now, :user, :inputs, :body);
+
+-- name: list_branches
+SELECT {branch} FROM branches
+WHERE tenant = :tenant AND session_id = :session AND n > :after ORDER BY n LIMIT :limit;
+
+-- name: count_branches
+SELECT count(*) FROM branches WHERE tenant = :tenant AND session_id = :session;
+
+-- name: delete_branches
+DELETE FROM branches WHERE session_id = :session;
 
 -- name: get_attempt
 SELECT {attempt} FROM attempts WHERE tenant = :tenant AND id = :attempt;
@@ -195,10 +188,13 @@ ON CONFLICT (only_row) DO UPDATE SET filler = excluded.filler;
 SELECT turns.tenant, before.tenant, before.id, before.seq, before.hash,
        EXISTS (SELECT 1 FROM turns AS next WHERE next.parent = turns.id)
        OR EXISTS (SELECT 1 FROM sessions WHERE sessions.forked_turn = turns.id)
-       OR EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id AND sessions.head = turns.id),
+       OR EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id AND sessions.head = turns.id)
+       OR EXISTS (SELECT 1 FROM branches
+                  WHERE branches.session_id = turns.session_id AND branches.head = turns.id),
+       turns.segment,
        {turn}
 FROM turns LEFT JOIN turns AS before ON before.id = turns.parent
-ORDER BY turns.session_id, turns.seq;
+ORDER BY turns.segment, turns.seq;
 
 -- name: check_sessions
 SELECT turns.tenant, turns.seq, turns.hash, sessions.forked_turn, origin.tenant, holder.id IS NOT NULL,
@@ -210,6 +206,14 @@ LEFT JOIN attempts AS holder
        ON holder.id = sessions.attempt_id AND holder.session_id = sessions.id AND holder.ended_at IS NULL
           AND holder.fence = sessions.fence
 ORDER BY sessions.n;
+
+-- name: check_branches
+SELECT sessions.tenant, old.tenant, old.seq, new.tenant, branches.tenant, branches.session_id, {branch}
+FROM branches
+LEFT JOIN sessions ON sessions.id = branches.session_id
+LEFT JOIN turns AS old ON old.id = branches.head
+LEFT JOIN turns AS new ON new.id = branches.replaced_by
+ORDER BY branches.n;
 
 -- name: check_attempts
 SELECT sessions.tenant, sessions.attempt_id, EXISTS (SELECT 1 FROM turns WHERE turns.id = attempts.turn_id),
@@ -233,16 +237,16 @@ FROM queued LEFT JOIN sessions ON sessions.id = queued.session_id
 ORDER BY queued.n;
 
 -- name: segments_of_chain
--- What each session has committed of a chain, up to which turn, oldest first. The turn before a
--- session's first one is where it was forked from.
-WITH RECURSIVE segment (session_id, upto) AS (
-    SELECT session_id, seq FROM turns WHERE tenant = :tenant AND id = :head
+-- The segments of a chain, and up to which turn of each, oldest first. The turn before a segment's
+-- first one is where a fork or an edit started it.
+WITH RECURSIVE part (segment, session_id, upto) AS (
+    SELECT segment, session_id, seq FROM turns WHERE tenant = :tenant AND id = :head
     UNION ALL
-    SELECT before.session_id, before.seq
-    FROM segment JOIN turns AS before ON before.id = (
-        SELECT parent FROM turns WHERE turns.session_id = segment.session_id ORDER BY seq LIMIT 1)
+    SELECT before.segment, before.session_id, before.seq
+    FROM part JOIN turns AS before ON before.id = (
+        SELECT parent FROM turns WHERE turns.segment = part.segment ORDER BY seq LIMIT 1)
 )
-SELECT session_id, upto FROM segment ORDER BY upto;
+SELECT segment, session_id, upto FROM part ORDER BY upto;
 
 -- name: read_segment_page
 -- Bodies are measured before they are read: a page ends with the turn that fills it.
@@ -250,7 +254,8 @@ SELECT {turn} FROM turns JOIN (
     SELECT id, sum(size) OVER (ORDER BY seq) - size AS bytes_before
     FROM (
         SELECT id, seq, length(body) AS size FROM turns
-        WHERE tenant = :tenant AND session_id = :session AND seq > :after AND seq <= :upto
+        WHERE tenant = :tenant AND segment = :segment AND session_id = :session
+          AND seq > :after AND seq <= :upto
         ORDER BY seq LIMIT :turns
     ) AS next
 ) AS page ON page.id = turns.id

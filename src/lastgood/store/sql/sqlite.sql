@@ -4,9 +4,9 @@
 
 -- name: create_session
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
-                      conversation, created_at, updated_at)
+                      conversation, segment, created_at, updated_at)
 VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
-        :conversation, clock(), clock())
+        :conversation, :id, clock(), clock())
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
@@ -14,9 +14,9 @@ RETURNING {session};
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
-                      forked_session, forked_turn, head, seq, head_hash, created_at, updated_at)
+                      forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
-       :source, :head, :head, :seq, :hash, clock(), clock()
+       :source, :head, :head, :seq, :hash, :id, clock(), clock()
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
 
@@ -41,30 +41,44 @@ UPDATE sessions SET metadata = :value WHERE tenant = :tenant AND id = :session;
 -- Who may change what was decided on :expected; another change in between may have added a stronger rule.
 UPDATE sessions SET rules = :rules WHERE tenant = :tenant AND id = :session AND rules = :expected;
 
+-- name: place_of_turn
+SELECT segment, session_id, seq FROM turns WHERE tenant = :tenant AND id = :turn;
+
+-- name: read_segment
+-- The turns of one segment, up to one of them. A chain is a few segments: one for each fork and edit.
+-- All turns of a segment belong to one session; one that does not is missing, and that is found out.
+SELECT {turn} FROM turns
+WHERE tenant = :tenant AND segment = :segment AND session_id = :session AND seq <= :upto AND seq > :after
+ORDER BY seq;
+
+-- name: first_of_segment
+SELECT seq, parent FROM turns WHERE tenant = :tenant AND segment = :segment ORDER BY seq LIMIT 1;
+
+-- name: turn_in_segment
+SELECT {turn} FROM turns WHERE tenant = :tenant AND segment = :segment AND seq = :seq;
+
 -- name: hold_session
 -- Begin. Free is decided here and nowhere else.
 UPDATE sessions
 SET fence = fence + 1, attempt_id = :attempt, holder = :holder, lease_until = clock() + :lease,
     event_seq = event_seq + :events, has_queued = :claims > 0
 WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
-  AND (:expected_head IS NULL OR head = :expected_head)
-  AND (:expected_turns IS NULL OR seq = :expected_turns)
-  AND (:conversation IS NULL OR conversation = :conversation)
+  AND (NOT :checks_head OR head IS :expected_head)
 RETURNING {session};
 
 -- name: insert_request
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      options, on_leave, accepted, created_at, input, checksum)
+                      after, replaces, options, on_leave, accepted, created_at, input, checksum)
 VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-        :options, :on_leave, :accepted, clock(), :input, :checksum);
+        :after, :replaces, :options, :on_leave, :accepted, clock(), :input, :checksum);
 
 -- name: insert_attempt
 -- A turn that was committed meanwhile takes no further attempt.
-INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, fence, agent_key, agent_digest,
-                      model, decision, continues, started_at)
+INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, head, fence, agent_key,
+                      agent_digest, model, decision, continues, started_at)
 SELECT :attempt, :tenant, :session, :turn,
        1 + (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn),
-       'running', :base, :fence, :agent_key, :agent_digest, :model, :decision, :continues, clock()
+       'running', :base, :head, :fence, :agent_key, :agent_digest, :model, :decision, :continues, clock()
 WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = :turn)
 RETURNING number;
 
@@ -113,16 +127,24 @@ VALUES (:attempt, 1 + (SELECT coalesce(max(n), 0) FROM steps WHERE attempt_id = 
 -- name: commit_head
 -- The one statement that moves a head. Head, fence and attempt are compared here,
 -- not in an `if` above: two nodes can both read turn 7, and only one may go on from it.
+-- The expected head is not the turn's parent: an edit goes on from an earlier turn, in a new segment.
+-- The parent is what the attempt was begun for, or a wrong one would pass for an edit.
 UPDATE sessions
-SET head = :turn, seq = :seq, head_hash = :hash, attempt_id = NULL, holder = NULL, lease_until = NULL,
+SET head = :turn, seq = :seq, head_hash = :hash,
+    segment = CASE WHEN :replaces IS NULL THEN segment ELSE :turn END, attempt_id = NULL, holder = NULL, lease_until = NULL,
     model = coalesce(:override, model), agent_key = coalesce(:binds, agent_key),
     event_seq = event_seq + :events,
     input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
     cost = cost + :cost, updated_at = :now
-WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND head IS :base
-  AND lease_until IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND orphaned = 1)
-RETURNING event_seq, has_queued;
+WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
+  AND head IS :expected_head AND lease_until IS NOT NULL
+  AND EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND orphaned = 0 AND base IS :base)
+RETURNING event_seq, has_queued, segment;
+
+-- name: keep_branch
+-- In the commit that replaces it: what was the head is still there, under a name that says what it is.
+INSERT INTO branches (tenant, session_id, head, seq, after, replaced_by, created_at)
+SELECT :tenant, :session, id, seq, :base, :turn, clock() FROM turns WHERE id = :replaces;
 
 -- name: forget_input
 UPDATE requests SET input = NULL WHERE turn_id = :turn;
@@ -209,20 +231,26 @@ DELETE FROM events WHERE session_id = :session;
 DELETE FROM queued WHERE session_id = :session;
 
 -- name: erase_turns
--- Walks back from the head of a deleted session. It stops where another session
--- still reaches: at a turn whose own session lives, at one that a fork starts from, or
--- at one that has another follower, be it in its own session or in a fork. That one is
--- still needed, or the walk that erased what came after it would have erased it, too.
-WITH RECURSIVE gone (id, parent) AS (
-    SELECT CAST(NULL AS TEXT), :head
-    UNION ALL
-    SELECT turns.id, turns.parent
-    FROM gone JOIN turns ON turns.id = gone.parent
-    WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
-      AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = turns.session_id)
-      AND NOT EXISTS (SELECT 1 FROM turns AS next WHERE next.parent = turns.id AND next.id IS NOT gone.id)
+-- Walks back from the head of a deleted session and from those of its branches, up to a turn whose own
+-- session lives or that a fork starts from: those are needed, with all before them. So are turns with
+-- a follower that this walk did not reach, because then another session reaches it.
+WITH RECURSIVE reached (id, parent) AS (
+    SELECT turns.id, turns.parent FROM turns
+    WHERE turns.id IN (SELECT :head UNION SELECT head FROM branches WHERE session_id = :session)
+      AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)
+      AND NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
+    UNION
+    SELECT turns.id, turns.parent FROM reached JOIN turns ON turns.id = reached.parent
+    WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)
+      AND NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)
+), needed (id, parent) AS (
+    SELECT reached.id, reached.parent FROM reached JOIN turns AS next ON next.parent = reached.id
+    WHERE next.id NOT IN (SELECT id FROM reached)
+    UNION
+    SELECT turns.id, turns.parent FROM needed JOIN turns ON turns.id = needed.parent
+    WHERE turns.id IN (SELECT id FROM reached)
 )
-DELETE FROM turns WHERE id IN (SELECT id FROM gone);
+DELETE FROM turns WHERE id IN (SELECT id FROM reached EXCEPT SELECT id FROM needed);
 
 -- name: tidy_attempts
 SELECT id, session_id, last_event FROM attempts

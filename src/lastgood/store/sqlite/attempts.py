@@ -68,9 +68,11 @@ class SqliteAttempts:
                     connection.execute(sql["insert_request"], parameters)
                 except apsw.ConstraintError:  # the key was used before
                     raise _StandsInTheWay from None
+            base = begin.base_at(session.head)
             more = {
                 "fence": session.fence,
-                "base": session.head.turn if session.head else None,
+                "base": base.turn if base else None,
+                "head": session.head.turn if session.head else None,
                 "model": model,
             }
             number = connection.execute(sql["insert_attempt"], parameters | more).fetchone()
@@ -82,7 +84,7 @@ class SqliteAttempts:
                 raise _StandsInTheWay
             insert_events(connection, sql, session.id, session.last_event_seq, events)
             hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
-            return Begun(hold, begin.turn, number[0], model, session.head, session)
+            return Begun(hold, begin.turn, number[0], model, base, session)
 
         try:
             return await self.db.write(work)
@@ -149,7 +151,9 @@ class SqliteAttempts:
             if row is None:
                 orphaned = connection.execute(sql["is_orphaned"], parameters).fetchone()
                 return Committed.ORPHANED if orphaned else Committed.LOST
-            connection.execute(sql["insert_turn"], parameters)
+            connection.execute(sql["insert_turn"], parameters | {"segment": row[2]})
+            if commit.replaces is not None:
+                connection.execute(sql["keep_branch"], parameters)
             connection.execute(sql["forget_input"], parameters)
             end = {
                 "status": AttemptStatus.COMMITTED.value,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import apsw
@@ -12,6 +13,7 @@ from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
+    Branch,
     EncodedTurn,
     NewSession,
     Session,
@@ -21,7 +23,7 @@ from lastgood.model.sessions import (
     Turn,
 )
 from lastgood.store.chains import stream_chain
-from lastgood.store.rows import Row, readable, to_turn
+from lastgood.store.rows import Row, readable, to_branch, to_turn
 from lastgood.store.session_rows import (
     of_field,
     of_import,
@@ -53,24 +55,6 @@ class SqliteSessions:
     async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None:
         row = self.db.row("get_session", {"tenant": tenant, "session": session})
         return to_session(row) if row else None
-
-    async def move_conversation(
-        self, tenant: TenantId, conversation: str, source: Session, target: SessionId
-    ) -> bool:
-        parameters = {
-            "tenant": tenant,
-            "conversation": conversation,
-            "source": source.id,
-            "turns": source.turns,
-            "target": target,
-        }
-
-        def work(connection: apsw.Connection) -> bool:
-            if not connection.execute(self.db.sql["leave_conversation"], parameters).fetchall():
-                return False
-            return bool(connection.execute(self.db.sql["take_conversation"], parameters).fetchall())
-
-        return await self.db.write(work)
 
     async def list_sessions(
         self,
@@ -178,6 +162,7 @@ class SqliteSessions:
             ):
                 connection.execute(self.db.sql[part], {"session": session})
             connection.execute(self.db.sql["erase_turns"], {"session": session, "head": row[0]})
+            connection.execute(self.db.sql["delete_branches"], {"session": session})
             return True
 
         return await self.db.write(work, long=True)
@@ -187,17 +172,38 @@ class SqliteTurns:
     db: Database
 
     async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
-        chain: list[Turn] = []
-        row = self.db.row("find_turn", {"tenant": tenant, "turn": head})
-        while row is not None:
-            last = to_turn(row)
-            if last.seq <= after_seq:
-                break
-            parameters = {"tenant": tenant, "session": last.session, "upto": last.seq, "after": after_seq}
-            segment = [to_turn(found) for found in self.db.rows("read_segment", parameters)]
-            chain[:0] = segment
-            row = self.db.row("find_turn", {"tenant": tenant, "turn": segment[0].parent})
-        return tuple(chain)
+        parts: list[list[Turn]] = []
+        place = self.db.row("place_of_turn", {"tenant": tenant, "turn": head})
+        while place is not None and place[2] > after_seq:
+            segment, session, upto = place
+            which = {"tenant": tenant, "segment": segment, "session": session}
+            rows = self.db.rows("read_segment", which | {"upto": upto, "after": after_seq})
+            parts.append([to_turn(found) for found in rows])
+            place = self.db.row("place_of_turn", {"tenant": tenant, "turn": parts[-1][0].parent})
+        return tuple(chain.from_iterable(reversed(parts)))
+
+    async def turn_at(self, tenant: TenantId, head: TurnId, seq: int) -> Turn | None:
+        place = self.db.row("place_of_turn", {"tenant": tenant, "turn": head})
+        while place is not None and place[2] >= seq:
+            segment = {"tenant": tenant, "segment": place[0]}
+            first = self.db.row("first_of_segment", segment)
+            if first is None:
+                return None
+            if first[0] <= seq:
+                row = self.db.row("turn_in_segment", segment | {"seq": seq})
+                return to_turn(row) if row else None
+            place = self.db.row("place_of_turn", {"tenant": tenant, "turn": first[1]})
+        return None
+
+    async def list_branches(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int
+    ) -> tuple[Branch, ...]:
+        page = {"tenant": tenant, "session": session, "after": after, "limit": limit}
+        return tuple(map(to_branch, self.db.rows("list_branches", page)))
+
+    async def count_branches(self, tenant: TenantId, session: SessionId) -> int:
+        row = self.db.row("count_branches", {"tenant": tenant, "session": session})
+        return int(row[0]) if row else 0
 
     def stream_turns(
         self, tenant: TenantId, head: TurnId, *, after_seq: int = 0

@@ -24,6 +24,7 @@ CREATE TABLE sessions (
     head           TEXT,
     seq            INTEGER NOT NULL DEFAULT 0,
     head_hash      BLOB,
+    segment        TEXT NOT NULL,           -- of the turn that comes next
     fence          INTEGER NOT NULL DEFAULT 0,
     attempt_id     TEXT,                    -- who holds it; NULL: free
     has_queued     INTEGER NOT NULL DEFAULT 0,  -- whether who holds it has something of the queue
@@ -52,6 +53,7 @@ CREATE TABLE turns (
     tenant        TEXT NOT NULL,
     session_id    TEXT NOT NULL,            -- where it was committed; may be deleted while a fork lives
     seq           INTEGER NOT NULL CHECK (seq > 0),
+    segment       TEXT NOT NULL,            -- a run of turns without siblings: each create, fork and edit starts one
     parent        TEXT,
     attempt_id    TEXT NOT NULL,
     kind          TEXT NOT NULL CHECK (kind IN ('run', 'append', 'reset')),
@@ -67,10 +69,24 @@ CREATE TABLE turns (
     end_user      TEXT NOT NULL,            -- whom its caller spoke for
     inputs        INTEGER NOT NULL,         -- so many of its messages were said to the agent
     body          BLOB NOT NULL,
-    UNIQUE (session_id, seq),
+    UNIQUE (segment, seq),
     CHECK ((parent IS NULL) = (seq = 1))
 );
 CREATE INDEX turns_by_parent ON turns (parent);
+
+-- Heads that an edit has replaced. They are not sessions: nobody appends to them, and they end with theirs.
+CREATE TABLE branches (
+    n           INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant      TEXT NOT NULL,
+    session_id  TEXT NOT NULL,
+    head        TEXT NOT NULL,
+    seq         INTEGER NOT NULL,             -- of the head: how many turns the branch has
+    after       TEXT,                       -- the last turn it shares with what replaced it; NULL: none
+    replaced_by TEXT NOT NULL,
+    created_at  REAL NOT NULL,
+    UNIQUE (session_id, head)
+);
+CREATE INDEX branches_by_session ON branches (session_id, n);
 
 CREATE TABLE requests (
     turn_id     TEXT PRIMARY KEY,
@@ -83,6 +99,8 @@ CREATE TABLE requests (
     end_user    TEXT NOT NULL,              -- whom the caller speaks for
     model       TEXT,
     agent_key   TEXT,
+    after       TEXT,                       -- an edit: the turn it goes on from; NULL: the beginning
+    replaces    TEXT,                       -- an edit: the head that it takes the place of; NULL: no edit
     options     TEXT,                       -- what it asks of the model beside its messages
     on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
     accepted    INTEGER NOT NULL,
@@ -102,7 +120,8 @@ CREATE TABLE attempts (
     number        INTEGER NOT NULL,
     status        TEXT NOT NULL CHECK (status IN
                   ('running', 'waiting', 'committed', 'failed', 'cancelled', 'interrupted', 'superseded')),
-    base          TEXT,
+    base          TEXT,                     -- the turn it goes on from
+    head          TEXT,                     -- the session's when it began; not its base: an edit
     fence         INTEGER NOT NULL,
     agent_key     TEXT NOT NULL,
     agent_digest  TEXT NOT NULL,
