@@ -214,6 +214,12 @@ class AttemptStore(Protocol):
 
     async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]: ...
 
+    async def close_requests(
+        self, tenant: TenantId, session: SessionId, *, fingerprint: str, caller: str
+    ) -> None:
+        """No later SDK retry means the ended requests with this body any more. Those that run stay open."""
+        ...
+
     async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None:
         """HistoryDamaged: it is not as it was stored."""
         ...

@@ -11,11 +11,11 @@ from lastgood.model.attempts import NO_SUCH_HEAD, Ask, AttemptStatus, Committed,
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import ToolCall, assistant, user
-from lastgood.model.sessions import SessionStatus, TurnKind
+from lastgood.model.sessions import Session, SessionStatus, TurnKind
 from lastgood.ports import Store
 from tests.contract import given
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import TENANT
+from tests.contract.given import STRANGER, TENANT
 
 pytestmark = pytest.mark.anyio
 
@@ -111,7 +111,6 @@ async def test_I13_M3_1_a_held_session_is_busy_and_the_second_request_changes_no
     assert await dump(backend) == before
     assert standing.session == await given.again(store, session)
     assert standing.holder == await store.get_attempt(TENANT, first.hold.attempt)
-    assert standing.holder_request == await store.read_request(TENANT, first.begin.turn)
     assert (standing.lease_expired, standing.prior, standing.prior_attempt) == (False, None, None)
 
 
@@ -169,30 +168,94 @@ async def test_a_session_without_turns_is_taken_by_who_expects_that(store: Store
     await given.start(store, given.ask(await given.session(store), is_first=True))
 
 
-async def test_I21_a_retry_is_shown_the_request_that_made_the_head(store: Store) -> None:
-    session = await given.session(store)
-    await given.commit(store, session)
-    turn = await given.commit(store, session, on_leave=OnLeave.ORPHAN, fingerprint="print", caller="caller")
-    asked = given.ask(session, is_retry=True)
-    standing = await given.refused(store, asked, expected=NO_SUCH_HEAD)
-    assert standing.head_request == await store.read_request(TENANT, turn.id)
-    assert standing.head_attempt == await store.get_attempt(TENANT, turn.attempt)
-    assert 0 <= standing.head_age_seconds < 10
+BODY: dict[str, Any] = {"fingerprint": "print", "caller": "caller"}
 
-    first = standing.head_age_seconds
+
+async def prior_of(store: Store, session: Session, **fields: Any) -> Standing:
+    """What an SDK's retry with this body finds."""
+    asked = given.ask(session, is_retry=True, **(BODY | fields))
+    return await given.refused(store, asked, expected=NO_SUCH_HEAD)
+
+
+async def test_I21_a_retry_finds_the_newest_request_with_its_body(store: Store) -> None:
+    session = await given.session(store)
+    for fields in (BODY | {"caller": "other"}, BODY | {"fingerprint": "other"}, BODY):
+        await given.commit(store, session, on_leave=OnLeave.ORPHAN, **fields)
+    turn = await given.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
+    await given.commit(store, session, on_leave=OnLeave.ORPHAN, fingerprint="newer", caller="caller")
+    await given.commit(store, session, on_leave=OnLeave.CONTINUE, **BODY)
+    standing = await prior_of(store, session)
+    assert standing.prior == await store.read_request(TENANT, turn.id)
+    assert standing.prior_attempt == await store.get_attempt(TENANT, turn.attempt)
+    assert 0 <= standing.prior_age_seconds < 10
+    first = standing.prior_age_seconds
 
     async def older() -> bool:
-        return (await given.refused(store, asked, expected=NO_SUCH_HEAD)).head_age_seconds > first
+        return (await prior_of(store, session)).prior_age_seconds > first
 
     await given.eventually(older)
-    await given.start(store, asked)
+    for fields in ({"caller": "nobody"}, {"fingerprint": "nothing"}):
+        assert (await prior_of(store, session, **fields)).prior is None
 
 
-async def test_a_retry_in_an_empty_session_finds_no_head(store: Store) -> None:
-    standing = await given.refused(
-        store, given.ask(await given.session(store), is_retry=True), expected=NO_SUCH_HEAD
+async def test_I21_a_retry_finds_what_failed_or_runs_too(store: Store) -> None:
+    session = await given.session(store)
+    await given.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
+    tried = await given.start(store, given.ask(session, on_leave=OnLeave.ORPHAN, **BODY))
+    standing = await prior_of(store, session)
+    assert standing.prior_attempt == standing.holder == await store.get_attempt(TENANT, tried.hold.attempt)
+    assert standing.prior_age_seconds == 0
+    await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
+    standing = await prior_of(store, session)
+    assert standing.prior is not None
+    assert standing.prior.turn == tried.begin.turn
+    # A later try of an older turn is newer than a turn that was begun before it.
+    await given.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
+    again = await given.start(store, given.ask(session), turn=tried.begin.turn, again=True)
+    assert (await prior_of(store, session)).prior_attempt == await store.get_attempt(
+        TENANT, again.hold.attempt
     )
-    assert (standing.head_request, standing.head_attempt) == (None, None)
+
+
+async def test_I21_a_retry_finds_nothing_in_an_empty_session_or_in_another(store: Store) -> None:
+    one, other = await given.session(store), await given.session(store)
+    await given.commit(store, one, on_leave=OnLeave.ORPHAN, **BODY)
+    assert (await prior_of(store, other)).prior is None
+
+
+async def test_I21_closed_requests_are_not_found_and_running_ones_stay_open(store: Store) -> None:
+    session, other = await given.session(store), await given.session(store)
+    for to, fields in ((session, BODY), (session, BODY | {"fingerprint": "other"}), (other, BODY)):
+        await given.commit(store, to, on_leave=OnLeave.ORPHAN, **fields)
+    await store.close_requests(STRANGER, session.id, **BODY)
+    assert (await prior_of(store, session)).prior is not None
+    await store.close_requests(TENANT, session.id, **BODY)
+    assert (await prior_of(store, session)).prior is None
+    for to, fields in ((session, {"fingerprint": "other"}), (other, {})):
+        assert (await prior_of(store, to, **fields)).prior is not None
+    running = await given.start(store, given.ask(session, on_leave=OnLeave.ORPHAN, **BODY))
+    await store.close_requests(TENANT, session.id, **BODY)
+    assert (await prior_of(store, session)).prior_attempt is not None
+    await store.finish_if_held(running.hold, AttemptStatus.FAILED, None, [])
+    await store.close_requests(TENANT, session.id, **BODY)
+    assert (await prior_of(store, session)).prior is None
+
+
+async def test_I33_a_try_that_adopts_steps_begins_only_after_the_try_it_was_decided_on(store: Store) -> None:
+    """Two nodes retry: the slower one would adopt fewer steps than are finished by then."""
+    session = await given.session(store)
+    first = await given.start(store, given.ask(session))
+    await store.journal_if_held(first.hold, [given.answer("one")], [])
+    await store.finish_if_held(first.hold, AttemptStatus.FAILED, None, [])
+    again: dict[str, Any] = {"turn": first.begin.turn, "again": True, "continues": first.hold.attempt}
+    second = await given.start(store, given.ask(session), **again, follows=1)
+    await store.finish_if_held(second.hold, AttemptStatus.FAILED, None, [])
+    standing = await given.refused(store, given.ask(session), **again, follows=1)
+    assert standing.holder is None
+    assert standing.prior_attempt == await store.get_attempt(TENANT, second.hold.attempt)
+    third = await given.start(store, given.ask(session), **again, follows=2)
+    assert third.begun.number == 3
+    assert [step.message.content for step in await store.read_steps(TENANT, third.hold.attempt)] == ["one"]
 
 
 @pytest.mark.parametrize("status", ENDS)

@@ -7,6 +7,7 @@ import pytest
 
 from lastgood.core.admission import (
     RETRY_SECONDS,
+    RETRY_WITH_HISTORY_SECONDS,
     Admission,
     Admitted,
     Attach,
@@ -46,13 +47,7 @@ def test_a_free_session_admits() -> None:
 @pytest.mark.parametrize("status", LIVE)
 def test_M2_5_M3_1_a_held_session_is_busy(status: AttemptStatus) -> None:
     holder = attempt(status)
-    assert admit(ask(), standing(holder=holder, holder_request=request(fingerprint="else"))) == Busy(holder)
-
-
-@pytest.mark.parametrize("holder_request", [None, request()])
-def test_a_plain_repetition_without_a_key_is_busy(holder_request: object) -> None:
-    holder = attempt()
-    assert admit(ask(), standing(holder=holder, holder_request=holder_request)) == Busy(holder)
+    assert admit(ask(), standing(holder=holder)) == Busy(holder)
 
 
 @pytest.mark.parametrize("status", [AttemptStatus.COMMITTED, AttemptStatus.CANCELLED])
@@ -72,7 +67,7 @@ def test_I20_a_replay_does_not_ask_for_the_head_it_moved_itself() -> None:
 @pytest.mark.parametrize("status", LIVE)
 def test_I20_a_running_try_of_the_same_request_is_attached_to(status: AttemptStatus) -> None:
     running = attempt(status)
-    found = standing(prior=PRIOR, prior_attempt=running, holder=running, holder_request=PRIOR)
+    found = standing(prior=PRIOR, prior_attempt=running, holder=running)
     assert admit(KEYED, found) == Attach(running)
 
 
@@ -90,7 +85,7 @@ def test_a_failed_request_is_tried_again_only_when_the_session_is_free(status: A
 
 def test_a_try_whose_holder_died_is_ended_and_tried_again() -> None:
     dead = attempt()
-    found = standing(prior=PRIOR, prior_attempt=dead, holder=dead, holder_request=PRIOR, lease_expired=True)
+    found = standing(prior=PRIOR, prior_attempt=dead, holder=dead, lease_expired=True)
     assert admit(KEYED, found) == Admitted(PRIOR.turn, Displace(dead, Move.INTERRUPT))
 
 
@@ -140,68 +135,98 @@ def test_a_failed_request_whose_head_moved_on_is_refused_too(status: AttemptStat
 
 def test_a_dead_holder_is_ended_as_interrupted() -> None:
     holder = attempt(orphaned=True)
-    found = standing(holder=holder, holder_request=request(), lease_expired=True)
+    found = standing(holder=holder, lease_expired=True)
     assert admit(ask(), found) == Admitted(None, Displace(holder, Move.INTERRUPT))
 
 
 def test_M2_1_an_orphan_makes_room_for_the_next_request() -> None:
     holder = attempt(orphaned=True)
-    found = standing(holder=holder, holder_request=request(fingerprint="else"))
+    found = standing(holder=holder)
     assert admit(ask(), found) == Admitted(None, Displace(holder, Move.SUPERSEDE))
 
 
 RETRY = ask(is_retry=True)
+FULL_RETRY = ask(is_retry=True, has_history=True)
 FIRST = request(on_leave=OnLeave.ORPHAN)
 
 
 @pytest.mark.parametrize("orphaned", [False, True])
-def test_I21_an_sdk_retry_attaches_to_its_first_try(orphaned: bool) -> None:
+@pytest.mark.parametrize("retry", [RETRY, FULL_RETRY])
+def test_I21_an_sdk_retry_attaches_to_its_first_try(retry: Ask, orphaned: bool) -> None:
     holder = attempt(orphaned=orphaned)
-    assert admit(RETRY, standing(holder=holder, holder_request=FIRST)) == Attach(holder)
+    assert admit(retry, standing(holder=holder, prior=FIRST, prior_attempt=holder)) == Attach(holder)
 
 
-@pytest.mark.parametrize(
-    ("retry", "first"),
-    [
-        (ask(), FIRST),
-        (RETRY, None),
-        (RETRY, request(on_leave=OnLeave.CONTINUE)),
-        (RETRY, request(on_leave=OnLeave.CANCEL)),
-        (RETRY, request(on_leave=OnLeave.ORPHAN, caller="somebody else")),
-        (RETRY, request(on_leave=OnLeave.ORPHAN, fingerprint="else")),
-    ],
-)
-def test_I21_a_retry_needs_the_same_caller_and_request(retry: Ask, first: object) -> None:
+NOT_ITS_FIRST = [
+    None,
+    request(on_leave=OnLeave.CONTINUE),
+    request(on_leave=OnLeave.CANCEL),
+    request(on_leave=OnLeave.ORPHAN, caller="somebody else"),
+    request(on_leave=OnLeave.ORPHAN, fingerprint="else"),
+]
+
+
+@pytest.mark.parametrize("first", NOT_ITS_FIRST)
+def test_I21_a_retry_needs_the_same_caller_and_request(first: object) -> None:
     holder = attempt()
-    assert admit(retry, standing(holder=holder, holder_request=first)) == Busy(holder)
+    found = standing(holder=holder, prior=first, prior_attempt=holder if first else None)
+    assert admit(RETRY, found) == Busy(holder)
 
 
-LAST = attempt(AttemptStatus.COMMITTED, turn=HEAD.turn)
+COMMITTED = attempt(AttemptStatus.COMMITTED, turn=TurnId("some-turn"))
+AGES = [(RETRY, RETRY_SECONDS), (FULL_RETRY, RETRY_WITH_HISTORY_SECONDS)]
 
 
-@pytest.mark.parametrize("age", [0.0, RETRY_SECONDS])
-def test_I21_a_retry_of_what_was_committed_just_now_is_told_its_outcome(age: float) -> None:
-    found = standing(head_request=FIRST, head_attempt=LAST, head_age_seconds=age)
-    assert admit(RETRY, found) == Replay(LAST)
-    # It moved the head itself, or another turn runs by now: the answer is the same.
-    assert admit(replace(RETRY, expected_head=TurnId("before")), found) == Replay(LAST)
-    assert admit(RETRY, replace(found, holder=OTHER)) == Replay(LAST)
+@pytest.mark.parametrize(("retry", "age"), [(RETRY, 0.0), *AGES])
+def test_I21_a_retry_of_a_committed_turn_is_told_its_outcome(retry: Ask, age: float) -> None:
+    """Whether it is the head or others were committed since then."""
+    found = standing(prior=FIRST, prior_attempt=COMMITTED, prior_age_seconds=age)
+    assert admit(retry, found) == Replay(COMMITTED)
+    assert admit(replace(retry, expected_head=TurnId("before")), found) == Replay(COMMITTED)
+    assert admit(retry, replace(found, holder=OTHER)) == Replay(COMMITTED)
 
 
+@pytest.mark.parametrize("status", [AttemptStatus.COMMITTED, AttemptStatus.FAILED, AttemptStatus.INTERRUPTED])
 @pytest.mark.parametrize(
     ("retry", "first", "age"),
     [
-        (ask(), FIRST, 0.0),
-        (RETRY, FIRST, RETRY_SECONDS + 0.001),
-        (RETRY, None, 0.0),
-        (RETRY, request(on_leave=OnLeave.CONTINUE), 0.0),
-        (RETRY, request(on_leave=OnLeave.ORPHAN, caller="somebody else"), 0.0),
-        (RETRY, request(on_leave=OnLeave.ORPHAN, fingerprint="else"), 0.0),
+        *((retry, FIRST, age + 0.001) for retry, age in AGES),
+        *((RETRY, first, 0.0) for first in NOT_ITS_FIRST),
     ],
 )
-def test_I21_the_same_words_said_again_are_meant(retry: Ask, first: object, age: float) -> None:
-    found = standing(head_request=first, head_attempt=LAST, head_age_seconds=age)
-    assert admit(retry, found) == Admitted()
+def test_I21_the_same_words_said_again_are_meant(
+    retry: Ask, first: object, age: float, status: AttemptStatus
+) -> None:
+    tried = attempt(status) if first else None
+    assert admit(retry, standing(prior=first, prior_attempt=tried, prior_age_seconds=age)) == Admitted()
+
+
+@pytest.mark.parametrize("status", [AttemptStatus.FAILED, AttemptStatus.INTERRUPTED])
+def test_I21_a_retry_of_what_failed_is_the_same_turn_tried_again(status: AttemptStatus) -> None:
+    found = standing(prior=FIRST, prior_attempt=attempt(status), prior_age_seconds=RETRY_SECONDS)
+    assert admit(RETRY, found) == Admitted(FIRST.turn)
+    assert admit(RETRY, replace(found, holder=OTHER)) == Busy(OTHER)
+
+
+@pytest.mark.parametrize("status", [AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED])
+def test_I21_a_retry_of_what_was_ended_on_purpose_is_a_new_turn(status: AttemptStatus) -> None:
+    assert admit(RETRY, standing(prior=FIRST, prior_attempt=attempt(status))) == Admitted()
+
+
+def test_I21_a_retry_of_a_dead_first_try_is_the_same_turn_tried_again() -> None:
+    dead = attempt()
+    found = standing(holder=dead, prior=FIRST, prior_attempt=dead, lease_expired=True)
+    assert admit(RETRY, found) == Admitted(FIRST.turn, Displace(dead, Move.INTERRUPT))
+
+
+@pytest.mark.parametrize("status", [AttemptStatus.FAILED, AttemptStatus.INTERRUPTED])
+def test_I21_a_retried_edit_of_another_head_is_a_new_turn(status: AttemptStatus) -> None:
+    edit = Edit(None, TurnId("before"))
+    found = standing(prior=replace(FIRST, edit=edit), prior_attempt=attempt(status))
+    now = replace(RETRY, edit=Edit(None, HEAD.turn))
+    assert admit(now, found) == Admitted()
+    committed = replace(found, prior_attempt=COMMITTED)
+    assert admit(now, committed) == Replay(COMMITTED)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +240,9 @@ def test_whoever_is_displaced_is_displaced_by_a_legal_move(
     holder = attempt(status, orphaned=orphaned)
     found = standing(
         holder=holder,
-        holder_request=FIRST,
         lease_expired=holder_is == "dead",
-        prior=PRIOR if keyed else None,
-        prior_attempt=attempt(AttemptStatus.FAILED) if keyed else None,
+        prior=PRIOR if keyed else FIRST if retry else None,
+        prior_attempt=attempt(AttemptStatus.FAILED) if keyed or retry else None,
     )
     decision = admit(ask(key="key" if keyed else None, is_retry=retry), found)
     if isinstance(decision, Admitted):

@@ -42,7 +42,7 @@ from lastgood.store import migrate
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.sessions import SqliteSessions
 from lastgood.store.statements import named
-from tests.faults import queue_probes, rule_probes  # noqa: F401 - their probes are in the list, too
+from tests.faults import queue_probes, retry_probes, rule_probes  # noqa: F401 - their probes count, too
 from tests.faults.probes import PROBES
 from tests.faults.simulation import simulate
 
@@ -514,6 +514,40 @@ def _() -> Iterator[None]:
         return await real(self, replace(begin, reclaims=()), plan)
 
     with patch.object(flow_beginning.Beginning, "begin", begin):
+        yield
+
+
+# -- retries ---------------------------------------------------------------------
+
+
+@defect("a retry runs finished tools again")
+def _() -> Iterator[None]:
+    def try_again(tried: Any, steps: Any, **now: Any) -> TryAgain:
+        return TryAgain(False, "a retry is a new try")
+
+    with patch.object(flow_beginning, "try_again", try_again):
+        yield
+
+
+@defect("a retry without a key is matched with the head turn only")
+def _() -> Iterator[None]:
+    head = (
+        " AND (attempts.ended_at IS NULL"
+        " OR requests.turn_id = (SELECT head FROM sessions WHERE id = :session))\nORDER BY"
+    )
+    with statement("newest_by_body", ("\nORDER BY", head)):
+        yield
+
+
+@defect("a first try that was refused is forgotten")
+def _() -> Iterator[None]:
+    with statement("close_requests", ("WHERE tenant", "WHERE 0 AND tenant")):
+        yield
+
+
+@defect("nobody is told that a tool which is not repeatable has run")
+def _() -> Iterator[None]:
+    with patch.object(flow_run, "has_effects", lambda steps: False):
         yield
 
 

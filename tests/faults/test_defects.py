@@ -33,6 +33,11 @@ HIDDEN_FROM_SIMULATION = {
     "a session derived from another does not inherit its rules",
     "a weaker scope removes a stronger rule",
     "a change of rules does not look whether they have changed since they were read",
+    # The simulation neither fails after a tool and retries, nor refuses and retries.
+    "a retry runs finished tools again",
+    "a retry without a key is matched with the head turn only",
+    "a first try that was refused is forgotten",
+    "nobody is told that a tool which is not repeatable has run",
     # The simulation says nothing for later.
     "a commit does not consume the steers that were heard",
     "a steer is lost with its attempt",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import outage_probes, queue_probes, rule_probes  # noqa: F401 - their probes are in the list, too
+from tests.faults import (  # noqa: F401 - their probes are in the list, too
+    outage_probes,
+    queue_probes,
+    retry_probes,
+    rule_probes,
+)
 from tests.faults.probes import PROBES, Probe
 
 

@@ -281,15 +281,6 @@ async def test_what_only_looks_like_a_retry_runs(
     assert len(house.world.prompts) == 2
 
 
-async def test_a_retry_runs_when_something_else_was_said_in_between(house: House, node: Lastgood) -> None:
-    session = await house.session(node)
-    retry: dict[str, Any] = {"on_leave": OnLeave.ORPHAN, "caller": "sdk"}
-    await house.good(node, session, "hello", **retry)
-    await house.good(node, session, "in between", **retry)
-    await house.good(node, session, "hello", is_retry=True, **retry)
-    assert (await house.get(session)).turns == 3
-
-
 async def test_a_retry_of_a_failed_turn_runs(house: House, node: Lastgood) -> None:
     session = await house.session(node)
     text = "hello\n!fail after"

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 from lastgood.core.lifecycle import Move, is_final
 from lastgood.errors import IdempotencyMismatch, LastgoodError, SessionNotFound, StaleHead
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave, Request, Standing
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave, Standing
 from lastgood.model.ids import TurnId
 
-#: SDKs wait at most some seconds before they send a request again by themselves.
+#: For so long after a turn has ended, an SDK's retry may mean it. The same short message is soon meant again.
 RETRY_SECONDS = 30.0
+#: The same body with the assistant's answers in it is hardly ever a new request.
+RETRY_WITH_HISTORY_SECONDS = 15 * 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +68,24 @@ Admission = Admitted | Replay | Attach | Busy | Refused
 def admit(ask: Ask, standing: Standing) -> Admission:
     if standing.session is None:
         return Refused(SessionNotFound())
-    if standing.prior is not None and standing.prior_attempt is not None:
-        if standing.prior.fingerprint != ask.fingerprint or standing.prior.session != ask.session:
+    prior, tried = standing.prior, standing.prior_attempt
+    if ask.key is None and ask.is_retry and not _is_retry_of(ask, standing):
+        prior = tried = None
+    if prior is not None and tried is not None:
+        if prior.fingerprint != ask.fingerprint or prior.session != ask.session:
             return Refused(IdempotencyMismatch())
-        if (known := _of_prior(standing.prior_attempt, standing)) is not None:
+        if (known := _of_prior(tried, standing)) is not None:
             return known
-    if standing.head_attempt is not None and _lost_its_answer(ask, standing):
-        return Replay(standing.head_attempt)
     if _moved_on(ask, standing):
         return Refused(StaleHead(head=standing.session.head and standing.session.head.turn))
-    if standing.prior is not None and standing.prior.edit != ask.edit:
+    if prior is not None and prior.edit != ask.edit:
         # The same request, sent again after the head has moved: it would go on from, or replace,
         # something else than it was first accepted for.
         return Refused(StaleHead(head=standing.session.head and standing.session.head.turn))
-    again = standing.prior.turn if standing.prior else None
+    again = prior.turn if prior else None
     if standing.holder is None:
         return Admitted(again)
-    return _of_holder(ask, standing, standing.holder, again)
+    return _of_holder(standing, standing.holder, again)
 
 
 def _moved_on(ask: Ask, standing: Standing) -> bool:
@@ -96,7 +99,7 @@ def _moved_on(ask: Ask, standing: Standing) -> bool:
 
 
 def _of_prior(attempt: Attempt, standing: Standing) -> Admission | None:
-    """The same key again: its outcome, its running try, or None: it must be tried again."""
+    """The same request again: its outcome, its running try, or None: it must be tried again."""
     if attempt.status in (AttemptStatus.COMMITTED, AttemptStatus.CANCELLED):
         return Replay(attempt)
     if is_final(attempt.status):
@@ -104,33 +107,31 @@ def _of_prior(attempt: Attempt, standing: Standing) -> Admission | None:
     return None if standing.lease_expired else Attach(attempt)
 
 
-def _of_holder(ask: Ask, standing: Standing, holder: Attempt, again: TurnId | None) -> Admission:
+def _of_holder(standing: Standing, holder: Attempt, again: TurnId | None) -> Admission:
     if standing.lease_expired:
         # The holder is dead or paused. It is ended as interrupted first: its
         # fence then no longer opens anything, should it wake up.
         return Admitted(again, Displace(holder, Move.INTERRUPT))
-    if _is_retry_of(ask, standing.holder_request):
-        return Attach(holder)
     if holder.orphaned:
         return Admitted(again, Displace(holder, Move.SUPERSEDE))
     return Busy(holder)
 
 
-def _lost_its_answer(ask: Ask, standing: Standing) -> bool:
-    """A retry of what was committed just now: the answer got lost on the way.
+def _is_retry_of(ask: Ask, standing: Standing) -> bool:
+    """An SDK's own retry: it has no key, but says that it is one, and all else is equal.
 
-    Only the newest turn and only for a short while: without a key, the same words
-    may well be said again, and then they are meant.
+    A turn that somebody cancelled or displaced is not tried again: the retry is a new turn.
     """
-    return standing.head_age_seconds <= RETRY_SECONDS and _is_retry_of(ask, standing.head_request)
-
-
-def _is_retry_of(ask: Ask, first: Request | None) -> bool:
-    """An SDK's own retry: it has no key, but says that it is one, and all else is equal."""
+    first, tried = standing.prior, standing.prior_attempt
+    if first is None or tried is None:
+        return False
+    is_over = tried.status in (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED)
+    seconds = RETRY_WITH_HISTORY_SECONDS if ask.has_history else RETRY_SECONDS
     return (
-        ask.is_retry
-        and first is not None
-        and first.on_leave is OnLeave.ORPHAN
+        first.on_leave is OnLeave.ORPHAN
         and first.caller == ask.caller
         and first.fingerprint == ask.fingerprint
+        and standing.prior_age_seconds <= seconds
+        and tried.status not in (AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED)
+        and (not is_over or first.edit == ask.edit)
     )

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from lastgood.core.history import open_calls
 from lastgood.errors import LastgoodError, StaleHead
 from lastgood.model.agents import OnUnknown
-from lastgood.model.attempts import Interrupted, Step, StepKind
+from lastgood.model.attempts import Attempt, Interrupted, Step, StepKind
+from lastgood.model.ids import TurnId
 from lastgood.model.messages import ToolCall
 
 #: A turn that kills its server would otherwise do so for ever. Restarts and outages of the store say nothing
@@ -58,13 +59,24 @@ def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = 
         return GiveUp(StaleHead(head=found.head))
     if digest is None:
         return Leave("its agent is not served now")
-    if found.head != attempt.head:
+    return try_again(attempt, found.steps, head=found.head, digest=digest, model=model)
+
+
+def try_again(
+    tried: Attempt, steps: Sequence[Step], *, head: TurnId | None, digest: str, model: str
+) -> TryAgain:
+    """Whether a new try of the same turn adopts the finished steps of `tried`, which has failed or died.
+
+    The same rule for recovery and for a client's retry: finished tools run again only if what they were
+    run for has changed.
+    """
+    if head != tried.head:
         return TryAgain(False, "the session has moved on, so it starts from its input")
-    if digest != attempt.agent_digest:
+    if digest != tried.agent_digest:
         return TryAgain(False, "the agent has changed, so it starts from its input")
-    if model != attempt.model:
+    if model != tried.model:
         return TryAgain(False, "the model has changed, so it starts from its input")
-    return TryAgain(True, f"it goes on after {len(found.steps)} finished steps")
+    return TryAgain(True, f"it goes on after {len(steps)} finished steps")
 
 
 def has_effects(steps: Sequence[Step]) -> bool:

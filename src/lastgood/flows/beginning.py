@@ -7,12 +7,13 @@ process: begin and run are its tasks, not the caller's, so nothing is left half 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
 from lastgood.core.lifecycle import Move, after
-from lastgood.core.recovery import MOST_DEATHS
+from lastgood.core.recovery import MOST_DEATHS, TryAgain, try_again
 from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
@@ -41,6 +42,8 @@ from lastgood.model.attempts import (
     Expected,
     Hold,
     Standing,
+    Step,
+    StepKind,
 )
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
@@ -51,6 +54,9 @@ log = logging.getLogger(__name__)
 
 #: What stood in the way may be gone when we look again; someone else may be faster again, too.
 MOST_TRIES = 5
+
+#: A steer that a try has heard was dropped since, so its steps answer something nobody says any more.
+STEERS_GONE = TryAgain(False, "what it had heard was taken back, so it starts from its input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +143,9 @@ class Beginning:
         )
 
     async def begin(self, begin: Begin, plan: Plan) -> Submitted:
-        ask = begin.ask
+        ask, first = begin.ask, begin
+        # Recovery and continue have decided for themselves what the new try adopts.
+        decides = not begin.again
         if ask.is_retry:
             # Without a key, only what stands there now can tell whether the first try is
             # over: so look before beginning, and begin only if nothing has moved since.
@@ -154,8 +162,8 @@ class Beginning:
                 case Admitted(turn, displace):
                     if displace is not None:
                         await self._displace(displace)
-                    if turn is not None and not begin.again:
-                        begin = self.prepare(ask, plan, turn)
+                    if decides:
+                        begin = first if turn is None else await self._again(ask, plan, turn, found)
                     if ask.is_retry and found.session is not None:
                         head = found.session.head
                         begin = replace(begin, expected=Expected(head.turn if head else None))
@@ -168,6 +176,42 @@ class Beginning:
                 case Refused(error):
                     raise error
         raise SessionBusy("other requests for this session were faster each time; try again")
+
+    async def _again(self, ask: Ask, plan: Plan, turn: TurnId, found: Standing) -> Begin:
+        """The same turn, tried again by its client: after the finished steps of its newest try, if they
+        were made for what is there now. Begin compares the head and the try again: both may have moved."""
+        tried, session = found.prior_attempt, found.session
+        assert tried is not None
+        assert session is not None
+        begin = self.prepare(ask, plan, turn)
+        if plan.agent is None:
+            return begin
+        steps = await self._parts.store.read_steps(ask.tenant, tried.id)
+        head = session.head.turn if session.head else None
+        model = ask.model or session.model or plan.agent.model
+        decided = try_again(tried, steps, head=head, digest=plan.agent.digest, model=model)
+        heard = await self.heard_in(ask, steps)
+        if decided.adopt and heard is None:
+            decided = STEERS_GONE
+        begin = replace(begin, decision=plan.decision | {"recovery": decided.reason})
+        if not decided.adopt:
+            return begin
+        return replace(
+            begin,
+            continues=tried.id,
+            follows=tried.number,
+            reclaims=heard or (),
+            expected=Expected(tried.head),
+        )
+
+    async def heard_in(self, ask: Ask, steps: Sequence[Step]) -> tuple[int, ...] | None:
+        """The steers in these steps, by their place in the queue; None: some of them are there no more."""
+        heard = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
+        if heard:
+            queue = await self._parts.store.read_queue(ask.tenant, ask.session)
+            if not {item.number for item in queue}.issuperset(heard):
+                return None
+        return heard
 
     async def _begin_once(self, begin: Begin, told: tuple[Event, ...]) -> Begun | Standing:
         try:

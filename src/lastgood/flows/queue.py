@@ -182,13 +182,13 @@ class Queue:
             return await self._turns.run_queued(item)
         attempts = await self._parts.store.list_attempts(item.tenant, item.session)
         last = [attempt for attempt in attempts if attempt.turn == item.turn][-1]
-        adopts, reason = await self._after(item, request, last)
-        return await self._turns.try_again(request, last.id if adopts else None, reason, takes=item.number)
+        decided = await self._after(item, request, last)
+        return await self._turns.try_again(request, last, decided, takes=item.number)
 
-    async def _after(self, item: Queued, request: Request, last: Attempt) -> tuple[bool, str]:
+    async def _after(self, item: Queued, request: Request, last: Attempt) -> TryAgain:
         """Whether a new try goes on after what the last one has finished."""
-        if last.status is not AttemptStatus.INTERRUPTED:
-            return False, "its last try failed, so it starts from its input"
+        if last.status is AttemptStatus.CANCELLED:
+            return TryAgain(False, "its last try was cancelled, so it starts from its input")
         session = await self._parts.store.get_session(item.tenant, item.session)
         if session is None:
             raise SessionNotFound()
@@ -197,10 +197,10 @@ class Queue:
         model = request.model or session.model or agent.model
         head = session.head.turn if session.head else None
         match recover(Interrupted(last, request, steps, head), digest=agent.digest, model=model, owed=True):
-            case TryAgain(adopt, reason):
-                return adopt, reason
+            case TryAgain() as decided:
+                return decided
             case Leave(reason):
-                return False, reason
+                return TryAgain(False, reason)
             case GiveUp(error):
                 raise error
 

@@ -139,8 +139,8 @@ class Recovery:
                 return False
             case GiveUp(error):
                 return await self._turns.fail_again(found.attempt, error)
-            case TryAgain(adopt, reason):
-                await self._turns.try_again(found.request, found.attempt.id if adopt else None, reason)
+            case TryAgain() as decided:
+                await self._turns.try_again(found.request, found.attempt, decided)
                 # What waits behind it was promised, too, by a process that is not there to begin it.
                 self._queue.drain(found.attempt.tenant, found.attempt.session)
                 return True

@@ -17,6 +17,7 @@ from lastgood.core.admission import Attach, Replay, admit
 from lastgood.core.history import open_calls
 from lastgood.core.intake import check_input, check_results, check_text
 from lastgood.core.lifecycle import Move, is_final
+from lastgood.core.recovery import TryAgain
 from lastgood.errors import (
     AttemptNotFound,
     Conflict,
@@ -30,7 +31,16 @@ from lastgood.errors import (
     TurnNotFound,
     error_of,
 )
-from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, Submitted, begun_of, busy, watched
+from lastgood.flows.beginning import (
+    MOST_TRIES,
+    STEERS_GONE,
+    Beginning,
+    Plan,
+    Submitted,
+    begun_of,
+    busy,
+    watched,
+)
 from lastgood.flows.chains import find_verified, had_effects
 from lastgood.flows.live import Live
 from lastgood.flows.outages import outcome_unknown, through_outage
@@ -47,9 +57,9 @@ from lastgood.model.attempts import (
     AttemptStatus,
     Begin,
     Edit,
+    Expected,
     Request,
     Standing,
-    StepKind,
 )
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId
@@ -268,14 +278,18 @@ class Turns:
     # -- once more -----------------------------------------------------------------
 
     async def try_again(
-        self, request: Request, continues: AttemptId | None, reason: str, takes: int | None = None
+        self, request: Request, tried: Attempt, decided: TryAgain, takes: int | None = None
     ) -> Submitted:
-        """A new attempt at a turn that was asked for before, adopting the steps of `continues`."""
+        """A new attempt at a turn that was asked for before, decided on its newest try."""
         ask = ask_of(request)
-        heard = await self._heard_by(ask, continues) if continues else ()
+        heard = await self._heard_by(ask, tried.id) if decided.adopt else ()
         if heard is None:
-            continues, reason = None, "what it had heard was taken back, so it starts from its input"
-        return await self._again(ask, request, continues, reason, takes, heard or ())
+            decided = STEERS_GONE
+        adopts: dict[str, Any] = {}
+        if decided.adopt:
+            # What was decided on may be another head, or another try, by the time this begins.
+            adopts = {"continues": tried.id, "follows": tried.number, "expected": Expected(tried.head)}
+        return await self._again(ask, request, decided.reason, takes, heard or (), **adopts)
 
     async def fail_again(self, attempt: Attempt, error: LastgoodError) -> bool:
         """Adds an attempt that fails at once. False: the session is busy, or the turn is committed."""
@@ -309,7 +323,7 @@ class Turns:
             raise Conflict("a steer that it had heard was dropped since; send its message as a new turn")
         async with self._taken(attempt) as takes:
             reason = "somebody asked to continue it"
-            return await self._again(ask, request, attempt.id, reason, takes, heard)
+            return await self._again(ask, request, reason, takes, heard, continues=attempt.id)
 
     @asynccontextmanager
     async def _taken(self, attempt: Attempt) -> AsyncIterator[int | None]:
@@ -329,12 +343,7 @@ class Turns:
     async def _heard_by(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
         """The steers in its steps, by their place in the queue; None: some of them are there no more."""
         steps = await self._parts.store.read_steps(ask.tenant, attempt)
-        heard = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
-        if heard:
-            queue = await self._parts.store.read_queue(ask.tenant, ask.session)
-            if not {item.number for item in queue}.issuperset(heard):
-                return None
-        return heard
+        return await self._beginning.heard_in(ask, steps)
 
     async def run_queued(self, item: Queued) -> Submitted:
         """The first try of a follow-up's turn."""
@@ -351,10 +360,10 @@ class Turns:
         self,
         ask: Ask,
         request: Request,
-        continues: AttemptId | None,
         reason: str,
         takes: int | None,
         heard: tuple[int, ...],
+        **adopts: Any,
     ) -> Submitted:
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
@@ -363,9 +372,9 @@ class Turns:
         plan = replace(plan, decision=plan.decision | {"recovery": reason})
         begin = replace(
             self._beginning.prepare(ask, plan, request.turn),
-            continues=continues,
             takes=takes,
             reclaims=heard,
+            **adopts,
         )
         return await asyncio.shield(self._live.spawn(self._beginning.begin(begin, plan)))
 

@@ -102,6 +102,7 @@ class Ask:
     caller: str = ""
     user: str = ""  # whom the caller speaks for
     is_retry: bool = False  # the client says that it sends this again
+    has_history: bool = False  # the request carries what the assistant said before
     expected_head: TurnId | None = None
     edit: Edit | None = None  # None: the turn follows the head
     is_first: bool = False  # its messages begin the session: with a turn in it, less of them would be new
@@ -185,6 +186,7 @@ class Begin:
     decision: dict[str, Any]
     again: bool = False
     continues: AttemptId | None = None  # whose finished steps are adopted
+    follows: int | None = None  # the newest try when that was decided; a newer one has finished more steps
     base: Head | None = None  # of an edit; other asks go on from the head that begin finds
     expected: Expected | None = None  # if set, it decides; else the ask's own conditions do
     takes: int | None = None  # the follow-up that this is the turn of; it must still be waiting
@@ -227,13 +229,11 @@ class Standing:
 
     session: Session | None
     holder: Attempt | None = None
-    holder_request: Request | None = None
     lease_expired: bool = False
-    prior: Request | None = None  # the request stored under the same key
+    #: The request stored under the same key; for an SDK's retry, the newest that was sent with the same body.
+    prior: Request | None = None
     prior_attempt: Attempt | None = None  # the newest try of it
-    head_request: Request | None = None  # the request that made the last committed turn
-    head_attempt: Attempt | None = None
-    head_age_seconds: float = 0.0
+    prior_age_seconds: float = 0.0  # how long ago that try ended; 0: it runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,6 +323,7 @@ def _of_begin(begin: Begin) -> dict[str, Any]:
         "agent_model": begin.agent_model,
         "decision": orjson.dumps(begin.decision).decode(),
         "continues": begin.continues,
+        "follows": begin.follows,
         "takes": begin.takes,
         "reclaims": begin.reclaims,
         "claims": len(begin.reclaims) + (begin.takes is not None),

@@ -86,8 +86,6 @@ class Chat:
         return json_reply({"id": id, "object": "model", "created": 0, "owned_by": "lastgood"})
 
     async def complete(self, request: Request) -> Answer:
-        if self._is_draining():
-            raise ShuttingDown()
         plain = await request.json()
         chat = await parse_chat(plain)
         key = key_of(request)
@@ -95,6 +93,10 @@ class Chat:
         if request.headers.get("x-conversation-mode", "append") not in ("append", "reconcile"):
             raise InvalidRequest("x-conversation-mode is append or reconcile", param="x-conversation-mode")
         meant = understand(self._presets, request.headers, body)
+        if self._is_draining():
+            if meant.conversation is not None:
+                await self._asking.remember_refused(request, plain, meant.conversation)
+            raise ShuttingDown()
         agent = await self._agent(chat.model)
         if meant.is_errand:
             agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())

@@ -6,14 +6,15 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lastgood.errors import InvalidRequest, SessionBusy, StaleHead, TooMany
+from lastgood.errors import InvalidRequest, SessionBusy, StaleHead, StoreError, TooMany
 from lastgood.flows.beginning import Submitted
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.parts import Parts
+from lastgood.flows.refused_requests import RefusedRequests
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, OnLeave
-from lastgood.model.messages import Message
+from lastgood.model.messages import Message, Role
 from lastgood.model.sessions import Session
 from lastgood.surfaces.asking import fingerprint, user_of
 from lastgood.surfaces.chat_wire import ChatRequest, options_of
@@ -59,8 +60,24 @@ class ChatAsking:
         self._turns = turns
         self._conversations = conversations
         self._limiter = limiter
+        self._refused = RefusedRequests(parts)
 
     async def submit(self, asked: Asked, conversation: str) -> Submitted:
+        try:
+            submitted = await self._let_in(asked, conversation)
+        except (SessionBusy, TooMany, StoreError):
+            await self.remember_refused(asked.request, asked.plain, conversation)
+            raise
+        if self._refused:
+            self._refused.forget(**_body(asked.request, asked.plain, conversation))
+        return submitted
+
+    async def remember_refused(self, request: Request, plain: Any, conversation: str) -> None:
+        """Its retry must not be taken for a retry of an older turn that was made by the same body."""
+        if request.headers.get("idempotency-key") is None and not _is_retry(request):
+            await self._refused.remember(**_body(request, plain, conversation))
+
+    async def _let_in(self, asked: Asked, conversation: str) -> Submitted:
         try:
             taken = self._limiter.take(asked.request.caller, asked.user)
         except TooMany:
@@ -101,13 +118,13 @@ class ChatAsking:
 
     async def _known(self, asked: Asked, conversation: str) -> Submitted | None:
         session = await self._parts.store.find_conversation(asked.request.caller.tenant, conversation)
-        return None if session is None else await self._turns.known(_ask(asked, conversation, session))
+        return None if session is None else await self._turns.known(self._ask(asked, conversation, session))
 
     async def _submit_once(self, asked: Asked, conversation: str) -> Submitted:
         session = await self._conversations.find(
             asked.request.caller.tenant, conversation, asked.chat.model, asked.body
         )
-        ask = _ask(asked, conversation, session)
+        ask = self._ask(asked, conversation, session)
         # What was done already must not look like a wish for another answer.
         if asked.reconciles and (known := await self._turns.known(ask)) is not None:
             return known
@@ -130,24 +147,35 @@ class ChatAsking:
         )
         return await self._turns.submit(ask, place.session)
 
+    def _ask(self, asked: Asked, conversation: str, session: Session) -> Ask:
+        """All of it but its messages: what of them is new is found out next."""
+        request = asked.request
+        body = _body(request, asked.plain, conversation)
+        return Ask(
+            request.caller.tenant,
+            session.id,
+            (),
+            agent_key=None if asked.chat.model == session.agent_key else asked.chat.model,
+            options=options_of(asked.chat),
+            key=asked.key,
+            fingerprint=body["fingerprint"],
+            caller=body["caller"],
+            user=asked.user,
+            is_retry=asked.key is None and _is_retry(request) and not self._refused.was_refused(**body),
+            has_history=any(message.role is Role.ASSISTANT for message in asked.body),
+            on_leave=OnLeave.CONTINUE if asked.key else OnLeave.ORPHAN,
+            accepted=asked.key is not None,
+        )
 
-def _ask(asked: Asked, conversation: str, session: Session) -> Ask:
-    """All of it but its messages: what of them is new is found out next."""
-    request = asked.request
-    return Ask(
-        request.caller.tenant,
-        session.id,
-        (),
-        agent_key=None if asked.chat.model == session.agent_key else asked.chat.model,
-        options=options_of(asked.chat),
-        key=asked.key,
-        fingerprint=fingerprint(request, asked.plain, conversation),
-        caller=request.caller.name,
-        user=asked.user,
-        is_retry=asked.key is None and _is_retry(request),
-        on_leave=OnLeave.CONTINUE if asked.key else OnLeave.ORPHAN,
-        accepted=asked.key is not None,
-    )
+
+def _body(request: Request, plain: Any, conversation: str) -> dict[str, Any]:
+    """What a retry without a key is known by."""
+    return {
+        "tenant": request.caller.tenant,
+        "conversation": conversation,
+        "fingerprint": fingerprint(request, plain, conversation),
+        "caller": request.caller.name,
+    }
 
 
 def _is_retry(request: Request) -> bool:

@@ -76,25 +76,30 @@ class PostgresAttempts:
             "key": ask.key,
             "again": begin.turn if begin.again else None,
             "is_retry": ask.is_retry,
+            "fingerprint": ask.fingerprint,
+            "caller": ask.caller,
         }
         row = await self.db.row("standing", parameters)
         if row is None:
             return Standing(None)
         values = iter(row)
         session = to_session(_take(values, "session"))
-        expired, head_age_seconds = next(values), next(values)
+        expired, prior_age_seconds = next(values), next(values)
         # Taken in the order in which the statement selects them.
         return Standing(
             session,
             lease_expired=expired,
-            head_age_seconds=head_age_seconds,
+            prior_age_seconds=prior_age_seconds,
             holder=_attempt(values),
-            holder_request=_request(values),
             prior=_request(values),
             prior_attempt=_attempt(values),
-            head_request=_request(values),
-            head_attempt=_attempt(values),
         )
+
+    async def close_requests(
+        self, tenant: TenantId, session: SessionId, *, fingerprint: str, caller: str
+    ) -> None:
+        named = {"tenant": tenant, "session": session, "fingerprint": fingerprint, "caller": caller}
+        await self.db.write("close_requests", named)
 
     async def journal_if_held(
         self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None

@@ -109,10 +109,11 @@ UPDATE sessions SET rules = :rules WHERE tenant = :tenant AND id = :session AND 
 -- name: insert_attempt
 -- A piece of every begin. Another try that ended while this one waited for the session
 -- is not in the number; then UNIQUE (turn_id, number) undoes the whole begin.
+-- So does a newer try than the one whose steps this one adopts: `follows` is its number.
 INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, head, fence, agent_key,
                       agent_digest, model, decision, continues, started_at)
 SELECT :attempt, :tenant, :session, :turn,
-       1 + (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn),
+       1 + coalesce(:follows::integer, (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn)),
        'running', CASE WHEN :edits THEN :after ELSE held.head END, held.head, held.fence, :agent_key, :agent_digest,
        coalesce(nullif(:override, ''), nullif(held.model, ''), :agent_model), :decision, :continues, clock()
 FROM held
@@ -230,29 +231,21 @@ SELECT held.*, tried.number, tried.model FROM held, tried;
 -- name: standing
 -- What stood in the way of a begin, in one look: pieces read one after the other
 -- could tell of a state that never was.
-SELECT {session}, coalesce(sessions.lease_until < clock(), false), coalesce(clock() - last.ended_at, 0),
-       holder.*, asked.*, prior.*, tried.*, made.*, last.*
+SELECT {session}, coalesce(sessions.lease_until < clock(), false), coalesce(clock() - tried.ended_at, 0),
+       holder.*, prior.*, tried.*
 FROM sessions
 LEFT JOIN (SELECT {attempt} FROM attempts) AS holder
        ON holder.tenant = sessions.tenant AND holder.id = sessions.attempt_id
-LEFT JOIN (SELECT {request} FROM requests) AS asked
-       ON asked.tenant = sessions.tenant AND asked.turn_id = holder.turn_id
 LEFT JOIN (SELECT {request} FROM requests) AS prior
        ON prior.tenant = sessions.tenant AND prior.turn_id = CASE
           WHEN :key::text IS NOT NULL
           THEN (SELECT turn_id FROM requests WHERE tenant = :tenant AND key = :key)
+          WHEN :is_retry THEN ({newest_by_body})
           ELSE :again::text END
 LEFT JOIN LATERAL (
     SELECT {attempt} FROM attempts
     WHERE attempts.tenant = :tenant AND attempts.turn_id = prior.turn_id ORDER BY number DESC LIMIT 1
 ) AS tried ON true
-LEFT JOIN (SELECT {request} FROM requests) AS made
-       ON :is_retry AND made.tenant = sessions.tenant AND made.turn_id = sessions.head
-LEFT JOIN LATERAL (
-    SELECT {attempt} FROM attempts
-    WHERE :is_retry AND attempts.tenant = :tenant AND attempts.turn_id = sessions.head
-    ORDER BY number DESC LIMIT 1
-) AS last ON true
 WHERE sessions.tenant = :tenant AND sessions.id = :session;
 
 -- name: touch_if_held

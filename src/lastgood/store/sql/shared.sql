@@ -75,6 +75,20 @@ SELECT {request} FROM requests WHERE tenant = :tenant AND turn_id = :turn;
 -- name: request_by_key
 SELECT {request} FROM requests WHERE tenant = :tenant AND key = :key;
 
+-- name: newest_by_body
+-- A piece of standing: the turn of the newest request that an SDK's retry can mean.
+SELECT requests.turn_id FROM requests JOIN attempts ON attempts.turn_id = requests.turn_id
+WHERE requests.tenant = :tenant AND requests.session_id = :session AND requests.fingerprint = :fingerprint
+  AND requests.caller = :caller AND requests.on_leave = 'orphan' AND NOT requests.closed
+ORDER BY attempts.fence DESC LIMIT 1;
+
+-- name: close_requests
+-- What still runs stays open: a second copy of a running request may attach to it.
+UPDATE requests SET closed = true
+WHERE tenant = :tenant AND session_id = :session AND fingerprint = :fingerprint AND caller = :caller
+  AND on_leave = 'orphan' AND NOT closed
+  AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.turn_id = requests.turn_id AND attempts.ended_at IS NULL);
+
 -- name: read_steps
 SELECT attempts.session_id, {step}
 FROM steps JOIN attempts ON attempts.id = steps.attempt_id

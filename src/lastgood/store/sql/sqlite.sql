@@ -73,13 +73,15 @@ VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :ov
         :after, :replaces, :options, :on_leave, :accepted, clock(), :input, :checksum);
 
 -- name: insert_attempt
--- A turn that was committed meanwhile takes no further attempt.
+-- A turn that was committed meanwhile takes no further attempt; neither does one that was tried again meanwhile,
+-- if this try adopts the steps of the try before.
 INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, head, fence, agent_key,
                       agent_digest, model, decision, continues, started_at)
 SELECT :attempt, :tenant, :session, :turn,
        1 + (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn),
        'running', :base, :head, :fence, :agent_key, :agent_digest, :model, :decision, :continues, clock()
 WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = :turn)
+  AND (:follows IS NULL OR :follows = (SELECT max(number) FROM attempts WHERE turn_id = :turn))
 RETURNING number;
 
 -- name: adopt_steps
@@ -208,7 +210,9 @@ LIMIT :limit;
 SELECT 1 FROM sessions WHERE id = :session AND lease_until < clock();
 
 -- name: attempt_age
-SELECT clock() - max(ended_at) FROM attempts WHERE tenant = :tenant AND turn_id = :turn AND ended_at IS NOT NULL;
+SELECT clock() - ended_at FROM attempts
+WHERE tenant = :tenant AND turn_id = :turn AND ended_at IS NOT NULL
+  AND number = (SELECT max(number) FROM attempts WHERE turn_id = :turn);
 
 -- name: delete_session
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session

@@ -100,28 +100,38 @@ class SqliteAttempts:
         if row is None:
             return Standing(None)
         session = to_session(row)
-        holder = request = prior = prior_attempt = None
+        holder = None
         if session.attempt is not None:
             holder = self._attempt("get_attempt", scope | {"attempt": session.attempt})
-        if holder is not None:
-            request = self._request("read_request", scope | {"turn": holder.turn})
-        if ask.key is not None:
-            prior = self._request("request_by_key", scope | {"key": ask.key})
-        elif begin.again:
-            prior = self._request("read_request", scope | {"turn": begin.turn})
-        if prior is not None:
-            prior_attempt = self._attempt("newest_attempt", scope | {"turn": prior.turn})
         expired = self.db.row("is_expired", {"session": ask.session}) is not None
-        standing = Standing(session, holder, request, expired, prior, prior_attempt)
-        if not ask.is_retry or session.head is None:
+        standing = Standing(session, holder, expired)
+        prior = self._prior(begin)
+        if prior is None:
             return standing
-        turn = scope | {"turn": session.head.turn}
-        return replace(
-            standing,
-            head_request=self._request("read_request", turn),
-            head_attempt=self._attempt("newest_attempt", turn),
-            head_age_seconds=(self.db.row("attempt_age", turn) or (0.0,))[0],
-        )
+        turn = scope | {"turn": prior.turn}
+        tried, age = self._attempt("newest_attempt", turn), self.db.row("attempt_age", turn)
+        return replace(standing, prior=prior, prior_attempt=tried, prior_age_seconds=age[0] if age else 0.0)
+
+    def _prior(self, begin: Begin) -> Request | None:
+        ask = begin.ask
+        scope = {"tenant": ask.tenant, "session": ask.session}
+        if ask.key is not None:
+            return self._request("request_by_key", scope | {"key": ask.key})
+        turn: str | None = begin.turn if begin.again else None
+        if ask.is_retry:
+            body = {"fingerprint": ask.fingerprint, "caller": ask.caller}
+            turn = (self.db.row("newest_by_body", scope | body) or (None,))[0]
+        return self._request("read_request", scope | {"turn": turn}) if turn else None
+
+    async def close_requests(
+        self, tenant: TenantId, session: SessionId, *, fingerprint: str, caller: str
+    ) -> None:
+        named = {"tenant": tenant, "session": session, "fingerprint": fingerprint, "caller": caller}
+
+        def work(connection: apsw.Connection) -> None:
+            connection.execute(self.db.sql["close_requests"], named)
+
+        await self.db.write(work, durable=False)
 
     async def journal_if_held(
         self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None
