@@ -86,6 +86,9 @@ _OPENAI_CODES = {
 #: Of a provider's failures, those that a caller can do something about by their own code.
 _OWN_CODE = (RateLimited, ContextOverflow)
 
+#: Added to messages that invite to send the turn again.
+_HAS_EFFECTS = "A tool that is not repeatable has already run; a new request would run it again."
+
 #: The same request fails in the same way, however often it is sent.
 _HOPELESS = (
     InvalidRequest,
@@ -120,36 +123,41 @@ def told_as(code: str) -> dict[str, str]:
 
 def plain(error: LastgoodError, request_id: str, *, has_effects: bool = False) -> Reply:
     """The envelope of the session API; the top-level copy is for docker-agent's clients."""
-    words = told_as(error.code)
-    told: dict[str, Any] = {"code": words.pop("code"), "message": error.message, "request_id": request_id}
+    words, message = told_as(error.code), _message(error, has_effects=has_effects)
+    told: dict[str, Any] = {"code": words.pop("code"), "message": message, "request_id": request_id}
     if detail := error.detail | words:
         told["detail"] = detail
-    body = {"error": told, "message": error.message}
+    body = {"error": told, "message": message}
     status = status_of(error, has_effects=has_effects)
     return json_reply(body, status, retry_headers(error, has_effects=has_effects))
 
 
 def openai(error: LastgoodError, *, has_effects: bool = False) -> Reply:
     status = status_of(error, has_effects=has_effects)
-    return json_reply(openai_body(error), status, retry_headers(error, has_effects=has_effects))
+    body = openai_body(error, has_effects=has_effects)
+    return json_reply(body, status, retry_headers(error, has_effects=has_effects))
 
 
 def openai_frame(error: LastgoodError, *, has_effects: bool) -> dict[str, Any]:
     """The same in a stream that has begun: there is no header any more to say it in."""
-    told = openai_body(error)
+    told = openai_body(error, has_effects=has_effects)
     told["error"]["retryable"] = may_be_sent_again(error, has_effects=has_effects)
     return told
 
 
-def openai_body(error: LastgoodError) -> dict[str, Any]:
-    status = status_of(error)
+def openai_body(error: LastgoodError, *, has_effects: bool = False) -> dict[str, Any]:
+    status = status_of(error, has_effects=has_effects)
     told = {
-        "message": error.message,
+        "message": _message(error, has_effects=has_effects),
         "type": _openai_type(error, status),
         "param": error.detail.get("param"),
         "code": _OPENAI_CODES.get(error.code) or told_as(error.code)["code"],
     }
     return {"error": told}
+
+
+def _message(error: LastgoodError, *, has_effects: bool) -> str:
+    return f"{error.message.rstrip('.')}. {_HAS_EFFECTS}" if has_effects else error.message
 
 
 def _openai_type(error: LastgoodError, status: int) -> str:
