@@ -4,8 +4,8 @@ An SDK sends a refused request again, marked as a retry. If an older turn was ma
 retry would be taken for a retry of that one, and what the user said would be lost. So a refusal closes the
 older ones, in the database, because the retry may come to any node. Nearly always there is none.
 
-If the database cannot be written, this process remembers the refusal itself. A retry that goes to another
-node after that is the one case in which it can still be matched with an older turn.
+If the database cannot be written, this process remembers the refusal itself. A retry that another process
+gets after that is the one case in which it can still be matched with an older turn.
 """
 
 from __future__ import annotations
@@ -41,9 +41,13 @@ class RefusedRequests:
                     tenant, session.id, fingerprint=fingerprint, caller=caller
                 )
         except StoreError:
-            self._refused[tenant, conversation, fingerprint, caller] = asyncio.get_running_loop().time()
-            if len(self._refused) > _MOST_REMEMBERED:
-                self._refused.popitem(last=False)
+            self.remember_here(tenant, conversation, fingerprint=fingerprint, caller=caller)
+
+    def remember_here(self, tenant: TenantId, conversation: str, *, fingerprint: str, caller: str) -> None:
+        """For refusals by the store itself: asking it again would only make the caller wait longer."""
+        self._refused[tenant, conversation, fingerprint, caller] = asyncio.get_running_loop().time()
+        if len(self._refused) > _MOST_REMEMBERED:
+            self._refused.popitem(last=False)
 
     def was_refused(self, tenant: TenantId, conversation: str, *, fingerprint: str, caller: str) -> bool:
         at = self._refused.get((tenant, conversation, fingerprint, caller))

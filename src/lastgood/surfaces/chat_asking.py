@@ -65,8 +65,12 @@ class ChatAsking:
     async def submit(self, asked: Asked, conversation: str) -> Submitted:
         try:
             submitted = await self._let_in(asked, conversation)
-        except (SessionBusy, TooMany, StoreError):
+        except (SessionBusy, TooMany):
             await self.remember_refused(asked.request, asked.plain, conversation)
+            raise
+        except StoreError:
+            if _is_first_try(asked.request):
+                self._refused.remember_here(**_body(asked.request, asked.plain, conversation))
             raise
         if self._refused:
             self._refused.forget(**_body(asked.request, asked.plain, conversation))
@@ -74,7 +78,7 @@ class ChatAsking:
 
     async def remember_refused(self, request: Request, plain: Any, conversation: str) -> None:
         """Its retry must not be taken for a retry of an older turn that was made by the same body."""
-        if request.headers.get("idempotency-key") is None and not _is_retry(request):
+        if _is_first_try(request):
             await self._refused.remember(**_body(request, plain, conversation))
 
     async def _let_in(self, asked: Asked, conversation: str) -> Submitted:
@@ -176,6 +180,11 @@ def _body(request: Request, plain: Any, conversation: str) -> dict[str, Any]:
         "fingerprint": fingerprint(request, plain, conversation),
         "caller": request.caller.name,
     }
+
+
+def _is_first_try(request: Request) -> bool:
+    """Of a request without a key: those are known by their body alone."""
+    return request.headers.get("idempotency-key") is None and not _is_retry(request)
 
 
 def _is_retry(request: Request) -> bool:

@@ -127,6 +127,8 @@ class SqliteAttempts:
         self, tenant: TenantId, session: SessionId, *, fingerprint: str, caller: str
     ) -> None:
         named = {"tenant": tenant, "session": session, "fingerprint": fingerprint, "caller": caller}
+        if self.db.row("newest_by_body", named) is None:
+            return  # nearly always; whoever is refused in masses must not queue for the writer as well
 
         def work(connection: apsw.Connection) -> None:
             connection.execute(self.db.sql["close_requests"], named)
