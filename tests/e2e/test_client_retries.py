@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from tests.e2e.api import TOOLS, Api, Trace
 from tests.e2e.chatting import BOTH, ask, asking, assistant, user
 from tests.e2e.client_libraries import npm_folder, python_with
-from tests.e2e.command import AGENT
+from tests.e2e.command import AGENT, until
 from tests.e2e.conftest import REMOTE
 from tests.e2e.fake_model import FakeModel, Gate, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer
@@ -171,6 +172,31 @@ def test_I21_the_retry_of_a_refused_request_is_not_answered_by_an_older_turn(
         assert (second.id != first.id, second.replayed) == (True, False)
         assert ask(client, f"{word} yes", conversation=word, headers=AGAIN).id == second.id
     assert server.turns(word) == 3
+
+
+@pytest.mark.slow
+def test_I21_a_refusal_by_a_server_that_ends_is_known_to_the_next_one(
+    tmp_path: Path, fake: FakeModel, word: str
+) -> None:
+    gate = Gate()
+    fake.on(f"{word} other", says("wait", gate))
+    (tmp_path / "remote.yaml").write_text(REMOTE.format(url=fake.url))
+    with LiveServer(tmp_path / "server", AGENT, str(tmp_path / "remote.yaml")) as server:
+        with server.client() as client:
+            first = ask(client, f"{word} yes", conversation=word)
+            with asking(client, f"{word} other", model="remote") as other:
+                gate.until_reached()
+                server.tell(signal.SIGTERM)
+                until(lambda: server.status("/ready") == 503)
+                with pytest.raises(openai.InternalServerError) as refused:
+                    ask(client, f"{word} yes", conversation=word)
+                assert refused.value.status_code == 503
+                gate.open()
+                other.result()
+        server.restart()
+        with server.client() as client:
+            second = ask(client, f"{word} yes", conversation=word, headers=AGAIN)
+            assert (second.id != first.id, second.replayed) == (True, False)
 
 
 # -- the session API ------------------------------------------------------------------------------
