@@ -405,7 +405,7 @@ def test_a_continued_follow_up_leaves_the_queue(api: Api, trace: Trace) -> None:
     given = api.post(f"/api/sessions/{session}/attempts/{last['id']}/continue", {"wait": True})
     assert (given.status, given.json["id"]) == (200, item["turn"])
     assert items(api, session) == []
-    assert trace.words == ["once", "once"], "twice by the queue, and not by the continuation"
+    assert trace.words == ["once"], "neither the second try nor the continuation runs a finished tool again"
     retried = api.post(f"/api/sessions/{session}/queue/{item['id']}/retry")
     assert retried.refusal == (409, "conflict")
 
