@@ -218,13 +218,20 @@ def _() -> Iterator[None]:
 
 @defect("a commit without its compare-and-swap")
 def _() -> Iterator[None]:
-    with schema(ONE_PLACE), statement("commit_head", (" AND head IS :base", "")):
+    with (
+        schema(ONE_PLACE),
+        statement("commit_head", ("head IS :expected_head AND ", ""), (" AND base IS :base", "")),
+    ):
         yield
 
 
 @defect("a commit without its fence")
 def _() -> Iterator[None]:
-    with statement("commit_head", ("attempt_id = :attempt AND fence = :fence AND ", "")):
+    with statement(
+        "commit_head",
+        ("attempt_id = :attempt AND fence = :fence\n  AND ", ""),
+        (" AND base IS :base", ""),  # what the zombie was begun for hides it, too
+    ):
         yield
 
 
@@ -266,7 +273,7 @@ def _() -> Iterator[None]:
 
 @defect("an orphan commits")
 def _() -> Iterator[None]:
-    with statement("commit_head", ("orphaned = 1", "orphaned = 2")):
+    with statement("commit_head", ("orphaned = 0", "1")):
         yield
 
 
@@ -299,7 +306,7 @@ def _() -> Iterator[None]:
     with statement(
         "erase_turns",
         ("NOT EXISTS (SELECT 1 FROM sessions WHERE forked_turn = turns.id)", "1"),
-        ("NOT EXISTS (SELECT 1 FROM sessions WHERE id = turns.session_id)", "1"),
+        ("NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)", "1"),
     ):
         yield
 

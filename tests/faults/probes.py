@@ -129,10 +129,13 @@ async def a_commit_on_another_base_is_lost(stage: Stage) -> None:
     await stage.world.ask(stage.node, session, "one", "tok1")
     begin, begun = await stage.begin(session, 1)
     assert isinstance(begun, Begun)
-    stale = replace(begun, base=None)
-    step = answer()
-    committed = await stage.store.commit_if_head(begun.hold, plan_commit(begin, stale, [step], 0.0), ())
-    assert committed is Committed.LOST, "a commit on another base went through"
+    stale = (
+        replace(begun, base=None),
+        replace(begun, base=None, session=replace(begun.session, head=None)),
+    )
+    for one in stale:
+        committed = await stage.store.commit_if_head(begun.hold, plan_commit(begin, one, [answer()], 0.0), ())
+        assert committed is Committed.LOST, "a commit on another base went through"
 
 
 @probe
@@ -149,8 +152,8 @@ async def a_zombie_writes_nothing(stage: Stage) -> None:
     assert other.hold.fence > begun.hold.fence, "fences do not rise"
     assert not await stage.store.journal_if_held(begun.hold, [answer()], (text,)), "a zombie journaled"
     assert await stage.store.append_events_if_held(begun.hold, (text,)) is None, "a zombie told something"
-    plan = plan_commit(begin, replace(begun, base=other.base), [answer()], 0.0)
-    plan = replace(plan, turn=replace(plan.turn, parent=other.base.turn if other.base else None))
+    late = replace(begun, base=other.base, session=other.session)
+    plan = plan_commit(begin, late, [answer()], 0.0)
     assert await stage.store.commit_if_head(begun.hold, plan, ()) is Committed.LOST, "a zombie committed"
     end = Event(EventKind.TURN_COMMITTED, second.attempt, {})
     good = plan_commit(second, other, [answer()], 0.0)

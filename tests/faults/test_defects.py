@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import outage_defects  # noqa: F401 - its defects are in the list, too
+from tests.faults import edit_defects, outage_defects  # noqa: F401 - their defects are in the list, too
 from tests.faults.defects import DEFECTS, Defect, caught_by_probe, caught_by_simulation
 
 #: Defects that other nets of the product hide from random runs; their probes look behind these.
@@ -29,6 +29,11 @@ HIDDEN_FROM_SIMULATION = {
     "an outage counts as a try",
     "a store error is a failure of the turn",
     "a batch that is sent again is stored twice",
+    # The simulation edits nothing.
+    "an edit moves the head before its commit",
+    "a chain is read without its segment, so siblings mix",
+    "a branch outlives its session",
+    "turns of a branch outlive their session",
     # The simulation sets no rules.
     "a session derived from another does not inherit its rules",
     "a weaker scope removes a stronger rule",

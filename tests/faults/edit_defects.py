@@ -1,0 +1,37 @@
+"""Planted defects of edits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.faults import edit_probes  # noqa: F401 - its probes are in the list
+from tests.faults.defects import defect, statement
+
+_AT_BEGIN = """SET head = CASE WHEN :edits THEN :after ELSE head END,
+    seq = CASE WHEN :edits THEN coalesce((SELECT seq FROM turns WHERE id = :after), 0) ELSE seq END,
+    head_hash = CASE WHEN :edits THEN (SELECT hash FROM turns WHERE id = :after) ELSE head_hash END,
+    fence"""
+
+
+@defect("an edit moves the head before its commit")
+def _() -> Iterator[None]:
+    with statement("hold_session", ("SET fence", _AT_BEGIN)):
+        yield
+
+
+@defect("a chain is read without its segment, so siblings mix")
+def _() -> Iterator[None]:
+    with statement("read_segment", ("segment = :segment AND ", "")):
+        yield
+
+
+@defect("a branch outlives its session")
+def _() -> Iterator[None]:
+    with statement("delete_branches", ("WHERE session_id", "WHERE 0 AND session_id")):
+        yield
+
+
+@defect("turns of a branch outlive their session")
+def _() -> Iterator[None]:
+    with statement("erase_turns", (" UNION SELECT head FROM branches WHERE session_id = :session", "")):
+        yield
