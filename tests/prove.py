@@ -114,7 +114,7 @@ def kills(options: argparse.Namespace, server: PostgresServer) -> bool:
     for kind, wanted in ((None, options.kills), (server, options.postgres_kills)):
         endings: Counter[str] = Counter()
         away = 0
-        acknowledged = lost = violations = 0
+        acknowledged = edits = lost = violations = 0
         seeds = range(options.seed, options.seed + -(-wanted // KILLS_PER_DATABASE))
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             places = Places(Path(folder), kind)
@@ -123,16 +123,15 @@ def kills(options: argparse.Namespace, server: PostgresServer) -> bool:
                 result = rounds(places.new(), places.diary(), seed, KILLS_PER_DATABASE, outages=outages)
                 away += result.outages
                 endings.update(result.endings)
-                acknowledged += result.acknowledged
+                acknowledged, edits = acknowledged + result.acknowledged, edits + result.edits
                 lost, violations = lost + result.lost, violations + result.violations
                 for found in result.found:
                     say(f"  {places.kind}, seed {seed}: {found}")
         say(
             f"kills on {places.kind}: {endings.total()} processes ended (seeds {seeds[0]}-{seeds[-1]}): "
             f"{', '.join(f'{count} by {ending}' for ending, count in endings.items())}; "
-            f"{away} outages of the database; {acknowledged} turns acknowledged, {lost} lost, "
-            f"{violations} violations; "
-            f"{bound(endings.total())}"
+            f"{away} outages of the database; {acknowledged} turns acknowledged, {edits} of them edits, "
+            f"{lost} lost, {violations} violations; {bound(endings.total())}"
         )
         good = good and not violations
     return good

@@ -17,7 +17,7 @@ import orjson
 from lastgood.model.attempts import Attempt, AttemptStatus
 from lastgood.model.events import StoredEvent
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
-from lastgood.model.sessions import Session, SessionStatus, Turn
+from lastgood.model.sessions import Branch, Session, SessionStatus, Turn
 from lastgood.ports import Store
 from tests.faults.world import AGENT, Told, World
 from tests.hashing import hash_after
@@ -27,13 +27,23 @@ Plain = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A session as it is stored in the end."""
+    """A session as it is stored in the end: the chain of its head, and those that edits have replaced."""
 
     session: Session
     turns: tuple[Turn, ...]
+    replaced: dict[Branch, tuple[Turn, ...]]
     attempts: dict[AttemptId, Attempt]
     events: tuple[StoredEvent, ...]
     steps: dict[AttemptId, list[Plain]]
+
+    @property
+    def chains(self) -> list[tuple[Turn, ...]]:
+        return [self.turns, *self.replaced.values()]
+
+    @property
+    def all_turns(self) -> dict[TurnId, Turn]:
+        """Of the head's chain and of all branches."""
+        return {turn.id: turn for chain in self.chains for turn in chain}
 
 
 async def read_state(store: Store, sessions: list[SessionId]) -> dict[SessionId, Kept]:
@@ -43,6 +53,10 @@ async def read_state(store: Store, sessions: list[SessionId]) -> dict[SessionId,
         if session is None:
             continue
         turns = await store.read_turns(DEFAULT_TENANT, session.head.turn) if session.head else ()
+        replaced = {
+            branch: await store.read_turns(DEFAULT_TENANT, branch.head)
+            for branch in await store.list_branches(DEFAULT_TENANT, id, limit=10_000)
+        }
         attempts = {one.id: one for one in await store.list_attempts(DEFAULT_TENANT, id)}
         events: list[StoredEvent] = []
         while page := await store.read_events(DEFAULT_TENANT, id, after=events[-1].seq if events else 0):
@@ -51,7 +65,7 @@ async def read_state(store: Store, sessions: list[SessionId]) -> dict[SessionId,
             attempt: [_plain(step.message) for step in await store.read_steps(DEFAULT_TENANT, attempt)]
             for attempt in attempts
         }
-        state[id] = Kept(session, turns, attempts, tuple(events), steps)
+        state[id] = Kept(session, turns, replaced, attempts, tuple(events), steps)
     return state
 
 
@@ -76,7 +90,8 @@ async def check(world: World, *, settled: bool = True) -> list[str]:
     state = await read_state(world.store, sessions)
     found: list[str] = []
     for kept in state.values():
-        found += _chain(kept)
+        found += _chains(kept)
+        found += _edits(kept, world)
         found += _attempts(kept, settled)
         found += _events(kept, world)
     found += _prompts(world, state)
@@ -91,13 +106,20 @@ async def check(world: World, *, settled: bool = True) -> list[str]:
 # -- the chain: I3, I5, I6 -----------------------------------------------------
 
 
-def _chain(kept: Kept) -> list[str]:
+def _chains(kept: Kept) -> list[str]:
     found = []
     name = kept.session.id
     if len(kept.turns) != kept.session.turns:
         found.append(f"I18 {name}: head says {kept.session.turns} turns, {len(kept.turns)} can be read")
+    for chain in kept.chains:
+        found += _chain(name, chain)
+    return found
+
+
+def _chain(name: str, turns: tuple[Turn, ...]) -> list[str]:
+    found = []
     parent: Turn | None = None
-    for place, turn in enumerate(kept.turns, 1):
+    for place, turn in enumerate(turns, 1):
         if turn.seq != place:
             found.append(f"I5 {name}: turn {place} has seq {turn.seq}")
         if turn.parent != (parent.id if parent else None):
@@ -105,9 +127,39 @@ def _chain(kept: Kept) -> list[str]:
         if turn.hash != hash_after(parent.hash if parent else b"", turn):
             found.append(f"I6 {name}: the hash of turn {place} is wrong")
         parent = turn
-    repeated = [id for id, count in Counter(turn.id for turn in kept.turns).items() if count > 1]
+    repeated = [id for id, count in Counter(turn.id for turn in turns).items() if count > 1]
     if repeated:
         found.append(f"I3 {name}: turns committed twice: {repeated}")
+    return found
+
+
+# -- edits: I2, I16 ------------------------------------------------------------
+
+
+def _edits(kept: Kept, world: World) -> list[str]:
+    """Only a committed edit takes a turn out of the head's chain, and only what came after its base."""
+    found = []
+    name, known = kept.session.id, kept.all_turns
+    for branch, chain in kept.replaced.items():
+        by = known.get(branch.replaced_by)
+        if by is None:
+            found.append(
+                f"I2 {name}: {branch.head} was replaced by {branch.replaced_by}, which is not committed"
+            )
+            continue
+        if by.parent not in {None, *(turn.id for turn in chain[:-1])}:
+            found.append(f"I2 {name}: {by.id} replaced {branch.head}, and goes on from no turn before it")
+        told = next((told for told in world.log if told.texts and _says(by, told.texts[-1])), None)
+        if told is not None and (not told.is_edit or told.after != by.parent):
+            found.append(f"I2 {name}: {told.token} replaced {branch.head}, and did not ask for that")
+    own = [turn for turn in known.values() if turn.attempt in kept.attempts]
+    last = max(own, key=lambda turn: kept.attempts[turn.attempt].fence, default=None)
+    if last is not None and (kept.session.head is None or kept.session.head.turn != last.id):
+        found.append(f"I2 {name}: {last.id} was committed last, and the head is {kept.session.head}")
+    for told in world.log:
+        by = known.get(told.turn) if told.turn and told.is_edit and told.session == name else None
+        if by is not None and by.parent != told.after:
+            found.append(f"I1 {name}: the edit {told.token} goes on from {by.parent}, not from {told.after}")
     return found
 
 
@@ -126,7 +178,7 @@ def _attempts(kept: Kept, settled: bool) -> list[str]:
     running = [one for one in live if one.status is AttemptStatus.RUNNING]
     if settled and (running or kept.session.status is SessionStatus.RUNNING):
         found.append(f"I12 {name}: still busy after everything was over")
-    committed = {turn.attempt for turn in kept.turns}
+    committed = {turn.attempt for turn in kept.all_turns.values()}
     for attempt in kept.attempts.values():
         own = attempt.session == name
         if own and (attempt.status is AttemptStatus.COMMITTED) != (attempt.id in committed):
@@ -182,7 +234,7 @@ def _prompts(world: World, state: dict[SessionId, Kept]) -> list[str]:
         attempt = kept.attempts.get(record["attempt"]) if kept else None
         if kept is None or attempt is None:
             continue  # deleted meanwhile: what it saw can no longer be said
-        base = _messages_at(kept.turns, attempt.base)
+        base = _messages_at(kept.all_turns, attempt.base)
         if prompt[: len(base)] != base:
             found.append(f"I1 {where}: the prompt does not start with the committed history at its base")
             continue
@@ -204,18 +256,23 @@ def _prompts(world: World, state: dict[SessionId, Kept]) -> list[str]:
     return found
 
 
-def _messages_at(turns: tuple[Turn, ...], base: TurnId | None) -> list[Plain]:
+def _messages_at(turns: dict[TurnId, Turn], base: TurnId | None) -> list[Plain]:
+    """What was committed along the chain that ends in `base`, since its last reset."""
+    chain: list[Turn] = []
+    at = base
+    while at is not None:
+        turn = turns.get(at)
+        if turn is None:
+            return [{"role": "lost", "content": f"base {base} is not in the chain"}]
+        chain.append(turn)
+        at = turn.parent
     messages: list[Plain] = []
-    if base is None:
-        return messages
-    for turn in turns:
+    for turn in reversed(chain):
         if turn.kind.value == "reset":
             messages = []
         else:
             messages += orjson.loads(turn.body)
-        if turn.id == base:
-            return _with_results(messages)
-    return [{"role": "lost", "content": f"base {base} is not in the chain"}]
+    return _with_results(messages)
 
 
 def _with_results(messages: list[Plain]) -> list[Plain]:
@@ -244,10 +301,10 @@ def _with_results(messages: list[Plain]) -> list[Plain]:
 
 
 def _asked(world: World, kept: Kept, attempt: Attempt) -> list[Plain] | None:
-    for turn in kept.turns:
-        if turn.id == attempt.turn:
-            told = next((t for t in world.log if t.texts and _says(turn, t.texts[-1])), None)
-            return [{"role": "user", "content": text} for text in told.texts] if told else None
+    turn = kept.all_turns.get(attempt.turn)
+    if turn is not None:
+        told = next((t for t in world.log if t.texts and _says(turn, t.texts[-1])), None)
+        return [{"role": "user", "content": text} for text in told.texts] if told else None
     told = next((t for t in world.log if t.attempt == attempt.id), None)
     return [{"role": "user", "content": text} for text in told.texts] if told and told.texts else None
 
@@ -308,15 +365,16 @@ def _told(world: World, state: dict[SessionId, Kept]) -> list[str]:
 def _told_token(world: World, token: str, tries: list[Told], kept: Kept) -> list[str]:
     found = []
     name = kept.session.id
+    turns = kept.all_turns
     holding = [
-        turn for turn in kept.turns if any(token in m.content for m in turn.messages if m.role == "user")
+        turn for turn in turns.values() if any(token in m.content for m in turn.messages if m.role == "user")
     ]
     # A retry without a key is recognised only while nothing else was said in between.
     apart = any(told.is_retry for told in tries) and holding and holding[-1].seq - holding[0].seq > 1
     if len(holding) > 1 and not apart:
         found.append(f"I3 {name}: {token} is in {len(holding)} committed turns")
     for told in tries:
-        if told.outcome == "committed" and told.turn not in {turn.id for turn in kept.turns}:
+        if told.outcome == "committed" and told.turn not in turns:
             found.append(f"I16 {name}: {token} was acknowledged, and its turn is not there")
     sure = {"failed", "cancelled", "refused"}
     # Promised asks may be tried again by recovery; a plain one may not.
@@ -375,7 +433,8 @@ def _overrides(world: World, state: dict[SessionId, Kept]) -> list[str]:
         if kept.session.forked_from is not None:
             continue
         model: str | None = None
-        for turn in kept.turns:
+        # In the order of their commits: an override holds from its turn on, also for edits of earlier ones.
+        for turn in sorted(kept.all_turns.values(), key=lambda turn: kept.attempts[turn.attempt].fence):
             if turn.kind.value != "run":
                 continue
             told = next((t for t in world.log if t.texts and _says(turn, t.texts[-1])), None)

@@ -24,8 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lastgood.errors import StoreError
+from lastgood.errors import LastgoodError, StoreError
 from lastgood.flows.parts import Limits
+from lastgood.model.attempts import After
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.wiring import Lastgood, running
 from tests.faults.checker import check
@@ -42,7 +43,8 @@ LIMITS = Limits(
     poll_seconds=0.02,
 )
 #: In seconds. To reach a PostgreSQL and to open sessions there takes longer than to open a file.
-LATEST_KILL = {"sqlite": 0.08, "postgres": 0.4}
+#: On a busy machine a process needs a tenth of a second before its first turn, and must get to edits, too.
+LATEST_KILL = {"sqlite": 0.3, "postgres": 0.6}
 #: How long a process that is told to stop lets its turns finish; some texts below take longer.
 GRACE_SECONDS = 0.02
 #: How long it may take in all: stopping is bounded, on a busy machine, too.
@@ -83,6 +85,7 @@ class Killed:
     endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
     outages: int = 0
     acknowledged: int = 0
+    edits: int = 0  # of these
     lost: int = 0
     violations: int = 0
     found: list[str] = field(default_factory=list)
@@ -137,7 +140,7 @@ def rounds(
             result.found.append(f"I12 process {node}: did not start, and the database was there")
         elif ended is Ended.LATE:
             result.found.append(f"I25 process {node}: did not stop within {STOP_SECONDS} s of SIGTERM")
-    found, result.acknowledged = asyncio.run(_judge(place, diary))
+    found, result.acknowledged, result.edits = asyncio.run(_judge(place, diary))
     result.found += found
     result.violations = len(result.found)
     result.lost = sum(1 for one in found if one.startswith("I16"))
@@ -249,14 +252,29 @@ async def _client(
         if stop.is_set():
             return
         session, text, token = dice.choice(sessions), dice.choice(TEXTS), f"tok{name}n{number:04d}"
+        after = await _earlier(node, session, dice) if dice.random() < 0.3 else None
         if dice.random() < 0.5:
-            await world.ask(node, session, text, token, key=f"key {token}", watch=dice.random() < 0.5)
+            watch = dice.random() < 0.5
+            await world.ask(node, session, text, token, key=f"key {token}", watch=watch, after=after)
+        elif after is not None:
+            await world.ask(node, session, text, token, after=after)
         else:
             model = OTHER_MODEL if dice.random() < 0.2 else None
             await world.ask(node, session, text, token, model=model)
 
 
-async def _judge(place: Place, diary: Path) -> tuple[list[str], int]:
+async def _earlier(node: Lastgood, session: SessionId, dice: random.Random) -> After | None:
+    """A place to go on from: before the first turn, or after one. After the last but one: a regenerate."""
+    try:
+        turns = (await node.sessions.read(DEFAULT_TENANT, session)).turns
+    except LastgoodError:
+        return None  # the database is away
+    places = [None, *(turn.id for turn in turns[-5:])]
+    return After(dice.choice(places))
+
+
+async def _judge(place: Place, diary: Path) -> tuple[list[str], int, int]:
+    """What is wrong, how many turns were acknowledged, and how many of them were edits."""
     store = await place.open()
     world = World(store)
     Diary(diary).read(world)
@@ -269,7 +287,8 @@ async def _judge(place: Place, diary: Path) -> tuple[list[str], int]:
         found += await check(world)
     finally:
         await store.close()
-    return found, sum(1 for told in world.log if told.outcome == "committed")
+    good = [told for told in world.log if told.outcome == "committed"]
+    return found, len(good), sum(told.is_edit for told in good)
 
 
 async def _must_answer(world: World, node: Lastgood, session: SessionId) -> list[str]:

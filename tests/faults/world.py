@@ -23,7 +23,7 @@ from lastgood.errors import LastgoodError, OutcomeUnknown, StoreUnavailable
 from lastgood.flows.parts import Limits
 from lastgood.flows.run import Outcome
 from lastgood.model.agents import AgentSpec, OnUnknown
-from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
+from lastgood.model.attempts import After, Ask, AttemptStatus, OnLeave
 from lastgood.model.events import StoredEvent
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
@@ -49,6 +49,8 @@ class Told:
     accepted: bool = False
     plain: bool = True
     is_retry: bool = False
+    is_edit: bool = False
+    after: TurnId | None = None  # of an edit: the turn that it goes on from
     outcome: str | None = None  # committed, failed, cancelled, refused, unknown, done
     code: str = ""
     turn: TurnId | None = None
@@ -183,7 +185,9 @@ class World:
         kind: TurnKind = TurnKind.RUN,
         messages: Sequence[Message] | None = None,
         leave: asyncio.Event | None = None,
+        after: After | None = None,
     ) -> Told:
+        """`after`: an edit, unless that is the head by then."""
         texts = (*more, f"{token} {text}" if kind is TurnKind.RUN else text)
         told = Told(
             "ask",
@@ -196,6 +200,7 @@ class World:
             key is None and not accepted,
         )
         told.is_retry = is_retry
+        told.is_edit, told.after = after is not None, after.turn if after else None
         self._noted(told)
         ask = Ask(
             tenant=DEFAULT_TENANT,
@@ -204,14 +209,14 @@ class World:
             model=model,
             kind=kind,
             key=key,
-            fingerprint=f"{session} {texts} {model}",
+            fingerprint=f"{session} {texts} {model} {after}",
             caller="client",
             is_retry=is_retry,
             on_leave=on_leave,
             accepted=told.accepted,
         )
         try:
-            submitted = await node.turns.submit(ask)
+            submitted = await node.turns.submit(ask, after=after)
             told.attempt = submitted.attempt
             self._heard(told)
             if watch:
