@@ -91,6 +91,7 @@ class Weather:
     deaths: int = 1
     stall: float = 0.01
     latency: float = 0.05
+    outages: int = 3  # of the store, for all nodes at once
 
 
 LIMITS = Limits(
@@ -118,6 +119,8 @@ class Simulation:
         self.sessions: list[SessionId] = []
         self.calm = False
         self._count = 0
+        self._is_out = False
+        self._chance = random.Random(f"outages {seed}")  # of its own: outages change no other choice
 
     # -- nodes -------------------------------------------------------------------
 
@@ -144,6 +147,9 @@ class Simulation:
         await asyncio.sleep(self.random.random() * self.weather.latency)
         if self.calm:
             return None
+        if self._is_out and point.startswith("store."):
+            # A write that was under way may have happened, or may happen; most calls reach nothing.
+            return self._chance.choice([Mode.RAISE, Mode.RAISE, Mode.RAISE, Mode.SILENT, Mode.LOST])
         luck = self.random.random()
         if luck < self.weather.stall:
             return Mode.STALL
@@ -287,8 +293,9 @@ class Simulation:
             self.sessions.append(await self.world.create(self.nodes[0].app))
         self.calm = calm
         deaths = asyncio.create_task(self._deaths())
+        outages = asyncio.create_task(self._outages())
         await asyncio.gather(*(self.client(number, steps) for number in range(clients)))
-        await deaths
+        await asyncio.gather(deaths, outages)
         return await self._settle()
 
     async def _deaths(self) -> None:
@@ -296,6 +303,14 @@ class Simulation:
             await asyncio.sleep(self.random.random() * 12)
             self.kill(self.living())
             self.start_node()
+
+    async def _outages(self) -> None:
+        """From a moment to a third of a lease: they cost time, and no attempt by themselves."""
+        for _ in range(self.weather.outages):
+            await asyncio.sleep(self._chance.random() * 10)
+            self._is_out = True
+            await asyncio.sleep(0.2 + self._chance.random() * 4.8)
+            self._is_out = False
 
     async def _settle(self) -> list[str]:
         """The faults stop. Every session must be free in time, and answer."""
