@@ -1,4 +1,4 @@
-"""A real server whose process is paused, or whose PostgreSQL is out of reach: clients wait, nothing is lost."""
+"""A real server whose process is paused, or whose database is away: clients wait, nothing is lost."""
 
 from __future__ import annotations
 
