@@ -629,6 +629,14 @@ def test_only_what_cannot_be_done_twice_is_sent_again(
     assert may_go_again(error, repeatable=repeatable, accepted=accepted) is again
 
 
+@pytest.mark.parametrize("error", [errors.TooMany(), errors.StoreUnavailable(), errors.SessionBusy()])
+def test_what_the_server_forbids_to_retry_is_not_retried(error: errors.LastgoodError) -> None:
+    """A 424 has the code of what failed: "too many requests" of a provider, after a tool has run."""
+    assert may_go_again(error, repeatable=True, accepted=True)
+    error.retryable = False
+    assert not may_go_again(error, repeatable=True, accepted=True)
+
+
 def test_an_event_of_a_newer_server_is_another_event() -> None:
     found = event_of(7, {"type": "moon_landed", "session_id": "ses_1", "crew": 3})
     assert isinstance(found, events.Other)

@@ -17,6 +17,8 @@ from typing import Any
 import openai
 import pytest
 
+from lastgood.client import Client
+from lastgood.errors import ModelError
 from tests.e2e.api import TOOLS, Api, Trace
 from tests.e2e.chatting import BOTH, ask, asking, assistant, user
 from tests.e2e.client_libraries import npm_folder, python_with
@@ -214,6 +216,15 @@ def test_I21_the_session_api_says_so_to_whoever_waits_and_to_whoever_watches(
     }
     assert frames["turn_failed"]["retryable"] is False
     assert trace.words == ["once", "once"]
+
+
+def test_our_own_client_raises_it_at_once_and_says_so(server: LiveServer, trace: Trace, word: str) -> None:
+    with Client(server.url) as client:
+        session = client.create("tools").id
+        with pytest.raises(ModelError) as failed:
+            client.ask(session, failing(trace, word))
+    assert trace.words == ["once"]
+    assert failed.value.retryable is False
 
 
 # -- Vercel's AI SDK ------------------------------------------------------------------------------

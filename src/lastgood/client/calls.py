@@ -260,6 +260,7 @@ class AsyncClient:
         if isinstance(end, TurnCommitted):
             return await self.turn_at(session, end.turn_seq)
         error = error_of(end.code, end.message) if end else TurnFailedError()
+        error.retryable = end.is_retryable if end else None
         error.detail = {"session": session, "turn": accepted.turn, "attempt": end and end.attempt}
         raise error
 
