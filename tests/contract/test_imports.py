@@ -123,3 +123,14 @@ async def test_an_import_is_nobodys_attempt(store: Store) -> None:
     tried = await given.start(store, given.ask(session))
     assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
     assert (await given.again(store, session)).head == turns[-1].head
+
+
+async def test_an_import_of_many_turns_is_its_turns(store: Store) -> None:
+    """More than are inserted by one statement."""
+    new, turns = await made_elsewhere(store, 3)
+    while len(turns) < 450:
+        last = turns[-1]
+        more = replace(last, id=TurnId(given.new_id()), seq=last.seq + 1, parent=last.id)
+        turns.append(replace(more, hash=link(last.head, more)))
+    await store.import_session(new, turns)
+    assert list(await store.read_turns(TENANT, turns[-1].id)) == turns

@@ -127,6 +127,7 @@ class Stream:
 class Api:
     def __init__(self, server: LiveServer, token: str | None = None) -> None:
         self.server = server
+        self.token = token
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     # -- requests ------------------------------------------------------------------

@@ -10,7 +10,7 @@ ids.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lastgood.model.messages import File, Image, Message, Part, Reasoning, Role, ToolCall, tool_result
@@ -50,16 +50,47 @@ class History:
 
 
 def history_of(turns: Iterable[Turn]) -> History:
-    history = History()
+    building = building_history(turns)
+    while True:
+        try:
+            next(building)
+        except StopIteration as end:
+            history: History = end.value
+            return history
+
+
+def building_history(turns: Iterable[Turn]) -> Generator[None, None, History]:
+    """The history of these turns. Yields after each of them, where it may be paused.
+
+    It says the same as `then` for each turn; but the messages are collected in one list, because
+    adding to a tuple copies it: for many turns that would be the square of their number.
+    """
+    head: Head | None = None
+    settled: list[Message] = []
+    tail: list[Message] = []
+    agent, size = "", 0
     for turn in turns:
-        history = history.then(turn)
-    return history
+        head, agent = turn.head, turn.agent_digest or agent
+        if turn.kind is TurnKind.RESET:
+            settled, tail, size = list(repair(turn.messages)), [], 0
+        else:
+            tail.extend(map(mend_text, turn.messages))
+            if not open_calls(tail):
+                settled.extend(repair(tail))
+                tail = []
+        size += len(turn.body)
+        yield
+    return History(head, tuple(settled), tuple(tail), agent, size)
+
+
+#: Looked at and never changed. Making one for every message would be most of the work.
+_NONE_WAIT: Counter[str] = Counter()
 
 
 def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The nearest valid conversation: missing results made, orphans and empty messages dropped."""
     valid: list[Message] = []
-    waiting: Counter[str] = Counter()  # calls of the last assistant message without a result yet, by id
+    waiting = _NONE_WAIT  # calls of the last assistant message without a result yet, by id
     for message in map(mend_text, messages):
         if message.role is Role.TOOL:
             if waiting[message.tool_call_id or ""] > 0:
@@ -67,7 +98,7 @@ def repair(messages: Sequence[Message]) -> tuple[Message, ...]:
                 valid.append(message)
             continue
         valid.extend(tool_result(call_id, NO_RESULT) for call_id in waiting.elements())
-        waiting = Counter(call.id for call in message.tool_calls)
+        waiting = Counter(call.id for call in message.tool_calls) if message.tool_calls else _NONE_WAIT
         if message.role is not Role.ASSISTANT or not message.is_blank or message.tool_calls:
             valid.append(message)
     valid.extend(tool_result(call_id, NO_RESULT) for call_id in waiting.elements())

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from lastgood.core.history import History, history_of
+from lastgood.core.history import History, building_history
 from lastgood.flows.chains import read_chain
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.sessions import Head, Turn
+from lastgood.pacing import paced
 from lastgood.ports import TurnStore
 
 #: Of the bodies they were decoded from; what they weigh in memory is a small multiple of it.
@@ -36,7 +37,7 @@ class Histories:
             self._kept.move_to_end(head.turn)
             return kept
         chain = await read_chain(self._store, tenant, head)
-        return self._keep(history_of(chain.checked()))
+        return self._keep(await paced(building_history(chain.checked())))
 
     def grow(self, history: History, turn: Turn) -> None:
         """After a commit: the next turn starts from here without reading anything."""

@@ -141,7 +141,12 @@ def _part_as_json(part: Part) -> dict[str, Any]:
             return {"type": "file", "file": {"filename": name, "file_data": data}}
 
 
+_ROLES = {role.value: role for role in Role}
+
+
 def from_json(plain: dict[str, Any]) -> Message:
+    if len(plain) == 2 and isinstance(plain["content"], str) and plain["role"] in _ROLES:
+        return Message(_ROLES[plain["role"]], plain["content"])  # nearly all of them, and there may be many
     calls = tuple(
         ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
         for call in plain.get("tool_calls", ())

@@ -52,6 +52,17 @@ def named(dialect: str) -> dict[str, str]:
     return shared | _parse(read(f"{dialect}.sql"), COLUMNS | shared)
 
 
+@cache
+def for_rows(statement: str, count: int) -> Positional:
+    """The same INSERT for so many rows at once, and the order to pass the values of each row in.
+
+    Its parameters have no names: SQLite would look each of thousands up among all the others.
+    """
+    head, word, values = statement.partition("VALUES")
+    row = _PARAMETER.sub("?", values)
+    return Positional(head + word + ",".join([row] * count), tuple(_PARAMETER.findall(values)))
+
+
 def positional(statement: str) -> Positional:
     names: list[str] = []
 

@@ -17,6 +17,7 @@ from lastgood.model.sessions import (
     TitleBy,
     Turn,
 )
+from lastgood.pacing import paced_map
 from lastgood.store.chains import stream_chain
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_events
@@ -135,7 +136,7 @@ class PostgresTurns:
 
     async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
         parameters = {"tenant": tenant, "head": head, "after": after_seq}
-        return tuple(to_turn(row) for row in await self.db.rows("read_turns", parameters))
+        return tuple(await paced_map(to_turn, await self.db.rows("read_turns", parameters)))
 
     def stream_turns(
         self, tenant: TenantId, head: TurnId, *, after_seq: int = 0

@@ -22,6 +22,7 @@ from lastgood.model.sessions import (
     TitleBy,
     Turn,
 )
+from lastgood.pacing import paced_map
 from lastgood.store.chains import stream_chain
 from lastgood.store.rows import Row, readable, to_branch, to_turn
 from lastgood.store.session_rows import (
@@ -36,6 +37,16 @@ from lastgood.store.session_rows import (
 )
 from lastgood.store.sqlite.database import Database
 from lastgood.store.sqlite.events import insert_events
+from lastgood.store.statements import for_rows
+
+#: Nobody else can write while a session is imported. The writer's thread asks for the interpreter at every
+#: statement, and a busy loop gives it back late; so there are few of them.
+_ROWS_AT_ONCE = 200
+
+
+def _insertion(statement: str, rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[Any]]:
+    insertion = for_rows(statement, len(rows))
+    return insertion.text, [value for row in rows for value in insertion.values(row)]
 
 
 class SqliteSessions:
@@ -136,14 +147,20 @@ class SqliteSessions:
         return int(row[0]) if row else 0
 
     async def import_session(self, new: NewSession, turns: Sequence[Turn]) -> Session:
-        rows = [of_imported(new, turn) for turn in turns]
+        session = of_import(new, turns)
+        rows = await paced_map(lambda turn: of_imported(new, turn), turns)
+        batches = await paced_map(
+            lambda start: _insertion(self.db.sql["insert_turn"], rows[start : start + _ROWS_AT_ONCE]),
+            range(0, len(rows), _ROWS_AT_ONCE),
+        )
 
         def work(connection: apsw.Connection) -> Session:
-            made = connection.execute(self.db.sql["import_session"], of_import(new, turns)).fetchall()[0]
-            connection.executemany(self.db.sql["insert_turn"], rows)
+            made = connection.execute(self.db.sql["import_session"], session).fetchall()[0]
+            for statement, values in batches:
+                connection.execute(statement, values)
             return to_session(made)
 
-        return await self.db.write(work)
+        return await self.db.write(work, long=True)
 
     async def delete_session(
         self, tenant: TenantId, session: SessionId, *, unused_since: float | None = None
@@ -172,15 +189,16 @@ class SqliteTurns:
     db: Database
 
     async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
-        parts: list[list[Turn]] = []
+        parts: list[list[Row]] = []
         place = self.db.row("place_of_turn", {"tenant": tenant, "turn": head})
         while place is not None and place[2] > after_seq:
             segment, session, upto = place
             which = {"tenant": tenant, "segment": segment, "session": session}
             rows = self.db.rows("read_segment", which | {"upto": upto, "after": after_seq})
-            parts.append([to_turn(found) for found in rows])
-            place = self.db.row("place_of_turn", {"tenant": tenant, "turn": parts[-1][0].parent})
-        return tuple(chain.from_iterable(reversed(parts)))
+            parts.append(list(rows))
+            place = self.db.row("place_of_turn", {"tenant": tenant, "turn": to_turn(parts[-1][0]).parent})
+        # All rows are of one moment. Decoding them takes far longer than reading them, and can be paused.
+        return tuple(await paced_map(to_turn, chain.from_iterable(reversed(parts))))
 
     async def turn_at(self, tenant: TenantId, head: TurnId, seq: int) -> Turn | None:
         place = self.db.row("place_of_turn", {"tenant": tenant, "turn": head})

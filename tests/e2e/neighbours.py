@@ -1,0 +1,208 @@
+"""One tenant streams turns while another sends the requests that once stalled the whole server.
+
+What is measured is the victim's longest silence: the longest gap between two frames of a stream, seen from
+outside. The same stream without a neighbour gives the gap that the machine itself makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests import noise
+from tests.e2e.api import Api, Given, run_path, said
+from tests.e2e.server import LiveServer
+from tests.surfaces.inside import make_tokens
+
+_PATIENCE_SECONDS = 120.0
+#: A turn of the victim: a word every 20 ms.
+_TURN = "!slow 0.02\n!say " + "word " * 100
+
+AGENT_FILE = "agents: {root: {model: builtin/scripted, toolsets: [{type: shell}]}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """What the victim noticed of a neighbour's request."""
+
+    request: str
+    status: int  # of its last step
+    seconds: float  # the victim's longest silence
+    quiet_seconds: float  # the same without a neighbour
+    committed: int
+    failed: list[str]
+
+    @property
+    def is_noticed(self) -> bool:
+        """More than a second, and far more than the machine does by itself."""
+        return self.seconds > max(1.0, 8 * self.quiet_seconds)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.request}: the victim's longest silence was {self.seconds * 1000:.0f} ms "
+            f"({self.quiet_seconds * 1000:.0f} ms without it), {self.committed} turns committed, "
+            f"{len(self.failed)} failed; answered {self.status}"
+        )
+
+
+@dataclass
+class Victim:
+    """Runs turns until it is told to stop."""
+
+    api: Api
+    longest: float = 0.0
+    committed: int = 0
+    failed: list[str] = field(default_factory=list)
+    _ends: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            thread.join(_PATIENCE_SECONDS)
+            assert not thread.is_alive(), "the victim's turn never ended"
+
+    def _run(self) -> None:
+        session = self.api.session()
+        while not self._ends.is_set():
+            try:
+                self._turn(session)
+            except Exception as error:
+                self.failed.append(repr(error))
+                return
+
+    def _turn(self, session: str) -> None:
+        # Straight from the socket: a reader that times out would end the turn, and hide the silence.
+        kinds: list[str] = []
+        with _posted(self.api, run_path(session), json.dumps(said(_TURN)).encode()) as answer:
+            last = time.monotonic()
+            for line in answer:
+                now = time.monotonic()
+                self.longest, last = max(self.longest, now - last), now
+                if line.startswith(b"data: "):
+                    kinds.append(json.loads(line[6:])["type"])
+        if "turn_committed" in kinds:
+            self.committed += 1
+        else:
+            self.failed.append(f"the stream ended without a commit, after {kinds[-3:]}")
+
+
+@contextmanager
+def _posted(api: Api, path: str, body: bytes) -> Iterator[http.client.HTTPResponse]:
+    connection = http.client.HTTPConnection("127.0.0.1", api.server.port, timeout=_PATIENCE_SECONDS)
+    try:
+        headers = {"content-type": "application/json", "authorization": f"Bearer {api.token}"}
+        connection.request("POST", path, body, headers)
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def _post(api: Api, path: str, body: Any) -> Given:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with _posted(api, path, raw) as answer:
+        return Given(answer.status, dict(answer.getheaders()), answer.read())
+
+
+# -- the requests --------------------------------------------------------------------------
+
+
+def _turn(api: Api, session: str, text: str) -> Given:
+    return _post(api, f"/api/sessions/{session}/turns", {"messages": said(text), "wait": True})
+
+
+def many_rules(api: Api) -> Given:
+    """300 long ones are refused, so it goes on with as many as there may be."""
+    given = _post(api, "/api/sessions", {"agent": "tools", "permissions": noise.deny_rules(300, 4_000)})
+    if given.status == 400:
+        rules = noise.deny_rules(200, 400)
+        given = _post(api, "/api/sessions", {"agent": "tools", "permissions": rules})
+    return _turn(api, given.json["id"], "!tool shell " + json.dumps({"cmd": "a" * 10_000}))
+
+
+def long_import(api: Api) -> Given:
+    """90,000 messages, and turns on them: the first reads them all, the second has them."""
+    given = _post(api, "/api/sessions/import", noise.document(45_000, 1, "a" * 200))
+    if given.status == 201:
+        session = given.json["id"]
+        _turn(api, session, "hi")
+        given = _turn(api, session, "hi")
+    return given
+
+
+def tiny_parts(api: Api) -> Given:
+    return _post(api, "/v1/chat/completions", noise.tiny_parts(24))
+
+
+def unknown_fields(api: Api) -> Given:
+    return _post(api, "/api/sessions", noise.unknown_fields(70_000))
+
+
+def long_command(api: Api) -> Given:
+    session = _post(api, "/api/sessions", {"agent": "tools"}).json["id"]
+    return _turn(api, session, "!tool shell " + json.dumps({"cmd": "true " + "a" * 400_000}))
+
+
+def large_text(api: Api) -> Given:
+    """28 MB in one message, then many small ones: one large event once made every later event slow."""
+    text = {"model": noise.AGENT, "messages": said("!say ok\n" + 'word "é", ' * 2_000_000)}
+    _post(api, "/v1/chat/completions", text)
+    turns = [*said("a"), {"role": "assistant", "content": "b"}] * 4_000
+    return _post(api, "/v1/chat/completions", {"model": noise.AGENT, "messages": [*turns, *said("c")]})
+
+
+def export_of_forks(api: Api) -> Given:
+    """30 forks of a session of 28 MB, in one document."""
+    made = _post(api, "/api/sessions/import", noise.document(140, 1, "a" * 200_000))
+    forks = [_post(api, f"/api/sessions/{made.json['id']}/fork", {}).json["id"] for _ in range(30)]
+    return _post(api, "/api/sessions/batch/export", {"session_ids": forks})
+
+
+REQUESTS: dict[str, Callable[[Api], Given]] = {
+    "200 deny rules and an argument of 10 KB": many_rules,
+    "an import of 90,000 messages and turns on it": long_import,
+    "24 MB of tiny content parts": tiny_parts,
+    "70,000 unknown JSON fields": unknown_fields,
+    "a shell command of 400 KB": long_command,
+    "a message of 28 MB, and 8,001 small ones": large_text,
+    "a batch export of 30 forks of 28 MB": export_of_forks,
+}
+
+
+# -- side by side --------------------------------------------------------------------------
+
+
+@contextmanager
+def neighbourhood(folder: Path) -> Iterator[tuple[Api, Api]]:
+    """A server, the victim's API and that of its neighbour, who is another tenant."""
+    folder.mkdir(exist_ok=True)
+    (folder / "tools.yaml").write_text(AGENT_FILE)
+    scopes = ("session", "chat")
+    wanted = {"victim": ("one", scopes), "neighbour": ("other", scopes)}
+    tokens = asyncio.run(make_tokens(f"sqlite:///{folder / 'data' / 'lastgood.db'}", wanted))
+    # Restricted: a command is judged, and then denied.
+    options = ("--safety", "restricted")
+    with LiveServer(folder, noise.AGENT, str(folder / "tools.yaml"), options=options) as server:
+        yield Api(server, tokens["victim"]), Api(server, tokens["neighbour"])
+
+
+def beside(victim_api: Api, neighbour: Api, name: str) -> Silence:
+    quiet, victim = Victim(victim_api), Victim(victim_api)
+    with quiet.running():
+        time.sleep(1.0)
+    with victim.running():
+        given = REQUESTS[name](neighbour)
+    failed = quiet.failed + victim.failed
+    return Silence(name, given.status, victim.longest, quiet.longest, victim.committed, failed)
