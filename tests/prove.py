@@ -22,6 +22,7 @@ from pathlib import Path
 from tests.e2e.api import Api
 from tests.e2e.cuts import Follower, Story, objections, uncut
 from tests.e2e.load import Log, judge, storm, under_load
+from tests.e2e.neighbours import REQUESTS, beside, neighbourhood
 from tests.e2e.nodes import two_nodes
 from tests.e2e.server import LiveServer
 from tests.faults.cells import RECOVERY_POINTS, TURNS, cells, count_hits, run_any, run_recovery_killed
@@ -207,6 +208,17 @@ def nodes(options: argparse.Namespace, _: PostgresServer) -> bool:
     return good
 
 
+def neighbours(options: argparse.Namespace, _: PostgresServer) -> bool:
+    """What a running turn notices of another tenant's largest requests."""
+    with tempfile.TemporaryDirectory() as folder, neighbourhood(Path(folder) / "server") as apis:
+        found = [beside(*apis, name) for name in REQUESTS]
+    for one in found:
+        say(f"  {one}")
+    longest = max(one.seconds for one in found)
+    say(f"noisy neighbours: {len(found)} requests, longest silence of a victim {longest * 1000:.0f} ms")
+    return not any(one.is_noticed or one.failed for one in found)
+
+
 PARTS: dict[str, Callable[[argparse.Namespace, PostgresServer], bool]] = {
     "defects": defects,
     "probes": probes,
@@ -215,6 +227,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, PostgresServer], bool]] = {
     "kills": kills,
     "streams": streams,
     "nodes": nodes,
+    "neighbours": neighbours,
 }
 
 

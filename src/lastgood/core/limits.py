@@ -23,9 +23,9 @@ PARTS = 10_000
 TOOL_CALLS_PER_MESSAGE = 256
 TOOLS = 128
 
-#: Of an exported session that is imported.
+#: Of an exported session that is imported. All of it is one transaction, and nobody else writes meanwhile.
 IMPORT_VALUES = 2_000_000
-IMPORT_TURNS = 50_000
+IMPORT_TURNS = 20_000
 IMPORT_MESSAGES = 100_000
 
 #: Rules of one session or one agent file: allow, ask and deny together.
