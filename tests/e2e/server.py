@@ -108,6 +108,13 @@ class LiveServer:
         assert self._process is not None
         self._process.send_signal(number)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """What the process has used so far, in all its threads."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def _end(self, number: signal.Signals) -> int:
         assert self._process is not None
         process, self._process = self._process, None
