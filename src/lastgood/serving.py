@@ -33,6 +33,7 @@ from lastgood.settings import Settings
 from lastgood.surfaces.agents import AgentList
 from lastgood.surfaces.app import App, Route, Seen
 from lastgood.surfaces.asking import Asking
+from lastgood.surfaces.branches import BranchList
 from lastgood.surfaces.caller import Caller
 from lastgood.surfaces.chat import Chat
 from lastgood.surfaces.counting import Counts
@@ -227,7 +228,8 @@ def _session_routes(server: Server, settings: Settings, limiter: Limiter) -> Seq
     life = SessionLife(lastgood.parts, lastgood.sessions, lastgood.turns, asking, folders=folders)
     runs = Runs(lastgood.parts, lastgood.turns, lastgood.queue, asking, limiter)
     agents = AgentList(lastgood.parts.agents, asking)
-    return session_routes(life, runs, agents, import_bytes=settings.max_request_size)
+    branches = BranchList(lastgood.sessions)
+    return session_routes(life, runs, agents, branches, import_bytes=settings.max_request_size)
 
 
 def _limiter(settings: Settings) -> Limiter:

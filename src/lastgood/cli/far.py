@@ -170,7 +170,7 @@ class FarAsked:
         if isinstance(event, TurnCommitted | TurnFailed):
             self._end = event
         if isinstance(event, TurnCommitted):
-            self._committed = await self._client.turn_at(self._accepted.session, event.turn_seq)
+            self._committed = await self._client.turn(self._accepted.session, event.turn)
         return as_stored(event, self._committed)
 
     async def ended(self) -> Ended:

@@ -264,6 +264,7 @@ def attempt_info(attempt: Attempt) -> AttemptInfo:
         number=attempt.number,
         status=attempt.status.value,
         base=attempt.base,
+        replaces=None if attempt.base == attempt.head else attempt.head,
         fence=attempt.fence,
         agent_key=attempt.agent_key,
         agent_digest=attempt.agent_digest,

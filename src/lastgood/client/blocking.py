@@ -89,7 +89,9 @@ class Client:
     export = _waits(AsyncClient.export)
     import_ = _waits(AsyncClient.import_)
     turns = _waits(AsyncClient.turns)
+    turn = _waits(AsyncClient.turn)
     turn_at = _waits(AsyncClient.turn_at)
+    branches = _waits(AsyncClient.branches)
     attempts = _waits(AsyncClient.attempts)
     attempt = _waits(AsyncClient.attempt)
 

@@ -14,6 +14,7 @@ from lastgood.client.following import Accepted, Following, path_of
 from lastgood.client.nouns import (
     AgentInfo,
     AttemptInfo,
+    BranchInfo,
     QueuedInfo,
     Said,
     SessionInfo,
@@ -22,6 +23,7 @@ from lastgood.client.nouns import (
     agent_of,
     as_messages,
     attempt_of,
+    branch_of,
     queued_of,
     read,
     session_of,
@@ -40,7 +42,8 @@ class Asked(TypedDict, total=False):
     model: str | None  # of this turn and every later one
     key: str | None
     user: str | None  # for whom it is said
-    expected_head: str | None  # the turn that it must follow, else StaleHead
+    expected_head: str | None  # the head that it must find, else StaleHead
+    after: str | None  # go on from this turn, and replace what follows it; None: replace every turn
 
 
 class AsyncClient:
@@ -258,7 +261,7 @@ class AsyncClient:
                 if isinstance(event, TurnCommitted | TurnFailed):
                     end = event
         if isinstance(end, TurnCommitted):
-            return await self.turn_at(session, end.turn_seq)
+            return await self.turn(session, end.turn)
         error = error_of(end.code, end.message) if end else TurnFailedError()
         error.retryable = end.is_retryable if end else None
         error.detail = {"session": session, "turn": accepted.turn, "attempt": end and end.attempt}
@@ -272,6 +275,8 @@ class AsyncClient:
             )
         named = {name: asked.get(name) for name in ("agent", "model", "user")}
         body = {"messages": as_messages(said)} | _given(named)
+        if "after" in asked:  # None is not the same as leaving it out
+            body["after"] = asked["after"]
         headers = _headers(asked.get("key"), asked.get("expected_head"))
         call = Call("POST", path_of(session, "turns"), body, headers)
         return await self._following.accept(call, session, await self.get(session))
@@ -287,9 +292,17 @@ class AsyncClient:
             async for event in events:
                 yield event
 
+    async def turn(self, session: str, turn: str) -> TurnInfo:
+        """A committed turn by its id, also one that an edit has replaced."""
+        return await self._following.turn(session, turn)
+
     async def turn_at(self, session: str, seq: int) -> TurnInfo:
-        """The committed turn with this number; the first is 1."""
+        """The committed turn with this number; the first is 1. After an edit it may be another one."""
         return await self._following.turn_at(session, seq)
+
+    async def branches(self, session: str) -> tuple[BranchInfo, ...]:
+        """What edits have replaced, oldest first."""
+        return tuple(read(branch_of, plain) for plain in await self._pages(path_of(session, "branches")))
 
     async def cancel(self, session: str) -> AttemptInfo:
         """Ends what runs, and says how it ended: it may have been too late."""

@@ -132,10 +132,11 @@ class Error(About):
 
 @dataclass(frozen=True, slots=True)
 class TurnCommitted(About):
-    """The turn is in the history, at this place."""
+    """The turn is in the history, at this place. `replaces`: the head until now, if this was an edit."""
 
     turn: str
     turn_seq: int
+    replaces: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,10 @@ _KINDS: Mapping[str, tuple[Callable[..., Event], Callable[[_Plain], _Plain]]] = 
     "session_title": (SessionTitle, _same("title")),
     "warning": (Warning, lambda raw: {"message": raw["message"], "topic": raw["about"]}),
     "error": (Error, lambda raw: {"code": code_of(raw), "message": raw["error"]}),
-    "turn_committed": (TurnCommitted, lambda raw: {"turn": raw["turn"], "turn_seq": raw["seq"]}),
+    "turn_committed": (
+        TurnCommitted,
+        lambda raw: {"turn": raw["turn"], "turn_seq": raw["seq"], "replaces": raw.get("replaces")},
+    ),
     "turn_failed": (TurnFailed, _failed),
     "stream_stopped": (StreamStopped, _same("status")),
     "resync": (Resync, _same()),

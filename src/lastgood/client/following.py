@@ -20,7 +20,6 @@ from lastgood.errors import AnswerLost, LastgoodError, SessionNotFound, TurnNotF
 
 #: How often a turn whose server died is asked for again. One that kills its server would else do so for ever.
 _MOST_AGAIN = 3
-_PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +57,7 @@ class Following:
         return read(turn_of, found[0])
 
     async def turn(self, session: str, turn: str) -> TurnInfo:
-        """Looked for from the end, where it most likely is."""
-        after = (await self.session(session)).turns
-        while after > 0:
-            after = max(after - _PAGE, 0)
-            page = await self._read(f"{path_of(session, 'turns')}?cursor={after}&limit={_PAGE}")
-            for plain in page:
-                if plain["id"] == turn:
-                    return read(turn_of, plain)
-        raise TurnNotFound()
+        return read(turn_of, await self._read(path_of(session, "turns", turn)))
 
     async def _read(self, path: str) -> Any:
         return (await self._connection.call(Call("GET", path))).plain

@@ -92,6 +92,7 @@ class AttemptInfo:
     number: int
     status: str  # running, waiting, committed, failed, cancelled, interrupted, superseded
     base: str | None  # the turn that it follows
+    replaces: str | None  # the head that it replaces, if it is an edit
     fence: int
     agent_key: str
     agent_digest: str
@@ -103,6 +104,17 @@ class AttemptInfo:
     question: Mapping[str, Any] | None
     started_at: datetime
     ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchInfo:
+    """Turns that an edit has replaced. Each can be read, and forked."""
+
+    head: str  # the last turn of the branch
+    turns: int
+    after: str | None  # the last turn that it shares with what replaced it
+    replaced_by: str
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +232,7 @@ def attempt_of(plain: Mapping[str, Any]) -> AttemptInfo:
         number=plain["number"],
         status=plain["status"],
         base=plain["base"],
+        replaces=plain.get("replaces"),
         fence=plain["fence"],
         agent_key=plain["agent_key"],
         agent_digest=plain["agent_digest"],
@@ -231,6 +244,16 @@ def attempt_of(plain: Mapping[str, Any]) -> AttemptInfo:
         question=plain.get("question"),
         started_at=moment(plain["started_at"]),
         ended_at=None if ended is None else moment(ended),
+    )
+
+
+def branch_of(plain: Mapping[str, Any]) -> BranchInfo:
+    return BranchInfo(
+        head=plain["head"],
+        turns=plain["turns"],
+        after=plain["after"],
+        replaced_by=plain["replaced_by"],
+        created_at=moment(plain["created_at"]),
     )
 
 

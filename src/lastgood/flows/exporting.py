@@ -44,7 +44,9 @@ async def document_pieces(reader: SessionReader, session: Session) -> AsyncGener
     A damaged history is exported up to the damage, which the document names in `damage`; so it can be
     imported again. Any other error is raised in the middle: what was sent until then is no JSON document.
     """
-    yield opened(_head_of_document(session), "turns")
+    # The turns are those of the head's chain. What edits have replaced stays here, and the document says so.
+    left = {"branches_not_exported": await reader.count_branches(session)}
+    yield opened(_head_of_document(session) | left, "turns")
     end = b"]}"
     separator = b""
     async with aclosing(reader.stream(session)) as turns:

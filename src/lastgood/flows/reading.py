@@ -140,6 +140,9 @@ class SessionReader:
             raise TurnNotFound()
         return found
 
+    async def count_branches(self, session: Session) -> int:
+        return await self._store.count_branches(session.tenant, session.id)
+
     async def branches(
         self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int = 50
     ) -> tuple[Branch, ...]:

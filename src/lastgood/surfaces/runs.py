@@ -24,7 +24,7 @@ from lastgood.flows.queue import CAPACITY, Queue, as_one
 from lastgood.flows.run import Outcome
 from lastgood.flows.turns import Turns
 from lastgood.flows.watch import follow
-from lastgood.model.attempts import Ask
+from lastgood.model.attempts import After, Ask
 from lastgood.model.events import TERMINAL
 from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Role
@@ -73,7 +73,7 @@ class Runs:
         agent = self._asking.agent_key(request.path["agent"], request.path.get("name"))
         ask = self._asking.ask(request, body, plain, agent, accepted=False)
         named = _is_named(request)  # before anything begins: it may be refused
-        submitted = await self._submit(request, ask)
+        submitted = await self._submit(request, ask, body.where())
         frames = self._frames(submitted, named=named)
         return Stream(_while_allowed(request, frames), _headers(submitted))
 
@@ -86,7 +86,7 @@ class Runs:
         # Whoever asks again under the same key may wait this time.
         same = {name: value for name, value in plain.items() if name != "wait"}
         ask = self._asking.ask(request, body, same, agent, accepted=not body.wait)
-        return await self._told(request, await self._submit(request, ask), waits=body.wait)
+        return await self._told(request, await self._submit(request, ask, body.where()), waits=body.wait)
 
     async def continue_from(self, request: Request) -> Answer:
         self._asking.check_open()
@@ -114,7 +114,7 @@ class Runs:
             raise SessionNotFound()
         return json_reply(attempt_json(attempt))
 
-    async def _submit(self, request: Request, ask: Ask) -> Submitted:
+    async def _submit(self, request: Request, ask: Ask, after: After | None) -> Submitted:
         try:
             taken = self._limiter.take(request.caller, ask.user)
         except TooMany:
@@ -124,7 +124,7 @@ class Runs:
                 raise
             return known
         with taken:
-            submitted = await self._turns.submit(ask)
+            submitted = await self._turns.submit(ask, after=after)
             taken.until_ended(submitted)
         return submitted
 

@@ -11,6 +11,7 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces import session_shapes as shapes
 from lastgood.surfaces.agents import AgentList
 from lastgood.surfaces.app import Contents, Route
+from lastgood.surfaces.branches import BranchList
 from lastgood.surfaces.http import JSON, Answer, Handler, Request, json_reply
 from lastgood.surfaces.openapi import schema_of
 from lastgood.surfaces.runs import Runs
@@ -86,12 +87,21 @@ async def _ping(request: Request) -> Answer:
     return json_reply({"status": "ok"})
 
 
-def session_routes(life: SessionLife, runs: Runs, agents: AgentList, *, import_bytes: int) -> Sequence[Route]:
+def session_routes(
+    life: SessionLife, runs: Runs, agents: AgentList, branches: BranchList, *, import_bytes: int
+) -> Sequence[Route]:
     return [
         Route("GET", "/api/ping", _ping, Scope.READ, "whether it answers", gives=_json(shapes.PING)),
         _reads("/api/agents", agents.list, "the agents that are served", _json(shapes.AGENTS)),
         _reads("/api/agents/{agent}", agents.read, "one agent, and its team", _json(shapes.AGENT)),
         *_of_life(life, import_bytes),
+        _reads(
+            f"{_ONE}/branches",
+            branches.list,
+            "List what edits have replaced",
+            _json(shapes.BRANCHES),
+            query=_PAGE,
+        ),
         *_of_fields(life),
         *_of_runs(runs),
         *_of_docker_agent(life),

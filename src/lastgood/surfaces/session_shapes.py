@@ -93,6 +93,17 @@ TURN = object_of(
     {"user": TEXT, "open_calls": _list_of(TEXT), "status": {"const": "added"}, "damage": TEXT},
 )
 TURNS = _list_of(TURN)
+BRANCHES = _list_of(
+    object_of(
+        {
+            "head": TEXT,
+            "turns": COUNT,
+            "after": or_null(TEXT),
+            "replaced_by": TEXT,
+            "created_at": TEXT,
+        }
+    )
+)
 PROMPT = object_of(
     {
         "turn": TEXT,
@@ -130,6 +141,7 @@ ATTEMPT = object_of(
     {
         "ended_at": TEXT,
         "error": object_of({"code": TEXT, "message": TEXT}, {"kind": TEXT}),
+        "replaces": TEXT,
         "continues": TEXT,
         "question": _ANY,
         "usage": _USAGE,
@@ -156,7 +168,7 @@ QUEUE = object_of({"steer": _DEPTH, "followup": _DEPTH, "items": _list_of(_ENTRY
 
 DOCUMENT = object_of(
     {"format": TEXT, "version": COUNT, "session": _ANY, "turns": _list_of(_ANY)},
-    {"errors": _list_of(_ANY), "damage": or_null(TEXT)},
+    {"errors": _list_of(_ANY), "damage": or_null(TEXT), "branches_not_exported": COUNT},
 )
 DELETED = object_of({"message": TEXT})
 BATCH_DELETED = object_of({"deleted_count": COUNT, "failed_count": COUNT, "failed_ids": _list_of(TEXT)})

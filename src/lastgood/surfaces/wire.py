@@ -15,7 +15,8 @@ from lastgood.core.session_rules import WantedRules, modes_of, permissions_of
 from lastgood.errors import InvalidRequest
 from lastgood.flows.exporting import rules_as_json
 from lastgood.model.agents import Permissions, Safety
-from lastgood.model.attempts import Attempt, Step
+from lastgood.model.attempts import After, Attempt, Step
+from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message, as_json
 from lastgood.model.queue import Queued
 from lastgood.model.rules import RuleLayer
@@ -58,7 +59,7 @@ class ApiMessage(ChatMessage):
 Messages = Annotated[list[ApiMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
 
 
-class RunBody(Body):
+class _SaidBody(Body):
     """An empty `model` is docker-agent's way to name none."""
 
     messages: Messages
@@ -71,15 +72,37 @@ class RunBody(Body):
         return model or None
 
 
+class RunBody(_SaidBody):
+    """Without `after`, the turn follows the head. `null` means something else: it replaces every turn."""
+
+    after: Id | None = Field(
+        default=None,
+        description="Go on from this turn, and replace what follows it when the turn is committed. "
+        "null: replace every turn. Leave it out to append to the head.",
+    )
+
+    def where(self) -> After | None:
+        """None: `after` was left out."""
+        if "after" not in self.model_fields_set:
+            return None
+        return After(None if self.after is None else TurnId(self.after))
+
+
 class TurnBody(RunBody):
     agent: Name | None = None
     wait: bool = False
 
 
-class LaterBody(RunBody):
+class LaterBody(_SaidBody):
     """A steer or a follow-up."""
 
     agent: Name | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> LaterBody:
+        if "after" in (self.model_extra or ()):
+            raise ValueError("after is not supported here: a follow-up runs after the head of its time")
+        return self
 
 
 class Rules(Exact):
@@ -306,6 +329,8 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         told["ended_at"] = when(attempt.ended_at)
     if attempt.error_code is not None:
         told["error"] = told_as(attempt.error_code) | {"message": attempt.error_message or ""}
+    if attempt.base != attempt.head:
+        told["replaces"] = attempt.head
     if attempt.continues is not None:
         told["continues"] = attempt.continues
     if attempt.question is not None:
