@@ -17,7 +17,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from functools import partial
@@ -42,9 +42,9 @@ LIMITS = Limits(
     tick_seconds=0.002,
     poll_seconds=0.02,
 )
-#: In seconds. To reach a PostgreSQL and to open sessions there takes longer than to open a file.
-#: On a busy machine a process needs a tenth of a second before its first turn, and must get to edits, too.
-LATEST_KILL = {"sqlite": 0.3, "postgres": 0.6}
+#: In seconds: of processes that end while they start and recover, and of those that end at work.
+LATEST_EARLY = {"sqlite": 0.08, "postgres": 0.4}
+LATEST_AT_WORK = 0.25
 #: How long a process that is told to stop lets its turns finish; some texts below take longer.
 GRACE_SECONDS = 0.02
 #: How long it may take in all: stopping is bounded, on a busy machine, too.
@@ -112,12 +112,12 @@ def rounds(
     result = Killed()
     worked_on = place if outages is None else Place(place.kind, outages.dsn(place.where))
     for number in range(processes):
-        # Mostly early, when recovery and the first turns happen; sometimes late.
-        delay = dice.random() ** 2 * LATEST_KILL[place.kind]
+        is_early = dice.random() < 0.3
+        delay = dice.random() ** 2 * (LATEST_EARLY[place.kind] if is_early else LATEST_AT_WORK)
         patience = dice.random() * GRACE_SECONDS * 2
         ending = dice.choice(endings)
         node = f"{seed}x{number}"
-        child = start(partial(work_until_stopped, worked_on, diary, node))
+        child = start(partial(work_until_stopped, worked_on, diary, node), until_working=not is_early)
         time.sleep(delay)
         is_away = outages is not None and dice.random() < 0.5
         ends_meanwhile = dice.random() < 0.3
@@ -129,7 +129,7 @@ def rounds(
                 time.sleep(seconds * dice.random())
             else:
                 outages.wait()
-                time.sleep(dice.random() * LATEST_KILL[place.kind])
+                time.sleep(dice.random() * LATEST_AT_WORK)
         ended = end(child, ending, patience)
         if is_away and ends_meanwhile and outages is not None:
             outages.wait()
@@ -147,8 +147,11 @@ def rounds(
     return result
 
 
-def start(work: Callable[[], Any]) -> int:
-    """The process id of a child that works."""
+def start(work: Callable[[Callable[[], Any]], Any], *, until_working: bool) -> int:
+    """The process id of a child that runs. `work` is called with what it calls when it has started.
+
+    On a busy machine most processes that are ended after a fixed time would never have worked.
+    """
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -156,7 +159,7 @@ def start(work: Callable[[], Any]) -> int:
         try:
             os.close(ready)
             os.write(tell, b".")
-            asyncio.run(work())
+            asyncio.run(work(partial(_tell, tell)))
             status = 0
         except CouldNotStart:
             status = COULD_NOT_START
@@ -166,8 +169,15 @@ def start(work: Callable[[], Any]) -> int:
             os._exit(status)
     os.close(tell)
     os.read(ready, 1)  # it runs
+    if until_working:
+        os.read(ready, 1)
     os.close(ready)
     return child
+
+
+def _tell(pipe: int) -> None:
+    with suppress(BrokenPipeError):  # nobody waits for it
+        os.write(pipe, b".")
 
 
 def end(child: int, ending: Ending, patience: float) -> Ended:
@@ -202,7 +212,9 @@ def _waited(child: int, seconds: float) -> int | None:
         time.sleep(0.001)
 
 
-async def work_until_stopped(place: Place, diary: Path, name: str) -> None:
+async def work_until_stopped(
+    place: Place, diary: Path, name: str, is_working: Callable[[], Any] = lambda: None
+) -> None:
     """As a server does: after SIGTERM nothing new begins, and what runs may finish for a moment."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -227,6 +239,7 @@ async def work_until_stopped(place: Place, diary: Path, name: str) -> None:
                 sessions.append(await world.create(node))
         except StoreError as error:
             raise CouldNotStart from error
+        is_working()
         names = [f"{name}c{number}" for number in range(3)]
         clients += [asyncio.create_task(_client(world, node, sessions, one, stop)) for one in names]
         stopping = asyncio.create_task(stop.wait())
