@@ -200,7 +200,8 @@ def nodes(options: argparse.Namespace, _: PostgresServer) -> bool:
         for one in found:
             say(f"  storm, seed {seed}: {one}")
         say(
-            f"storm over two nodes (seed {seed}): {log.acknowledged} turns acknowledged, "
+            f"storm over two nodes (seed {seed}): {log.acknowledged} turns acknowledged, {log.edits} of them "
+            f"edits, {log.overtaken} edits overtaken, "
             f"{len(log.told)} requests, busy for {log.busiest:.0f} s at most, {len(found)} violations; "
             f"{bound(log.acknowledged)}"
         )

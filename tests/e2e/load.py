@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from lastgood.core.recovery import MOST_DEATHS
+from lastgood.model.attempts import After
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.ports import Store
 from lastgood.store.postgres import open_postgres
@@ -50,6 +51,8 @@ class Log:
 
     told: list[Told] = field(default_factory=list)
     acknowledged: int = 0
+    edits: int = 0  # of these
+    overtaken: int = 0  # edits of what was replaced meanwhile
     refused: int = 0
     slowest: float = 0.0  # from the first try to the acknowledgement, in seconds
     busiest: float = 0.0  # the longest time for which one client was told nothing but 409
@@ -61,9 +64,16 @@ class Log:
             self.told.append(told)
         return told
 
-    def done(self, seconds: float) -> None:
+    def earlier(self, session: str, dice: random.Random) -> After:
+        """Before the first turn, or after one that was acknowledged. It may have been replaced since."""
+        with self._lock:
+            known = [told.turn for told in self.told if told.session == session and told.turn is not None]
+        return After(dice.choice([None, *known[-5:]]))
+
+    def done(self, seconds: float, *, is_edit: bool) -> None:
         with self._lock:
             self.acknowledged += 1
+            self.edits += is_edit
             self.slowest = max(self.slowest, seconds)
 
 
@@ -71,14 +81,25 @@ def new_token() -> str:
     return f"tok{next(_serial):06d}x"
 
 
-def ask(log: Log, api: Api, session: str, token: str, text: str, key: str | None = None) -> Told:
-    """One try, waited for."""
+def ask(
+    log: Log,
+    api: Api,
+    session: str,
+    token: str,
+    text: str,
+    key: str | None = None,
+    after: After | None = None,
+) -> Told:
+    """One try, waited for. `after`: an edit, unless that is the head by then."""
     words = f"{token} {text}"
-    told = log.note(Told("ask", SessionId(session), token, (words,), key, None, key is not None, key is None))
+    told = Told("ask", SessionId(session), token, (words,), key, None, key is not None, key is None)
+    told.is_edit, told.after = after is not None, after.turn if after else None
+    log.note(told)
+    body = {"messages": said(words), "wait": True} | ({"after": after.turn} if after else {})
     headers = {"idempotency_key": key} if key is not None else {}
     path = f"/api/sessions/{session}/turns"
     try:
-        given = api.post(path, {"messages": said(words), "wait": True}, **headers)
+        given = api.post(path, body, **headers)
     except (OSError, http.client.HTTPException):
         told.outcome = "unknown"
         return told
@@ -106,14 +127,18 @@ def _heard(told: Told, given: Given) -> Told:
 def ask_until_answered(log: Log, nodes: Nodes, dice: random.Random, session: str) -> None:
     """Under a key, again and again, at the other node after each failure."""
     token, text = new_token(), dice.choice(TEXTS)
+    after = log.earlier(session, dice) if dice.random() < 0.3 else None
     began, node = time.monotonic(), dice.choice((nodes.a, nodes.b))
     busy_since: float | None = None
     while True:
-        told = ask(log, node, session, token, text, key=f"key-{token}")
+        told = ask(log, node, session, token, text, key=f"key-{token}", after=after)
         took = time.monotonic() - began
         if told.outcome in ("committed", "cancelled"):
-            log.done(took)
+            log.done(took, is_edit=after is not None)
             return
+        if after is not None and told.code in ("stale_head", "turn_not_found"):
+            log.overtaken += 1
+            return  # another turn replaced the head, or the place to go on from
         if told.outcome == "refused" and told.code != "session_busy":
             log.found.append(f"{token} was refused: {told.code}")
             return
