@@ -25,6 +25,7 @@ from lastgood.core.history import History
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import OutcomeUnknown, StoreError, TurnCancelled
 from lastgood.flows import beginning as flow_beginning
+from lastgood.flows import chains as flow_chains
 from lastgood.flows import driving as flow_driving
 from lastgood.flows import live as flow_live
 from lastgood.flows import queue as flow_queue
@@ -42,7 +43,8 @@ from lastgood.store import migrate
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.sessions import SqliteSessions
 from lastgood.store.statements import named
-from tests.faults import queue_probes, retry_probes, rule_probes  # noqa: F401 - their probes count, too
+# Their probes count, too.
+from tests.faults import damage_probes, queue_probes, retry_probes, rule_probes  # noqa: F401
 from tests.faults.probes import PROBES
 from tests.faults.simulation import simulate
 
@@ -204,6 +206,19 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = core_commit.link
     with patch.object(core_commit, "link", lambda base, turn: real(base, replace(turn, kind=TurnKind.RUN))):
+        yield
+
+
+@defect("a history is not verified when it is read")
+def _() -> Iterator[None]:
+    with patch.object(flow_chains, "damage_of", lambda base, turn: None):
+        yield
+
+
+@defect("a check looks at one tenant")
+def _() -> Iterator[None]:
+    whole = "ON before.id = turns.parent"
+    with statement("check_turns", (whole, f"{whole} WHERE turns.tenant = 'default'")):
         yield
 
 

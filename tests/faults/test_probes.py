@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import (  # noqa: F401 - their probes are in the list, too
+    damage_probes,
     edit_probes,
     outage_probes,
     queue_probes,
