@@ -48,6 +48,7 @@ from tests.listing_bench import listing_cost
 from tests.loop_bench import TARGET as LOOP_TARGET
 from tests.loop_bench import loop_cost
 from tests.postgres import PostgresServer
+from tests.reading_bench import reading_cost
 from tests.server_bench import TARGET as SERVER_TARGET
 from tests.server_bench import server_cost
 from tests.wires.clients import CHUNKS, compare
@@ -289,6 +290,7 @@ def main() -> int:
                 f"store alone, PostgreSQL, {CALLERS} callers: {rate.turns_per_second:.0f} turns/s, "
                 f"{rate.cpu_per_turn_us:.0f} us CPU a turn (client)"
             )
+    reading_cost()
     http_clients(options.repeats)
     loop, served, listed = loop_cost(), server_cost(), listing_cost()
     return 0 if ratio >= 0.5 and loop <= LOOP_TARGET and served <= SERVER_TARGET and listed else 1
