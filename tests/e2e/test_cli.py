@@ -561,7 +561,9 @@ def test_delete_takes_several_and_none_if_one_is_unknown(lastgood: Command) -> N
 def test_check_finds_what_was_changed(lastgood: Command) -> None:
     good, bad = lastgood.new_session("good"), lastgood.new_session("bad")
     lastgood.say("more", "--session", bad)
-    checked = "2 sessions, 3 turns, 3 attempts, 0 steps, 3 requests and 0 queue entries of 1 tenant"
+    checked = (
+        "2 sessions, 3 turns, 0 branches, 3 attempts, 0 steps, 3 requests and 0 queue entries of 1 tenant"
+    )
     assert lastgood("db", "check").out == f"checked {checked}: all as committed\n"
     as_json = lastgood("db", "check", "--json").json
     assert (as_json["sessions"], as_json["turns"], as_json["tenants"]) == (2, 3, 1)

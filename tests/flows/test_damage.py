@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.errors import HistoryDamaged
+from lastgood.errors import HistoryDamaged, TurnNotFound
 from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
@@ -190,6 +190,19 @@ async def test_I18_a_changed_head_is_damage(house: House, node: Lastgood, column
     outcome = await house.say(await fresh(house), session, "what did I ask?")
     assert outcome.error is not None
     assert outcome.error.code == "history_damaged"
+
+
+async def test_I18_turns_that_follow_one_another_in_a_circle_are_damage(house: House, node: Lastgood) -> None:
+    session, turns = await spoken(house, node)
+    fork = (await node.sessions.fork(DEFAULT_TENANT, session, turns[0].id)).id
+    first, last = [await house.good(node, fork, f"again {n}") for n in range(2)]
+    await change(house, "turns", "parent", f"'{last.id}'", f"id = '{first.id}'")
+    later = await fresh(house)
+    outcome = await house.say(later, fork, "what did I ask?")
+    assert outcome.error is not None
+    assert outcome.error.code == "history_damaged"
+    with pytest.raises(TurnNotFound):
+        await later.sessions.fork(DEFAULT_TENANT, fork, turns[0].id)
 
 
 async def test_a_replay_does_not_answer_with_a_damaged_turn(house: House, node: Lastgood) -> None:

@@ -15,11 +15,13 @@ from lastgood.settings import Settings
 from lastgood.wiring import open_store
 
 _NAMES = {
-    Table.SESSIONS: "session",
-    Table.TURNS: "turn",
-    Table.ATTEMPTS: "attempt",
-    Table.STEPS: "step",
-    Table.REQUESTS: "request",
+    Table.SESSIONS: ("session", "sessions"),
+    Table.TURNS: ("turn", "turns"),
+    Table.BRANCHES: ("branch", "branches"),
+    Table.ATTEMPTS: ("attempt", "attempts"),
+    Table.STEPS: ("step", "steps"),
+    Table.REQUESTS: ("request", "requests"),
+    Table.QUEUED: ("queue entry", "queue entries"),
 }
 
 
@@ -73,10 +75,8 @@ def _print(report: Report) -> None:
         print(one_line(f"{_where(finding)}{finding.what}: {finding.problem}"))
     if report.more:
         print(f"and {report.more:,} more")
-    counts = [count(report.rows[table], name) for table, name in _NAMES.items()]
-    entries = report.rows[Table.QUEUED]
-    queue = f"{entries} queue {'entry' if entries == 1 else 'entries'}"
-    checked = f"{', '.join(counts)} and {queue} of {count(len(report.tenants), 'tenant')}"
+    counts = [f"{report.rows[table]} {_NAMES[table][report.rows[table] != 1]}" for table in Table]
+    checked = f"{', '.join(counts[:-1])} and {counts[-1]} of {count(len(report.tenants), 'tenant')}"
     found = len(report.findings) + report.more
     verdict = f"{count(found, 'problem')} found" if found else "all as committed"
     print(f"checked {checked}: {verdict}")

@@ -449,16 +449,17 @@ WHERE steps.attempt_id = ANY(:attempts::text[]) ORDER BY steps.attempt_id, steps
 
 -- name: segments_of
 -- A piece of others: a chain is a few segments, up to one turn of each. The turn before a segment's
--- first one is where a fork or an edit started it.
+-- first one is where a fork or an edit started it. Numbers fall towards the beginning: a damaged row must
+-- not send this round in circles.
 SELECT segment, session_id, seq FROM turns WHERE tenant = :tenant AND id = :head AND seq > :after
 UNION ALL
 SELECT before.segment, before.session_id, before.seq
 FROM part
 CROSS JOIN LATERAL (
-    SELECT parent FROM turns WHERE turns.segment = part.segment ORDER BY seq LIMIT 1
+    SELECT parent, seq FROM turns WHERE turns.segment = part.segment ORDER BY seq LIMIT 1
 ) AS first
 JOIN turns AS before ON before.id = first.parent
-WHERE before.seq > :after;
+WHERE before.seq > :after AND before.seq < first.seq;
 
 -- name: read_turns
 -- All turns of a segment belong to one session; one that does not is missing, and that is found out.

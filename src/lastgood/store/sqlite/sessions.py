@@ -191,12 +191,18 @@ class SqliteTurns:
     async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
         parts: list[list[Row]] = []
         place = self.db.row("place_of_turn", {"tenant": tenant, "turn": head})
-        while place is not None and place[2] > after_seq:
+        while place is not None and isinstance(place[2], int) and place[2] > after_seq:
             segment, session, upto = place
             which = {"tenant": tenant, "segment": segment, "session": session}
             rows = self.db.rows("read_segment", which | {"upto": upto, "after": after_seq})
-            parts.append(list(rows))
-            place = self.db.row("place_of_turn", {"tenant": tenant, "turn": to_turn(parts[-1][0]).parent})
+            found = list(rows)
+            if not found:
+                break
+            parts.append(found)
+            first = to_turn(found[0])
+            place = self.db.row("place_of_turn", {"tenant": tenant, "turn": first.parent})
+            if place is not None and place[2] >= first.seq:
+                break  # numbers fall towards the beginning; a damaged row must not send us round in circles
         # All rows are of one moment. Decoding them takes far longer than reading them, and can be paused.
         return tuple(await paced_map(to_turn, chain.from_iterable(reversed(parts))))
 
@@ -211,6 +217,8 @@ class SqliteTurns:
                 row = self.db.row("turn_in_segment", segment | {"seq": seq})
                 return to_turn(row) if row else None
             place = self.db.row("place_of_turn", {"tenant": tenant, "turn": first[1]})
+            if place is not None and place[2] >= first[0]:
+                break
         return None
 
     async def list_branches(
