@@ -43,6 +43,7 @@ from lastgood.store import migrate
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.sessions import SqliteSessions
 from lastgood.store.statements import named
+
 # Their probes count, too.
 from tests.faults import damage_probes, queue_probes, retry_probes, rule_probes  # noqa: F401
 from tests.faults.probes import PROBES
