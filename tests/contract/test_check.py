@@ -129,7 +129,7 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
 }
 #: These change after their row was written, or nobody who builds a prompt reads them.
 NOT_COVERED = {
-    "requests": {"created_at"},
+    "requests": {"created_at", "closed"},
     "branches": {"n", "after", "created_at"},
     "queued": {"n", "kind", "attempt_id", "heard", "failures", "parked", "created_at", "settled_at"},
 }

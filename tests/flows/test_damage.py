@@ -73,7 +73,7 @@ REQUEST_CHANGES = {
 }
 #: What is not read by anybody who builds a prompt, and what nothing can be found by any more once it is
 #: changed: then nothing is tried again, and `lastgood db check` reports it.
-REQUEST_ELSE = {"turn_id", "accepted", "created_at"}
+REQUEST_ELSE = {"turn_id", "accepted", "created_at", "closed"}
 
 
 async def columns(house: House, table: str) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any
 SIZE = 16
 
 #: What is covered of each table. A column that is not here changes after its row was written, or is read by
-#: nobody who builds a prompt; tests/contract/test_damage.py has the reason for each.
+#: nobody who builds a prompt; tests/contract/test_check.py has the reason for each.
 STEP = ("session", "kind", "input_tokens", "output_tokens", "cost", "body")
 REQUEST = (
     "turn",
