@@ -195,7 +195,7 @@ class SqliteTurns:
             segment, session, upto = place
             which = {"tenant": tenant, "segment": segment, "session": session}
             rows = self.db.rows("read_segment", which | {"upto": upto, "after": after_seq})
-            found = list(rows)
+            found: list[Row] = list(rows)
             if not found:
                 break
             parts.append(found)
