@@ -52,3 +52,31 @@ async def test_a_history_grows_with_its_session_and_counts_once(house: House, no
         history = await histories.at(DEFAULT_TENANT, turn.head)
     assert history.size == sum(len(turn.body) for turn in turns) == histories._bytes
     assert len(histories._kept) == 1
+
+
+async def test_a_conversation_that_is_resent_is_compared_with_what_is_kept(
+    house: House, node: Lastgood
+) -> None:
+    session = await house.session(node, title="named")
+    first = await house.good(node, session, "one")
+    histories = node.parts.histories
+    hits = house.faults(node).hits
+    before = hits["store.read_turns"]
+    assert await histories.turns(DEFAULT_TENANT, first.head) == (first,)
+    assert hits["store.read_turns"] == before + 1
+    second = await house.good(node, session, "two")
+    assert await histories.turns(DEFAULT_TENANT, second.head) == (first, second)
+    assert await histories.turns(DEFAULT_TENANT, second.head) == (first, second)
+    assert hits["store.read_turns"] == before + 1
+    assert histories._chain_bytes == len(first.body) + len(second.body)
+
+
+async def test_kept_conversations_are_bounded(house: House, node: Lastgood) -> None:
+    one, two, large = await heads(house, node, "one", "two", "l" * 400)
+    histories = Histories(node.parts.store, most=10, most_bytes=700)
+    hits = house.faults(node).hits
+    before = hits["store.read_turns"]
+    for head in (one, two, one, large, large):
+        await histories.turns(DEFAULT_TENANT, head)
+    assert hits["store.read_turns"] == before + 4
+    assert histories._chain_bytes <= 700

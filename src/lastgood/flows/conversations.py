@@ -53,10 +53,9 @@ class Conversations:
         return Place(session, new_input(body, is_first=False, open_calls=open_calls(history.tail)))
 
     async def _reconciled(self, session: Session, body: Sequence[Message]) -> Place:
-        whole = await self._sessions.read(session.tenant, session.id)
-        match reconcile(body, whole.chain.checked()):
+        assert session.head is not None, "there is nothing to compare with in an empty session"
+        match reconcile(body, await self._parts.histories.turns(session.tenant, session.head)):
             case Append(messages):
-                return Place(whole.session, messages)
+                return Place(session, messages)
             case Change(after, messages):
-                assert whole.session.head is not None, "there is nothing to change in an empty session"
-                return Place(whole.session, messages, Edit(after, whole.session.head.turn))
+                return Place(session, messages, Edit(after, session.head.turn))
