@@ -316,3 +316,9 @@ def _build_cost(turns: list[Turn]) -> float:
     started = time.process_time()
     assert len(history_of(turns).settled) == 2 * len(turns)
     return time.process_time() - started
+
+
+def test_a_history_goes_on_after_a_reset_as_if_it_were_read_anew() -> None:
+    first = turn(None, user("u"), assistant("a"))
+    reset = turn(first.head, kind=TurnKind.RESET)
+    assert history_of([first]).then(reset) == history_of([first, reset])

@@ -173,7 +173,7 @@ def test_parameters_are_understood() -> None:
     )
 
 
-@pytest.mark.parametrize("count", [3, 300], ids=["at once", "in slices"])
+@pytest.mark.parametrize("count", [3, 600], ids=["at once", "in slices"])
 def test_many_messages_are_validated_like_few(count: int) -> None:
     """Many are validated one by one, so that others can run in between."""
     given = [{"role": "user", "content": [{"type": "text", "text": str(n)}]} for n in range(count)]

@@ -68,20 +68,25 @@ def check_body(body: Mapping[str, Any]) -> None:
         _check("tools", "tools", len(body["tools"]), TOOLS, "tools")
 
 
+_LISTS = (
+    ("content", "parts", PARTS_PER_MESSAGE),
+    ("multi_content", "parts", PARTS_PER_MESSAGE),
+    ("tool_calls", "tool calls", TOOL_CALLS_PER_MESSAGE),
+)
+
+
 def _check_messages(messages: Sequence[Any]) -> None:
+    """Nearly every message holds a text and no list, and there may be thousands in every request."""
     parts = 0
     for number, message in enumerate(messages):
-        if isinstance(message, dict):
-            for field in ("content", "multi_content"):
-                count = _length(message.get(field))
-                place = f"messages[{number}].{field}"
-                if count:
-                    _check(place, "parts", count, PARTS_PER_MESSAGE, place)
-                parts += count
-            count = _length(message.get("tool_calls"))
-            if count:
-                place = f"messages[{number}].tool_calls"
-                _check(place, "tool calls", count, TOOL_CALLS_PER_MESSAGE, place)
+        if not isinstance(message, dict) or (len(message) <= 2 and isinstance(message.get("content"), str)):
+            continue
+        for name, what, limit in _LISTS:
+            listed = message.get(name)
+            if isinstance(listed, list):
+                place = f"messages[{number}].{name}"
+                _check(place, what, len(listed), limit, place)
+                parts += len(listed) if what == "parts" else 0
     _check("messages", "parts in all", parts, PARTS, "messages")
 
 

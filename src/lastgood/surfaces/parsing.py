@@ -12,7 +12,7 @@ from lastgood.errors import InvalidRequest
 from lastgood.pacing import paced_map
 
 #: So many messages, with so many parts each, are validated at once.
-_FEW = 50
+_FEW = 500
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
