@@ -122,6 +122,10 @@ def test_every_setting_has_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "token_running": ("4", 4),
         "user_rate": ("6", 6),
         "user_running": ("1", 1),
+        "tenant_sessions": ("100", 100),
+        "tenant_bytes": ("10G", 10 << 30),
+        "token_sessions": ("10", 10),
+        "token_bytes": ("1M", 1 << 20),
         "tracing": ("yes", True),
     }
     assert {*values, "config"} == set(Settings.__dataclass_fields__)

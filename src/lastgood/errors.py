@@ -6,6 +6,7 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     LastgoodError
     ├── InvalidRequest          malformed, blank or out of range
     │   ├── TooLarge
+    │   │   └── QuotaExceeded   of a tenant or a token: sessions, stored bytes
     │   ├── UnsupportedMedia    a body that is not JSON
     │   ├── MethodNotAllowed
     │   ├── ModelUnknown        a model override nobody can serve
@@ -90,6 +91,12 @@ class TooLarge(InvalidRequest):
     """The input is larger than this server accepts; send less, or raise the limit."""
 
     code = "too_large"
+
+
+class QuotaExceeded(TooLarge):
+    """The quota of this tenant or token is used up; delete sessions, or have the operator raise it."""
+
+    code = "quota_exceeded"
 
 
 class UnsupportedMedia(InvalidRequest):

@@ -105,6 +105,10 @@ class SessionStore(Protocol):
         """A session that was made elsewhere, with its whole chain, in one transaction."""
         ...
 
+    async def usage_of_tenant(self, tenant: TenantId) -> Mapping[str, tuple[int, int]]:
+        """Sessions and stored bytes, by the token that made the sessions."""
+        ...
+
     async def walk_sessions(self, *, after: int, limit: int) -> tuple[Session, ...]:
         """Of all tenants, oldest first, those numbered above `after`: for upkeep in bounded steps."""
         ...

@@ -18,6 +18,7 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import Source
 from lastgood.agents.urls import Pulling
 from lastgood.core.presets import Preset
+from lastgood.core.quotas import Quota
 from lastgood.core.rate import Allowance
 from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.references import AUTO, SCRIPTED
@@ -149,6 +150,8 @@ async def open_server(
             kept=settings.conversations_max,
             safety=Safety(settings.safety),
             retain_seconds=settings.retain,
+            tenant_quota=Quota(settings.tenant_sessions, settings.tenant_bytes),
+            token_quota=Quota(settings.token_sessions, settings.token_bytes),
         )
         tracing.follow(lastgood.live)
         tokens = Tokens(store, lastgood.parts.clock)

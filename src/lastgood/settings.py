@@ -111,6 +111,14 @@ class Settings:
     user_rate: int = 0
     #: How many turns may run at once for one user behind a token; `0`: any (LASTGOOD_USER_RUNNING).
     user_running: int = 0
+    #: How many sessions a tenant may have; `0`: any (LASTGOOD_TENANT_SESSIONS).
+    tenant_sessions: int = 0
+    #: How many bytes of turns a tenant may store, `10G`; `0`: any (LASTGOOD_TENANT_BYTES).
+    tenant_bytes: int = 0
+    #: How many sessions made with one token may exist; `0`: any (LASTGOOD_TOKEN_SESSIONS).
+    token_sessions: int = 0
+    #: How many bytes of turns the sessions of one token may store, `1G`; `0`: any (LASTGOOD_TOKEN_BYTES).
+    token_bytes: int = 0
     #: `yes`: spans of requests, turns, model calls and tool calls, by OTLP over HTTP (LASTGOOD_TRACING).
     tracing: bool = False
 
@@ -160,6 +168,10 @@ def read_settings(
         retain=given.seconds("retain", "0"),
         token_rate=given.number("token_rate", "0"),
         token_running=given.number("token_running", "0"),
+        tenant_sessions=given.number("tenant_sessions", "0"),
+        tenant_bytes=given.bytes("tenant_bytes", "0"),
+        token_sessions=given.number("token_sessions", "0"),
+        token_bytes=given.bytes("token_bytes", "0"),
         user_rate=given.number("user_rate", "0"),
         user_running=given.number("user_running", "0"),
         tracing=given.choice("tracing", ("yes", "no"), "no") == "yes",

@@ -10,24 +10,27 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from lastgood.core.quotas import NO_QUOTA, Quota, Used
 from lastgood.errors import InvalidRequest, LastgoodError, StoreLocked, WrongUsage
 from lastgood.flows.heartbeat import beating
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits, Parts
 from lastgood.flows.queue import Queue
+from lastgood.flows.quotas import Quotas
 from lastgood.flows.recovery import Recovery
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.turns import Turns
 from lastgood.flows.upkeep import Retention
 from lastgood.model.agents import Safety
-from lastgood.model.ids import AttemptId, SessionId, TurnId
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
 from lastgood.ports import Agents, Clock, Engine, Ids, Store, TokenStore
 from lastgood.settings import Settings
@@ -91,6 +94,8 @@ def assemble(
     kept: int = 1000,
     safety: Safety = Safety.RESTRICTED,
     retain_seconds: float = 0,
+    tenant_quota: Quota = NO_QUOTA,
+    token_quota: Quota = NO_QUOTA,
 ) -> Lastgood:
     """`safety`: no session may have more. `retain_seconds`: zero keeps sessions for ever."""
     signals = Signals(store.hint)
@@ -104,6 +109,7 @@ def assemble(
         node=node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         histories=Histories(store, kept),
         signals=signals,
+        quotas=Quotas(partial(_usage, store), tenant_quota, token_quota),
         limits=limits or Limits(),
     )
     live = Live(parts)
@@ -245,6 +251,11 @@ async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> A
         await store.close()
         await agents.close()
         await engine.close()
+
+
+async def _usage(store: Store, tenant: TenantId) -> dict[str, Used]:
+    found = await store.usage_of_tenant(tenant)
+    return {token: Used(sessions, size) for token, (sessions, size) in found.items()}
 
 
 @asynccontextmanager

@@ -41,6 +41,8 @@ def session(**changes: Any) -> Session:
         usage=Usage(),
         created_at=0.0,
         updated_at=0.0,
+        created_by="tok_a",
+        stored_bytes=100,
     )
     return replace(plain, **changes)
 

@@ -21,8 +21,9 @@ def test_rules_and_safety_are_always_inherited() -> None:
         RuleLayer(Scope.SESSION, "tok_b", safety=Safety.STRICT),
     )
     source = given.session(rules=rules, conversation="c", title="Old", metadata={"a": 1}, model="m")
-    derived = derive(source, SessionId("new"), "Old (2)")
+    derived = derive(source, SessionId("new"), "Old (2)", "tok_b")
     assert derived.rules == rules
+    assert (derived.created_by, derived.stored_bytes) == ("tok_b", source.stored_bytes)
     assert (derived.id, derived.title, derived.conversation) == ("new", "Old (2)", None)
     for field, origin in ORIGINS.items():
         if origin is Origin.INHERITED:

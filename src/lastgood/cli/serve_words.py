@@ -41,6 +41,10 @@ def add_serve(commands: Commands, places: Words) -> None:
         ("--token-running", "N", "turns that may run at once under one token (any)"),
         ("--user-rate", "N", "turns that may begin in a minute for one user (any)"),
         ("--user-running", "N", "turns that may run at once for one user (any)"),
+        ("--tenant-sessions", "N", "sessions that a tenant may have (any)"),
+        ("--tenant-bytes", "SIZE", "bytes of turns that a tenant may store, like 10G (any)"),
+        ("--token-sessions", "N", "sessions made with one token that may exist (any)"),
+        ("--token-bytes", "SIZE", "bytes of turns that the sessions of one token may store, like 1G (any)"),
     ):
         serve.add_argument(name, metavar=metavar, help=meaning)
     for name, metavar, meaning in (

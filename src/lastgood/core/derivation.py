@@ -30,11 +30,13 @@ ORIGINS = {
     "rules": Origin.INHERITED,  # all layers: what was denied there is denied here, for the same reason
     "metadata": Origin.INHERITED,
     "conversation": Origin.FRESH,  # a name belongs to one session
+    "created_by": Origin.GIVEN,
+    "stored_bytes": Origin.INHERITED,  # it keeps what it inherits, even if the source is deleted
 }
 
 
-def derive(source: Session, id: SessionId, title: str) -> NewSession:
+def derive(source: Session, id: SessionId, title: str, created_by: str) -> NewSession:
     inherited: dict[str, Any] = {
         field: getattr(source, field) for field, origin in ORIGINS.items() if origin is Origin.INHERITED
     }
-    return NewSession(id=id, title=title, **inherited)
+    return NewSession(id=id, title=title, created_by=created_by, **inherited)

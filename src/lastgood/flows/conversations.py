@@ -18,6 +18,7 @@ from lastgood.flows.sessions import Sessions
 from lastgood.model.attempts import Edit
 from lastgood.model.ids import TenantId
 from lastgood.model.messages import Message
+from lastgood.model.rules import LOCAL, Setter
 from lastgood.model.sessions import Session, TurnKind
 
 
@@ -35,12 +36,19 @@ class Conversations:
         self._parts = parts
         self._sessions = sessions
 
-    async def find(self, tenant: TenantId, name: str, agent_key: str, body: Sequence[Message]) -> Session:
+    async def find(
+        self,
+        tenant: TenantId,
+        name: str,
+        agent_key: str,
+        body: Sequence[Message],
+        setter: Setter = LOCAL,
+    ) -> Session:
         """Made if it is not there; but not for a request that would be refused."""
         found = await self._parts.store.find_conversation(tenant, name)
         if found is None:
             check_input(body, TurnKind.RUN, self._parts.limits.input_bytes)
-            found = await self._sessions.of_conversation(tenant, name, agent_key)
+            found = await self._sessions.of_conversation(tenant, name, agent_key, setter)
         return found
 
     async def place(self, session: Session, body: Sequence[Message], *, reconciles: bool) -> Place:

@@ -17,6 +17,7 @@ import orjson
 from lastgood.core.commit import damage_of, link
 from lastgood.core.intake import check_message, check_metadata, check_text, check_title
 from lastgood.core.limits import check_import, check_rules
+from lastgood.core.quotas import Used
 from lastgood.core.rights import is_above, narrowing
 from lastgood.core.session_rules import KINDS, Layers, modes_of, narrowest, permissions_of
 from lastgood.errors import HistoryDamaged, InvalidRequest
@@ -169,7 +170,12 @@ class Importing:
             raise InvalidRequest(
                 f"turn {broken.seq} ({broken.id}) is not as it was committed; nothing was imported"
             )
-        return await self._parts.store.import_session(new, await paced(self._linked_anew(turns)))
+        adds = Used(1, sum(len(turn.body) for turn in turns))
+        await self._parts.quotas.check(tenant, importer.token, adds)
+        new = replace(new, created_by=importer.token, stored_bytes=adds.bytes)
+        session = await self._parts.store.import_session(new, await paced(self._linked_anew(turns)))
+        self._parts.quotas.add(tenant, importer.token, adds)
+        return session
 
     def _new_session(
         self, id: SessionId, tenant: TenantId, plain: Mapping[str, Any], importer: Setter

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lastgood.flows.histories import Histories
+from lastgood.flows.quotas import Quotas
 from lastgood.flows.signals import Signals
 from lastgood.ports import Agents, Clock, Engine, Ids, Store
 
@@ -47,4 +48,5 @@ class Parts:
     node: str
     histories: Histories
     signals: Signals
+    quotas: Quotas
     limits: Limits = Limits()

@@ -65,6 +65,7 @@ class Queue:
         check_input(new.messages, TurnKind.RUN, self._parts.limits.input_bytes)
         for what, text in (("model", new.model), ("agent", new.agent_key), ("user", new.user)):
             check_text(text or "", f"the {what}")
+        await self._check_quota(new)
         match await self._parts.store.enqueue(new, most=CAPACITY[new.kind]):
             case NotQueued.GONE:
                 raise SessionNotFound()
@@ -81,6 +82,14 @@ class Queue:
                 return item, True
             case _:
                 raise IdempotencyMismatch()
+
+    async def _check_quota(self, new: NewQueued) -> None:
+        """Refused now. What was accepted runs, whatever the quota is by then."""
+        if not self._parts.quotas.is_limited:
+            return
+        session = await self._parts.store.get_session(new.tenant, new.session)
+        if session is not None:
+            await self._parts.quotas.check(new.tenant, session.created_by)
 
     async def read(self, tenant: TenantId, session: SessionId) -> tuple[Queued, ...]:
         if await self._parts.store.get_session(tenant, session) is None:

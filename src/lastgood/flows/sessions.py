@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from lastgood.core.derivation import derive
 from lastgood.core.intake import check_metadata, check_text, check_title, fork_title
 from lastgood.core.lifecycle import Move
 from lastgood.core.limits import check_rules
+from lastgood.core.quotas import Used
 from lastgood.core.rights import is_above
 from lastgood.core.session_rules import (
     NO_RULES,
@@ -92,19 +94,24 @@ class Sessions(SessionReader):
             rules=_accepted(first_layer(setter, rules, safety)),
             metadata=check_metadata(metadata or {}),
             conversation=conversation,
+            created_by=setter.token,
         )
+        await self._parts.quotas.check(tenant, setter.token, Used(sessions=1))
         session = await self._parts.store.create_session(new)
         if session is None:
             raise Conflict(f"there is a session for the conversation {conversation!r} already")
+        self._parts.quotas.add(tenant, setter.token, Used(sessions=1))
         return session
 
-    async def of_conversation(self, tenant: TenantId, conversation: str, agent_key: str) -> Session:
+    async def of_conversation(
+        self, tenant: TenantId, conversation: str, agent_key: str, setter: Setter = LOCAL
+    ) -> Session:
         """The session that a client calls by this name. Of two that ask for a new one, one makes it."""
         _check_conversation(conversation)
         found = await self._parts.store.find_conversation(tenant, conversation)
         if found is None:
             with suppress(Conflict):
-                return await self.create(tenant, agent_key, conversation=conversation)
+                return await self.create(tenant, agent_key, conversation=conversation, setter=setter)
             found = await self._parts.store.find_conversation(tenant, conversation)
         if found is None:
             raise Conflict("the conversation was deleted at this moment; send it again")
@@ -190,6 +197,7 @@ class Sessions(SessionReader):
         *,
         before: TurnId | None = None,
         user_message: int | None = None,
+        setter: Setter = LOCAL,
     ) -> Session:
         """A new session that goes on from `turn`, from what was there `before` one, or from what was there
         before the turn that began with that message of the user's, counted from 0. Copies no message.
@@ -207,9 +215,14 @@ class Sessions(SessionReader):
         await self._parts.histories.at(tenant, at.head if at else None)
         title = fork_title(source.title, await self._parts.store.count_forks(tenant, session))
         for _ in range(MOST_TRIES):
-            new = derive(source, self._parts.ids.session(), title)
+            new = derive(source, self._parts.ids.session(), title, setter.token)
+            if at is None:
+                new = replace(new, stored_bytes=0)
+            adds = Used(1, new.stored_bytes)
+            await self._parts.quotas.check(tenant, setter.token, adds)
             forked = await self._parts.store.fork_session(source, at, new)
             if forked is not None:
+                self._parts.quotas.add(tenant, setter.token, adds)
                 return forked
             # Its rules have changed since it was read, or it is gone.
             source = await self.get(tenant, session)
@@ -239,6 +252,7 @@ class Sessions(SessionReader):
             await self._live.stop(run, Stop(Move.CANCEL, TurnCancelled("the session was deleted")))
         if not await self._parts.store.delete_session(tenant, session):
             raise SessionNotFound()
+        self._parts.quotas.forget(tenant)
         await self._gone(session)
 
     async def delete_unused(self, tenant: TenantId, session: SessionId, since: float) -> bool:

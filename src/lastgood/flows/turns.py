@@ -92,6 +92,8 @@ class Turns:
         try:
             if after is not None:
                 ask = _placed(ask, session, after)
+            if ask.messages:  # a reset adds nothing, and is always allowed
+                await self._parts.quotas.check(ask.tenant, session.created_by)
             plan = await self._beginning.plan(ask, session)
             await self._check_results(ask, plan.base)
         except LastgoodError:

@@ -74,6 +74,8 @@ class Session:
     usage: Usage
     created_at: float
     updated_at: float
+    created_by: str  # the id of the token that made it
+    stored_bytes: int  # of its committed turns, and of what it was forked from
 
     @property
     def turns(self) -> int:
@@ -92,6 +94,8 @@ class NewSession:
     rules: tuple[RuleLayer, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     conversation: str | None = None
+    created_by: str = ""
+    stored_bytes: int = 0
 
 
 class TurnKind(StrEnum):

@@ -43,7 +43,7 @@ COLUMNS = {
         "sessions",
         "id tenant n agent_key title title_by model working_dir rules starred metadata"
         " conversation forked_session forked_turn head seq head_hash attempt_id lease_until fence event_seq"
-        " events_dropped input_tokens output_tokens cost created_at updated_at",
+        " events_dropped input_tokens output_tokens cost created_at updated_at created_by stored_bytes",
     ),
     "turn": _columns(
         "turns",

@@ -42,6 +42,7 @@ def _to_session(row: Row) -> Session:
         id, tenant, n, agent_key, title, title_by, model, working_dir, rules, starred, metadata,
         conversation, forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence,
         event_seq, events_dropped, input_tokens, output_tokens, cost, created_at, updated_at,
+        created_by, stored_bytes,
     ) = row  # fmt: skip
     if attempt is None:
         status = SessionStatus.IDLE
@@ -70,6 +71,8 @@ def _to_session(row: Row) -> Session:
         usage=Usage(input_tokens, output_tokens, cost),
         created_at=created_at,
         updated_at=updated_at,
+        created_by=created_by,
+        stored_bytes=stored_bytes,
     )
 
 
@@ -113,6 +116,8 @@ def of_new_session(new: NewSession) -> dict[str, Any]:
         "rules": of_rules(new.rules),
         "metadata": orjson.dumps(new.metadata).decode(),
         "conversation": new.conversation,
+        "created_by": new.created_by,
+        "stored_bytes": new.stored_bytes,
     }
 
 

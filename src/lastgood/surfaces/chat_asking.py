@@ -126,7 +126,11 @@ class ChatAsking:
 
     async def _submit_once(self, asked: Asked, conversation: str) -> Submitted:
         session = await self._conversations.find(
-            asked.request.caller.tenant, conversation, asked.chat.model, asked.body
+            asked.request.caller.tenant,
+            conversation,
+            asked.chat.model,
+            asked.body,
+            asked.request.caller.setter,
         )
         ask = self._ask(asked, conversation, session)
         # What was done already must not look like a wish for another answer.

@@ -291,6 +291,7 @@ class SessionLife:
             session_of(request),
             TurnId(body.turn) if body.turn else None,
             user_message=body.user_message_index,
+            setter=request.caller.setter,
         )
         return json_reply(session_json(forked))
 

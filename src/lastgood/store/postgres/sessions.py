@@ -107,6 +107,10 @@ class PostgresSessions:
         row = await self.db.row("count_forks", {"tenant": tenant, "session": session})
         return int(row[0]) if row else 0
 
+    async def usage_of_tenant(self, tenant: TenantId) -> dict[str, tuple[int, int]]:
+        rows = await self.db.rows("usage_of_tenant", {"tenant": tenant})
+        return {token: (int(sessions), int(size)) for token, sessions, size in rows}
+
     async def import_session(self, new: NewSession, turns: Sequence[Turn]) -> Session:
         async with self.db.transaction() as transaction:
             row = await transaction.row("import_session", of_import(new, turns))

@@ -27,9 +27,9 @@ FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::
      WITH ORDINALITY AS item (kind, attempt_id, body, n);
 
 -- name: create_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
                       conversation, segment, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
        :conversation, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
@@ -71,9 +71,9 @@ SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text
 -- name: fork_session
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
                       forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
        :source, :head, :head, :seq, :hash, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
@@ -329,7 +329,7 @@ WITH own AS (
         model = coalesce(:override, model), agent_key = coalesce(:binds, agent_key),
         event_seq = event_seq + :events,
         input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
-        cost = cost + :cost, updated_at = :now
+        cost = cost + :cost, stored_bytes = stored_bytes + length(:body::bytea), updated_at = :now
     FROM ended WHERE sessions.id = ended.session_id
     RETURNING event_seq, segment
 ), kept AS (

@@ -24,10 +24,10 @@ SELECT {session} FROM sessions WHERE n > :after ORDER BY n LIMIT :limit;
 SELECT count(*) FROM sessions WHERE tenant = :tenant AND forked_session = :session;
 
 -- name: import_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
                       conversation, head, seq, head_hash, segment, input_tokens, output_tokens, cost,
                       created_at, updated_at)
-VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
+VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
         :conversation, :head, :seq, :hash, :id, :input_tokens, :output_tokens, :cost,
         coalesce(:created_at, clock()), coalesce(:updated_at, clock()))
 RETURNING {session};
@@ -274,3 +274,6 @@ SELECT {turn} FROM turns JOIN (
     ) AS next
 ) AS page ON page.id = turns.id
 WHERE page.bytes_before < :bytes ORDER BY turns.seq;
+
+-- name: usage_of_tenant
+SELECT created_by, count(*), coalesce(sum(stored_bytes), 0) FROM sessions WHERE tenant = :tenant GROUP BY created_by;

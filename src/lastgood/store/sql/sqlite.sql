@@ -3,9 +3,9 @@
 -- older than the transaction. clock() is the database's time.
 
 -- name: create_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
                       conversation, segment, created_at, updated_at)
-VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
+VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
         :conversation, :id, clock(), clock())
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
@@ -13,9 +13,9 @@ RETURNING {session};
 -- name: fork_session
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata,
+INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
                       forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata,
+SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
        :source, :head, :head, :seq, :hash, :id, clock(), clock()
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
@@ -137,7 +137,7 @@ SET head = :turn, seq = :seq, head_hash = :hash,
     model = coalesce(:override, model), agent_key = coalesce(:binds, agent_key),
     event_seq = event_seq + :events,
     input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens,
-    cost = cost + :cost, updated_at = :now
+    cost = cost + :cost, stored_bytes = stored_bytes + length(:body), updated_at = :now
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
   AND head IS :expected_head AND lease_until IS NOT NULL
   AND EXISTS (SELECT 1 FROM attempts WHERE id = :attempt AND orphaned = 0 AND base IS :base)

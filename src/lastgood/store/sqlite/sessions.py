@@ -146,6 +146,10 @@ class SqliteSessions:
         row = self.db.row("count_forks", {"tenant": tenant, "session": session})
         return int(row[0]) if row else 0
 
+    async def usage_of_tenant(self, tenant: TenantId) -> dict[str, tuple[int, int]]:
+        rows = self.db.rows("usage_of_tenant", {"tenant": tenant})
+        return {token: (int(sessions), int(size)) for token, sessions, size in rows}
+
     async def import_session(self, new: NewSession, turns: Sequence[Turn]) -> Session:
         session = of_import(new, turns)
         rows = await paced_map(lambda turn: of_imported(new, turn), turns)

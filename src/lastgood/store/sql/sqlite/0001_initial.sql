@@ -15,6 +15,8 @@ CREATE TABLE sessions (
     rules          TEXT NOT NULL DEFAULT '[]',  -- in layers, each with the scope that set it
     starred        INTEGER NOT NULL DEFAULT 0,
     metadata       TEXT NOT NULL DEFAULT '{}',
+    created_by     TEXT NOT NULL DEFAULT '',  -- the token that made it
+    stored_bytes   INTEGER NOT NULL DEFAULT 0,  -- of its committed turns, and of what a fork started from
     conversation   TEXT,                    -- the name a /v1 client gave it
     scope_kind     TEXT,
     scope_id       TEXT,

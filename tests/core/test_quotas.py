@@ -1,0 +1,52 @@
+"""Whether a tenant or a token may store more: the table."""
+
+import pytest
+
+from lastgood.core.quotas import (
+    NO_QUOTA,
+    NOTHING,
+    Breach,
+    Quota,
+    TooManyBytes,
+    TooManySessions,
+    Used,
+    breach_of,
+    describe,
+)
+
+ONE = Used(sessions=1)
+
+
+@pytest.mark.parametrize(
+    ("quota", "used", "adds", "breach"),
+    [
+        (NO_QUOTA, Used(10**6, 10**12), Used(1, 10**9), None),
+        (Quota(sessions=2), Used(1), ONE, None),
+        (Quota(sessions=2), Used(2), ONE, TooManySessions(2, 2)),
+        (Quota(sessions=2), Used(3), ONE, TooManySessions(3, 2)),
+        (Quota(sessions=2), Used(3), NOTHING, None),  # turns go on in the sessions that are there
+        (Quota(bytes=100), Used(1, 99), NOTHING, None),
+        (Quota(bytes=100), Used(1, 100), NOTHING, TooManyBytes(100, 0, 100)),
+        (Quota(bytes=100), Used(1, 100), ONE, TooManyBytes(100, 0, 100)),
+        (Quota(bytes=100), Used(0, 40), Used(1, 60), None),
+        (Quota(bytes=100), Used(0, 40), Used(1, 61), TooManyBytes(40, 61, 100)),
+        (Quota(1, 100), Used(1, 100), ONE, TooManySessions(1, 1)),
+    ],
+)
+def test_what_does_not_fit_is_a_breach(quota: Quota, used: Used, adds: Used, breach: Breach | None) -> None:
+    assert breach_of(quota, used, adds) == breach
+
+
+def test_a_breach_says_what_is_used_and_what_to_do() -> None:
+    assert describe(TooManySessions(3, 2), "tenant acme", "tenant") == (
+        "tenant acme has 3 sessions, and may have 2; "
+        "delete sessions, or have the operator raise --tenant-sessions"
+    )
+    assert describe(TooManyBytes(40, 61, 100), "token tok_a", "token") == (
+        "token tok_a stores 40 bytes, and 61 would be added; 100 are allowed; "
+        "delete sessions, or have the operator raise --token-bytes"
+    )
+
+
+def test_what_is_used_adds_up() -> None:
+    assert sum([Used(1, 10), Used(2, 30)], NOTHING) == Used(3, 40)

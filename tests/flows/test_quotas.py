@@ -1,0 +1,145 @@
+"""Quotas are checked before anything is stored and before any model is asked, on both stores."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lastgood.core.quotas import NO_QUOTA, Quota, Used
+from lastgood.errors import QuotaExceeded
+from lastgood.flows import quotas
+from lastgood.flows.exporting import Importing, document_pieces
+from lastgood.flows.quotas import Quotas
+from lastgood.model.attempts import Ask, AttemptStatus
+from lastgood.model.ids import DEFAULT_TENANT, TenantId
+from lastgood.model.messages import user
+from lastgood.model.queue import NewQueued, QueueKind
+from lastgood.model.rules import LOCAL, Setter
+from lastgood.model.sessions import TurnKind
+from lastgood.model.tokens import Scope
+from lastgood.wiring import Lastgood
+from tests.flows.house import House
+
+pytestmark = pytest.mark.anyio
+
+OTHER = Setter(Scope.SESSION, "tok_other")
+
+
+def limit(node: Lastgood, *, tenant: Quota = NO_QUOTA, token: Quota = NO_QUOTA) -> None:
+    """Gives a node other quotas; what it knew is forgotten."""
+    own = node.parts.quotas
+    own.__init__(own._read, tenant, token)  # type: ignore[misc]
+
+
+async def test_sessions_of_a_tenant_and_of_a_token_are_limited(house: House, node: Lastgood) -> None:
+    limit(node, tenant=Quota(sessions=3), token=Quota(sessions=2))
+    first = await node.sessions.create(DEFAULT_TENANT, "agent")
+    await node.sessions.create(DEFAULT_TENANT, "agent")
+    with pytest.raises(
+        QuotaExceeded, match=r"token local has 2 sessions, and may have 2; .*--token-sessions"
+    ):
+        await node.sessions.create(DEFAULT_TENANT, "agent")
+    with pytest.raises(QuotaExceeded, match="token local"):
+        await node.sessions.fork(DEFAULT_TENANT, first.id)
+    await node.sessions.create(DEFAULT_TENANT, "agent", setter=OTHER)
+    with pytest.raises(QuotaExceeded, match=r"tenant default has 3 sessions, .*--tenant-sessions"):
+        await node.sessions.create(DEFAULT_TENANT, "agent", setter=OTHER)
+    with pytest.raises(QuotaExceeded):
+        await node.sessions.of_conversation(DEFAULT_TENANT, "a name", "agent", OTHER)
+    await node.sessions.create(TenantId("another"), "agent")  # nobody else's quota
+
+    await node.sessions.delete(DEFAULT_TENANT, first.id)
+    await node.sessions.create(DEFAULT_TENANT, "agent")
+
+
+async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
+    house: House, node: Lastgood
+) -> None:
+    session = await house.session(node)
+    await house.good(node, session, "x" * 1000)
+    await house.quiet(node)
+    before = await node.sessions.get(DEFAULT_TENANT, session)
+    prompts = len(house.world.prompts)
+    limit(node, tenant=Quota(bytes=500))
+    for kind in (TurnKind.RUN, TurnKind.APPEND):
+        with pytest.raises(QuotaExceeded, match="delete sessions, or have the operator raise --tenant-bytes"):
+            await node.turns.submit(Ask(DEFAULT_TENANT, session, (user("more"),), kind=kind))
+    queued = NewQueued(DEFAULT_TENANT, session, node.parts.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
+    with pytest.raises(QuotaExceeded):
+        await node.queue.put(queued)
+    assert await node.sessions.get(DEFAULT_TENANT, session) == before
+    assert len(house.world.prompts) == prompts
+    assert len(await node.sessions.attempts(DEFAULT_TENANT, session)) == 1
+
+    # It can still be read, reset and deleted.
+    reset = await node.turns.submit(Ask(DEFAULT_TENANT, session, (), kind=TurnKind.RESET))
+    assert (await node.turns.wait(reset)).status is AttemptStatus.COMMITTED
+    await node.sessions.delete(DEFAULT_TENANT, session)
+    await house.good(node, await house.session(node), "again")
+
+
+async def test_I20_a_replay_is_answered_over_the_quota_too(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    ask = Ask(DEFAULT_TENANT, session, (user("x" * 1000),), key="key", fingerprint="same")
+    first = await node.turns.wait(await node.turns.submit(ask))
+    limit(node, token=Quota(bytes=1))
+    again = await node.turns.wait(await node.turns.submit(ask))
+    assert again.turn == first.turn
+
+
+async def test_an_import_that_does_not_fit_is_refused_whole(house: House, node: Lastgood) -> None:
+    session = await house.session(node)
+    await house.good(node, session, "x" * 1000)
+    known = await node.sessions.get(DEFAULT_TENANT, session)
+    document = json.loads(b"".join([piece async for piece in document_pieces(node.sessions, known)]))
+    importing = Importing(node.parts, node.sessions)
+    limit(node, tenant=Quota(bytes=known.stored_bytes * 2))
+    imported = await importing.take(DEFAULT_TENANT, document, OTHER)
+    assert (imported.created_by, imported.stored_bytes) == ("tok_other", known.stored_bytes)
+    with pytest.raises(QuotaExceeded, match="would be added"):
+        await importing.take(DEFAULT_TENANT, document, OTHER)
+    assert len((await node.sessions.list(DEFAULT_TENANT)).sessions) == 2
+
+
+async def test_deleting_the_source_of_a_fork_hides_no_bytes(house: House, node: Lastgood) -> None:
+    """Else a quota could be passed by forking and deleting."""
+    session = await house.session(node)
+    await house.good(node, session, "x" * 1000)
+    known = await node.sessions.get(DEFAULT_TENANT, session)
+    fork = await node.sessions.fork(DEFAULT_TENANT, session)
+    await node.sessions.delete(DEFAULT_TENANT, session)
+    assert fork.stored_bytes == known.stored_bytes
+    limit(node, tenant=Quota(bytes=known.stored_bytes))
+    with pytest.raises(QuotaExceeded):
+        await node.turns.submit(Ask(DEFAULT_TENANT, fork.id, (user("more"),)))
+
+
+async def test_usage_is_read_once_in_a_while_and_not_at_all_without_quotas() -> None:
+    reads = 0
+    now = 1000.0
+
+    async def read(tenant: TenantId) -> dict[str, Used]:
+        nonlocal reads
+        reads += 1
+        return {"a": Used(1, 10)}
+
+    free = Quotas(read, NO_QUOTA, NO_QUOTA, lambda: now)
+    await free.check(DEFAULT_TENANT, "a", Used(1, 1))
+    assert reads == 0
+    limited = Quotas(read, Quota(sessions=3), NO_QUOTA, lambda: now)
+    for _ in range(100):
+        await limited.check(DEFAULT_TENANT, "a", Used(sessions=1))
+    assert reads == 1
+    for _ in range(2):  # what this process adds counts at once
+        limited.add(DEFAULT_TENANT, "b", Used(sessions=1))
+    with pytest.raises(QuotaExceeded):
+        await limited.check(DEFAULT_TENANT, "b", Used(sessions=1))
+    now += quotas.FRESH_SECONDS
+    await limited.check(DEFAULT_TENANT, "b", Used(sessions=1))
+    assert reads == 2
+
+
+async def test_local_sessions_belong_to_the_local_token(house: House, node: Lastgood) -> None:
+    session = await node.sessions.get(DEFAULT_TENANT, await house.session(node))
+    assert session.created_by == LOCAL.token
