@@ -12,6 +12,7 @@ from lastgood.core.recovery import (
     TryAgain,
     Unsettled,
     has_effects,
+    is_due,
     recover,
     unsettled,
 )
@@ -135,3 +136,27 @@ def test_I33_a_call_with_a_result_is_settled() -> None:
     assert unsettled(steps, POLICIES.__getitem__) == (Unsettled(WRITE, OnUnknown.ASK),)
     assert unsettled((*steps, step(tool_result("2", "done"))), POLICIES.__getitem__) == ()
     assert unsettled((), POLICIES.__getitem__) == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "waited", "due"),
+    [
+        (1, 0.0, True),
+        (3, 0.0, True),
+        (4, 9.9, False),
+        (4, 10.0, True),
+        (5, 19.9, False),
+        (5, 20.0, True),
+        (9, 320.0, True),
+        (10, 599.0, False),
+        (10, 600.0, True),
+        (1000, 599.0, False),
+        (1000, 600.0, True),
+        (1000, -1.0, True),
+    ],
+)
+def test_outages_are_not_counted_but_further_tries_come_at_growing_intervals(
+    number: int, waited: float, due: bool
+) -> None:
+    tried = replace(attempt(AttemptStatus.INTERRUPTED), number=number, ended_at=1000.0)
+    assert is_due(tried, 1000.0 + waited) is due

@@ -199,7 +199,8 @@ def test_an_error_in_a_stream_has_the_shape_of_openais(
     body = {"model": "remote", "messages": [user(word)], "stream": True}
     frames = post(served, body, None).text.split("\n\n")
     error = json.loads(frames[-2].removeprefix("data: "))["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    # OpenAI's fields, and whether it helps to send the request again: no status can say it any more.
+    assert set(error) == {"message", "type", "param", "code", "retryable"}
     assert (error["type"], error["param"], error["code"]) == ("server_error", None, "model_error")
 
 

@@ -22,6 +22,12 @@ from lastgood.model.messages import ToolCall
 #: about the turn, so they are not counted.
 MOST_DEATHS = 3
 
+#: So many tries may follow one another at once; then each pause is twice as long as the one before. A store
+#: that takes every begin and refuses every commit (a disk that is nearly full) costs a model call each time.
+TRIES_AT_ONCE = 3
+FIRST_PAUSE_SECONDS = 10.0
+LONGEST_PAUSE_SECONDS = 600.0
+
 
 @dataclass(frozen=True, slots=True)
 class TryAgain:
@@ -60,6 +66,17 @@ def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = 
     if digest is None:
         return Leave("its agent is not served now")
     return try_again(attempt, found.steps, head=found.head, digest=digest, model=model)
+
+
+def is_due(tried: Attempt, now: float) -> bool:
+    """Whether a turn whose last try was interrupted may be tried again already."""
+    pauses = tried.number - TRIES_AT_ONCE
+    if pauses <= 0 or tried.ended_at is None:
+        return True
+    pause = min(FIRST_PAUSE_SECONDS * 2 ** min(pauses - 1, 10), LONGEST_PAUSE_SECONDS)
+    waited = now - tried.ended_at
+    # A clock that was set back must not hold a turn up for as long as it was set back.
+    return waited >= pause or waited < 0
 
 
 def try_again(

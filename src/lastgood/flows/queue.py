@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from lastgood.core.intake import check_input, check_text
-from lastgood.core.recovery import GiveUp, Leave, TryAgain, recover
+from lastgood.core.recovery import GiveUp, Leave, TryAgain, is_due, recover
 from lastgood.errors import (
     AgentInvalid,
     Conflict,
@@ -160,7 +160,10 @@ class Queue:
                     await store.park_queued(tenant, session, item.number, _DAMAGED)
                 else:
                     with self._while_runs(item):
-                        await self._turns.wait(await self._run(item))
+                        submitted = await self._run(item)
+                        if submitted is None:
+                            return  # not yet; the sweep looks again
+                        await self._turns.wait(submitted)
             except (SessionBusy, TooMany):
                 await asyncio.sleep(self._parts.limits.poll_seconds)
             except StoreError as error:
@@ -185,12 +188,15 @@ class Queue:
             waiting.cancel()
             await asyncio.wait({waiting})
 
-    async def _run(self, item: Queued) -> Submitted:
+    async def _run(self, item: Queued) -> Submitted | None:
+        """None: it was tried a moment ago, and too often before that."""
         request = await self._parts.store.read_request(item.tenant, item.turn)
         if request is None:
             return await self._turns.run_queued(item)
         attempts = await self._parts.store.list_attempts(item.tenant, item.session)
         last = [attempt for attempt in attempts if attempt.turn == item.turn][-1]
+        if not is_due(last, self._parts.clock.now()):
+            return None
         decided = await self._after(item, request, last)
         return await self._turns.try_again(request, last, decided, takes=item.number)
 

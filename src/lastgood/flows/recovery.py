@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from lastgood.core.lifecycle import Move
-from lastgood.core.recovery import MOST_DEATHS, GiveUp, Leave, TryAgain, recover
+from lastgood.core.recovery import MOST_DEATHS, GiveUp, Leave, TryAgain, is_due, recover
 from lastgood.errors import (
     AgentNotFound,
     HistoryDamaged,
@@ -125,6 +125,8 @@ class Recovery:
         if isinstance(found, Unreadable):
             # It can never be tried again; whoever was promised it learns so from one more attempt.
             return await self._turns.fail_again(found.attempt, HistoryDamaged(found.damage))
+        if not is_due(found.attempt, self._parts.clock.now()):
+            return False
         session = await self._parts.store.get_session(found.attempt.tenant, found.attempt.session)
         if session is None:
             return False
