@@ -44,7 +44,8 @@ LIMITS = Limits(
 )
 #: In seconds: of processes that end while they start and recover, and of those that end at work.
 LATEST_EARLY = {"sqlite": 0.08, "postgres": 0.4}
-LATEST_AT_WORK = 0.25
+#: On PostgreSQL, past the lease of the process before: until then its sessions are busy.
+LATEST_AT_WORK = {"sqlite": 0.25, "postgres": 1.5}
 #: How long a process that is told to stop lets its turns finish; some texts below take longer.
 GRACE_SECONDS = 0.02
 #: How long it may take in all: stopping is bounded, on a busy machine, too.
@@ -113,7 +114,7 @@ def rounds(
     worked_on = place if outages is None else Place(place.kind, outages.dsn(place.where))
     for number in range(processes):
         is_early = dice.random() < 0.3
-        delay = dice.random() ** 2 * (LATEST_EARLY[place.kind] if is_early else LATEST_AT_WORK)
+        delay = dice.random() ** 2 * (LATEST_EARLY[place.kind] if is_early else LATEST_AT_WORK[place.kind])
         patience = dice.random() * GRACE_SECONDS * 2
         ending = dice.choice(endings)
         node = f"{seed}x{number}"
@@ -129,7 +130,7 @@ def rounds(
                 time.sleep(seconds * dice.random())
             else:
                 outages.wait()
-                time.sleep(dice.random() * LATEST_AT_WORK)
+                time.sleep(dice.random() * LATEST_AT_WORK[place.kind])
         ended = end(child, ending, patience)
         if is_away and ends_meanwhile and outages is not None:
             outages.wait()
