@@ -514,6 +514,31 @@ def test_show_tells_the_turns_and_on_request_the_attempts(lastgood: Command) -> 
     assert "attempts" not in lastgood("sessions", "show", "-1", "--json").json
 
 
+def test_after_replaces_what_follows_a_turn_and_keeps_it_as_a_branch(lastgood: Command) -> None:
+    session = lastgood.new_session("one")
+    assert lastgood("sessions", "branches", session).out.startswith("no branches")
+    lastgood.say("two", "--session", session)
+    first, second = (turn["id"] for turn in lastgood("sessions", "show", session, "--json").json["turns"])
+    failed = lastgood.say("three\n!fail during", "--session", session, "--after", first)
+    assert (failed.code, lastgood("sessions", "branches", session, "--json").json) == (1, [])
+    edited = lastgood.say("three\n!remember", "--session", session, "--after", first)
+    assert (edited.code, edited.out) == (0, "I remember: one | three\n")
+    (branch,) = lastgood("sessions", "branches", session, "--json").json
+    assert (branch["head"], branch["after"], branch["turns"]) == (second, first, 2)
+    assert second in lastgood("sessions", "branches", session).out
+    attempts = lastgood("sessions", "show", session, "--attempts", "--json").json["attempts"]
+    assert [attempt.get("replaces") for attempt in attempts] == [None, None, second, second]
+    anew = lastgood.say("four\n!remember", "--session", session, "--after", "start")
+    assert anew.out == "I remember: four\n"
+    assert len(lastgood("sessions", "branches", session, "--json").json) == 2
+
+
+def test_after_needs_a_session_a_message_and_a_turn_that_exists(lastgood: Command) -> None:
+    session = lastgood.new_session("one")
+    assert_refused(lastgood.say("x", "--after", "turn_nope"), "--after needs --session", code=2)
+    assert_refused(lastgood.say("x", "--session", session, "--after", "turn_nope"), "No such turn")
+
+
 def test_fork_goes_on_from_a_turn_and_leaves_its_source_alone(lastgood: Command) -> None:
     session = lastgood.new_session("one")
     first = lastgood.sessions()[0]["head"]

@@ -33,7 +33,7 @@ from lastgood.client.events import (
     Warning,
 )
 from lastgood.client.following import Accepted
-from lastgood.client.nouns import AgentInfo, AttemptInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.client.nouns import AgentInfo, AttemptInfo, BranchInfo, SessionInfo, SessionList, TurnInfo
 from lastgood.core.intake import check_message, check_text, check_title
 from lastgood.errors import (
     InvalidRequest,
@@ -44,6 +44,7 @@ from lastgood.errors import (
     WrongUsage,
     error_of,
 )
+from lastgood.model.attempts import After
 from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Message
@@ -135,14 +136,24 @@ class Far:
     async def take_in(self, document: Mapping[str, Any]) -> SessionInfo:
         return await self._client.import_(document)
 
+    async def branches(self, session: str) -> tuple[BranchInfo, ...]:
+        return await self._client.branches(session)
+
     async def ask(
-        self, session: str, message: Message, agent: str, model: str | None, key: str | None
+        self,
+        session: str,
+        message: Message,
+        agent: str,
+        model: str | None,
+        key: str | None,
+        after: After | None = None,
     ) -> Asked:
         check_message(message, "message 1")
         check_text(model or "", "the model")
         recorded = (await self._client.get(session)).agent_key
+        place: dict[str, str | None] = {} if after is None else {"after": after.turn}
         accepted = await self._client.submit(
-            session, message, agent=other_than(recorded, agent), model=model, key=key
+            session, message, agent=other_than(recorded, agent), model=model, key=key, **place
         )
         return FarAsked(self._client, accepted, is_kept=key is not None)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lastgood.cli.opening import TENANT, open_to_read, session_of
 from lastgood.cli.places import Asked, Ended, other_than
-from lastgood.client.nouns import AttemptInfo, RulesInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.client.nouns import AttemptInfo, BranchInfo, RulesInfo, SessionInfo, SessionList, TurnInfo
 from lastgood.core.history import open_calls
 from lastgood.core.intake import check_text
 from lastgood.core.session_rules import modes_of, permissions_of
@@ -22,18 +22,20 @@ from lastgood.flows.beginning import Submitted
 from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.flows.reading import SessionReader
 from lastgood.flows.run import Outcome
-from lastgood.model.attempts import Ask, Attempt, OnLeave
+from lastgood.model.attempts import After, Ask, Attempt, OnLeave
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import SessionId, TurnId
 from lastgood.model.messages import Message, as_json
 from lastgood.model.rules import LOCAL, RuleLayer
-from lastgood.model.sessions import Session, Turn, TurnKind
+from lastgood.model.sessions import Branch, Session, Turn, TurnKind
 from lastgood.settings import Settings
 from lastgood.wiring import Lastgood, open_lastgood
 
 if TYPE_CHECKING:
     from lastgood.agents.sources import Source
 
+#: Branches that are read at once.
+_PAGE = 100
 #: Once the outcome is known, how long its last events may take to arrive.
 _LAST_EVENTS_SECONDS = 1.0
 
@@ -73,6 +75,14 @@ class NearReader:
 
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
         return tuple(map(attempt_info, await self._reader.attempts(TENANT, SessionId(session))))
+
+    async def branches(self, session: str) -> tuple[BranchInfo, ...]:
+        found: list[BranchInfo] = []
+        page = await self._reader.branches(TENANT, SessionId(session), limit=_PAGE)
+        while page:
+            found += map(branch_info, page)
+            page = await self._reader.branches(TENANT, SessionId(session), after=page[-1].number, limit=_PAGE)
+        return tuple(found)
 
     async def export(self, session: str) -> AsyncGenerator[bytes, None]:
         found = await self._reader.get(TENANT, SessionId(session))
@@ -119,10 +129,17 @@ class Near(NearReader):
         return session_info(await importing.take(TENANT, document, LOCAL))
 
     async def ask(
-        self, session: str, message: Message, agent: str, model: str | None, key: str | None
+        self,
+        session: str,
+        message: Message,
+        agent: str,
+        model: str | None,
+        key: str | None,
+        after: After | None = None,
     ) -> Asked:
         check_text(key or "", "the key")
         recorded = (await self._app.sessions.get(TENANT, SessionId(session))).agent_key
+        place = () if after is None else (after.turn,)
         ask = Ask(
             TENANT,
             SessionId(session),
@@ -130,11 +147,11 @@ class Near(NearReader):
             model=model,
             agent_key=other_than(recorded, agent),
             key=key,
-            fingerprint=_fingerprint(agent, session, [as_json(message)], model) if key is not None else "",
+            fingerprint=_fingerprint(agent, session, [as_json(message)], model, *place) if key else "",
             on_leave=OnLeave.CANCEL if key is None else OnLeave.CONTINUE,
             accepted=key is not None,
         )
-        return NearAsked(self._app, await self._app.turns.submit(ask))
+        return NearAsked(self._app, await self._app.turns.submit(ask, after=after))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +271,10 @@ def turn_info(turn: Turn) -> TurnInfo:
         open_calls=tuple(call.id for call in open_calls(turn.messages)),
         created_at=_moment(turn.created_at),
     )
+
+
+def branch_info(branch: Branch) -> BranchInfo:
+    return BranchInfo(branch.head, branch.seq, branch.after, branch.replaced_by, _moment(branch.created_at))
 
 
 def attempt_info(attempt: Attempt) -> AttemptInfo:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any, TextIO
 
-from lastgood.client.nouns import AttemptInfo, SessionInfo, TurnInfo
+from lastgood.client.nouns import AttemptInfo, BranchInfo, SessionInfo, TurnInfo
 from lastgood.errors import LastgoodError
 from lastgood.model.messages import Message, as_chat
 from lastgood.model.sessions import Usage
@@ -165,6 +165,16 @@ def _message_json(message: Message) -> dict[str, Any]:
     return plain if message.reasoning is None else plain | {"reasoning": message.reasoning.text}
 
 
+def branch_json(branch: BranchInfo) -> dict[str, Any]:
+    return {
+        "head": branch.head,
+        "turns": branch.turns,
+        "after": branch.after,
+        "replaced_by": branch.replaced_by,
+        "created_at": _moment(branch.created_at),
+    }
+
+
 def attempt_json(attempt: AttemptInfo) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "id": attempt.id,
@@ -177,6 +187,8 @@ def attempt_json(attempt: AttemptInfo) -> dict[str, Any]:
         "started_at": _moment(attempt.started_at),
         "ended_at": None if attempt.ended_at is None else _moment(attempt.ended_at),
     }
+    if attempt.replaces is not None:
+        plain["replaces"] = attempt.replaces
     if attempt.error_code is not None:
         plain["error"] = {"code": attempt.error_code, "message": attempt.error_message}
     if attempt.continues is not None:

@@ -10,9 +10,10 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lastgood.client.nouns import AttemptInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.client.nouns import AttemptInfo, BranchInfo, SessionInfo, SessionList, TurnInfo
 from lastgood.core import identity
 from lastgood.errors import LastgoodError, WrongUsage
+from lastgood.model.attempts import After
 from lastgood.model.events import StoredEvent
 from lastgood.model.messages import Message
 from lastgood.settings import SAFETIES
@@ -68,6 +69,8 @@ class Readable(Protocol):
 
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]: ...
 
+    async def branches(self, session: str) -> tuple[BranchInfo, ...]: ...
+
     def export(self, session: str) -> AsyncGenerator[bytes, None]:
         """The JSON document of a session, piece by piece."""
 
@@ -88,8 +91,15 @@ class Place(Readable, Protocol):
     async def take_in(self, document: Mapping[str, Any]) -> SessionInfo: ...
 
     async def ask(
-        self, session: str, message: Message, agent: str, model: str | None, key: str | None
-    ) -> Asked: ...
+        self,
+        session: str,
+        message: Message,
+        agent: str,
+        model: str | None,
+        key: str | None,
+        after: After | None = None,
+    ) -> Asked:
+        """`after` replaces the turns that follow it; None: the turn follows the last one."""
 
 
 def other_than(recorded: str, named: str) -> str | None:

@@ -19,9 +19,12 @@ from lastgood.cli.places import Place, check_place
 from lastgood.cli.screens import JsonLines, Text
 from lastgood.cli.talk import Interrupts, Talk
 from lastgood.core.identity import Missing, resolve
+from lastgood.core.intake import check_text
 from lastgood.errors import InvalidRequest, TooLarge, WrongUsage
 from lastgood.flows.parts import Limits
 from lastgood.model.agents import Command
+from lastgood.model.attempts import After
+from lastgood.model.ids import TurnId
 from lastgood.model.messages import File, Image, Message, Part, user, user_parts
 from lastgood.settings import Settings
 
@@ -30,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     text = _message(args.message)
     if text is None and (args.key is not None or args.attach):
         raise WrongUsage("--key and --attach belong to one message; give MESSAGE, or pipe it in")
+    if args.after is not None and (text is None or args.session is None):
+        raise WrongUsage("--after needs --session and a MESSAGE to put after that turn")
     check_place(args)
     return asyncio.run(_run(args, None if text is None else _with_attachments(text, args.attach)))
 
@@ -86,12 +91,19 @@ async def _talk(
     if message is None:
         code = await chat(talk, welcome, commands)
     else:
-        code = 0 if (await talk.say(message, args.key)).is_good else 1
+        code = 0 if (await talk.say(message, args.key, _after(args.after))).is_good else 1
     if args.session is None and talk.session is not None and not args.json:
         server = f" --server {args.server}" if args.server else ""
         again = f"lastgood run {args.agent}{server} --session {talk.session} …"
         remark(f"session {talk.session}; go on with: {again}")
     return code
+
+
+def _after(text: str | None) -> After | None:
+    if text is None:
+        return None
+    check_text(text, "--after")
+    return After(None if text == "start" else TurnId(text))
 
 
 def _source(reference: str, settings: Settings) -> Single:

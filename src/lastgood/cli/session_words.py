@@ -33,6 +33,12 @@ def add_run(commands: Commands, places: Words) -> None:
         "--session", metavar="ID", help=f"go on with this session: {SESSION_ID}; default: a new one"
     )
     run.add_argument(
+        "--after",
+        metavar="TURN",
+        help="replace what follows this turn of the session (`start`: replace every turn); the replaced "
+        "turns stay as a branch",
+    )
+    run.add_argument(
         "--model", metavar="PROVIDER/MODEL", help="use this model for this turn and every later one"
     )
     run.add_argument("--agent", metavar="NAME", dest="member", help="the agent of the file's team to talk to")
@@ -73,7 +79,9 @@ def add_run(commands: Commands, places: Words) -> None:
 
 def add_sessions(commands: Commands, places: Words) -> None:
     group = add_group(
-        commands, "sessions", "list, show, fork, rename, reset, export, import and delete sessions"
+        commands,
+        "sessions",
+        "list, show, fork, rename, reset, export, import and delete sessions",
     )
     some = add(
         group,
@@ -101,6 +109,18 @@ def add_sessions(commands: Commands, places: Words) -> None:
     add_server(show)
     show.add_argument("id", metavar="ID", help=SESSION_ID)
     show.add_argument("--attempts", action="store_true", help="also every try, and what became of it")
+
+    branches = add(
+        group,
+        places,
+        "branches",
+        start("sessions", "list_branches"),
+        "list the turns of a session that edits have replaced",
+        "a JSON array",
+        "`lastgood sessions fork ID --turn TURN` makes a session from any of their turns.",
+    )
+    add_server(branches)
+    branches.add_argument("id", metavar="ID", help=SESSION_ID)
 
     fork = add(
         group,

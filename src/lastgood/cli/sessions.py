@@ -16,6 +16,7 @@ from lastgood.cli.near import Near, open_here, read_here
 from lastgood.cli.opening import settings_of
 from lastgood.cli.output import (
     attempt_json,
+    branch_json,
     count,
     one_line,
     print_document,
@@ -109,6 +110,22 @@ async def show_session(args: argparse.Namespace) -> int:
     _print_session(session, turns)
     if attempts is not None:
         _print_attempts(attempts)
+    return 0
+
+
+@_command
+async def list_branches(args: argparse.Namespace) -> int:
+    async with _to_read(args) as sessions:
+        session = await sessions.find(args.id)
+        branches = await sessions.branches(session.id)
+    if args.json:
+        print_json([branch_json(branch) for branch in branches])
+    elif not branches:
+        print_line("no branches: no turn of this session was replaced by an edit")
+    for branch in () if args.json else branches:
+        created = when(branch.created_at.timestamp())
+        start = f"after {branch.after}" if branch.after else "from the start"
+        print_line(f"{branch.head}  {created}  {count(branch.turns, 'turn'):>9}  {start}")
     return 0
 
 
@@ -271,6 +288,8 @@ def _print_attempts(attempts: Sequence[AttemptInfo]) -> None:
     print_line(f"\n{count(len(attempts), 'attempt')}")
     for attempt in attempts:
         print_line(f"  {attempt.id}  try {attempt.number} at {attempt.turn}: {attempt.status}")
+        if attempt.replaces is not None:
+            print_line(f"    edit: after {attempt.base or 'the start'}, replaces up to {attempt.replaces}")
         if attempt.error_code is not None:
             print_line(f"    error: {attempt.error_code}: {one_line(attempt.error_message or '')}")
         for name, value in attempt.decision.items():

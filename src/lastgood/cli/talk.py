@@ -19,6 +19,7 @@ from lastgood.cli.places import Asked, Ended, Place
 from lastgood.cli.screens import Screen
 from lastgood.client.nouns import SessionInfo
 from lastgood.errors import InvalidRequest, NotFound, NothingPending, TurnCancelled
+from lastgood.model.attempts import After
 from lastgood.model.messages import Message
 
 _T = TypeVar("_T")
@@ -74,8 +75,8 @@ class Talk:
     interrupts: Interrupts
     last: tuple[Message, Ended] | None = None
 
-    async def say(self, message: Message, key: str | None = None) -> Ended:
-        asked = await self.interrupts.unless_asked(self._ask(message, key))
+    async def say(self, message: Message, key: str | None = None, after: After | None = None) -> Ended:
+        asked = await self.interrupts.unless_asked(self._ask(message, key, after))
         watching = asyncio.create_task(self._watch(asked))
         cancelling = asyncio.create_task(self._cancel_when_asked(asked))
         try:
@@ -119,12 +120,12 @@ class Talk:
 
     # -- one turn ------------------------------------------------------------------
 
-    async def _ask(self, message: Message, key: str | None) -> Asked:
+    async def _ask(self, message: Message, key: str | None, after: After | None) -> Asked:
         session = self.session
         if session is None:
             session = (await self.place.create(self.agent)).id
         try:
-            asked = await self.place.ask(session, message, self.agent, self.model, key)
+            asked = await self.place.ask(session, message, self.agent, self.model, key, after)
         except (InvalidRequest, NotFound):
             # Refused for certain, so the session that was made for it goes, too.
             if self.session is None:
