@@ -25,6 +25,7 @@ from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.tools.echo import ECHO
 from lastgood.model.agents import AgentSpec, ModelSpec, Safety, ToolsetSpec
 from lastgood.model.attempts import Hold, Step
+from lastgood.model.events import Event
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
 from lastgood.model.options import CallOptions
@@ -171,12 +172,14 @@ class BenchWork:
 
 
 async def by_lastgood(loop: AgentLoop, work: BenchWork) -> str:
-    last: Step | None = None
-    async for item in loop.run(work):
+    steps: list[Step] = []
+
+    async def emit(item: Event | Step) -> None:
         if isinstance(item, Step):
-            last = item
-    assert last is not None
-    return last.message.content
+            steps.append(item)
+
+    await loop.run(work, emit)
+    return steps[-1].message.content
 
 
 # -- side by side --------------------------------------------------------------------

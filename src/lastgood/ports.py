@@ -376,9 +376,13 @@ class Work(Protocol):
         ...
 
 
+#: Takes what the engine did. Returns after the journal has the step. What it raises ends the turn.
+Emit = Callable[[Event | Step], Awaitable[None]]
+
+
 class Engine(Protocol):
-    def run(self, work: Work) -> AsyncGenerator[Event | Step, None]:
-        """Works until the turn has its answer. Each step is journaled before the next thing happens."""
+    async def run(self, work: Work, emit: Emit) -> None:
+        """Works until the turn has its answer. Cancelling it stops its models and tools."""
         ...
 
     def check_model(self, model: str, agent: AgentSpec | None = None) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from lastgood.core import recovery as core_recovery
 from lastgood.core.recovery import TryAgain, Unsettled
-from lastgood.engine import loop as engine_loop
+from lastgood.engine import turn_loop
 from lastgood.engine.stage import Stage
 from lastgood.flows import recovery as flow_recovery
 from lastgood.model.agents import OnUnknown
@@ -29,7 +29,7 @@ def _repeats(policy: OnUnknown) -> Iterator[None]:
     def unsettled(*args: Any) -> tuple[Unsettled, ...]:
         return tuple(replace(found, policy=policy) for found in core_recovery.unsettled(*args))
 
-    with patch.object(engine_loop, "unsettled", unsettled):
+    with patch.object(turn_loop, "unsettled", unsettled):
         yield
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from lastgood.core.recovery import MOST_DEATHS
-from lastgood.engine.loop import UNKNOWN_OUTCOME
+from lastgood.engine.turn_loop import UNKNOWN_OUTCOME
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import Attempt, AttemptStatus, Step, StepKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId

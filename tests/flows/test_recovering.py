@@ -460,7 +460,7 @@ async def test_a_waiting_turn_can_be_cancelled(house: House) -> None:
 async def test_I12_a_question_that_nobody_answers_in_time_ends_the_turn(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastgood.engine.loop.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("lastgood.engine.turn_loop.ANSWER_SECONDS", 0.3)
     node, session, attempt = await waits(house)
     await house.until_free(session)
     ended = await house.attempt(attempt.id)

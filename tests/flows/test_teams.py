@@ -129,7 +129,7 @@ async def test_tasks_of_tasks_end_somewhere(house: House) -> None:
         text = task("root", text)
     turn = await house.good(node, session, text)
     steps = await house.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
-    assert any("a task of a task too often" in step.message.content for step in steps)
+    assert any("nested too deeply" in step.message.content for step in steps)
 
 
 @pytest.mark.parametrize(

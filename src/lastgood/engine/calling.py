@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,8 @@ from lastgood.model.rules import RuleLayer
 from lastgood.pacing import paced
 from lastgood.ports import Work
 
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A piece of output, while the tool runs."""
-
-    text: str
+#: Shows output while the tool runs.
+Stream = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +45,20 @@ class Calling:
     def working_dir(self, work: Work) -> Path | None:
         return self._runtimes.working_dir(work.hold.session, work.working_dir)
 
-    async def use(self, work: Work, stage: Stage, call: ToolCall) -> AsyncGenerator[Said | Result, None]:
-        """What the tool says, then its result. An error is a result: the model may try something else."""
+    async def use(self, work: Work, stage: Stage, call: ToolCall, stream: Stream) -> Result:
+        """A tool's error is a result: the model may try something else.
+
+        What `stream` raises is no tool error: it stops the tool and ends the turn.
+        """
         tool = self.tools(work, stage).get(call.name)
         if tool is None:
-            yield Result(f"error: there is no tool named {call.name!r}")
-            return
+            return Result(f"error: there is no tool named {call.name!r}")
         try:
             arguments = arguments_of(call)
             working_dir = self.working_dir(work)
             await self._check(stage, tool, arguments, working_dir, await work.rules())
         except ToolFailed as error:
-            yield Result(f"error: {error}")
-            return
+            return Result(f"error: {error}")
         said: asyncio.Queue[str | None] = asyncio.Queue()
         use = ToolUse(
             arguments=arguments,
@@ -78,12 +75,9 @@ class Calling:
         running.add_done_callback(lambda _: said.put_nowait(None))
         try:
             while (text := await said.get()) is not None:
-                yield Said(text)
-            has_effects = tool.on_unknown is not OnUnknown.REPEAT
-            if running.cancelled():
-                yield Result("error: the tool cancelled itself", has_effects)
-                return
-            yield Result(running.result(), has_effects)
+                await stream(text)
+            text = "error: the tool cancelled itself" if running.cancelled() else running.result()
+            return Result(text, has_effects=tool.on_unknown is not OnUnknown.REPEAT)
         finally:
             # Whoever stops the loop stops the tool, and waits until it has stopped.
             running.cancel()

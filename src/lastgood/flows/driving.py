@@ -65,21 +65,20 @@ async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
 
 
 async def _drive(run: Run) -> list[Step]:
-    """Lets the engine work, and writes down each finished step before it goes on."""
+    """Lets the engine work, and journals each finished step before it goes on."""
     assert run.agent is not None
     loop = asyncio.get_running_loop()
     steps = run.steps = list(run.adopted)
-    work = run.parts.engine.run(AttemptWork(run, run.agent))
-    try:
-        async for item in work:
-            run.last_sign = loop.time()
-            if isinstance(item, Event):
-                run.outbox.put(item)
-                continue
-            steps.append(item)
-            # The last answer is not journaled: the commit that follows at once stores it.
-            if item.within or item.kind is not StepKind.MODEL or item.message.tool_calls:
-                await run.outbox.journal(item)
-        return steps
-    finally:
-        await work.aclose()
+
+    async def emit(item: Event | Step) -> None:
+        run.last_sign = loop.time()
+        if isinstance(item, Event):
+            run.outbox.put(item)
+            return
+        steps.append(item)
+        # The last answer is not journaled: the commit that follows at once stores it.
+        if item.within or item.kind is not StepKind.MODEL or item.message.tool_calls:
+            await run.outbox.journal(item)
+
+    await run.parts.engine.run(AttemptWork(run, run.agent), emit)
+    return steps

@@ -23,6 +23,9 @@ from lastgood.model.options import CallOptions
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import TurnKind
 
+#: Items that a slow reader may be behind the engine.
+_AHEAD = 16
+
 
 @dataclass(frozen=True, slots=True)
 class _Work:
@@ -67,21 +70,42 @@ async def run_once(
             "these results answer no call of this request; send the message that made it, too"
         )
     hold = Hold(tenant, parts.ids.session(), parts.ids.attempt(), 0)
-    work = parts.engine.run(_Work(agent, hold, parts.ids.turn(), messages, options))
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + parts.limits.turn_seconds
+    work = _Work(agent, hold, parts.ids.turn(), messages, options)
     try:
-        async with aclosing(work):
-            while True:
-                try:
-                    async with asyncio.timeout_at(min(ends, loop.time() + parts.limits.idle_seconds)):
-                        item = await anext(work, None)
-                except TimeoutError:
-                    raise TurnTimeout("the model or a tool took too long and was stopped") from None
-                if item is None:
-                    return
+        async with aclosing(_items(parts, work)) as items:
+            async for item in items:
                 yield item
     except NeedsAnswer as question:
         raise TurnFailed("a person's word is needed, and nobody can be asked here") from question
     finally:
         await parts.engine.forget(hold.session)
+
+
+async def _items(parts: Parts, work: _Work) -> AsyncGenerator[Event | Step, None]:
+    """What the engine emits. It runs ahead of a slow reader by a few items, and stops with it."""
+    items: asyncio.Queue[Event | Step | None] = asyncio.Queue()
+    room = asyncio.Semaphore(_AHEAD)
+
+    async def emit(item: Event | Step) -> None:
+        await room.acquire()
+        items.put_nowait(item)
+
+    running = asyncio.create_task(parts.engine.run(work, emit))
+    running.add_done_callback(lambda _: items.put_nowait(None))
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + parts.limits.turn_seconds
+    try:
+        while True:
+            try:
+                async with asyncio.timeout_at(min(ends, loop.time() + parts.limits.idle_seconds)):
+                    item = await items.get()
+            except TimeoutError:
+                raise TurnTimeout("the model or a tool took too long and was stopped") from None
+            if item is None:
+                running.result()  # raises what ended it
+                return
+            room.release()
+            yield item
+    finally:
+        running.cancel()
+        await asyncio.wait({running})

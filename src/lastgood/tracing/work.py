@@ -26,7 +26,7 @@ from lastgood.model.attempts import AttemptStatus, Step
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId
 from lastgood.model.messages import Message
-from lastgood.ports import Engine, Work
+from lastgood.ports import Emit, Engine, Work
 from lastgood.tracing import names
 from lastgood.tracing.failing import TOOL_FAILED, fail, fail_with
 from lastgood.tracing.requests import begun_in
@@ -187,15 +187,17 @@ class TracedEngine:
         self._engine = engine
         self._spans = spans
 
-    async def run(self, work: Work) -> AsyncGenerator[Event | Step, None]:
+    async def run(self, work: Work, emit: Emit) -> None:
         attempt = self._spans.begin(work)
         ended: BaseException | None = None
+
+        async def traced(item: Event | Step) -> None:
+            if isinstance(item, Event):
+                self._spans.saw(attempt, item)
+            await emit(item)
+
         try:
-            async with aclosing(self._engine.run(work)) as items:
-                async for item in items:
-                    if isinstance(item, Event):
-                        self._spans.saw(attempt, item)
-                    yield item
+            await self._engine.run(work, traced)
         except BaseException as error:
             ended = error
             raise

@@ -1,0 +1,311 @@
+"""One turn: model → tools → model, until the model calls no more tools.
+
+Streamed or not is the same loop. `emit` returns after the journal has the step it was given, so the
+journal always holds everything that need not be done again. A task delegated to another agent is the
+same loop, one stage deeper, in the same journal.
+
+An `emit` that raises (the attempt was lost, the store is gone) ends the turn. It is never called inside
+a block that turns errors into tool results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lastgood.core.context import cap_result, repeats, without_oldest
+from lastgood.core.history import mend, mend_text, repair
+from lastgood.core.recovery import unsettled
+from lastgood.core.team import HANDOFF, TRANSFER, speaker
+from lastgood.engine.calling import Calling, arguments_of
+from lastgood.engine.instructions import system_messages
+from lastgood.engine.providers.asking import Asking, FellBack, Retried
+from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind, ModelCall
+from lastgood.engine.runtimes import Runtimes
+from lastgood.engine.stage import Stage
+from lastgood.engine.team import DEEPEST, task_definition, task_of
+from lastgood.engine.tools.protocol import ToolFailed
+from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
+from lastgood.model.agents import ModelSpec, OnUnknown
+from lastgood.model.attempts import Step, StepKind
+from lastgood.model.events import Event, EventKind
+from lastgood.model.messages import ToolCall, as_json, tool_result
+from lastgood.model.options import CallOptions
+from lastgood.ports import Emit, Work
+
+#: How long a person may take to say what became of a call.
+ANSWER_SECONDS = 24 * 3600.0
+#: Where an agent sets no limit: no turn goes on for ever.
+MOST_RESPONSES = 200
+
+UNKNOWN_OUTCOME = (
+    "The server was interrupted while this tool ran. Whether it took effect is unknown; it was not repeated."
+)
+
+_SETTINGS = (
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "frequency_penalty",
+    "presence_penalty",
+    "parallel_tool_calls",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLoop:
+    """The models and tools of the process, and the one turn they work on."""
+
+    models: Asking
+    runtimes: Runtimes
+    calling: Calling
+    now: Callable[[], float]
+    scrub: Callable[[str], str]  # removes secrets from tool results
+    work: Work
+    emit: Emit
+
+    async def run(self) -> None:
+        work = self.work
+        own_steps = [step for step in work.steps if not step.within]
+        await self._converse(Stage(work.agent, work.earlier, work.own, own_steps, options=work.options))
+
+    async def _converse(self, stage: Stage) -> None:
+        await self._settle_open_calls(stage)
+        most = stage.entry.max_iterations or MOST_RESPONSES
+        while stage.asks_again:
+            if stage.responses >= most:
+                raise LoopDetected(f"the turn needed more than {most} model calls; nothing was committed")
+            if stage.steps and not stage.within:
+                await self._take_steers(stage)
+            await self._call_model(stage)
+            _check_for_loops(stage)
+            for call in stage.steps[-1].message.tool_calls:
+                if call.name not in stage.options.tool_names:
+                    await self._call_tool(stage, call)
+
+    async def _take_steers(self, stage: Stage) -> None:
+        """Input that arrived during the turn goes after the tool results, before the next model call."""
+        for step in await self.work.steers():
+            await self._event(EventKind.USER_SAID, {"message": as_json(step.message), "steer": True})
+            await self._finish(stage, step)
+
+    # -- models ----------------------------------------------------------------------
+
+    async def _call_model(self, stage: Stage) -> None:
+        """One response. The view of the history is shortened for as long as the model finds it too long."""
+        while True:
+            try:
+                await self._call_model_once(stage)
+                return
+            except ContextOverflow:
+                left_out = without_oldest(stage.earlier, stage.left_out)
+                if left_out is None:
+                    raise
+                stage.left_out = left_out
+            await self._event(EventKind.HISTORY_SHORTENED, {"left_out": left_out, "of": len(stage.earlier)})
+
+    async def _call_model_once(self, stage: Stage) -> None:
+        agent, work = stage.agent, self.work
+        # An override is for the agent the turn was addressed to; the others keep what their file says.
+        ref = work.model if agent is work.agent else agent.model
+        chain = self.models.models(ref, agent.fallback.models, work.agent.models, work.turn)
+        models = tuple(_with_options(model, stage.options) for model in chain)
+        model = models[0]
+        call = await self._model_call(stage, model)
+        async with aclosing(self.models.ask(models, call, agent.fallback)) as parts:
+            async for part in parts:
+                match part:
+                    case Chunk(text, kind):
+                        await self.emit(self._streamed(stage, kind, text))
+                    case FellBack():
+                        model = part.to
+                        await self._event(EventKind.MODEL_FELL_BACK, part.as_json())
+                    case Retried():
+                        await self._event(EventKind.MODEL_RETRIED, part.as_json())
+                    case Answer():
+                        step = self._step_of(part, model, stage)
+                        await self._event(EventKind.MODEL_ANSWERED, _usage_json(model, step) | _who(stage))
+                        await self._finish(stage, step)
+                        return
+        raise ModelError("the model ended its stream without an answer; nothing was committed")
+
+    def _step_of(self, answer: Answer, model: ModelSpec, stage: Stage) -> Step:
+        message = mend_text(answer.message)
+        if message.is_blank and not message.tool_calls:
+            raise Garbled("the model answered with nothing; nothing was committed. Send the turn again")
+        usage = answer.usage
+        if model.input_cost or model.output_cost:
+            cost = usage.input_tokens * model.input_cost + usage.output_tokens * model.output_cost
+            usage = replace(usage, cost=cost / 1e6)
+        return Step(
+            StepKind.MODEL,
+            message,
+            usage,
+            within=stage.within,
+            left_out=stage.left_out,
+            cut_short=answer.cut_short,
+            effects=self._effects(stage, message.tool_calls) if message.tool_calls else (),
+        )
+
+    def _effects(self, stage: Stage, calls: Sequence[ToolCall]) -> tuple[str, ...]:
+        """The calls that must not run twice. Stored before the first of them runs."""
+        tools = self.calling.tools(self.work, stage)
+        ours = [call for call in calls if call.name in tools and call.name not in stage.options.tool_names]
+        return tuple(call.id for call in ours if tools[call.name].on_unknown is not OnUnknown.REPEAT)
+
+    async def _model_call(self, stage: Stage, model: ModelSpec) -> ModelCall:
+        agent, work = stage.agent, self.work
+        place = (
+            self.calling.working_dir(work) if agent.add_environment_info or agent.add_prompt_files else None
+        )
+        system = await system_messages(agent, work.agent, self.runtimes.types, place, self.now())
+        about = {
+            "session": work.hold.session,
+            "turn": work.turn,
+            "attempt": work.hold.attempt,
+            "number": work.number,
+        }
+        if stage.within:
+            about["within"] = stage.within
+        options = stage.options
+        if stage.responses and options.tool_choice not in (None, "auto", "none"):
+            # The first response obeyed it. If it still held, the model could never end the turn.
+            options = replace(options, tool_choice=None)
+        messages = (*system, *stage.shown())
+        return ModelCall(
+            model, messages, self._tool_definitions(stage), agent.structured_output, options, about
+        )
+
+    def _tool_definitions(self, stage: Stage) -> tuple[dict[str, Any], ...]:
+        """The agent's own, then the request's. Where names clash, the request's tool is meant."""
+        theirs = stage.options.tool_names
+        ours = self.calling.tools(self.work, stage)
+        tools = [tool.as_json() for name, tool in ours.items() if name not in theirs]
+        task = task_definition(stage.agent, self.work.agent)
+        if task is not None and TRANSFER not in theirs:
+            tools.append(task)
+        return (*tools, *(deepcopy(dict(tool)) for tool in stage.options.tools))
+
+    # -- tools -----------------------------------------------------------------------
+
+    async def _call_tool(self, stage: Stage, call: ToolCall) -> None:
+        called = {"id": call.id, "name": call.name, "arguments": call.arguments}
+        await self._event(EventKind.TOOL_CALLED, called | _who(stage))
+        if call.name == TRANSFER and stage.agent.sub_agents:
+            await self._delegate(stage, call)
+            return
+
+        async def stream(text: str) -> None:
+            data = {"id": call.id, "content": mend(text)}
+            await self._event(EventKind.TOOL_STREAMED, data | _who(stage))
+
+        result = await self.calling.use(self.work, stage, call, stream)
+        await self._answer(stage, call, result.text, has_effects=result.has_effects)
+        speaks = speaker(stage.entry, stage.conversation()) if call.name == HANDOFF else stage.agent
+        if speaks is not stage.agent:
+            stage.agent = speaks
+            await self._event(EventKind.AGENT_SWITCHED, {"agent": speaks.name})
+
+    async def _answer(self, stage: Stage, call: ToolCall, text: str, *, has_effects: bool = False) -> None:
+        capped = cap_result(mend(self.scrub(text)), stage.agent.max_tool_result_tokens)
+        data = {"id": call.id, "name": call.name, "result": capped.text}
+        await self._event(EventKind.TOOL_ANSWERED, data | _who(stage))
+        message, effects = tool_result(call.id, capped.text), (call.id,) if has_effects else ()
+        step = Step(StepKind.TOOL, message, within=stage.within, full=capped.full, effects=effects)
+        await self._finish(stage, step)
+
+    async def _delegate(self, stage: Stage, call: ToolCall) -> None:
+        """The other agent's steps are journaled with ours; its last message is the result."""
+        try:
+            if len(stage.callers) >= DEEPEST:
+                raise ToolFailed(f"tasks are nested too deeply (limit {DEEPEST}); do it yourself")
+            other, task = task_of(stage.agent, self.work.agent, arguments_of(call))
+        except ToolFailed as error:
+            await self._answer(stage, call, f"error: {error}")
+            return
+        within = stage.place_of(call.id) + "/"
+        inner = Stage(
+            entry=other,
+            earlier=(),
+            own=lambda steps: repair((task, *(step.message for step in steps))),
+            steps=[step for step in self.work.steps if step.within == within],
+            within=within,
+            callers=(*stage.callers, stage.agent),
+        )
+        try:
+            await self._converse(inner)
+            result = inner.steps[-1].message.content
+        except LoopDetected as error:
+            result = f"error: {other.name} did not finish: {error}"
+        await self._answer(stage, call, result)
+
+    # -- after a crash -----------------------------------------------------------
+
+    async def _settle_open_calls(self, stage: Stage) -> None:
+        """Gives every call of the adopted steps a result, by its tool's policy for unknown outcomes."""
+        tools = self.calling.tools(self.work, stage)
+
+        def policy_of(name: str) -> OnUnknown:
+            if name == TRANSFER:
+                return OnUnknown.REPEAT  # its finished steps are in the journal and are not repeated
+            return tools[name].on_unknown if name in tools else OnUnknown.FAIL
+
+        for open_call in unsettled(stage.steps, policy_of):
+            call = open_call.call
+            if call.name in stage.options.tool_names:
+                continue
+            answer = self.work.answers.get(call.id)
+            if open_call.policy is OnUnknown.REPEAT or answer == "repeat":
+                await self._call_tool(stage, call)
+            elif open_call.policy is OnUnknown.ASK and answer is None:
+                question = {"call": call.id, "tool": call.name, "arguments": call.arguments}
+                raise NeedsAnswer({"kind": "unknown_outcome"} | question, ANSWER_SECONDS)
+            else:
+                await self._answer(stage, call, UNKNOWN_OUTCOME, has_effects=True)
+
+    # -- what is emitted -----------------------------------------------------------
+
+    async def _event(self, kind: EventKind, data: dict[str, Any]) -> None:
+        await self.emit(Event(kind, self.work.hold.attempt, data))
+
+    async def _finish(self, stage: Stage, step: Step) -> None:
+        stage.steps.append(step)
+        await self.emit(step)
+
+    def _streamed(self, stage: Stage, kind: ChunkKind, text: str) -> Event:
+        streamed = EventKind.TEXT_STREAMED if kind is ChunkKind.TEXT else EventKind.REASONING_STREAMED
+        data = {"content": mend(text)}
+        return Event(streamed, self.work.hold.attempt, data | _who(stage) if stage.within else data)
+
+
+def _who(stage: Stage) -> dict[str, str]:
+    """Named where it is not the agent that answers the user: its words are not the answer."""
+    return {"agent": stage.agent.name} if stage.within else {}
+
+
+def _with_options(model: ModelSpec, options: CallOptions) -> ModelSpec:
+    """The settings of the file, overridden by those of the request."""
+    asked = {name: getattr(options, name) for name in _SETTINGS}
+    settled = {name: value for name, value in asked.items() if value is not None}
+    return replace(model, **settled) if settled else model
+
+
+def _usage_json(model: ModelSpec, step: Step) -> dict[str, Any]:
+    usage = step.usage
+    data: dict[str, Any] = {
+        "model": model.ref,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost": usage.cost,
+    }
+    return data | {"cut_short": True} if step.cut_short else data
+
+
+def _check_for_loops(stage: Stage) -> None:
+    batches = [step.message.tool_calls for step in stage.steps if step.kind is StepKind.MODEL]
+    most = stage.agent.max_consecutive_tool_calls
+    if batches[-1] and repeats(batches, most):
+        raise LoopDetected(f"the model asked {most} times in a row for the same calls; nothing was committed")
