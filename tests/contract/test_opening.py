@@ -1,5 +1,6 @@
 """Opening: whose database it is, and that what is not ours is left as it is."""
 
+import asyncio
 import os
 import pwd
 import subprocess
@@ -245,7 +246,9 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_an_unwritable_folder_is_named() -> None:
+def test_an_unwritable_folder_is_named(path: Path) -> None:
+    # Reads what opening needs of the package while we may: below root's home, `nobody` may not.
+    asyncio.run(open_sqlite(path).close())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o555)

@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 from lastgood.errors import NewerDatabase, OlderDatabase, SchemaMismatch
@@ -67,6 +68,7 @@ def migration(version: int, text: str) -> Migration:
     return Migration(version, int(found[1]), tuple(part for part in parts if part))
 
 
+@cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
     folder = files("lastgood.store") / "sql" / dialect
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
