@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
+
+import orjson
 
 from lastgood.core.commit import link
 from lastgood.model.ids import AttemptId, SessionId, TurnId
@@ -27,7 +28,7 @@ def tiny_parts(megabytes: int) -> bytes:
 
 
 def unknown_fields(count: int) -> bytes:
-    return json.dumps({"agent": AGENT, **{f"permission-{n:05}": n for n in range(count)}}).encode()
+    return orjson.dumps({"agent": AGENT, **{f"permission-{n:05}": n for n in range(count)}})
 
 
 def document(turns: int, pairs: int, text: str) -> bytes:
@@ -78,6 +79,4 @@ def document(turns: int, pairs: int, text: str) -> bytes:
             }
         )
     session = {"agent_key": AGENT, "title": "", "title_by": "nobody"}
-    return json.dumps(
-        {"format": "lastgood.session", "version": 1, "session": session, "turns": listed}
-    ).encode()
+    return orjson.dumps({"format": "lastgood.session", "version": 1, "session": session, "turns": listed})

@@ -20,6 +20,7 @@ import pytest
 from docs.draw import DOCS, PAGES, drawn, walk
 from lastgood import errors
 from lastgood.cli.words import all_words
+from lastgood.core import limits
 from lastgood.engine.providers import scripted
 from lastgood.settings import Settings, SettingsInvalid, read_settings
 
@@ -70,6 +71,28 @@ def words(parser: argparse.ArgumentParser) -> Iterator[str]:
             if isinstance(action, argparse._SubParsersAction):
                 continue
             yield from action.option_strings or [str(action.metavar)]
+
+
+def undocumented_limits(table: str) -> list[str]:
+    """Limits of requests and quotas whose number or flag is not in the table."""
+    numbers = {name: f"{value:,}" for name, value in vars(limits).items() if isinstance(value, int)}
+    flags = [
+        f"--{name.replace('_', '-')}"
+        for name in Settings.__dataclass_fields__
+        if re.search(r"^(tenant|token|user)_(sessions|bytes|rate|running)$|_size$", name)
+    ]
+    gone = [name for name, number in numbers.items() if not re.search(rf"[ ;]{number}[ ;]", table)]
+    return gone + missing(flags, table)
+
+
+def test_every_limit_and_quota_is_in_the_table_of_limits() -> None:
+    text = (DOCS / "guarantees.md").read_text().partition("## Limits and quotas\n")[2]
+    table = text.partition("\n## ")[0]
+    assert undocumented_limits(table) == []
+    assert undocumented_limits(table.replace("2,000,000", "").replace("`--token-bytes`", "")) == [
+        "IMPORT_VALUES",
+        "--token-bytes",
+    ]
 
 
 def test_every_error_code_is_documented() -> None:

@@ -1,8 +1,9 @@
 """One tenant streams turns while another sends the requests that once stalled the whole server.
 
 What is measured is the victim's longest silence: the longest gap between two frames of a stream, seen from
-outside. It is judged by the processor time that the server used in it, because a machine that is busy with
-something else makes everybody silent for longer; on a quiet machine the two are about the same.
+outside; waiting for the first frame counts. `make prove` judges its seconds, which needs a quiet machine. The
+tests judge the processor time that the server used in it, because a machine that is busy with something else
+makes everybody silent for longer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tests.e2e.server import LiveServer
 from tests.surfaces.inside import make_tokens
 
 _PATIENCE_SECONDS = 120.0
+#: A victim must not be silent for longer.
+SILENCE_SECONDS = 1.0
 #: A turn of the victim: a word every 20 ms.
 _TURN = "!slow 0.02\n!say " + "word " * 100
 
@@ -38,20 +41,23 @@ class Silence:
     status: int  # of its last step
     seconds: float  # the victim's longest silence
     cpu_seconds: float  # the most that the server worked in a silence
-    quiet_seconds: float  # the longest silence without a neighbour
     committed: int
     failed: list[str]
 
     @property
-    def is_noticed(self) -> bool:
-        return self.cpu_seconds > 1.0
+    def is_short(self) -> bool:
+        """On a machine that does nothing else."""
+        return self.seconds < SILENCE_SECONDS
+
+    @property
+    def is_short_on_any_machine(self) -> bool:
+        return self.cpu_seconds < SILENCE_SECONDS
 
     def __str__(self) -> str:
         return (
-            f"{self.request}: the victim's longest silence was {self.seconds * 1000:.0f} ms "
-            f"({self.cpu_seconds * 1000:.0f} ms of it work of the server, {self.quiet_seconds * 1000:.0f} ms "
-            f"without the request), {self.committed} turns committed, "
-            f"{len(self.failed)} failed; answered {self.status}"
+            f"{self.request}: the victim's longest silence was {self.seconds * 1000:.0f} ms (the server used "
+            f"{self.cpu_seconds * 1000:.0f} ms of CPU in a silence at most), "
+            f"{self.committed} turns committed, {len(self.failed)} failed; response {self.status}"
         )
 
 
@@ -89,8 +95,8 @@ class Victim:
     def _turn(self, session: str) -> None:
         # Straight from the socket: a reader that times out would end the turn, and hide the silence.
         kinds: list[str] = []
+        last, last_cpu = time.monotonic(), self.api.server.cpu_seconds
         with _posted(self.api, run_path(session), json.dumps(said(_TURN)).encode()) as answer:
-            last, last_cpu = time.monotonic(), self.api.server.cpu_seconds
             for line in answer:
                 now, cpu = time.monotonic(), self.api.server.cpu_seconds
                 self.longest, last = max(self.longest, now - last), now
@@ -138,7 +144,7 @@ def many_rules(api: Api) -> Given:
 
 def long_import(api: Api) -> Given:
     """90,000 messages, and turns on them: the first reads them all, the second has them."""
-    given = _post(api, "/api/sessions/import", noise.document(45_000, 1, "a" * 200))
+    given = _post(api, "/api/sessions/import", noise.document(45_000, 1, "a" * 250))
     if given.status == 413:
         given = _post(api, "/api/sessions/import", noise.document(15_000, 3, "a" * 400))
     if given.status == 201:
@@ -208,18 +214,16 @@ def neighbourhood(folder: Path) -> Iterator[tuple[Api, Api]]:
 
 
 def beside(victim_api: Api, neighbour: Api, name: str) -> Silence:
-    quiet, victim = Victim(victim_api), Victim(victim_api)
-    with quiet.running():
-        time.sleep(1.0)
+    victim = Victim(victim_api)
     with victim.running():
         given = REQUESTS[name](neighbour)
-    failed = quiet.failed + victim.failed
-    return Silence(
-        name,
-        given.status,
-        victim.longest,
-        victim.longest_cpu,
-        quiet.longest,
-        victim.committed,
-        failed,
-    )
+    return Silence(name, given.status, victim.longest, victim.longest_cpu, victim.committed, victim.failed)
+
+
+def silence_without_neighbours(victim_api: Api) -> float:
+    """The longest silence during one turn, in seconds: what the machine itself adds to every figure."""
+    victim = Victim(victim_api)
+    with victim.running():
+        pass
+    assert victim.failed == [], victim.failed
+    return victim.longest

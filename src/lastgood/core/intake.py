@@ -133,7 +133,8 @@ def fork_title(title: str, forks: int) -> str:
 def first_words(messages: Sequence[Message], limit: int = 50) -> str:
     """A title from what the user said first."""
     text = next((message.content for message in messages if message.role is Role.USER), "")
-    words = " ".join(text.split())
+    # So many words are more than so many characters, and the rest may be megabytes.
+    words = " ".join(text.split(None, limit)[:limit])
     if len(words) <= limit:
         return words
     cut = words[: limit - 1]

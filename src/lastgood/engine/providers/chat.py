@@ -42,7 +42,8 @@ class ChatCompletions:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
         model = call.model
-        url, headers, body = chat_url(model, self._secrets), self._headers(model), body_of(call)
+        url, headers = chat_url(model, self._secrets), self._headers(model)
+        body = await body_of(call)
         response: aiohttp.ClientResponse | None = None
         try:
             data = body if len(body) <= _AT_ONCE_BYTES else io.BytesIO(body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import orjson
@@ -12,6 +12,7 @@ from lastgood.errors import ModelError
 from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.model.messages import Message, Role, as_chat
 from lastgood.model.options import CallOptions
+from lastgood.pacing import paced
 
 #: What a model takes back of its own thoughts, under the names it gave them.
 THOUGHTS = ("reasoning_content", "reasoning_details")
@@ -23,11 +24,25 @@ _SAMPLING = ("top_k", "repetition_penalty", "seed", "min_p", "typical_p")
 _EFFORTS = ((2048, "low"), (8192, "medium"))
 
 
-def body_of(call: ModelCall) -> bytes:
+#: So many messages are encoded between two pauses.
+_BATCH = 100
+
+
+async def body_of(call: ModelCall) -> bytes:
+    """A prompt may hold 100,000 messages; they are encoded in slices, so that others run meanwhile."""
+    model = call.model
+    try:
+        messages = await paced(_encoding(_one_system(call.messages), model.ref))
+        return orjson.dumps(_body(call, messages))
+    except TypeError as error:
+        raise ModelError(f"the request to {model.ref} cannot be written as JSON: {error}") from None
+
+
+def _body(call: ModelCall, messages: bytes) -> dict[str, Any]:
     model = call.model
     body: dict[str, Any] = {
         "model": model.model,
-        "messages": _messages(call.messages, model.ref),
+        "messages": orjson.Fragment(messages),
         "stream": True,
     }
     if model.options.get("stream_options") is not False:
@@ -40,10 +55,7 @@ def body_of(call: ModelCall) -> bytes:
         body["response_format"] = _response_format(call.output)
     body.update(_settings(model))
     body.update(_asked(call.options, bool(call.tools)))
-    try:
-        return orjson.dumps(body)
-    except TypeError as error:
-        raise ModelError(f"the request to {model.ref} cannot be written as JSON: {error}") from None
+    return body
 
 
 def _asked(options: CallOptions, has_tools: bool) -> dict[str, Any]:
@@ -60,16 +72,25 @@ def _asked(options: CallOptions, has_tools: bool) -> dict[str, Any]:
     return asked
 
 
-def _messages(messages: Sequence[Message], ref: str) -> list[dict[str, Any]]:
-    plain = [_message(message, ref) for message in messages]
+def _one_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """Many a server's template knows one system message, and that at the beginning."""
     leading = 0
     while leading < len(messages) and messages[leading].role is Role.SYSTEM:
         leading += 1
-    if leading > 1:
-        # Many a server's template knows one system message, and that at the beginning.
-        text = "\n\n".join(message.content for message in messages[:leading])
-        plain[:leading] = [{"role": "system", "content": text}]
-    return plain
+    if leading <= 1:
+        return messages
+    text = "\n\n".join(message.content for message in messages[:leading])
+    return Message(Role.SYSTEM, text), *messages[leading:]
+
+
+def _encoding(messages: Sequence[Message], ref: str) -> Generator[None, None, bytes]:
+    """The JSON array of the messages."""
+    batches: list[bytes] = []
+    for start in range(0, len(messages), _BATCH):
+        plain = [_message(message, ref) for message in messages[start : start + _BATCH]]
+        batches.append(orjson.dumps(plain)[1:-1])
+        yield
+    return b"[" + b",".join(batches) + b"]"
 
 
 def _message(message: Message, ref: str) -> dict[str, Any]:

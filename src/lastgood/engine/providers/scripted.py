@@ -32,10 +32,11 @@ from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind, ModelCa
 from lastgood.errors import ModelError
 from lastgood.model.messages import Message, Reasoning, Role, ToolCall, as_json, assistant
 from lastgood.model.sessions import Usage
+from lastgood.pacing import paced_map
 
 PromptLog = Callable[[dict[str, Any]], None]
 
-_DIRECTIVE = re.compile(r"^!([a-z-]+)(?: (.*))?$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"!([a-z-]+)(?: (.*))?")
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
 
 
@@ -52,13 +53,26 @@ class _Script:
 def _read(messages: Sequence[Message]) -> _Script:
     said = [message.content for message in messages if message.role is Role.USER]
     last = said[-1] if said else ""
-    script = _Script(says="You said: " + _DIRECTIVE.sub("", last).strip())
-    for verb, rest in _DIRECTIVE.findall(last):
+    script = _Script(says="You said: " + _without_directives(last))
+    for line in last.split("\n"):
+        directive = _directive(line)
+        if directive is None:
+            continue
+        verb, rest = directive[1], directive[2] or ""
         try:
             _apply(script, verb, rest.strip(), said)
         except ValueError as error:
             raise ModelError(f"the scripted model does not understand !{verb} {rest}: {error}") from None
     return script
+
+
+def _directive(line: str) -> re.Match[str] | None:
+    """Few lines are one, and a text may have megabytes of others."""
+    return _DIRECTIVE.fullmatch(line) if line.startswith("!") else None
+
+
+def _without_directives(text: str) -> str:
+    return "\n".join("" if _directive(line) else line for line in text.split("\n")).strip()
 
 
 def _apply(script: _Script, verb: str, rest: str, said: list[str]) -> None:
@@ -68,7 +82,7 @@ def _apply(script: _Script, verb: str, rest: str, said: list[str]) -> None:
         case "say-json":
             script.says = json.loads(rest)
         case "remember":
-            plain = [_DIRECTIVE.sub("", text).strip() for text in said]
+            plain = [_without_directives(text) for text in said]
             script.says = "I remember: " + " | ".join(text for text in plain if text)
         case "think":
             script.thinks = rest
@@ -102,7 +116,7 @@ class Scripted:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
         if self._log is not None:
-            prompt = [as_json(message) for message in call.messages]
+            prompt = await paced_map(as_json, call.messages)
             self._log({**call.about, "model": call.model.ref, "prompt": prompt})
         script = _read(call.messages)
         message, cut_short = _limited(_response(script, call.messages), call)

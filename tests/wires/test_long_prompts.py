@@ -1,0 +1,57 @@
+"""A prompt of very many messages does not hold the event loop while it is encoded."""
+
+import asyncio
+import json
+
+import pytest
+
+from lastgood.engine.providers.protocol import ModelCall
+from lastgood.engine.providers.request import body_of
+from lastgood.engine.providers.scripted import Scripted
+from lastgood.model.agents import ModelSpec
+from lastgood.model.messages import as_chat, assistant, user
+from tests.wires.conftest import listen
+
+pytestmark = pytest.mark.anyio
+
+MODEL = ModelSpec("builtin", "scripted")
+PROMPT = (user("hello"), assistant("a" * 200)) * 20_000 + (user("!say ok"),)
+
+
+class Others:
+    """How often something else ran on the loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.count += 1
+
+    def end(self) -> int:
+        self._task.cancel()
+        return self.count
+
+
+async def test_I23_a_long_prompt_is_encoded_in_slices_and_whole() -> None:
+    others = Others()
+    body = await body_of(ModelCall(MODEL, PROMPT))
+    assert others.end() > 1
+    assert json.loads(body)["messages"] == [as_chat(message) for message in PROMPT]
+
+
+async def test_I23_a_long_prompt_is_logged_in_slices_and_whole() -> None:
+    logged = []
+    ran_before_it: list[int] = []
+    others = Others()
+
+    def log(record: dict[str, object]) -> None:
+        ran_before_it.append(others.count)
+        logged.append(record["prompt"])
+
+    await listen(Scripted(log), ModelCall(MODEL, PROMPT))
+    others.end()
+    assert ran_before_it[0] > 1
+    assert logged == [[as_chat(message) for message in PROMPT]]
