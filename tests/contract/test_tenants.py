@@ -1,6 +1,6 @@
 """Every call carries the tenant, and a foreign id answers exactly like an unknown one (I35)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +59,14 @@ class Known:
 
 Call = Callable[[Store, Known], Awaitable[Any]]
 
+#: The number of the batch that the running attempt stored last.
+BATCH = 1
+
+
+async def collected(items: AsyncGenerator[Any, None]) -> tuple[Any, ...]:
+    return tuple([item async for item in items])
+
+
 CALLS: dict[str, Call] = {
     "get_session": lambda store, it: store.get_session(it.tenant, it.session.id),
     "find_conversation": lambda store, it: store.find_conversation(it.tenant, it.session.conversation or ""),
@@ -79,6 +87,7 @@ CALLS: dict[str, Call] = {
     "count_forks": lambda store, it: store.count_forks(it.tenant, it.session.id),
     "delete_session": lambda store, it: store.delete_session(it.tenant, it.session.id),
     "read_turns": lambda store, it: store.read_turns(it.tenant, it.turn.id),
+    "stream_turns": lambda store, it: collected(store.stream_turns(it.tenant, it.turn.id)),
     "find_turn": lambda store, it: store.find_turn(it.tenant, it.turn.id),
     "turn_at": lambda store, it: store.turn_at(it.tenant, it.turn.id, 1),
     "list_branches": lambda store, it: store.list_branches(it.tenant, it.session.id, limit=9),
@@ -90,6 +99,7 @@ CALLS: dict[str, Call] = {
     "journal_if_held": lambda store, it: store.journal_if_held(
         it.hold, [given.answer("x")], given.events("x")
     ),
+    "is_stored": lambda store, it: store.is_stored(it.hold, BATCH),
     "commit_if_head": lambda store, it: store.commit_if_head(
         it.hold, Commit(replace(it.turn, id=TurnId("new"), seq=2, parent=it.turn.id), it.turn.id, "x"), []
     ),
@@ -103,6 +113,9 @@ CALLS: dict[str, Call] = {
     "renew_leases": lambda store, it: store.renew_leases([it.hold], 600),
     "get_attempt": lambda store, it: store.get_attempt(it.tenant, it.hold.attempt),
     "list_attempts": lambda store, it: store.list_attempts(it.tenant, it.session.id),
+    "close_requests": lambda store, it: store.close_requests(
+        it.tenant, it.session.id, fingerprint="", caller=""
+    ),
     "read_request": lambda store, it: store.read_request(it.tenant, it.running_turn),
     "read_steps": lambda store, it: store.read_steps(it.tenant, it.hold.attempt),
     "append_events_if_held": lambda store, it: store.append_events_if_held(it.hold, given.events("x")),
@@ -125,6 +138,7 @@ WITHOUT = {
     "walk_sessions",
     "waiting_queues",
     "list_sessions",
+    "usage_of_tenant",
     "expired_attempts",
     "running_attempts",
     "interrupted_asks",
@@ -147,7 +161,7 @@ async def known(store: Store, *, waiting: bool) -> Known:
     await given.commit(store, session)
     turn = await given.edit(store, session, None)  # so there is a branch, too
     tried = await given.start(store, given.ask(session), given.events("a"))
-    await store.journal_if_held(tried.hold, [given.answer("a")], given.events("b"))
+    await store.journal_if_held(tried.hold, [given.answer("a")], given.events("b"), batch=BATCH)
     await given.steer(store, session)
     row, parked = [await given.followup(store, session) for _ in range(2)]
     await store.park_queued(TENANT, session.id, parked.number, "why")
@@ -185,7 +199,7 @@ EMPTY = {"None", "False", "()", "{}", "lost", "gone", "0"}
 
 @pytest.mark.parametrize(
     "name",
-    sorted(set(CALLS) - {"set_field model", "set_field agent_key", "begin_if_free"}),
+    sorted(set(CALLS) - {"set_field model", "set_field agent_key", "begin_if_free", "close_requests"}),
 )
 async def test_the_owner_does_get_an_answer(store: Store, name: str) -> None:
     """Otherwise the test above would prove nothing."""
@@ -197,3 +211,5 @@ async def test_I35_a_stranger_lists_nothing(store: Store) -> None:
     await known(store, waiting=False)
     assert (await store.list_sessions(STRANGER, limit=10)).sessions == ()
     assert (await store.list_sessions(STRANGER, limit=10, query="title")).sessions == ()
+    assert await store.usage_of_tenant(STRANGER) == {}
+    assert await store.usage_of_tenant(TENANT) != {}

@@ -664,9 +664,9 @@ def test_recovery_tells_everything_with_what_failed(api: Api) -> None:
     api.good(session, "one")
     api.turn(session, "!fail during\n!say a b")
     told = api.read(session, "/recovery")
-    assert {name: told[name] for name in ("format", "version", "session", "turns")} == api.read(
-        session, "/export"
-    )
+    exported = api.read(session, "/export")
+    assert exported.pop("branches_not_exported") == 0
+    assert {name: told[name] for name in ("format", "version", "session", "turns")} == exported
     (failed,) = told["errors"]
     assert (failed["status"], failed["error"]["code"]) == ("failed", "model_error")
     assert told["damage"] is None
@@ -680,7 +680,10 @@ def test_recovery_names_the_turn_that_is_not_as_it_was_committed(api: Api, serve
     forged = json.dumps([{"role": "user", "content": "forged"}]).encode()
     with while_it_is_down(server) as database:
         database.execute("UPDATE turns SET body = ? WHERE id = ?", (forged, first))
-    assert first in api.read(session, "/recovery")["damage"]
-    refused = api.post("/api/sessions/import", api.read(session, "/export"))
+    evidence = api.read(session, "/recovery")
+    assert first in evidence["damage"]
+    exported = api.read(session, "/export")
+    assert (exported["turns"], first in exported["damage"]) == ([], True)  # up to the damage
+    refused = api.post("/api/sessions/import", exported | {"turns": evidence["turns"]})
     assert refused.refusal == (400, "invalid_request")
     assert first in refused.json["message"]

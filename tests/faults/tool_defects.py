@@ -37,8 +37,10 @@ def _repeats(policy: OnUnknown) -> Iterator[None]:
 def _loses_results() -> Iterator[None]:
     real = SqliteAttempts.journal_if_held
 
-    async def journal(self: Any, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
-        return await real(self, hold, [step for step in steps if step.kind is StepKind.MODEL], events)
+    async def journal(
+        self: Any, hold: Hold, steps: Sequence[Step], events: Sequence[Event], **more: Any
+    ) -> bool:
+        return await real(self, hold, [step for step in steps if step.kind is StepKind.MODEL], events, **more)
 
     with patch.object(SqliteAttempts, "journal_if_held", journal):
         yield
@@ -50,13 +52,15 @@ def _writes_calls_late() -> Iterator[None]:
     real = SqliteAttempts.journal_if_held
     kept: dict[str, list[Step]] = {}
 
-    async def journal(self: Any, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
+    async def journal(
+        self: Any, hold: Hold, steps: Sequence[Step], events: Sequence[Event], **more: Any
+    ) -> bool:
         own = kept.setdefault(hold.attempt, [])
         own += steps
         if own[-1].kind is StepKind.MODEL:
-            return await real(self, hold, (), events)
+            return await real(self, hold, (), events, **more)
         written, own[:] = own[:], []
-        return await real(self, hold, written, events)
+        return await real(self, hold, written, events, **more)
 
     with patch.object(SqliteAttempts, "journal_if_held", journal):
         yield

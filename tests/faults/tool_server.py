@@ -220,18 +220,18 @@ class DeadlyStore:
             say(waits=session)
             await asyncio.get_running_loop().create_future()
 
-    async def journal_if_held(self, hold: Hold, steps: Sequence[Step], events: Sequence[Event]) -> bool:
+    async def journal_if_held(
+        self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], **more: Any
+    ) -> bool:
         results = any(step.kind is StepKind.TOOL for step in steps)
         if results:
             await self._reach(hold.session, Moment.UNWRITTEN)
-        held = await self._store.journal_if_held(hold, steps, events)
+        held = await self._store.journal_if_held(hold, steps, events, **more)
         await self._reach(hold.session, Moment.WRITTEN if results else Moment.CALLED)
         return held
 
-    async def append_events_if_held(
-        self, hold: Hold, events: Sequence[Event], *, at: float | None = None
-    ) -> int | None:
-        last = await self._store.append_events_if_held(hold, events, at=at)
+    async def append_events_if_held(self, hold: Hold, events: Sequence[Event], **more: Any) -> int | None:
+        last = await self._store.append_events_if_held(hold, events, **more)
         if any(event.kind is EventKind.TEXT_STREAMED for event in events):
             # The outbox is locked while this waits, so the turn cannot commit meanwhile.
             await self._reach(hold.session, Moment.ANSWERING)

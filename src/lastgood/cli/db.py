@@ -8,7 +8,7 @@ import sys
 import time
 
 from lastgood.cli.opening import settings_of
-from lastgood.cli.output import count, one_line, print_json
+from lastgood.cli.output import count, one_line, print_json, print_line, show_progress
 from lastgood.flows.checking import Finding, Report, check_database
 from lastgood.model.stored import Table
 from lastgood.settings import Settings
@@ -55,10 +55,10 @@ class Progress:
     def __call__(self, table: Table, rows: int) -> None:
         if rows % 256 == 0 and time.monotonic() >= self._next:
             self._next = time.monotonic() + 0.5
-            print(f"\rchecking {table.value}: {rows:,} rows", end="", file=sys.stderr, flush=True)
+            show_progress(f"checking {table.value}: {rows:,} rows")
 
     def clear(self) -> None:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        show_progress("")
 
 
 def _as_json(report: Report) -> dict[str, object]:
@@ -72,14 +72,14 @@ def _as_json(report: Report) -> dict[str, object]:
 
 def _print(report: Report) -> None:
     for finding in report.findings:
-        print(one_line(f"{_where(finding)}{finding.what}: {finding.problem}"))
+        print_line(one_line(f"{_where(finding)}{finding.what}: {finding.problem}"))
     if report.more:
-        print(f"and {report.more:,} more")
+        print_line(f"and {report.more:,} more")
     counts = [f"{report.rows[table]} {_NAMES[table][report.rows[table] != 1]}" for table in Table]
     checked = f"{', '.join(counts[:-1])} and {counts[-1]} of {count(len(report.tenants), 'tenant')}"
     found = len(report.findings) + report.more
     verdict = f"{count(found, 'problem')} found" if found else "all as committed"
-    print(f"checked {checked}: {verdict}")
+    print_line(f"checked {checked}: {verdict}")
 
 
 def _where(finding: Finding) -> str:

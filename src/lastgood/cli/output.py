@@ -57,6 +57,11 @@ def print_line(text: str) -> None:
     print(harmless(text))
 
 
+def show_progress(text: str) -> None:
+    """One line on a terminal, written over the one before; empty: remove it."""
+    print(f"\r{harmless(text)}" if text else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def remark(text: str) -> None:
     """Something beside the answer; dim, where that can be shown."""
     text = harmless(text)
