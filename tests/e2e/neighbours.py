@@ -63,20 +63,23 @@ class Silence:
 
 @dataclass
 class Victim:
-    """Runs turns until it is told to stop."""
+    """Runs turns until it is told to stop, and at least one."""
 
     api: Api
     longest: float = 0.0
     longest_cpu: float = 0.0
     committed: int = 0
     failed: list[str] = field(default_factory=list)
+    _streams: threading.Event = field(default_factory=threading.Event)
     _ends: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        """The block begins when a turn streams: a request that comes before it would stall nobody."""
         thread = threading.Thread(target=self._run)
         thread.start()
         try:
+            assert self._streams.wait(_PATIENCE_SECONDS), "the victim's turn never began"
             yield
         finally:
             self._ends.set()
@@ -90,6 +93,7 @@ class Victim:
                 self._turn(session)
             except Exception as error:
                 self.failed.append(repr(error))
+                self._streams.set()
                 return
 
     def _turn(self, session: str) -> None:
@@ -102,6 +106,7 @@ class Victim:
                 self.longest, last = max(self.longest, now - last), now
                 self.longest_cpu, last_cpu = max(self.longest_cpu, cpu - last_cpu), cpu
                 if line.startswith(b"data: "):
+                    self._streams.set()
                     kinds.append(json.loads(line[6:])["type"])
         if "turn_committed" in kinds:
             self.committed += 1
