@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
+    Ask,
     Attempt,
     AttemptStatus,
     Begin,
@@ -150,6 +151,10 @@ class TurnStore(Protocol):
 
 class AttemptStore(Protocol):
     async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing: ...
+
+    async def look_up(self, ask: Ask) -> Standing:
+        """Returns what a begin of this ask would meet now, read at one moment. Writes nothing."""
+        ...
 
     async def journal_if_held(
         self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None

@@ -101,6 +101,7 @@ READS = frozenset(
         "list_sessions",
         "read_turns",
         "find_turn",
+        "look_up",
         "expired_attempts",
         "running_attempts",
         "interrupted_asks",

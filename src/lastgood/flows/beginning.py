@@ -33,7 +33,6 @@ from lastgood.flows.run import Run, Stop, failed_events, words_of
 from lastgood.flows.titles import name_session
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
-    NO_SUCH_HEAD,
     Ask,
     Attempt,
     AttemptStatus,
@@ -146,18 +145,21 @@ class Beginning:
         ask, first = begin.ask, begin
         # Recovery and continue have decided for themselves what the new try adopts.
         decides = not begin.again
-        if ask.is_retry:
-            # Without a key, only what stands there now can tell whether the first try is
-            # over: so look before beginning, and begin only if nothing has moved since.
-            begin = replace(begin, expected=NO_SUCH_HEAD)
+        # Without a key, only what stands there now can tell whether the first try is
+        # over: so look before beginning, and begin only if nothing has moved since.
+        looked = await self._parts.store.look_up(ask) if ask.is_retry else None
         for _ in range(MOST_TRIES):
-            sent = self._parts.clock.monotonic()
-            told = _told_at_begin(begin, plan.agent)
-            with self._live.expecting(begin.attempt):
-                found = await self._begin_once(begin, told)
-                if isinstance(found, Begun):
-                    run = Run(self._parts, begin, found, plan.agent, sent)
-                    return self.run(run, after_event=found.session.last_event_seq - len(told))
+            if looked is not None:
+                found, looked = looked, None
+            else:
+                sent = self._parts.clock.monotonic()
+                told = _told_at_begin(begin, plan.agent)
+                with self._live.expecting(begin.attempt):
+                    tried = await self._begin_once(begin, told)
+                    if isinstance(tried, Begun):
+                        run = Run(self._parts, begin, tried, plan.agent, sent)
+                        return self.run(run, after_event=tried.session.last_event_seq - len(told))
+                found = tried
             match admit(ask, found):
                 case Admitted(turn, displace):
                     if displace is not None:

@@ -50,7 +50,6 @@ from lastgood.flows.run import Outcome, Run, Stop
 from lastgood.flows.watch import follow
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
-    NO_SUCH_HEAD,
     After,
     Ask,
     Attempt,
@@ -123,9 +122,7 @@ class Turns:
         if ask.key is None and not ask.is_retry:
             return None
         _check_names(ask)
-        look = replace(self._beginning.prepare(ask, Plan(None, {})), expected=NO_SUCH_HEAD)
-        found = await self._parts.store.begin_if_free(look, ())
-        match admit(ask, found) if isinstance(found, Standing) else None:
+        match admit(ask, await self._parts.store.look_up(ask)):
             case Replay(attempt):
                 return watched(ask, attempt, None, replayed=True)
             case Attach(attempt):

@@ -82,7 +82,7 @@ class Expected:
     head: TurnId | None
 
 
-#: No session has this head, so nothing begins: for callers that only read what stands in the way.
+#: No session has this head: the condition of an ask whose own conditions exclude each other.
 NO_SUCH_HEAD = Expected(TurnId(""))
 
 
@@ -225,7 +225,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What stood in the way of a begin, as the database saw it."""
+    """What a begin meets, or would meet, as the database sees it at one moment."""
 
     session: Session | None
     holder: Attempt | None = None

@@ -11,6 +11,7 @@ import orjson
 
 from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import (
+    Ask,
     Attempt,
     AttemptStatus,
     Begin,
@@ -61,20 +62,22 @@ class PostgresAttempts:
                 raise
             rows = []
         if not rows:
-            return await self._standing(begin)
+            # Read after the begin lost, so it may be free again by now; then it is simply tried again.
+            return await self._standing(begin.ask, begin.turn if begin.again else None)
         *row, number, model = rows[0]
         session = to_session(row)
         hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
         return Begun(hold, begin.turn, number, model, begin.base_at(session.head), session)
 
-    async def _standing(self, begin: Begin) -> Standing:
-        """Read after the begin lost, so it may be free again by now; then it is simply tried again."""
-        ask = begin.ask
+    async def look_up(self, ask: Ask) -> Standing:
+        return await self._standing(ask)
+
+    async def _standing(self, ask: Ask, again: TurnId | None = None) -> Standing:
         parameters = {
             "tenant": ask.tenant,
             "session": ask.session,
             "key": ask.key,
-            "again": begin.turn if begin.again else None,
+            "again": again,
             "is_retry": ask.is_retry,
             "fingerprint": ask.fingerprint,
             "caller": ask.caller,

@@ -11,6 +11,7 @@ import orjson
 
 from lastgood.errors import DatabaseDamaged, HistoryDamaged
 from lastgood.model.attempts import (
+    Ask,
     Attempt,
     AttemptStatus,
     Begin,
@@ -89,12 +90,15 @@ class SqliteAttempts:
         try:
             return await self.db.write(work)
         except _StandsInTheWay:
+            # Read after the begin lost, so it may be free again by now; then it is simply tried again.
             with self.db.snapshot():
-                return self._standing(begin)
+                return self._standing(begin.ask, begin.turn if begin.again else None)
 
-    def _standing(self, begin: Begin) -> Standing:
-        """Read after the begin lost, so it may be free again by now; then it is simply tried again."""
-        ask = begin.ask
+    async def look_up(self, ask: Ask) -> Standing:
+        with self.db.snapshot():
+            return self._standing(ask)
+
+    def _standing(self, ask: Ask, again: TurnId | None = None) -> Standing:
         scope = {"tenant": ask.tenant}
         row = self.db.row("get_session", scope | {"session": ask.session})
         if row is None:
@@ -105,19 +109,18 @@ class SqliteAttempts:
             holder = self._attempt("get_attempt", scope | {"attempt": session.attempt})
         expired = self.db.row("is_expired", {"session": ask.session}) is not None
         standing = Standing(session, holder, expired)
-        prior = self._prior(begin)
+        prior = self._prior(ask, again)
         if prior is None:
             return standing
         turn = scope | {"turn": prior.turn}
         tried, age = self._attempt("newest_attempt", turn), self.db.row("attempt_age", turn)
         return replace(standing, prior=prior, prior_attempt=tried, prior_age_seconds=age[0] if age else 0.0)
 
-    def _prior(self, begin: Begin) -> Request | None:
-        ask = begin.ask
+    def _prior(self, ask: Ask, again: TurnId | None) -> Request | None:
         scope = {"tenant": ask.tenant, "session": ask.session}
         if ask.key is not None:
             return self._request("request_by_key", scope | {"key": ask.key})
-        turn: str | None = begin.turn if begin.again else None
+        turn: str | None = again
         if ask.is_retry:
             body = {"fingerprint": ask.fingerprint, "caller": ask.caller}
             turn = (self.db.row("newest_by_body", scope | body) or (None,))[0]
