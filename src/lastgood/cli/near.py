@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lastgood.cli.opening import TENANT, open_to_read, session_of
 from lastgood.cli.places import Asked, Ended, other_than
 from lastgood.client.nouns import AttemptInfo, BranchInfo, RulesInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.core.disconnect import Origin, on_disconnect
 from lastgood.core.history import open_calls
 from lastgood.core.intake import check_text
 from lastgood.core.session_rules import modes_of, permissions_of
@@ -22,7 +23,7 @@ from lastgood.flows.beginning import Submitted
 from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.flows.reading import SessionReader
 from lastgood.flows.run import Outcome
-from lastgood.model.attempts import After, Ask, Attempt, OnLeave
+from lastgood.model.attempts import After, Ask, Attempt
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import SessionId, TurnId
 from lastgood.model.messages import Message, as_json
@@ -148,7 +149,7 @@ class Near(NearReader):
             agent_key=other_than(recorded, agent),
             key=key,
             fingerprint=_fingerprint(agent, session, [as_json(message)], model, *place) if key else "",
-            on_leave=OnLeave.CANCEL if key is None else OnLeave.CONTINUE,
+            on_leave=on_disconnect(Origin.TERMINAL, key),
             accepted=key is not None,
         )
         return NearAsked(self._app, await self._app.turns.submit(ask, after=after))

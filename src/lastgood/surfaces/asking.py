@@ -10,9 +10,10 @@ from urllib.parse import quote_plus, unquote, unquote_plus
 
 import orjson
 
+from lastgood.core.disconnect import Origin, on_disconnect
 from lastgood.core.intake import check_text
 from lastgood.errors import InvalidRequest, ShuttingDown
-from lastgood.model.attempts import Ask, OnLeave
+from lastgood.model.attempts import Ask
 from lastgood.model.ids import SessionId, TurnId
 from lastgood.ports import Agents
 from lastgood.surfaces.http import Request
@@ -60,7 +61,7 @@ class Asking:
             user=user_of(request, body.user),
             expected_head=expected,
             is_first=request.headers.get("if-none-match", "").strip() == "*",
-            on_leave=OnLeave.CONTINUE,
+            on_leave=on_disconnect(Origin.SESSION_API, key),
             accepted=accepted or key is not None,
         )
 

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lastgood.core.disconnect import Origin, on_disconnect
 from lastgood.errors import InvalidRequest, SessionBusy, StaleHead, StoreError, TooMany
 from lastgood.flows.beginning import Submitted
 from lastgood.flows.conversations import Conversations
@@ -171,7 +172,7 @@ class ChatAsking:
             user=asked.user,
             is_retry=asked.key is None and _is_retry(request) and not self._refused.was_refused(**body),
             has_history=any(message.role is Role.ASSISTANT for message in asked.body),
-            on_leave=OnLeave.CONTINUE if asked.key else OnLeave.ORPHAN,
+            on_leave=on_disconnect(Origin.OPENAI_API, asked.key, conversation=conversation),
             accepted=asked.key is not None,
         )
 

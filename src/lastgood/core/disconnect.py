@@ -1,0 +1,37 @@
+"""Decides what becomes of a turn whose client disconnects: the table "Who may leave" of the contract.
+
+Settled when the turn begins, from the request alone; a socket decides nothing later. A request
+that is refused has no row.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from lastgood.model.attempts import OnLeave
+
+
+class Origin(StrEnum):
+    """Where a request for a turn comes from."""
+
+    SESSION_API = "session api"
+    OPENAI_API = "openai api"
+    TERMINAL = "terminal"
+
+
+#: (origin, has a conversation, has an idempotency key)
+ON_DISCONNECT: dict[tuple[Origin, bool, bool], OnLeave] = {
+    (Origin.SESSION_API, False, False): OnLeave.CONTINUE,
+    (Origin.SESSION_API, False, True): OnLeave.CONTINUE,
+    # Kept for a while for the client's own retry; never commits while nobody is there.
+    (Origin.OPENAI_API, True, False): OnLeave.ORPHAN,
+    (Origin.OPENAI_API, True, True): OnLeave.CONTINUE,
+    # Nothing of it is stored, so nobody could read its result. A key without a conversation is refused.
+    (Origin.OPENAI_API, False, False): OnLeave.CANCEL,
+    (Origin.TERMINAL, False, False): OnLeave.CANCEL,
+    (Origin.TERMINAL, False, True): OnLeave.CONTINUE,
+}
+
+
+def on_disconnect(origin: Origin, key: str | None, *, conversation: str | None = None) -> OnLeave:
+    return ON_DISCONNECT[origin, conversation is not None, key is not None]
