@@ -237,7 +237,7 @@ async def whole_turns(folder: Path, turns: int) -> None:
         session = await app.sessions.create(DEFAULT_TENANT, "builtin/scripted", title="bench")
         for _ in range(turns // CALLERS):
             submitted = await app.turns.submit(Ask(DEFAULT_TENANT, session.id, (user("hello there"),)))
-            await app.turns.wait(submitted)
+            await submitted.outcome()
 
     await asyncio.gather(*(call() for _ in range(CALLERS)))
     await app.live.close(1.0)

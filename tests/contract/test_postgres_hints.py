@@ -122,7 +122,7 @@ async def test_a_watcher_on_another_node_need_not_wait_for_its_own_look(
                 await asyncio.sleep(0.005)
             started = time.monotonic()
             ask = Ask(DEFAULT_TENANT, session.id, (user("!slow 0.01\n!say a b c"),))
-            await here.turns.wait(await here.turns.submit(ask))
+            await (await here.turns.submit(ask)).outcome()
             await watching
         assert time.monotonic() - started < PATIENCE_SECONDS
 

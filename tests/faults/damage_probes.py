@@ -50,7 +50,7 @@ async def a_check_covers_every_tenant(stage: Stage) -> None:
     for tenant in ("default", "another"):
         made = await stage.node.sessions.create(TenantId(tenant), "builtin/scripted")
         ask = Ask(TenantId(tenant), made.id, (user("hello"),))
-        outcome = await stage.node.turns.wait(await stage.node.turns.submit(ask))
+        outcome = await (await stage.node.turns.submit(ask)).outcome()
         assert outcome.turn is not None, outcome.error
         assert (await check_database(stage.store)).findings == []
         async with changed(stage, "turns", "inputs", "0", f"id = '{outcome.turn.id}'"):

@@ -15,7 +15,7 @@ from tests.faults.world import AGENT
 
 async def say(stage: Stage, session: SessionId, text: str, after: After | None = None) -> Turn:
     ask = Ask(DEFAULT_TENANT, session, (user(text),))
-    outcome = await stage.node.turns.wait(await stage.node.turns.submit(ask, after=after))
+    outcome = await (await stage.node.turns.submit(ask, after=after)).outcome()
     assert outcome.turn is not None, f"the turn ended {outcome.status}: {outcome.error}"
     return outcome.turn
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from lastgood.core.commit import plan_commit
 from lastgood.errors import IdempotencyMismatch, SessionNotFound
-from lastgood.flows.beginning import Submitted
 from lastgood.model.attempts import (
     Ask,
     AttemptStatus,
@@ -474,8 +473,7 @@ async def a_watcher_elsewhere_waits_through_a_question(stage: Stage) -> None:
     third = stage.make_node("c", Faults())
     answers = {"call-0-0": "repeat"}
     await stage.other.turns.answer(DEFAULT_TENANT, session, waiting.id, answers)
-    watched = Submitted(DEFAULT_TENANT, session, waiting.turn, waiting.id, 0)
-    outcome = await third.turns.wait(watched)
+    outcome = await third.turns.handle(DEFAULT_TENANT, session, waiting.turn, waiting.id).outcome()
     assert outcome.status is AttemptStatus.COMMITTED, f"it is {outcome.status}"
     for told in stage.world.log:
         told.outcome = told.outcome or "unknown"

@@ -59,10 +59,10 @@ async def a_retry_of_a_refused_request_gets_no_older_answer(stage: Stage) -> Non
         caller="sdk",
         on_leave=OnLeave.ORPHAN,
     )
-    first = await stage.node.turns.wait(await stage.node.turns.submit(sent))
+    first = await (await stage.node.turns.submit(sent)).outcome()
     await stage.store.close_requests(DEFAULT_TENANT, session, fingerprint="yes", caller="sdk")
     retried = replace(sent, is_retry=True)
-    second = await stage.other.turns.wait(await stage.other.turns.submit(retried))
+    second = await (await stage.other.turns.submit(retried)).outcome()
     assert first.turn is not None
     assert second.turn is not None
     assert second.turn.id != first.turn.id, "what the user said was lost"
@@ -74,6 +74,6 @@ async def a_failed_turn_tells_whether_its_tools_may_run_again(stage: Stage) -> N
     for tool, expected in (("ledger-fail", True), ("ledger-repeat", False)):
         text = f'tok {tool}\n!tool {tool} {{"text": "a"}}\n!say done\n!fail before'
         submitted = await stage.node.turns.submit(Ask(DEFAULT_TENANT, session, (user(text),)))
-        outcome = await stage.node.turns.wait(submitted)
+        outcome = await submitted.outcome()
         assert outcome.status is AttemptStatus.FAILED
         assert outcome.has_effects is expected, f"after {tool}, a client is told the wrong thing"

@@ -35,8 +35,8 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import DirectorySource
 from lastgood.core.recovery import MOST_DEATHS
 from lastgood.errors import SessionBusy
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.parts import Limits
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import Ask, Hold, Step, StepKind
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
@@ -289,7 +289,7 @@ async def _ask(
 
 async def _say(app: Lastgood, store: DeadlyStore, session: SessionId, text: str) -> Line:
     submitted = await app.turns.submit(Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
-    outcome = await app.turns.wait(submitted)
+    outcome = await submitted.outcome()
     return {"status": outcome.status, "turn": submitted.turn, "attempt": outcome.attempt}
 
 
@@ -335,11 +335,11 @@ async def _client(
         say(asks=token, session=session, choice=choice)
         submitted = await _submit(app, Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
         say(promised=token, turn=submitted.turn, attempt=submitted.attempt)
-        outcome = await app.turns.wait(submitted)
+        outcome = await submitted.outcome()
         say(ended=token, status=outcome.status)
 
 
-async def _submit(app: Lastgood, ask: Ask) -> Submitted:
+async def _submit(app: Lastgood, ask: Ask) -> TurnHandle:
     while True:
         try:
             return await app.turns.submit(ask)

@@ -220,12 +220,12 @@ class World:
             told.attempt = submitted.attempt
             self._heard(told)
             if watch:
-                async for event in node.turns.watch(submitted):
+                async for event in submitted.events():
                     told.events.append((event.seq, event.kind.value))
             if leave is not None:
                 await leave.wait()
-                await node.turns.leave(submitted)
-            outcome = await node.turns.wait(submitted)
+                await submitted.leave()
+            outcome = await submitted.outcome()
         except OutcomeUnknown:
             told.outcome = "unknown"
         except StoreUnavailable as error:

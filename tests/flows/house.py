@@ -17,11 +17,11 @@ from lastgood.agents.catalog import Catalog
 from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Provider
 from lastgood.engine.tools.protocol import Tool, ToolUse
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits
 from lastgood.flows.run import Outcome
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt
@@ -231,16 +231,16 @@ class House:
         fields.setdefault("messages", tuple(map(user, texts)))
         return Ask(tenant, session, **fields)
 
-    async def submit(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Submitted:
+    async def submit(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> TurnHandle:
         return await node.turns.submit(self.asked(session, *texts, **fields))
 
     async def say(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Outcome:
         """A turn to its end."""
         return await self.outcome(node, await self.submit(node, session, *texts, **fields))
 
-    async def outcome(self, node: Lastgood, submitted: Submitted) -> Outcome:
+    async def outcome(self, node: Lastgood, submitted: TurnHandle) -> Outcome:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            return await node.turns.wait(submitted)
+            return await submitted.outcome()
 
     async def good(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Turn:
         outcome = await self.say(node, session, *texts, **fields)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lastgood.errors import Conflict, LastgoodError, SessionBusy, StaleHead, TurnNotFound
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.run import Outcome
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import After, AttemptStatus, OnLeave
 from lastgood.model.events import EventKind
@@ -37,7 +37,7 @@ def said(*words: str) -> list[tuple[str, str]]:
 
 async def submit(
     house: House, node: Lastgood, session: SessionId, after: Turn | None, *texts: str, **fields: Any
-) -> Submitted:
+) -> TurnHandle:
     asked = house.asked(session, *texts, **fields)
     return await node.turns.submit(asked, after=After(after.id if after else None))
 
@@ -185,7 +185,7 @@ async def test_I2_an_edit_that_comes_to_nothing_leaves_everything_as_it_was(hous
     if how == "is cancelled":
         await node.turns.cancel(DEFAULT_TENANT, session)
     elif how == "is superseded":
-        await node.turns.leave(submitted)
+        await submitted.leave()
     elif how == "dies":
         await house.kill(node)
         node = await next_node(house)
@@ -207,7 +207,7 @@ async def test_I2_an_edit_that_comes_to_nothing_leaves_everything_as_it_was(hous
 # -- tried again ------------------------------------------------------------------------
 
 
-async def dying_edit(house: House) -> tuple[SessionId, list[Turn], Submitted]:
+async def dying_edit(house: House) -> tuple[SessionId, list[Turn], TurnHandle]:
     """A promised edit whose node dies after its first tool call was finished."""
     node = await house.node("dead", limits=MORTAL)
     session, turns = await three(house, node)

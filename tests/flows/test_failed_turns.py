@@ -313,7 +313,7 @@ async def test_M2_2_a_watcher_that_stops_reading_changes_nothing(
     session = await house.session(node)
     submitted = await house.submit(node, session, "!tool gate {}\n!say done")
     if watch:
-        async for _ in node.turns.watch(submitted):
+        async for _ in submitted.events():
             break
     await gate.until_reached()
     gate.open()
@@ -492,7 +492,7 @@ async def test_M2_5_a_busy_session_refuses_and_changes_nothing(house: House, wat
     await house.good(other, free, "in parallel")
     gate.open()
     if watch:
-        assert [event.kind async for event in node.turns.watch(running)][-2] is EventKind.TURN_COMMITTED
+        assert [event.kind async for event in running.events()][-2] is EventKind.TURN_COMMITTED
     assert (await house.outcome(node, running)).status is AttemptStatus.COMMITTED
     await house.good(other, session, "now me")
     assert [text for role, text in house.last_prompt if role == "user"][1:] == ["now me"]
@@ -590,8 +590,8 @@ async def test_M2_7_what_was_streamed_before_the_failure_can_be_read_again(
     """I22: the same events, in the same order, however often they are asked for."""
     session = await house.session(node)
     submitted = await house.submit(node, session, "!say a b c d\n!fail during")
-    first = [event async for event in node.turns.watch(submitted)]
-    second = [event async for event in node.turns.watch(submitted)]
+    first = [event async for event in submitted.events()]
+    second = [event async for event in submitted.events()]
     assert first == second
     assert [event.seq for event in first] == sorted({event.seq for event in first})
     assert first[-2].data["code"] == "model_error"

@@ -43,8 +43,8 @@ async def test_I20_a_running_request_is_attached_to(house: House, where_to: str)
     second = await house.submit(again_on, session, "!tool gate {}\n!say done", key="k")
     assert (second.attempt, second.turn, second.replayed) == (first.attempt, first.turn, False)
     gate.open()
-    seen = [event async for event in again_on.turns.watch(second)]
-    assert seen == [event async for event in node.turns.watch(first)]
+    seen = [event async for event in second.events()]
+    assert seen == [event async for event in first.events()]
     assert (seen[0].kind, seen[-2].kind) == (EventKind.ATTEMPT_STARTED, EventKind.TURN_COMMITTED)
     for asked, submitted in ((node, first), (again_on, second)):
         assert (await house.outcome(asked, submitted)).status is AttemptStatus.COMMITTED
@@ -65,7 +65,7 @@ async def test_I20_a_committed_request_is_replayed(house: House, world: World, w
     assert outcome.turn == (await house.turns(session))[0]
     assert outcome.turn is not None
     assert (outcome.status, outcome.turn.id) == (AttemptStatus.COMMITTED, turn.id)
-    events = [event async for event in node.turns.watch(again)]
+    events = [event async for event in again.events()]
     assert events[-2].kind is EventKind.TURN_COMMITTED
     assert len(world.prompts) == 2
 

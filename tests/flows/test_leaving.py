@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import SessionBusy
-from lastgood.flows.beginning import Submitted
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import AttemptStatus, OnLeave
 from lastgood.model.ids import SessionId
 from lastgood.wiring import Lastgood
@@ -29,7 +29,7 @@ async def held(house: House, gate: Gate, name: str = "node", **fields: Any) -> L
 
 async def started(
     house: House, node: Lastgood, gate: Gate, session: SessionId, on_leave: OnLeave, **fields: Any
-) -> Submitted:
+) -> TurnHandle:
     submitted = await house.submit(node, session, HELD, on_leave=on_leave, caller="sdk", **fields)
     await gate.until_reached()
     return submitted
@@ -50,7 +50,7 @@ async def test_CONTINUE_goes_on_and_commits(house: House) -> None:
     node = await held(house, gate)
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.CONTINUE)
-    await node.turns.leave(running)
+    await running.leave()
     with pytest.raises(SessionBusy):
         await house.submit(node, session, "me")
     gate.open()
@@ -62,7 +62,7 @@ async def test_CANCEL_ends_at_once(house: House) -> None:
     node = await held(house, gate)
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.CANCEL)
-    await node.turns.leave(running)
+    await running.leave()
     assert (await house.attempt(running.attempt)).status is AttemptStatus.CANCELLED
     await house.good(node, session, "me")
     assert house.last_prompt == [("user", "me")]
@@ -74,7 +74,7 @@ async def test_ORPHAN_is_cancelled_when_the_grace_time_is_over(house: House, wor
     node = await held(house, gate)
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
-    await node.turns.leave(running)
+    await running.leave()
     assert (await house.attempt(running.attempt)).orphaned
     if worked:
         gate.open()
@@ -90,7 +90,7 @@ async def test_ORPHAN_is_taken_up_by_the_same_request_and_commits_once(house: Ho
     node = await held(house, gate, limits=LONG_GRACE)
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
-    await node.turns.leave(running)
+    await running.leave()
     gate.open()
     await house.until_prompted(2)
     again = await house.submit(node, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
@@ -105,7 +105,7 @@ async def test_ORPHAN_is_taken_up_on_another_node(house: House) -> None:
     node, other = await held(house, gate, limits=LONG_GRACE), await held(house, gate, "other")
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
-    await node.turns.leave(running)
+    await running.leave()
     again = await house.submit(other, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
     assert again.attempt == running.attempt
     assert not (await house.attempt(running.attempt)).orphaned
@@ -119,7 +119,7 @@ async def test_ORPHAN_that_was_taken_up_on_another_node_outlives_its_grace_time(
     node, other = await held(house, gate, limits=HALF_A_SECOND), await held(house, gate, "other")
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
-    await node.turns.leave(running)
+    await running.leave()
     again = await house.submit(other, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
     assert running.run is not None
     await asyncio.wait({running.run.done}, timeout=1.0)
@@ -133,11 +133,11 @@ async def test_ORPHAN_has_its_whole_grace_time_each_time_it_is_left(house: House
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
     assert running.run is not None
-    await node.turns.leave(running)
+    await running.leave()
     await asyncio.wait({running.run.done}, timeout=0.3)
     again = await house.submit(node, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
     assert again.attempt == running.attempt
-    await node.turns.leave(again)
+    await again.leave()
     left = asyncio.get_running_loop().time()
     await house.outcome(node, again)
     assert asyncio.get_running_loop().time() - left > 0.4
@@ -150,7 +150,7 @@ async def test_ORPHAN_gives_way_to_another_request(house: House) -> None:
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
     with pytest.raises(SessionBusy):
         await house.submit(node, session, "another", on_leave=OnLeave.ORPHAN)
-    await node.turns.leave(running)
+    await running.leave()
     await house.good(node, session, "another", on_leave=OnLeave.ORPHAN)
     assert (await house.attempt(running.attempt)).status is AttemptStatus.SUPERSEDED
     assert house.last_prompt == [("user", "another")]
@@ -164,7 +164,7 @@ async def test_ORPHAN_gives_way_on_another_node_too(house: House) -> None:
     node, other = await held(house, gate, limits=LONG_GRACE), await held(house, gate, "other")
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
-    await node.turns.leave(running)
+    await running.leave()
     await house.good(other, session, "another")
     assert (await house.attempt(running.attempt)).status is AttemptStatus.SUPERSEDED
     gate.open()
@@ -178,7 +178,7 @@ async def test_ORPHAN_is_cancelled_when_that_could_not_be_written_down(house: Ho
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
     house.strike(node, "store.set_orphaned", Mode.RAISE)
-    await node.turns.leave(running)
+    await running.leave()
     assert (await house.outcome(node, running)).status is AttemptStatus.CANCELLED
 
 
@@ -191,10 +191,10 @@ async def test_the_last_of_several_requesters_decides(house: House, on_leave: On
     first = await started(house, node, gate, session, on_leave, **key)
     second = await house.submit(node, session, HELD, on_leave=on_leave, caller="sdk", **key)
     assert second.attempt == first.attempt
-    await node.turns.leave(first)
+    await first.leave()
     attempt = await house.attempt(first.attempt)
     assert (attempt.status, attempt.orphaned) == (AttemptStatus.RUNNING, False)
-    await node.turns.leave(second)
+    await second.leave()
     assert (await house.outcome(node, first)).status is AttemptStatus.CANCELLED
 
 

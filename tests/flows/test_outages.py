@@ -182,7 +182,7 @@ async def test_I22_a_batch_whose_answer_is_lost_is_stored_once(house: House, poi
     session = await house.session(node, title="mine")
     submitted = await house.submit(node, session, TURN)
     house.strike(node, point, Mode.LOST)
-    watched = [event async for event in node.turns.watch(submitted)]
+    watched = [event async for event in submitted.events()]
     outcome = await house.outcome(node, submitted)
     assert house.faults(node).struck
     assert outcome.turn is not None
@@ -287,6 +287,6 @@ async def test_a_watcher_elsewhere_is_not_told_that_a_turn_failed_because_it_can
     await gate.until_reached()
     house.faults(other).jitter = striking(get_attempt=Mode.RAISE)
     with pytest.raises(OutcomeUnknown):
-        await other.turns.wait(replace(submitted, run=None))
+        await other.turns.handle(DEFAULT_TENANT, session, submitted.turn, submitted.attempt).outcome()
     gate.open()
     assert (await house.outcome(node, submitted)).status is AttemptStatus.COMMITTED

@@ -74,7 +74,7 @@ async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
 
     # It can still be read, reset and deleted.
     reset = await node.turns.submit(Ask(DEFAULT_TENANT, session, (), kind=TurnKind.RESET))
-    assert (await node.turns.wait(reset)).status is AttemptStatus.COMMITTED
+    assert (await reset.outcome()).status is AttemptStatus.COMMITTED
     await node.sessions.delete(DEFAULT_TENANT, session)
     await house.good(node, await house.session(node), "again")
 
@@ -82,9 +82,9 @@ async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
 async def test_I20_a_replay_is_answered_over_the_quota_too(house: House, node: Lastgood) -> None:
     session = await house.session(node)
     ask = Ask(DEFAULT_TENANT, session, (user("x" * 1000),), key="key", fingerprint="same")
-    first = await node.turns.wait(await node.turns.submit(ask))
+    first = await (await node.turns.submit(ask)).outcome()
     limit(node, token=Quota(bytes=1))
-    again = await node.turns.wait(await node.turns.submit(ask))
+    again = await (await node.turns.submit(ask)).outcome()
     assert again.turn == first.turn
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import AgentNotFound, NothingPending, SessionBusy, SessionNotFound
-from lastgood.flows.beginning import Submitted
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec, OnUnknown
 from lastgood.model.attempts import Attempt, AttemptStatus, StepKind
 from lastgood.model.events import TERMINAL, EventKind
@@ -35,7 +35,7 @@ class Death:
 
     node: Lastgood
     session: SessionId
-    turn: Submitted
+    turn: TurnHandle
 
 
 async def dies(house: House, text: str, *, at: str = "b", node: Lastgood | None = None, **ask: Any) -> Death:
@@ -140,13 +140,13 @@ async def test_I10_a_node_that_was_paused_finds_itself_replaced(house: House) ->
     late = await house.submit(paused, session, "!tool gate {}\n!say too late")
     await gate.until_reached()
 
-    async def begun() -> Submitted | None:
+    async def begun() -> TurnHandle | None:
         try:
             return await house.submit(other, session, "me")
         except SessionBusy:
             return None
 
-    taken: Submitted = await eventually(begun)
+    taken: TurnHandle = await eventually(begun)
     gate.open()
     outcome = await house.outcome(paused, late)
     assert (outcome.status, outcome.turn) == (AttemptStatus.INTERRUPTED, None)

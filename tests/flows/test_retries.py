@@ -11,7 +11,6 @@ import pytest
 from lastgood.core.lifecycle import Move
 from lastgood.engine.tools.protocol import Tool, ToolUse
 from lastgood.errors import TurnFailed
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.refused_requests import RefusedRequests
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import AttemptStatus, OnLeave
@@ -232,7 +231,9 @@ async def test_I21_a_tool_that_was_cut_off_may_have_had_its_effect(house: House)
     await house.kill(node)
     attempt = await house.attempt(started.attempt)
     assert await other.turns.end(attempt, Move.INTERRUPT, TurnFailed())
-    found = await house.outcome(other, Submitted(DEFAULT_TENANT, session, started.turn, started.attempt, 0))
+    found = await house.outcome(
+        other, other.turns.handle(DEFAULT_TENANT, session, started.turn, started.attempt)
+    )
     assert (found.status, found.has_effects) == (AttemptStatus.INTERRUPTED, True)
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     assert [event.data["has_effects"] for event in events if event.kind is EventKind.TURN_FAILED] == [True]

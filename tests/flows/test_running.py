@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from lastgood.errors import InvalidRequest, ModelError, ModelUnknown, SessionNotFound, StoreUnavailable
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.parts import Limits
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind
@@ -126,7 +126,7 @@ async def test_M3_5_whoever_has_read_to_the_end_may_ask_again_at_once(
             node, session, f"{number}" + ("\n!fail after" if number % 5 == 4 else "")
         )
         if how == "watch":
-            events = [event async for event in node.turns.watch(submitted)]
+            events = [event async for event in submitted.events()]
             assert events[0].kind is EventKind.ATTEMPT_STARTED
         else:
             await house.outcome(node, submitted)
@@ -139,8 +139,10 @@ async def test_M3_5_also_where_the_stream_is_read_on_another_node(house: House, 
     nodes = (node, other)
     for number in range(20):
         submitted = await house.submit(nodes[number % 2], session, f"{number}")
-        far = Submitted(DEFAULT_TENANT, session, submitted.turn, submitted.attempt, submitted.after_event)
-        assert [e.kind async for e in nodes[1 - number % 2].turns.watch(far)][-2] is EventKind.TURN_COMMITTED
+        far = nodes[1 - number % 2].turns.handle(
+            DEFAULT_TENANT, session, submitted.turn, submitted.attempt, submitted.after_event
+        )
+        assert [e.kind async for e in far.events()][-2] is EventKind.TURN_COMMITTED
 
 
 # -- titles: M3.7 --------------------------------------------------------------------
@@ -360,7 +362,7 @@ async def test_M3_1_only_one_of_those_who_waited_for_a_slow_agent_runs(house: Ho
     await loading.until_reached()
     loading.open()
     found = await asyncio.gather(*asked, return_exceptions=True)
-    assert sum(isinstance(one, Submitted) for one in found) == 1
+    assert sum(isinstance(one, TurnHandle) for one in found) == 1
     working.open()
     await house.until_free(session)
     assert (await house.get(session)).turns == 1

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
-from lastgood.flows.beginning import Submitted
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.watch import follow
 from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId
@@ -148,7 +148,7 @@ class Speaker:
         yield Answer(assistant(said), Usage())
 
 
-async def speaking(house: House, speaker: Speaker) -> tuple[Lastgood, Submitted]:
+async def speaking(house: House, speaker: Speaker) -> tuple[Lastgood, TurnHandle]:
     """A turn whose model waits for its words. Its watchers look for themselves only if they must."""
     node = await house.node(
         providers={"test/speaker": speaker},
@@ -159,7 +159,7 @@ async def speaking(house: House, speaker: Speaker) -> tuple[Lastgood, Submitted]
     return node, await house.submit(node, session, "speak")
 
 
-async def stored(house: House, submitted: Submitted) -> list[StoredEvent]:
+async def stored(house: House, submitted: TurnHandle) -> list[StoredEvent]:
     """What the table holds of the attempt after its begin."""
     found = await house.backend.store.read_events(DEFAULT_TENANT, submitted.session, after=0)
     assert submitted.run is not None
@@ -170,7 +170,7 @@ async def stored(house: House, submitted: Submitted) -> list[StoredEvent]:
 async def test_I22_who_keeps_up_is_handed_what_is_stored_and_reads_nothing(house: House) -> None:
     speaker = Speaker()
     node, submitted = await speaking(house, speaker)
-    events = node.turns.watch(submitted, from_begin=False)
+    events = submitted.events(from_begin=False)
     seen = []
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
         for word in ("one ", "two ", "three "):
@@ -188,7 +188,7 @@ async def test_I23_who_lags_reads_the_table_and_misses_nothing(house: House) -> 
     """However much is stored meanwhile, it holds one batch at most; and nobody else waits for it."""
     speaker = Speaker()
     node, submitted = await speaking(house, speaker)
-    slow, quick = (node.turns.watch(submitted, from_begin=False) for _ in range(2))
+    slow, quick = (submitted.events(from_begin=False) for _ in range(2))
     async with aclosing(slow), aclosing(quick), asyncio.timeout(PATIENCE_SECONDS):
         firsts = [asyncio.ensure_future(anext(events)) for events in (slow, quick)]
         speaker.words.put_nowait("one ")
@@ -209,7 +209,7 @@ async def test_I22_only_what_comes_next_by_its_number_is_taken_from_hand_to_hand
     """Something else was stored between: then the table tells what. What was seen is not shown again."""
     speaker = Speaker()
     node, submitted = await speaking(house, speaker)
-    events = node.turns.watch(submitted, from_begin=False)
+    events = submitted.events(from_begin=False)
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
         first = asyncio.ensure_future(anext(events))
         speaker.words.put_nowait("one ")
@@ -234,10 +234,10 @@ async def _has_read(house: House, node: Lastgood) -> bool:
 async def test_I22_who_comes_after_the_first_word_misses_nothing(house: House) -> None:
     """Also while nothing more is said, so that nobody tells it to look."""
     speaker = Speaker()
-    node, submitted = await speaking(house, speaker)
+    _node, submitted = await speaking(house, speaker)
     speaker.words.put_nowait("one ")
     await house.until_told(submitted.session, EventKind.TEXT_STREAMED)
-    events = node.turns.watch(submitted, from_begin=False)
+    events = submitted.events(from_begin=False)
     seen: list[StoredEvent] = []
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
         while not seen or seen[-1].kind is not EventKind.TEXT_STREAMED:

@@ -19,10 +19,10 @@ from lastgood.core.history import open_calls
 from lastgood.core.intake import check_text
 from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.errors import LastgoodError, StoreLocked
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.flows.reading import SessionReader
 from lastgood.flows.run import Outcome
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import After, Ask, Attempt
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import SessionId, TurnId
@@ -117,7 +117,7 @@ class Near(NearReader):
 
     async def reset(self, session: str) -> TurnInfo:
         ask = Ask(TENANT, SessionId(session), (), kind=TurnKind.RESET)
-        outcome = await self._app.turns.wait(await self._app.turns.submit(ask))
+        outcome = await (await self._app.turns.submit(ask)).outcome()
         if outcome.turn is None:
             raise outcome.error or LastgoodError(f"the reset ended {outcome.status.value}")
         return turn_info(outcome.turn)
@@ -158,14 +158,14 @@ class Near(NearReader):
 @dataclass(frozen=True, slots=True)
 class NearAsked:
     app: Lastgood
-    submitted: Submitted
+    submitted: TurnHandle
 
     async def events(self) -> AsyncGenerator[StoredEvent, None]:
         if self.submitted.replayed:
             return
-        ended = asyncio.create_task(self.app.turns.wait(self.submitted))
+        ended = asyncio.create_task(self.submitted.outcome())
         try:
-            async for event in _until(ended, self.app.turns.watch(self.submitted)):
+            async for event in _until(ended, self.submitted.events()):
                 yield event
         finally:
             ended.cancel()
@@ -174,7 +174,7 @@ class NearAsked:
                 ended.exception()  # looked at: `ended` says it
 
     async def ended(self) -> Ended:
-        outcome = await self.app.turns.wait(self.submitted)
+        outcome = await self.submitted.outcome()
         return Ended(
             self.submitted.session,
             self.submitted.turn,
@@ -191,7 +191,7 @@ class NearAsked:
 
     async def leave(self) -> None:
         """What that means for the turn was settled when it began."""
-        await self.app.turns.leave(self.submitted)
+        await self.submitted.leave()
 
     async def close(self) -> None:
         return

@@ -31,6 +31,7 @@ from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Run, Stop, failed_events, words_of
 from lastgood.flows.titles import name_session
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Ask,
@@ -45,7 +46,7 @@ from lastgood.model.attempts import (
     StepKind,
 )
 from lastgood.model.events import Event, EventKind
-from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.ids import TurnId
 from lastgood.model.messages import Role, as_json
 from lastgood.model.sessions import Head, Session, TurnKind
 
@@ -56,25 +57,6 @@ MOST_TRIES = 5
 
 #: A steer that a try has heard was dropped since, so its steps answer something nobody says any more.
 STEERS_GONE = TryAgain(False, "what it had heard was taken back, so it starts from its input")
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A turn that runs or has run: what to watch, and from which event on."""
-
-    tenant: TenantId
-    session: SessionId
-    turn: TurnId
-    attempt: AttemptId
-    after_event: int
-    run: Run | None = None  # None: another process holds it, or it has ended
-    replayed: bool = False
-    began: bool = False  # by this request; False: it was there already
-
-    @property
-    def has_effects(self) -> bool:
-        """As far as this process knows, for when not even the outcome can be read."""
-        return self.run is not None and self.run.has_effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +123,7 @@ class Beginning:
             base=plan.base if ask.edit else None,
         )
 
-    async def begin(self, begin: Begin, plan: Plan) -> Submitted:
+    async def begin(self, begin: Begin, plan: Plan) -> TurnHandle:
         ask, first = begin.ask, begin
         # Recovery and continue have decided for themselves what the new try adopts.
         decides = not begin.again
@@ -170,7 +152,7 @@ class Beginning:
                         head = found.session.head
                         begin = replace(begin, expected=Expected(head.turn if head else None))
                 case Replay(attempt):
-                    return watched(ask, attempt, None, replayed=True)
+                    return self.watch(ask, attempt, None, replayed=True)
                 case Attach(attempt):
                     return await self.attach(ask, attempt)
                 case Busy(attempt):
@@ -269,26 +251,25 @@ class Beginning:
         self._parts.signals.tell(attempt.session)
         return ended
 
-    def run(self, run: Run, *, after_event: int) -> Submitted:
+    def run(self, run: Run, *, after_event: int) -> TurnHandle:
         self._live.start(run)
         if run.agent is not None and not run.begun.session.title:
             self._live.spawn(name_session(self._parts, run, run.agent), may_be_cut=True)
         session = run.begun.session
-        return Submitted(
-            session.tenant, session.id, run.begun.turn, run.hold.attempt, after_event, run, began=True
-        )
+        held = (session.tenant, session.id, run.begun.turn, run.hold.attempt)
+        return TurnHandle(self._parts, self._live, *held, after_event, run, began=True)
 
-    async def attach(self, ask: Ask, attempt: Attempt) -> Submitted:
+    async def attach(self, ask: Ask, attempt: Attempt) -> TurnHandle:
         run = self._live.get(attempt.id)
         if run is not None:
             await self._live.attach(run)
         elif attempt.orphaned:
             await self._parts.store.set_orphaned(attempt.hold, False)
-        return watched(ask, attempt, run)
+        return self.watch(ask, attempt, run)
 
-
-def watched(ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> Submitted:
-    return Submitted(ask.tenant, ask.session, attempt.turn, attempt.id, 0, run, replayed)
+    def watch(self, ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> TurnHandle:
+        found = (ask.tenant, ask.session, attempt.turn, attempt.id)
+        return TurnHandle(self._parts, self._live, *found, run=run, replayed=replayed)
 
 
 def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:

@@ -27,9 +27,9 @@ from lastgood.errors import (
     StoreError,
     TooMany,
 )
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, Request
 from lastgood.model.ids import SessionId, TenantId
@@ -153,7 +153,9 @@ class Queue:
                         return  # it may wait for long; the sweep looks again
                     # Nothing up to here is its end: it has not ended yet, or is found to have.
                     after = found.last_event_seq
-                    await self._until_ended(Submitted(tenant, session, attempt.turn, attempt.id, after))
+                    await self._until_ended(
+                        self._turns.handle(tenant, session, attempt.turn, attempt.id, after)
+                    )
                 elif item is None:
                     return  # a turn began between the two looks; whoever steered it looks after it
                 elif item.is_damaged:
@@ -163,7 +165,7 @@ class Queue:
                         submitted = await self._run(item)
                         if submitted is None:
                             return  # not yet; the sweep looks again
-                        await self._turns.wait(submitted)
+                        await submitted.outcome()
             except (SessionBusy, TooMany):
                 await asyncio.sleep(self._parts.limits.poll_seconds)
             except StoreError as error:
@@ -176,9 +178,9 @@ class Queue:
                     return
                 await store.park_queued(tenant, session, item.number, _told(error))
 
-    async def _until_ended(self, submitted: Submitted) -> None:
+    async def _until_ended(self, submitted: TurnHandle) -> None:
         """Or until this process has to end: a turn that another one runs must not keep it here."""
-        waiting = asyncio.ensure_future(self._turns.wait(submitted))
+        waiting = asyncio.ensure_future(submitted.outcome())
         try:
             while not waiting.done() and not self._live.is_closing:
                 await asyncio.wait({waiting}, timeout=self._parts.limits.poll_seconds)
@@ -188,7 +190,7 @@ class Queue:
             waiting.cancel()
             await asyncio.wait({waiting})
 
-    async def _run(self, item: Queued) -> Submitted | None:
+    async def _run(self, item: Queued) -> TurnHandle | None:
         """None: it was tried a moment ago, and too often before that."""
         request = await self._parts.store.read_request(item.tenant, item.turn)
         if request is None:

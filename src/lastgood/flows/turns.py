@@ -7,10 +7,9 @@ the middle of asking leaves nothing half done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from lastgood.core.admission import Attach, Replay, admit
@@ -26,28 +25,22 @@ from lastgood.errors import (
     NothingPending,
     SessionBusy,
     SessionNotFound,
-    StoreUnavailable,
     TurnCancelled,
     TurnNotFound,
-    error_of,
 )
 from lastgood.flows.beginning import (
     MOST_TRIES,
     STEERS_GONE,
     Beginning,
     Plan,
-    Submitted,
     begun_of,
     busy,
-    watched,
 )
-from lastgood.flows.chains import find_verified, had_effects
 from lastgood.flows.live import Live
-from lastgood.flows.outages import outcome_unknown, through_outage
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Outcome, Run, Stop
-from lastgood.flows.watch import follow
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     After,
@@ -60,8 +53,7 @@ from lastgood.model.attempts import (
     Request,
     Standing,
 )
-from lastgood.model.events import TERMINAL, EventKind, StoredEvent
-from lastgood.model.ids import AttemptId, SessionId, TenantId
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Role
 from lastgood.model.queue import Queued
 from lastgood.model.sessions import Head, Session
@@ -77,7 +69,7 @@ class Turns:
 
     async def submit(
         self, ask: Ask, session: Session | None = None, *, after: After | None = None
-    ) -> Submitted:
+    ) -> TurnHandle:
         """`session`: as it was just read, if it was. What has changed since then, begin finds out.
 
         `after`: where the turn goes. After the head it is appended; after an earlier turn it is an edit.
@@ -113,18 +105,18 @@ class Turns:
             history = await self._parts.histories.at(ask.tenant, base)
             check_results(ask.messages, open_calls(history.tail))
 
-    def _leave_behind(self, begin: asyncio.Task[Submitted]) -> None:
+    def _leave_behind(self, begin: asyncio.Task[TurnHandle]) -> None:
         if not begin.cancelled() and begin.exception() is None:
-            self._live.spawn(self.leave(begin.result()))
+            self._live.spawn(begin.result().leave())
 
-    async def known(self, ask: Ask) -> Submitted | None:
+    async def known(self, ask: Ask) -> TurnHandle | None:
         """What became of this request before. That is told even if the turn could not be run any more."""
         if ask.key is None and not ask.is_retry:
             return None
         _check_names(ask)
         match admit(ask, await self._parts.store.look_up(ask)):
             case Replay(attempt):
-                return watched(ask, attempt, None, replayed=True)
+                return self._beginning.watch(ask, attempt, None, replayed=True)
             case Attach(attempt):
                 return await self._beginning.attach(ask, attempt)
             case _:
@@ -133,75 +125,11 @@ class Turns:
     async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
         return await resolve(self._parts.agents, recorded)
 
-    # -- watching ----------------------------------------------------------------
-
-    async def watch(
-        self, submitted: Submitted, *, from_begin: bool = True
-    ) -> AsyncGenerator[StoredEvent, None]:
-        """The events of one attempt, to its end; or those after the ones that tell of its begin."""
-        run, after = submitted.run, submitted.after_event
-        is_last = not from_begin and run is not None and run.outbox.is_untouched
-        if is_last:
-            assert run is not None
-            after = run.begun.session.last_event_seq
-        events = follow(
-            self._parts,
-            submitted.tenant,
-            submitted.session,
-            after=after,
-            until=submitted.attempt,
-            is_last=is_last,
-        )
-        async with aclosing(events):
-            async for event in events:
-                if event.attempt == submitted.attempt:
-                    yield event
-
-    async def wait(self, submitted: Submitted) -> Outcome:
-        """How it ended. Waiting changes nothing; giving up waiting is `leave`.
-
-        OutcomeUnknown: the store does not tell, and the turn may be committed.
-        """
-        if submitted.run is not None:
-            return await asyncio.shield(submitted.run.done)
-        try:
-            return await self._stored_outcome(submitted)
-        except StoreUnavailable as error:
-            raise outcome_unknown(submitted.session, submitted.attempt) from error
-
-    async def attempt(self, submitted: Submitted) -> Attempt:
-        """As it is stored. The turn has begun by now, so nobody may be told that nothing was changed."""
-        store = self._parts.store
-        read = partial(store.get_attempt, submitted.tenant, submitted.attempt)
-        try:
-            attempt = await through_outage(read, self._parts.limits.outage_seconds)
-        except StoreUnavailable as error:
-            raise outcome_unknown(submitted.session, submitted.attempt) from error
-        if attempt is None:
-            raise SessionNotFound()
-        return attempt
-
-    async def _stored_outcome(self, submitted: Submitted) -> Outcome:
-        store, seconds = self._parts.store, self._parts.limits.outage_seconds
-        while True:
-            attempt = await self.attempt(submitted)
-            if attempt.ended_at is not None or attempt.status is AttemptStatus.WAITING:
-                break
-            async with aclosing(self.watch(submitted)) as events:
-                async for event in events:
-                    # An attempt may wait, be answered and go on: from here, not from its start again.
-                    submitted = replace(submitted, after_event=event.seq)
-                    if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
-                        break
-        turn = await through_outage(lambda: find_verified(store, submitted.tenant, attempt.turn), seconds)
-        if turn is not None:
-            return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
-        effects = await through_outage(lambda: had_effects(store, attempt), seconds)
-        return Outcome(attempt.id, attempt.status, None, _error_of(attempt), effects)
-
-    async def leave(self, submitted: Submitted) -> None:
-        if submitted.run is not None:
-            await self._live.leave(submitted.run)
+    def handle(
+        self, tenant: TenantId, session: SessionId, turn: TurnId, attempt: AttemptId, after_event: int = 0
+    ) -> TurnHandle:
+        """Of an attempt that somebody else began: in another process, or for another request."""
+        return TurnHandle(self._parts, self._live, tenant, session, turn, attempt, after_event)
 
     # -- changing its course -----------------------------------------------------
 
@@ -221,7 +149,7 @@ class Turns:
                 raise NothingPending("nothing is running in this session")
             # It may begin to wait, be answered or end at this moment; then look again.
             if is_final(attempt.status) or await self._ask_to_cancel(attempt):
-                return await self.wait(Submitted(tenant, session, attempt.turn, attempt.id, 0))
+                return await self.handle(tenant, session, attempt.turn, attempt.id).outcome()
         raise SessionBusy("the turn changed hands each time; try again")
 
     async def _ask_to_cancel(self, attempt: Attempt) -> bool:
@@ -246,7 +174,7 @@ class Turns:
 
     async def answer(
         self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, str]
-    ) -> Submitted:
+    ) -> TurnHandle:
         """Takes a waiting attempt up again, on this node, under a new fence."""
         store = self._parts.store
         attempt = await store.get_attempt(tenant, attempt_id)
@@ -263,7 +191,7 @@ class Turns:
 
     async def _take_up(
         self, attempt: Attempt, session: Session, begin: Begin, plan: Plan, answers: Mapping[str, str]
-    ) -> Submitted:
+    ) -> TurnHandle:
         """From the hold to the run without a gap in which a caller could get lost."""
         sent = self._parts.clock.monotonic()
         with self._live.expecting(attempt.id):
@@ -278,7 +206,7 @@ class Turns:
 
     async def try_again(
         self, request: Request, tried: Attempt, decided: TryAgain, takes: int | None = None
-    ) -> Submitted:
+    ) -> TurnHandle:
         """A new attempt at a turn that was asked for before, decided on its newest try."""
         ask = ask_of(request)
         heard = await self._heard_by(ask, tried.id) if decided.adopt else ()
@@ -300,7 +228,7 @@ class Turns:
         begun = await self._parts.store.get_attempt(attempt.tenant, begin.attempt)
         return begun is not None and await self.end(begun, Move.FAIL, error)
 
-    async def continue_from(self, tenant: TenantId, session: SessionId, attempt_id: AttemptId) -> Submitted:
+    async def continue_from(self, tenant: TenantId, session: SessionId, attempt_id: AttemptId) -> TurnHandle:
         """Tries a failed attempt's turn again after its finished steps, if the session has not moved."""
         store = self._parts.store
         attempt = await store.get_attempt(tenant, attempt_id)
@@ -344,7 +272,7 @@ class Turns:
         steps = await self._parts.store.read_steps(ask.tenant, attempt)
         return await self._beginning.heard_in(ask, steps)
 
-    async def run_queued(self, item: Queued) -> Submitted:
+    async def run_queued(self, item: Queued) -> TurnHandle:
         """The first try of a follow-up's turn."""
         ask = ask_of_queued(item)
         session = await self._parts.store.get_session(ask.tenant, ask.session)
@@ -363,7 +291,7 @@ class Turns:
         takes: int | None,
         heard: tuple[int, ...],
         **adopts: Any,
-    ) -> Submitted:
+    ) -> TurnHandle:
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
@@ -431,9 +359,3 @@ def ask_of_queued(item: Queued) -> Ask:
         caller=item.caller,
         user=item.user,
     )
-
-
-def _error_of(attempt: Attempt) -> LastgoodError | None:
-    if attempt.error_code is None:
-        return None
-    return error_of(attempt.error_code, attempt.error_message or "")

@@ -27,11 +27,11 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.once import run_once
 from lastgood.flows.parts import Parts
 from lastgood.flows.run import Outcome
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus, Step, StepKind
@@ -157,7 +157,7 @@ class Chat:
             return failed.reply(headers)
         return json_reply(whole(submitted.turn, asked.chat.model, _now(), done), 200, headers)
 
-    async def _frames(self, chunks: Chunks, submitted: Submitted) -> Frames:
+    async def _frames(self, chunks: Chunks, submitted: TurnHandle) -> Frames:
         ended = False
         try:
             unread = None
@@ -179,13 +179,13 @@ class Chat:
             raise
         finally:
             if not ended:
-                await self._turns.leave(submitted)
+                await submitted.leave()
 
-    async def _streamed(self, chunks: Chunks, submitted: Submitted) -> Frames:
+    async def _streamed(self, chunks: Chunks, submitted: TurnHandle) -> Frames:
         tells = False
         if submitted.replayed:
             return
-        async with aclosing(self._turns.watch(submitted, from_begin=False)) as events:
+        async with aclosing(submitted.events(from_begin=False)) as events:
             async for event in events:
                 if not tells and event.kind not in _AT_BEGIN:
                     tells = True
@@ -194,24 +194,24 @@ class Chat:
                 if frame := _frame_of(chunks, event):
                     yield frame
 
-    async def _attended(self, submitted: Submitted) -> Finished:
+    async def _attended(self, submitted: TurnHandle) -> Finished:
         try:
             return await self._done(submitted)
         except asyncio.CancelledError:
-            await self._turns.leave(submitted)
+            await submitted.leave()
             raise
 
-    async def _done(self, submitted: Submitted) -> Finished:
+    async def _done(self, submitted: TurnHandle) -> Finished:
         """When all is over. Failed: nothing was committed."""
         try:
-            outcome = await self._turns.wait(submitted)
+            outcome = await submitted.outcome()
             if outcome.turn is None:
                 raise await self._failed(submitted, outcome)
         except LastgoodError as error:
             raise Failed(error, has_effects=submitted.has_effects) from error
         return _finished_turn(outcome.turn)
 
-    async def _failed(self, submitted: Submitted, outcome: Outcome) -> Failed:
+    async def _failed(self, submitted: TurnHandle, outcome: Outcome) -> Failed:
         error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
         if outcome.status is AttemptStatus.WAITING and isinstance(error, NeedsAnswer):
             # Nobody can be asked here: what would wait for a person is ended.
@@ -254,7 +254,7 @@ async def _items(running: Running, steps: list[Step]) -> Running:
             raise Failed(error, has_effects=has_effects(steps)) from error
 
 
-def _committed_unread(submitted: Submitted) -> OutcomeUnknown:
+def _committed_unread(submitted: TurnHandle) -> OutcomeUnknown:
     return OutcomeUnknown(
         "The turn was committed, but the rest of its answer could not be read from the database. Do not send "
         f"it again; read it with GET /api/sessions/{submitted.session}/turns.",
@@ -263,9 +263,9 @@ def _committed_unread(submitted: Submitted) -> OutcomeUnknown:
     )
 
 
-def _said_before(chunks: Chunks, submitted: Submitted) -> Iterator[bytes]:
+def _said_before(chunks: Chunks, submitted: TurnHandle) -> Iterator[bytes]:
     """What was said before this attempt took the turn up: part of the answer, and told by no event of it."""
-    for step in submitted.run.adopted if submitted.run else ():
+    for step in submitted.adopted:
         if step.kind is StepKind.MODEL and not step.within and step.message.content:
             yield chunks.text(step.message.content)
             chunks.response_ended()

@@ -8,10 +8,10 @@ from typing import Any
 
 from lastgood.core.disconnect import Origin, on_disconnect
 from lastgood.errors import InvalidRequest, SessionBusy, StaleHead, StoreError, TooMany
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.parts import Parts
 from lastgood.flows.refused_requests import RefusedRequests
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, OnLeave
@@ -63,7 +63,7 @@ class ChatAsking:
         self._limiter = limiter
         self._refused = RefusedRequests(parts)
 
-    async def submit(self, asked: Asked, conversation: str) -> Submitted:
+    async def submit(self, asked: Asked, conversation: str) -> TurnHandle:
         try:
             submitted = await self._let_in(asked, conversation)
         except (SessionBusy, TooMany):
@@ -82,7 +82,7 @@ class ChatAsking:
         if _is_first_try(request):
             await self._refused.remember(**_body(request, plain, conversation))
 
-    async def _let_in(self, asked: Asked, conversation: str) -> Submitted:
+    async def _let_in(self, asked: Asked, conversation: str) -> TurnHandle:
         try:
             taken = self._limiter.take(asked.request.caller, asked.user)
         except TooMany:
@@ -112,7 +112,7 @@ class ChatAsking:
         held = None if attempt is None else await store.read_request(tenant, attempt.turn)
         return held is not None and held.on_leave is OnLeave.ORPHAN
 
-    async def _submit(self, asked: Asked, conversation: str) -> Submitted:
+    async def _submit(self, asked: Asked, conversation: str) -> TurnHandle:
         for last in range(_MOST_TRIES, 0, -1):
             try:
                 return await self._submit_once(asked, conversation)
@@ -121,11 +121,11 @@ class ChatAsking:
                     raise  # or its first try meant a head that is gone, which no repetition brings back
         raise SessionBusy("other requests for this conversation were faster each time; try again")
 
-    async def _known(self, asked: Asked, conversation: str) -> Submitted | None:
+    async def _known(self, asked: Asked, conversation: str) -> TurnHandle | None:
         session = await self._parts.store.find_conversation(asked.request.caller.tenant, conversation)
         return None if session is None else await self._turns.known(self._ask(asked, conversation, session))
 
-    async def _submit_once(self, asked: Asked, conversation: str) -> Submitted:
+    async def _submit_once(self, asked: Asked, conversation: str) -> TurnHandle:
         session = await self._conversations.find(
             asked.request.caller.tenant,
             conversation,

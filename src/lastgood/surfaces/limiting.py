@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from lastgood.core.rate import Allowance, Used, Wait, begin, begin_paid, end, is_forgettable, undo
 from lastgood.errors import TooMany
-from lastgood.flows.beginning import Submitted
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.ids import TenantId
 from lastgood.model.queue import Queued
 from lastgood.surfaces.caller import Caller
@@ -113,10 +113,10 @@ class Taken:
         # A generator that is closed before it has begun runs none of its code, and no `with` in it.
         self._release(undo)
 
-    def until_ended(self, submitted: Submitted) -> None:
-        if submitted.began and submitted.run is not None:
-            kept, self._counted = Taken(self._counted), ()
-            submitted.run.done.add_done_callback(lambda _: kept.give_back())
+    def until_ended(self, submitted: TurnHandle) -> None:
+        kept, self._counted = Taken(self._counted), ()
+        if not submitted.call_when_ended(kept.give_back):
+            self._counted, kept._counted = kept._counted, ()
 
     async def during(self, work: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         """The same, for what is not stored: until it has come to its end, or was closed."""

@@ -18,10 +18,10 @@ from lastgood.errors import (
     TooMany,
     TurnFailed,
 )
-from lastgood.flows.beginning import Submitted
 from lastgood.flows.parts import Parts
 from lastgood.flows.queue import CAPACITY, Queue, as_one
 from lastgood.flows.run import Outcome
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.flows.watch import follow
 from lastgood.model.attempts import After, Ask
@@ -114,7 +114,7 @@ class Runs:
             raise SessionNotFound()
         return json_reply(attempt_json(attempt))
 
-    async def _submit(self, request: Request, ask: Ask, after: After | None) -> Submitted:
+    async def _submit(self, request: Request, ask: Ask, after: After | None) -> TurnHandle:
         try:
             taken = self._limiter.take(request.caller, ask.user)
         except TooMany:
@@ -128,18 +128,18 @@ class Runs:
             taken.until_ended(submitted)
         return submitted
 
-    async def _told(self, request: Request, submitted: Submitted, *, waits: bool) -> Answer:
+    async def _told(self, request: Request, submitted: TurnHandle, *, waits: bool) -> Answer:
         headers = _headers(submitted)
         if waits:
             try:
-                outcome = await request.unless_gone(self._turns.wait(submitted))
+                outcome = await request.unless_gone(submitted.outcome())
             except LastgoodError as error:
                 return _refusal(request, submitted, error, has_effects=submitted.has_effects)
             if outcome.turn is None:
                 return _failed(request, submitted, outcome)
             # Another node may have taken it up and committed it, as an attempt of its own.
             return json_reply(turn_json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
-        return json_reply(attempt_json(await self._turns.attempt(submitted)), 202, headers)
+        return json_reply(attempt_json(await submitted.stored()), 202, headers)
 
     # -- events --------------------------------------------------------------------------
 
@@ -162,10 +162,10 @@ class Runs:
             {"type": "session_exited", "session_id": session.id, "reason": "deleted"}, named=named
         )
 
-    async def _frames(self, submitted: Submitted, *, named: bool) -> Frames:
+    async def _frames(self, submitted: TurnHandle, *, named: bool) -> Frames:
         ended = False
         try:
-            async with aclosing(self._turns.watch(submitted)) as events:
+            async with aclosing(submitted.events()) as events:
                 async for event in events:
                     ended = ended or event.kind in TERMINAL
                     yield frame(event, submitted.session, named=named)
@@ -176,9 +176,9 @@ class Runs:
             for told in await self._ending(submitted):
                 yield unnumbered(told, named=named)
 
-    async def _ending(self, submitted: Submitted) -> list[dict[str, Any]]:
+    async def _ending(self, submitted: TurnHandle) -> list[dict[str, Any]]:
         try:
-            outcome = await self._turns.wait(submitted)
+            outcome = await submitted.outcome()
         except LastgoodError as error:
             may = refusals.may_be_sent_again(error, has_effects=submitted.has_effects)
             words = refusals.told_as(error.code)
@@ -278,18 +278,18 @@ async def _while_allowed(request: Request, frames: Frames) -> Frames:
             yield piece
 
 
-def _failed(request: Request, submitted: Submitted, outcome: Outcome) -> Reply:
+def _failed(request: Request, submitted: TurnHandle, outcome: Outcome) -> Reply:
     error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
     return _refusal(request, submitted, error, has_effects=outcome.has_effects)
 
 
-def _refusal(request: Request, submitted: Submitted, error: LastgoodError, *, has_effects: bool) -> Reply:
+def _refusal(request: Request, submitted: TurnHandle, error: LastgoodError, *, has_effects: bool) -> Reply:
     """Names the attempt, so that it can be continued. A new request would run its tools again."""
     told = refusals.plain(error, request.id, has_effects=has_effects)
     return Reply(told.status, told.body, {**told.headers, **_headers(submitted)})
 
 
-def _headers(submitted: Submitted) -> dict[str, str]:
+def _headers(submitted: TurnHandle) -> dict[str, str]:
     headers = {
         "x-session-id": submitted.session,
         "x-turn-id": submitted.turn,

@@ -275,7 +275,7 @@ class SessionLife:
             user=user_of(request, None),
             expected_head=expected_head(request) or head,
         )
-        outcome = await self._turns.wait(await self._turns.submit(ask))
+        outcome = await (await self._turns.submit(ask)).outcome()
         if outcome.turn is None:
             raise outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
         return outcome.turn
