@@ -30,6 +30,7 @@ from lastgood.core.commit import plan_commit
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.engine.tools.echo import ECHO
 from lastgood.flows.parts import Limits
+from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
@@ -236,7 +237,9 @@ async def whole_turns(folder: Path, turns: int) -> None:
     async def call() -> None:
         session = await app.sessions.create(DEFAULT_TENANT, "builtin/scripted", title="bench")
         for _ in range(turns // CALLERS):
-            submitted = await app.turns.submit(Ask(DEFAULT_TENANT, session.id, (user("hello there"),)))
+            submitted = await app.submitter.submit(
+                Submission(Ask(DEFAULT_TENANT, session.id, (user("hello there"),)))
+            )
             await submitted.outcome()
 
     await asyncio.gather(*(call() for _ in range(CALLERS)))

@@ -23,7 +23,6 @@ from lastgood.core.rate import Allowance
 from lastgood.engine.loop import AgentLoop
 from lastgood.engine.providers.references import AUTO, SCRIPTED
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
-from lastgood.flows.conversations import Conversations
 from lastgood.flows.parts import Limits
 from lastgood.flows.tokens import Tokens
 from lastgood.model.agents import Safety
@@ -196,11 +195,10 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
     """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
     counts.gauges["lastgood_turns_running"] = ("turns that run here now", lambda: lastgood.live.count)
-    conversations = Conversations(lastgood.parts, lastgood.sessions)
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
     lastgood.queue.admit_by(limiter.running)
-    chat = Chat(lastgood.parts, lastgood.turns, conversations, server.is_draining, limiter, presets)
+    chat = Chat(lastgood.parts, lastgood.submitter, lastgood.turns, server.is_draining, limiter, presets)
     counts.gauges["lastgood_http_requests_running"] = (
         "requests that are being answered now",
         lambda: server.app.running + server.probes.running,
@@ -228,8 +226,10 @@ def _session_routes(server: Server, settings: Settings, limiter: Limiter) -> Seq
     lastgood = server.lastgood
     asking = Asking(lastgood.parts.agents, server.is_draining)
     folders = settings.working_dir_root is not None
-    life = SessionLife(lastgood.parts, lastgood.sessions, lastgood.turns, asking, folders=folders)
-    runs = Runs(lastgood.parts, lastgood.turns, lastgood.queue, asking, limiter)
+    life = SessionLife(
+        lastgood.parts, lastgood.sessions, lastgood.submitter, lastgood.turns, asking, folders=folders
+    )
+    runs = Runs(lastgood.parts, lastgood.submitter, lastgood.turns, lastgood.queue, asking, limiter)
     agents = AgentList(lastgood.parts.agents, asking)
     branches = BranchList(lastgood.sessions)
     return session_routes(life, runs, agents, branches, import_bytes=settings.max_request_size)

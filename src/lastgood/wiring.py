@@ -18,6 +18,7 @@ import orjson
 
 from lastgood.core.quotas import NO_QUOTA, Quota, Used
 from lastgood.errors import InvalidRequest, LastgoodError, StoreLocked, WrongUsage
+from lastgood.flows.conversations import Conversations
 from lastgood.flows.heartbeat import beating
 from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
@@ -27,6 +28,7 @@ from lastgood.flows.quotas import Quotas
 from lastgood.flows.recovery import Recovery
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
+from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
 from lastgood.flows.upkeep import Retention
 from lastgood.model.agents import Safety
@@ -76,6 +78,7 @@ class Lastgood:
 
     parts: Parts
     live: Live
+    submitter: Submitter
     turns: Turns
     sessions: Sessions
     queue: Queue
@@ -113,19 +116,22 @@ def assemble(
         limits=limits or Limits(),
     )
     live = Live(parts)
-    return flows_of(parts, live, Turns(parts, live), safety, retain_seconds)
+    return flows_of(parts, live, safety, retain_seconds)
 
 
 def flows_of(
     parts: Parts,
     live: Live,
-    turns: Turns,
     safety: Safety = Safety.RESTRICTED,
     retain_seconds: float = 0,
 ) -> Lastgood:
-    sessions, queue = Sessions(parts, live, safety), Queue(parts, live, turns)
+    sessions = Sessions(parts, live, safety)
+    submitter = Submitter(parts, live, Conversations(parts, sessions))
+    turns = Turns(parts, live, submitter)
+    queue = Queue(parts, live, turns)
     retention = Retention(parts, sessions, retain_seconds) if retain_seconds else None
-    return Lastgood(parts, live, turns, sessions, queue, Recovery(parts, live, turns, queue, retention))
+    recovery = Recovery(parts, live, turns, queue, retention)
+    return Lastgood(parts, live, submitter, turns, sessions, queue, recovery)
 
 
 def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -> AgentLoop:

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from lastgood.flows.parts import Limits
+from lastgood.flows.submit import Submission
 from lastgood.flows.watch import follow
 from lastgood.model.attempts import Ask
 from lastgood.model.events import EventKind
@@ -122,7 +123,7 @@ async def test_a_watcher_on_another_node_need_not_wait_for_its_own_look(
                 await asyncio.sleep(0.005)
             started = time.monotonic()
             ask = Ask(DEFAULT_TENANT, session.id, (user("!slow 0.01\n!say a b c"),))
-            await (await here.turns.submit(ask)).outcome()
+            await (await here.submitter.submit(Submission(ask))).outcome()
             await watching
         assert time.monotonic() - started < PATIENCE_SECONDS
 

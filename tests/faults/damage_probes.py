@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import apsw
 
 from lastgood.flows.checking import check_database
+from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask
 from lastgood.model.ids import TenantId
 from lastgood.model.messages import user
@@ -50,7 +51,7 @@ async def a_check_covers_every_tenant(stage: Stage) -> None:
     for tenant in ("default", "another"):
         made = await stage.node.sessions.create(TenantId(tenant), "builtin/scripted")
         ask = Ask(TenantId(tenant), made.id, (user("hello"),))
-        outcome = await (await stage.node.turns.submit(ask)).outcome()
+        outcome = await (await stage.node.submitter.submit(Submission(ask))).outcome()
         assert outcome.turn is not None, outcome.error
         assert (await check_database(stage.store)).findings == []
         async with changed(stage, "turns", "inputs", "0", f"id = '{outcome.turn.id}'"):

@@ -32,7 +32,7 @@ from lastgood.flows import queue as flow_queue
 from lastgood.flows import recovery as flow_recovery
 from lastgood.flows import run as flow_run
 from lastgood.flows import sessions as flow_sessions
-from lastgood.flows import turns as flow_turns
+from lastgood.flows import submit as flow_submit
 from lastgood.flows.histories import Histories
 from lastgood.flows.run import Outcome, Run, Stop
 from lastgood.model.attempts import AttemptStatus, Begin, Begun, Commit, Committed, Standing, Step
@@ -531,12 +531,12 @@ def _() -> Iterator[None]:
 
 @defect("a steer in adopted steps stays in the queue")
 def _() -> Iterator[None]:
-    real = flow_beginning.Beginning.begin
+    real = flow_submit.Submitter.begin
 
-    async def begin(self: Any, begin: Begin, plan: Any) -> Any:
-        return await real(self, replace(begin, reclaims=()), plan)
+    async def begin(self: Any, begin: Begin, plan: Any, *rest: Any) -> Any:
+        return await real(self, replace(begin, reclaims=()), plan, *rest)
 
-    with patch.object(flow_beginning.Beginning, "begin", begin):
+    with patch.object(flow_submit.Submitter, "begin", begin):
         yield
 
 
@@ -592,7 +592,7 @@ def _() -> Iterator[None]:
             ask = replace(ask, fingerprint=standing.prior.fingerprint)
         return real(ask, standing)
 
-    with patch.object(flow_beginning, "admit", admit), patch.object(flow_turns, "admit", admit):
+    with patch.object(flow_submit, "admit", admit):
         yield
 
 

@@ -5,6 +5,7 @@ Their sessions are not in the clients' log: the checker holds acknowledged turns
 
 from __future__ import annotations
 
+from lastgood.flows.submit import Submission
 from lastgood.model.attempts import After, Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import user
@@ -15,7 +16,7 @@ from tests.faults.world import AGENT
 
 async def say(stage: Stage, session: SessionId, text: str, after: After | None = None) -> Turn:
     ask = Ask(DEFAULT_TENANT, session, (user(text),))
-    outcome = await (await stage.node.turns.submit(ask, after=after)).outcome()
+    outcome = await (await stage.node.submitter.submit(Submission(ask, after=after))).outcome()
     assert outcome.turn is not None, f"the turn ended {outcome.status}: {outcome.error}"
     return outcome.turn
 
@@ -37,7 +38,7 @@ async def an_edit_moves_nothing_before_its_commit(stage: Stage) -> None:
     session, turns = await three_turns(stage)
     for after in (None, turns[0]):
         ask = Ask(DEFAULT_TENANT, session, (user("other\n!slow 5\n!say a b c"),))
-        running = await stage.node.turns.submit(ask, after=After(after.id if after else None))
+        running = await stage.node.submitter.submit(Submission(ask, after=After(after.id if after else None)))
         assert await chain(stage, session) == turns, "a running edit has moved the head"
         outcome = await stage.node.turns.cancel(DEFAULT_TENANT, session)
         assert outcome.status is AttemptStatus.CANCELLED, f"{running.attempt} ended {outcome.status}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import user
@@ -59,10 +60,10 @@ async def a_retry_of_a_refused_request_gets_no_older_answer(stage: Stage) -> Non
         caller="sdk",
         on_leave=OnLeave.ORPHAN,
     )
-    first = await (await stage.node.turns.submit(sent)).outcome()
+    first = await (await stage.node.submitter.submit(Submission(sent))).outcome()
     await stage.store.close_requests(DEFAULT_TENANT, session, fingerprint="yes", caller="sdk")
     retried = replace(sent, is_retry=True)
-    second = await (await stage.other.turns.submit(retried)).outcome()
+    second = await (await stage.other.submitter.submit(Submission(retried))).outcome()
     assert first.turn is not None
     assert second.turn is not None
     assert second.turn.id != first.turn.id, "what the user said was lost"
@@ -73,7 +74,7 @@ async def a_failed_turn_tells_whether_its_tools_may_run_again(stage: Stage) -> N
     session = await stage.world.create(stage.node)
     for tool, expected in (("ledger-fail", True), ("ledger-repeat", False)):
         text = f'tok {tool}\n!tool {tool} {{"text": "a"}}\n!say done\n!fail before'
-        submitted = await stage.node.turns.submit(Ask(DEFAULT_TENANT, session, (user(text),)))
+        submitted = await stage.node.submitter.submit(Submission(Ask(DEFAULT_TENANT, session, (user(text),))))
         outcome = await submitted.outcome()
         assert outcome.status is AttemptStatus.FAILED
         assert outcome.has_effects is expected, f"after {tool}, a client is told the wrong thing"

@@ -36,6 +36,7 @@ from lastgood.agents.sources import DirectorySource
 from lastgood.core.recovery import MOST_DEATHS
 from lastgood.errors import SessionBusy
 from lastgood.flows.parts import Limits
+from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import Ask, Hold, Step, StepKind
 from lastgood.model.events import Event, EventKind
@@ -283,12 +284,16 @@ async def _ask(
     """Promised: whatever happens to this process, the turn is owed."""
     if moment is not None:
         store.dies_at(session, Moment(moment), hit)
-    submitted = await app.turns.submit(Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
+    submitted = await app.submitter.submit(
+        Submission(Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
+    )
     return {"turn": submitted.turn, "attempt": submitted.attempt}
 
 
 async def _say(app: Lastgood, store: DeadlyStore, session: SessionId, text: str) -> Line:
-    submitted = await app.turns.submit(Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
+    submitted = await app.submitter.submit(
+        Submission(Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
+    )
     outcome = await submitted.outcome()
     return {"status": outcome.status, "turn": submitted.turn, "attempt": outcome.attempt}
 
@@ -342,7 +347,7 @@ async def _client(
 async def _submit(app: Lastgood, ask: Ask) -> TurnHandle:
     while True:
         try:
-            return await app.turns.submit(ask)
+            return await app.submitter.submit(Submission(ask))
         except SessionBusy:
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 

@@ -22,6 +22,7 @@ from lastgood.engine.tools.protocol import Tool, ToolUse
 from lastgood.errors import LastgoodError, OutcomeUnknown, StoreUnavailable
 from lastgood.flows.parts import Limits
 from lastgood.flows.run import Outcome
+from lastgood.flows.submit import Submission
 from lastgood.model.agents import AgentSpec, OnUnknown
 from lastgood.model.attempts import After, Ask, AttemptStatus, OnLeave
 from lastgood.model.events import StoredEvent
@@ -216,7 +217,7 @@ class World:
             accepted=told.accepted,
         )
         try:
-            submitted = await node.turns.submit(ask, after=after)
+            submitted = await node.submitter.submit(Submission(ask, after=after))
             told.attempt = submitted.attempt
             self._heard(told)
             if watch:

@@ -21,8 +21,8 @@ from lastgood.flows.histories import Histories
 from lastgood.flows.live import Live
 from lastgood.flows.parts import Limits
 from lastgood.flows.run import Outcome
+from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt
 from lastgood.model.events import EventKind
@@ -160,8 +160,7 @@ class House:
         plain = assemble(store, engine, served or Catalog(agents), limits=limits, node=name)
         parts = replace(plain.parts, histories=Histories(store, kept_histories))
         live = Live(parts)
-        turns = Turns(parts, live)
-        node = flows_of(parts, live, turns)
+        node = flows_of(parts, live)
         # What `running` does, in pieces: a killed node must not be closed by leaving a block.
         tasks = []
         if alive:
@@ -232,15 +231,16 @@ class House:
         return Ask(tenant, session, **fields)
 
     async def submit(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> TurnHandle:
-        return await node.turns.submit(self.asked(session, *texts, **fields))
+        return await node.submitter.submit(Submission(self.asked(session, *texts, **fields)))
 
     async def say(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Outcome:
         """A turn to its end."""
         return await self.outcome(node, await self.submit(node, session, *texts, **fields))
 
     async def outcome(self, node: Lastgood, submitted: TurnHandle) -> Outcome:
+        """As this node tells it, whichever node began it."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            return await submitted.outcome()
+            return await replace(submitted, parts=node.parts, live=node.live).outcome()
 
     async def good(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Turn:
         outcome = await self.say(node, session, *texts, **fields)

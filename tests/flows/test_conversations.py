@@ -9,6 +9,7 @@ import pytest
 from lastgood.errors import InvalidRequest, SessionBusy, StaleHead
 from lastgood.flows.conversations import Conversations, Place
 from lastgood.flows.run import Outcome
+from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import Message, assistant, user
@@ -45,7 +46,7 @@ class Client:
             is_first=head is None,
             expected_head=head.turn if head and reconciles else None,
         )
-        submitted = await self.node.turns.submit(ask, place.session)
+        submitted = await self.node.submitter.submit(Submission(ask))
         return await self.house.outcome(self.node, submitted)
 
     async def said(self) -> list[str]:

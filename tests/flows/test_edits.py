@@ -10,6 +10,7 @@ import pytest
 
 from lastgood.errors import Conflict, LastgoodError, SessionBusy, StaleHead, TurnNotFound
 from lastgood.flows.run import Outcome
+from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import After, AttemptStatus, OnLeave
@@ -39,7 +40,7 @@ async def submit(
     house: House, node: Lastgood, session: SessionId, after: Turn | None, *texts: str, **fields: Any
 ) -> TurnHandle:
     asked = house.asked(session, *texts, **fields)
-    return await node.turns.submit(asked, after=After(after.id if after else None))
+    return await node.submitter.submit(Submission(asked, after=After(after.id if after else None)))
 
 
 async def edit(
@@ -143,7 +144,7 @@ async def test_I13_an_edit_of_what_is_not_there_is_refused_and_asks_no_model(
         with pytest.raises(TurnNotFound):
             await submit(house, node, session, after, "x")
     with pytest.raises(TurnNotFound):
-        await node.turns.submit(house.asked(session, "x"), after=After(TurnId("unknown")))
+        await node.submitter.submit(Submission(house.asked(session, "x"), after=After(TurnId("unknown"))))
     with pytest.raises(StaleHead):
         await submit(house, node, session, turns[0], "x", expected_head=turns[2].id)
     assert len(house.world.prompts) == prompts

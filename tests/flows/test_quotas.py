@@ -11,6 +11,7 @@ from lastgood.errors import QuotaExceeded
 from lastgood.flows import quotas
 from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.flows.quotas import Quotas
+from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, TenantId
 from lastgood.model.messages import user
@@ -64,7 +65,7 @@ async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
     limit(node, tenant=Quota(bytes=500))
     for kind in (TurnKind.RUN, TurnKind.APPEND):
         with pytest.raises(QuotaExceeded, match="delete sessions, or have the operator raise --tenant-bytes"):
-            await node.turns.submit(Ask(DEFAULT_TENANT, session, (user("more"),), kind=kind))
+            await node.submitter.submit(Submission(Ask(DEFAULT_TENANT, session, (user("more"),), kind=kind)))
     queued = NewQueued(DEFAULT_TENANT, session, node.parts.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
     with pytest.raises(QuotaExceeded):
         await node.queue.put(queued)
@@ -73,7 +74,7 @@ async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
     assert len(await node.sessions.attempts(DEFAULT_TENANT, session)) == 1
 
     # It can still be read, reset and deleted.
-    reset = await node.turns.submit(Ask(DEFAULT_TENANT, session, (), kind=TurnKind.RESET))
+    reset = await node.submitter.submit(Submission(Ask(DEFAULT_TENANT, session, (), kind=TurnKind.RESET)))
     assert (await reset.outcome()).status is AttemptStatus.COMMITTED
     await node.sessions.delete(DEFAULT_TENANT, session)
     await house.good(node, await house.session(node), "again")
@@ -82,9 +83,9 @@ async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
 async def test_I20_a_replay_is_answered_over_the_quota_too(house: House, node: Lastgood) -> None:
     session = await house.session(node)
     ask = Ask(DEFAULT_TENANT, session, (user("x" * 1000),), key="key", fingerprint="same")
-    first = await (await node.turns.submit(ask)).outcome()
+    first = await (await node.submitter.submit(Submission(ask))).outcome()
     limit(node, token=Quota(bytes=1))
-    again = await (await node.turns.submit(ask)).outcome()
+    again = await (await node.submitter.submit(Submission(ask))).outcome()
     assert again.turn == first.turn
 
 
@@ -112,7 +113,7 @@ async def test_deleting_the_source_of_a_fork_hides_no_bytes(house: House, node: 
     assert fork.stored_bytes == known.stored_bytes
     limit(node, tenant=Quota(bytes=known.stored_bytes))
     with pytest.raises(QuotaExceeded):
-        await node.turns.submit(Ask(DEFAULT_TENANT, fork.id, (user("more"),)))
+        await node.submitter.submit(Submission(Ask(DEFAULT_TENANT, fork.id, (user("more"),))))
 
 
 async def test_usage_is_read_once_in_a_while_and_not_at_all_without_quotas() -> None:

@@ -22,6 +22,7 @@ from lastgood.errors import LastgoodError, StoreLocked
 from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.flows.reading import SessionReader
 from lastgood.flows.run import Outcome
+from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import After, Ask, Attempt
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
@@ -117,7 +118,7 @@ class Near(NearReader):
 
     async def reset(self, session: str) -> TurnInfo:
         ask = Ask(TENANT, SessionId(session), (), kind=TurnKind.RESET)
-        outcome = await (await self._app.turns.submit(ask)).outcome()
+        outcome = await (await self._app.submitter.submit(Submission(ask))).outcome()
         if outcome.turn is None:
             raise outcome.error or LastgoodError(f"the reset ended {outcome.status.value}")
         return turn_info(outcome.turn)
@@ -152,7 +153,7 @@ class Near(NearReader):
             on_leave=on_disconnect(Origin.TERMINAL, key),
             accepted=key is not None,
         )
-        return NearAsked(self._app, await self._app.turns.submit(ask, after=after))
+        return NearAsked(self._app, await self._app.submitter.submit(Submission(ask, after)))
 
 
 @dataclass(frozen=True, slots=True)

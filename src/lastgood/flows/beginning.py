@@ -1,4 +1,4 @@
-"""From an ask to a run: plan it, take the session, and answer for whatever stood in the way.
+"""The steps from an ask to a run: plan it, take the session, end what stands in the way, start the run.
 
 Everything before `begin` changes nothing. From the hold on, the attempt belongs to this
 process: begin and run are its tasks, not the caller's, so nothing is left half done.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lastgood.core.admission import Admitted, Attach, Busy, Displace, Refused, Replay, admit
+from lastgood.core.admission import Displace
 from lastgood.core.lifecycle import Move, after
 from lastgood.core.recovery import MOST_DEATHS, TryAgain, try_again
 from lastgood.errors import (
@@ -123,45 +123,18 @@ class Beginning:
             base=plan.base if ask.edit else None,
         )
 
-    async def begin(self, begin: Begin, plan: Plan) -> TurnHandle:
-        ask, first = begin.ask, begin
-        # Recovery and continue have decided for themselves what the new try adopts.
-        decides = not begin.again
-        # Without a key, only what stands there now can tell whether the first try is
-        # over: so look before beginning, and begin only if nothing has moved since.
-        looked = await self._parts.store.look_up(ask) if ask.is_retry else None
-        for _ in range(MOST_TRIES):
-            if looked is not None:
-                found, looked = looked, None
-            else:
-                sent = self._parts.clock.monotonic()
-                told = _told_at_begin(begin, plan.agent)
-                with self._live.expecting(begin.attempt):
-                    tried = await self._begin_once(begin, told)
-                    if isinstance(tried, Begun):
-                        run = Run(self._parts, begin, tried, plan.agent, sent)
-                        return self.run(run, after_event=tried.session.last_event_seq - len(told))
-                found = tried
-            match admit(ask, found):
-                case Admitted(turn, displace):
-                    if displace is not None:
-                        await self._displace(displace)
-                    if decides:
-                        begin = first if turn is None else await self._again(ask, plan, turn, found)
-                    if ask.is_retry and found.session is not None:
-                        head = found.session.head
-                        begin = replace(begin, expected=Expected(head.turn if head else None))
-                case Replay(attempt):
-                    return self.watch(ask, attempt, None, replayed=True)
-                case Attach(attempt):
-                    return await self.attach(ask, attempt)
-                case Busy(attempt):
-                    raise busy(attempt)
-                case Refused(error):
-                    raise error
-        raise SessionBusy("other requests for this session were faster each time; try again")
+    async def start(self, begin: Begin, plan: Plan) -> TurnHandle | Standing:
+        """Takes the session and starts the run, or says what stands in the way."""
+        sent = self._parts.clock.monotonic()
+        told = _told_at_begin(begin, plan.agent)
+        with self._live.expecting(begin.attempt):
+            found = await self._begin_once(begin, told)
+            if isinstance(found, Standing):
+                return found
+            run = Run(self._parts, begin, found, plan.agent, sent)
+            return self.run(run, after_event=found.session.last_event_seq - len(told))
 
-    async def _again(self, ask: Ask, plan: Plan, turn: TurnId, found: Standing) -> Begin:
+    async def again(self, ask: Ask, plan: Plan, turn: TurnId, found: Standing) -> Begin:
         """The same turn, tried again by its client: after the finished steps of its newest try, if they
         were made for what is there now. Begin compares the head and the try again: both may have moved."""
         tried, session = found.prior_attempt, found.session
@@ -214,7 +187,7 @@ class Beginning:
             return begun_of(found.holder, found.session, begin.base_at(found.session.head))
         return found
 
-    async def _displace(self, displace: Displace) -> None:
+    async def displace(self, displace: Displace) -> None:
         attempt, move = displace.attempt, displace.move
         error = TurnFailed(
             "another request took the place of this one"

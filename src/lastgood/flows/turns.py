@@ -1,7 +1,6 @@
-"""Asking for a turn, watching it, and what may be done to one that runs or has failed.
+"""What may be done to a turn that runs or has failed: cancel it, answer it, try it again.
 
-A run belongs to its session. Whoever asked only watches: a caller that is cancelled in
-the middle of asking leaves nothing half done.
+A run belongs to its session: a caller that is cancelled in the middle leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -12,26 +11,20 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from lastgood.core.admission import Attach, Replay, admit
-from lastgood.core.history import open_calls
-from lastgood.core.intake import check_input, check_results, check_text
 from lastgood.core.lifecycle import Move, is_final
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import (
     AttemptNotFound,
     Conflict,
-    InvalidRequest,
     LastgoodError,
     NothingPending,
     SessionBusy,
     SessionNotFound,
     TurnCancelled,
-    TurnNotFound,
 )
 from lastgood.flows.beginning import (
     MOST_TRIES,
     STEERS_GONE,
-    Beginning,
     Plan,
     begun_of,
     busy,
@@ -40,87 +33,29 @@ from lastgood.flows.live import Live
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Outcome, Run, Stop
+from lastgood.flows.submit import Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
-    After,
     Ask,
     Attempt,
     AttemptStatus,
     Begin,
-    Edit,
     Expected,
     Request,
     Standing,
 )
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.model.messages import Role
 from lastgood.model.queue import Queued
-from lastgood.model.sessions import Head, Session
-
-MOST_IN_KEY = 255
+from lastgood.model.sessions import Session
 
 
 class Turns:
-    def __init__(self, parts: Parts, live: Live) -> None:
+    def __init__(self, parts: Parts, live: Live, submitter: Submitter) -> None:
         self._parts = parts
         self._live = live
-        self._beginning = Beginning(parts, live)
-
-    async def submit(
-        self, ask: Ask, session: Session | None = None, *, after: After | None = None
-    ) -> TurnHandle:
-        """`session`: as it was just read, if it was. What has changed since then, begin finds out.
-
-        `after`: where the turn goes. After the head it is appended; after an earlier turn it is an edit.
-        """
-        check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
-        _check_names(ask)
-        if session is None:
-            session = await self._parts.store.get_session(ask.tenant, ask.session)
-        if session is None:
-            raise SessionNotFound()
-        try:
-            if after is not None:
-                ask = _placed(ask, session, after)
-            if ask.messages:  # a reset adds nothing, and is always allowed
-                await self._parts.quotas.check(ask.tenant, session.created_by)
-            plan = await self._beginning.plan(ask, session)
-            await self._check_results(ask, plan.base)
-        except LastgoodError:
-            known = await self.known(ask)
-            if known is None:
-                raise
-            return known
-        begin = self._live.spawn(self._beginning.begin(self._beginning.prepare(ask, plan), plan))
-        try:
-            return await asyncio.shield(begin)
-        except asyncio.CancelledError:
-            # Whoever asked is gone before there was anything to leave.
-            begin.add_done_callback(self._leave_behind)
-            raise
-
-    async def _check_results(self, ask: Ask, base: Head | None) -> None:
-        if ask.messages and ask.messages[0].role is Role.TOOL:
-            history = await self._parts.histories.at(ask.tenant, base)
-            check_results(ask.messages, open_calls(history.tail))
-
-    def _leave_behind(self, begin: asyncio.Task[TurnHandle]) -> None:
-        if not begin.cancelled() and begin.exception() is None:
-            self._live.spawn(begin.result().leave())
-
-    async def known(self, ask: Ask) -> TurnHandle | None:
-        """What became of this request before. That is told even if the turn could not be run any more."""
-        if ask.key is None and not ask.is_retry:
-            return None
-        _check_names(ask)
-        match admit(ask, await self._parts.store.look_up(ask)):
-            case Replay(attempt):
-                return self._beginning.watch(ask, attempt, None, replayed=True)
-            case Attach(attempt):
-                return await self._beginning.attach(ask, attempt)
-            case _:
-                return None
+        self._submitter = submitter
+        self._beginning = submitter.beginning
 
     async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
         return await resolve(self._parts.agents, recorded)
@@ -278,10 +213,9 @@ class Turns:
         session = await self._parts.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
-        plan = await self._beginning.plan(ask, session)
-        await self._check_results(ask, plan.base)
+        plan = await self._submitter.plan(ask, session)
         begin = replace(self._beginning.prepare(ask, plan), turn=item.turn, takes=item.number)
-        return await asyncio.shield(self._live.spawn(self._beginning.begin(begin, plan)))
+        return await asyncio.shield(self._live.spawn(self._submitter.begin(begin, plan)))
 
     async def _again(
         self,
@@ -303,29 +237,7 @@ class Turns:
             reclaims=heard,
             **adopts,
         )
-        return await asyncio.shield(self._live.spawn(self._beginning.begin(begin, plan)))
-
-
-def _placed(ask: Ask, session: Session, after: After) -> Ask:
-    """An append if `after` is the head; else an edit of the expected head, or of the present one."""
-    head = session.head.turn if session.head else None
-    if after.turn == head:
-        return replace(ask, is_first=head is None, expected_head=ask.expected_head or head)
-    if head is None:
-        raise TurnNotFound()
-    return replace(ask, edit=Edit(after.turn, ask.expected_head or head))
-
-
-def _check_names(ask: Ask) -> None:
-    for what, text in (
-        ("model", ask.model),
-        ("key", ask.key),
-        ("agent", ask.agent_key),
-        ("user", ask.user),
-    ):
-        check_text(text or "", f"the {what}")
-    if ask.key is not None and not 1 <= len(ask.key) <= MOST_IN_KEY:
-        raise InvalidRequest(f"the key must have between 1 and {MOST_IN_KEY} characters")
+        return await asyncio.shield(self._live.spawn(self._submitter.begin(begin, plan)))
 
 
 def ask_of(request: Request) -> Ask:

@@ -13,9 +13,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from lastgood.core.presets import Preset, understand
+from lastgood.core.disconnect import Origin, on_disconnect
+from lastgood.core.presets import Preset, Understood, understand
 from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AgentNotFound,
@@ -27,19 +30,19 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
-from lastgood.flows.conversations import Conversations
 from lastgood.flows.once import run_once
 from lastgood.flows.parts import Parts
 from lastgood.flows.run import Outcome
+from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import AttemptStatus, Step, StepKind
+from lastgood.model.attempts import Ask, AttemptStatus, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.messages import Message
 from lastgood.model.sessions import Turn, Usage
-from lastgood.surfaces.asking import key_of, visible
-from lastgood.surfaces.chat_asking import Asked, ChatAsking
-from lastgood.surfaces.chat_wire import messages_of, options_of, parse_chat
+from lastgood.surfaces.asking import fingerprint, key_of, user_of, visible
+from lastgood.surfaces.chat_wire import ChatRequest, messages_of, options_of, parse_chat
 from lastgood.surfaces.completions import Chunks, Finished, finished, whole
 from lastgood.surfaces.http import Answer, Request, json_reply
 from lastgood.surfaces.limiting import Limiter
@@ -51,19 +54,40 @@ _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
 Running = AsyncGenerator[Event | Step, None]
 
 
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """A request that was understood."""
+
+    request: Request
+    chat: ChatRequest
+
+    @property
+    def user(self) -> str:
+        return user_of(self.request, self.chat.user)
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.chat.stream)
+
+    @property
+    def with_usage(self) -> bool:
+        options = self.chat.stream_options
+        return options is not None and bool(options.include_usage)
+
+
 class Chat:
     def __init__(
         self,
         parts: Parts,
+        submitter: Submitter,
         turns: Turns,
-        conversations: Conversations,
         is_draining: Callable[[], bool],
         limiter: Limiter,
         presets: Collection[Preset] = (),
     ) -> None:
         self._parts = parts
         self._turns = turns
-        self._asking = ChatAsking(parts, turns, conversations, limiter)
+        self._submitter = submitter
         self._is_draining = is_draining
         self._limiter = limiter
         self._presets = presets
@@ -95,20 +119,21 @@ class Chat:
         meant = understand(self._presets, request.headers, body)
         if self._is_draining():
             if meant.conversation is not None:
-                await self._asking.remember_refused(request, plain, meant.conversation)
+                await self._submitter.remember_refusal(_submission(request, chat, plain, body, key, meant))
             raise ShuttingDown()
         agent = await self._agent(chat.model)
         if meant.is_errand:
             agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
-        asked = Asked(request, chat, plain, body, agent, key, meant.reconciles)
+        call = ChatCall(request, chat)
         if meant.conversation is None:
             if key is not None:
                 raise InvalidRequest(
                     "an Idempotency-Key needs an X-Conversation-Id: without one, nothing is kept",
                     param="idempotency-key",
                 )
-            return await self._once(asked)
-        return await self._in_conversation(asked, visible("x-conversation-id", meant.conversation))
+            return await self._once(call, agent, body)
+        visible("x-conversation-id", meant.conversation)
+        return await self._in_conversation(call, _submission(request, chat, plain, body, key, meant))
 
     async def _agent(self, model: str) -> AgentSpec:
         try:
@@ -123,39 +148,41 @@ class Chat:
 
     # -- without a conversation --------------------------------------------------------
 
-    async def _once(self, asked: Asked) -> Answer:
-        tenant, options = asked.request.caller.tenant, options_of(asked.chat)
-        taken = self._limiter.take(asked.request.caller, asked.user)
-        running = taken.during(run_once(self._parts, tenant, asked.agent, asked.body, options))
+    async def _once(self, call: ChatCall, agent: AgentSpec, body: tuple[Message, ...]) -> Answer:
+        tenant, options = call.request.caller.tenant, options_of(call.chat)
+        taken = self._limiter.take(call.request.caller, call.user)
+        running = taken.during(run_once(self._parts, tenant, agent, body, options))
         id = self._parts.ids.turn()
-        if asked.streams:
-            chunks = self._chunks(asked, id)
+        if call.streams:
+            chunks = self._chunks(call, id)
             return streamed(_frames_once(chunks, running), chunks, {})
         try:
-            done = await asked.request.unless_gone(_until_done(running))
+            done = await call.request.unless_gone(_until_done(running))
         except Failed as failed:
             return failed.reply({})
-        return json_reply(whole(id, asked.chat.model, _now(), done))
+        return json_reply(whole(id, call.chat.model, _now(), done))
 
     # -- with one -----------------------------------------------------------------------
 
-    async def _in_conversation(self, asked: Asked, conversation: str) -> Answer:
-        submitted = await self._asking.submit(asked, conversation)
+    async def _in_conversation(self, call: ChatCall, submission: Submission) -> Answer:
+        assert submission.conversation is not None
+        reserve = partial(self._limiter.take, call.request.caller, call.user)
+        submitted = await self._submitter.submit(submission, reserve)
         headers = {
-            "x-conversation-id": conversation,
+            "x-conversation-id": submission.conversation.name,
             "x-session-id": submitted.session,
             "x-turn-id": submitted.turn,
         }
         if submitted.replayed:
             headers["idempotent-replayed"] = "true"
-        if asked.streams:
-            chunks = self._chunks(asked, submitted.turn)
+        if call.streams:
+            chunks = self._chunks(call, submitted.turn)
             return streamed(self._frames(chunks, submitted), chunks, headers)
         try:
-            done = await asked.request.unless_gone(self._attended(submitted))
+            done = await call.request.unless_gone(self._attended(submitted))
         except Failed as failed:
             return failed.reply(headers)
-        return json_reply(whole(submitted.turn, asked.chat.model, _now(), done), 200, headers)
+        return json_reply(whole(submitted.turn, call.chat.model, _now(), done), 200, headers)
 
     async def _frames(self, chunks: Chunks, submitted: TurnHandle) -> Frames:
         ended = False
@@ -219,8 +246,41 @@ class Chat:
             error = TurnFailed("a person's word is needed, and nobody can be asked here")
         return Failed(error, has_effects=outcome.has_effects)
 
-    def _chunks(self, asked: Asked, id: str) -> Chunks:
-        return Chunks(id, asked.chat.model, _now(), asked.with_usage)
+    def _chunks(self, call: ChatCall, id: str) -> Chunks:
+        return Chunks(id, call.chat.model, _now(), call.with_usage)
+
+
+def _submission(
+    request: Request,
+    chat: ChatRequest,
+    plain: Any,
+    body: tuple[Message, ...],
+    key: str | None,
+    meant: Understood,
+) -> Submission:
+    assert meant.conversation is not None
+    ask = Ask(
+        request.caller.tenant,
+        NOT_LOCATED,
+        (),
+        agent_key=chat.model,
+        options=options_of(chat),
+        key=key,
+        fingerprint=fingerprint(request, plain, meant.conversation),
+        caller=request.caller.name,
+        user=user_of(request, chat.user),
+        is_retry=key is None and _is_retry(request),
+        on_leave=on_disconnect(Origin.OPENAI_API, key, conversation=meant.conversation),
+        accepted=key is not None,
+    )
+    named = Conversation(meant.conversation, body, meant.reconciles, request.caller.setter)
+    return Submission(ask, conversation=named)
+
+
+def _is_retry(request: Request) -> bool:
+    """The official SDKs count their own retries."""
+    count = request.headers.get("x-stainless-retry-count", "0")
+    return count.isdecimal() and int(count[:9]) > 0
 
 
 # -- small things ------------------------------------------------------------------------

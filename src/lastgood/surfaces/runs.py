@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from lastgood.errors import (
@@ -15,12 +16,12 @@ from lastgood.errors import (
     LastgoodError,
     SessionNotFound,
     StoreUnavailable,
-    TooMany,
     TurnFailed,
 )
 from lastgood.flows.parts import Parts
 from lastgood.flows.queue import CAPACITY, Queue, as_one
 from lastgood.flows.run import Outcome
+from lastgood.flows.submit import Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.flows.watch import follow
@@ -55,8 +56,17 @@ _TRUST_SECONDS = 5.0
 
 
 class Runs:
-    def __init__(self, parts: Parts, turns: Turns, queue: Queue, asking: Asking, limiter: Limiter) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        submitter: Submitter,
+        turns: Turns,
+        queue: Queue,
+        asking: Asking,
+        limiter: Limiter,
+    ) -> None:
         self._parts = parts
+        self._submitter = submitter
         self._turns = turns
         self._queue = queue
         self._asking = asking
@@ -115,18 +125,8 @@ class Runs:
         return json_reply(attempt_json(attempt))
 
     async def _submit(self, request: Request, ask: Ask, after: After | None) -> TurnHandle:
-        try:
-            taken = self._limiter.take(request.caller, ask.user)
-        except TooMany:
-            # It may be the very turn that runs: whoever asks for it again begins nothing.
-            known = await self._turns.known(ask)
-            if known is None:
-                raise
-            return known
-        with taken:
-            submitted = await self._turns.submit(ask, after=after)
-            taken.until_ended(submitted)
-        return submitted
+        reserve = partial(self._limiter.take, request.caller, ask.user)
+        return await self._submitter.submit(Submission(ask, after), reserve)
 
     async def _told(self, request: Request, submitted: TurnHandle, *, waits: bool) -> Answer:
         headers = _headers(submitted)

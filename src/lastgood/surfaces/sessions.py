@@ -13,6 +13,7 @@ from lastgood.flows.exporting import Importing, as_evidence, document_pieces
 from lastgood.flows.parts import Parts
 from lastgood.flows.reading import MOST_IN_PAGE
 from lastgood.flows.sessions import Sessions
+from lastgood.flows.submit import Submission, Submitter
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import Ask
@@ -58,11 +59,19 @@ class SessionLife:
     """`folders`: there is a root below which sessions of any token may name a folder of their own."""
 
     def __init__(
-        self, parts: Parts, sessions: Sessions, turns: Turns, asking: Asking, *, folders: bool
+        self,
+        parts: Parts,
+        sessions: Sessions,
+        submitter: Submitter,
+        turns: Turns,
+        asking: Asking,
+        *,
+        folders: bool,
     ) -> None:
         self._folders = folders
         self._parts = parts
         self._sessions = sessions
+        self._submitter = submitter
         self._turns = turns
         self._asking = asking
         self._importing = Importing(parts, sessions)
@@ -275,7 +284,7 @@ class SessionLife:
             user=user_of(request, None),
             expected_head=expected_head(request) or head,
         )
-        outcome = await (await self._turns.submit(ask)).outcome()
+        outcome = await (await self._submitter.submit(Submission(ask))).outcome()
         if outcome.turn is None:
             raise outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
         return outcome.turn
