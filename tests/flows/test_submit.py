@@ -9,7 +9,7 @@ import pytest
 from lastgood.errors import LastgoodError, SessionBusy, StaleHead, TooMany
 from lastgood.flows.beginning import MOST_TRIES
 from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission
-from lastgood.model.attempts import Ask, AttemptStatus
+from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import user
 from lastgood.model.sessions import TurnKind
@@ -94,3 +94,29 @@ async def test_a_rate_limit_that_is_reached_begins_nothing_and_makes_no_session(
     with pytest.raises(TooMany):
         await node.submitter.submit(submission("first", key=key), reached)
     assert await node.parts.store.find_conversation(DEFAULT_TENANT, NAME) is None
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_disconnect_that_is_noticed_late_does_not_keep_a_conversation_busy(
+    house: House, leaves: bool
+) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)])
+    first = await node.submitter.submit(submission("!tool gate {}", on_leave=OnLeave.ORPHAN))
+    await gate.until_reached()
+
+    async def jitter(point: str) -> Mode | None:
+        if point == "store.read_request" and leaves:  # the second has found the session busy
+            house.faults(node).jitter = None
+            await first.leave()
+        return None
+
+    house.faults(node).jitter = jitter
+    if not leaves:
+        with pytest.raises(SessionBusy, match="is running"):
+            await node.submitter.submit(submission("second"))
+        gate.open()
+        return
+    outcome = await house.outcome(node, await node.submitter.submit(submission("second")))
+    assert outcome.status is AttemptStatus.COMMITTED
+    assert (await house.outcome(node, first)).status is AttemptStatus.SUPERSEDED
