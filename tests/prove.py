@@ -32,10 +32,10 @@ from tests.e2e.neighbours import (
 from tests.e2e.nodes import two_nodes
 from tests.e2e.server import LiveServer
 from tests.faults.cells import RECOVERY_POINTS, TURNS, cells, count_hits, run_any, run_recovery_killed
-from tests.faults.defects import DEFECTS, caught_by_probe, caught_by_simulation
+from tests.faults.defects import caught_by_simulation
 from tests.faults.kills import rounds
 from tests.faults.outage import outages_of
-from tests.faults.probes import PROBES
+from tests.faults.registry import ALL_DEFECTS, ALL_PROBES, caught_by_probe
 from tests.faults.simulation import Weather, simulate
 from tests.faults.stores import Places
 from tests.postgres import PostgresServer
@@ -57,7 +57,7 @@ def bound(runs: int) -> str:
 def defects(options: argparse.Namespace, _: PostgresServer) -> bool:
     caught = 0
     alone = 0
-    for one in DEFECTS:
+    for one in ALL_DEFECTS:
         by_probe = caught_by_probe(one)
         by_simulation = caught_by_simulation(one, options.defect_seeds)
         caught += by_probe is not None or by_simulation is not None
@@ -66,15 +66,15 @@ def defects(options: argparse.Namespace, _: PostgresServer) -> bool:
         for by in filter(None, (by_probe, by_simulation)):
             say(f"            {by[:150]}")
     say(
-        f"planted defects: {caught} caught of {len(DEFECTS)} planted; "
+        f"planted defects: {caught} caught of {len(ALL_DEFECTS)} planted; "
         f"{alone} of them by the checker on seeded runs alone"
     )
-    return caught == len(DEFECTS)
+    return caught == len(ALL_DEFECTS)
 
 
 def probes(options: argparse.Namespace, _: PostgresServer) -> bool:
-    objections = [f"{probe.name}: {objection}" for probe in PROBES if (objection := probe.objects())]
-    say(f"probes: {len(PROBES)} run, {len(objections)} violations {objections or ''}")
+    objections = [f"{probe.name}: {objection}" for probe in ALL_PROBES if (objection := probe.objects())]
+    say(f"probes: {len(ALL_PROBES)} run, {len(objections)} violations {objections or ''}")
     return not objections
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.faults import edit_probes  # noqa: F401 - its probes are in the list
 from tests.faults.defects import defect, statement
 
 _AT_BEGIN = """SET head = CASE WHEN :edits THEN :after ELSE head END,

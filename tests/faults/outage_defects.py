@@ -18,7 +18,6 @@ from lastgood.flows.outages import interrupted_by_outage
 from lastgood.flows.run import Outcome, Run, Stop
 from lastgood.model.attempts import AttemptStatus
 from lastgood.store.sqlite.attempts import SqliteAttempts
-from tests.faults import outage_probes  # noqa: F401 - its probes are in the list, too
 from tests.faults.defects import defect, statement
 
 

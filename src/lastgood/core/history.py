@@ -35,14 +35,9 @@ class History:
     size: int = field(default=0, compare=False)  # of the turns that it was made of, encoded
 
     def then(self, turn: Turn) -> History:
-        agent = turn.agent_digest or self.agent
-        if turn.kind is TurnKind.RESET:
-            return History(turn.head, repair(turn.messages), agent=agent, size=len(turn.body))
-        size = self.size + len(turn.body)
-        tail = self.tail + tuple(map(mend_text, turn.messages))
-        if open_calls(tail):
-            return History(turn.head, self.settled, tail, agent, size)
-        return History(turn.head, self.settled + repair(tail), (), agent, size)
+        growing = _Growing(self)
+        growing.add(turn)
+        return growing.history()
 
     def answered(self, own: Sequence[Message]) -> tuple[Message, ...]:
         """What an attempt adds to `settled`, made valid: together they are the whole prompt."""
@@ -60,27 +55,35 @@ def history_of(turns: Iterable[Turn]) -> History:
 
 
 def building_history(turns: Iterable[Turn]) -> Generator[None, None, History]:
-    """The history of these turns. Yields after each of them, where it may be paused.
-
-    It says the same as `then` for each turn; but the messages are collected in one list, because
-    adding to a tuple copies it: for many turns that would be the square of their number.
-    """
-    head: Head | None = None
-    settled: list[Message] = []
-    tail: list[Message] = []
-    agent, size = "", 0
+    """The history of these turns. Yields after each of them, where it may be paused."""
+    growing = _Growing(History())
     for turn in turns:
-        head, agent = turn.head, turn.agent_digest or agent
-        if turn.kind is TurnKind.RESET:
-            settled, tail, size = list(repair(turn.messages)), [], 0
-        else:
-            tail.extend(map(mend_text, turn.messages))
-            if not open_calls(tail):
-                settled.extend(repair(tail))
-                tail = []
-        size += len(turn.body)
+        growing.add(turn)
         yield
-    return History(head, tuple(settled), tuple(tail), agent, size)
+    return growing.history()
+
+
+class _Growing:
+    """A history that turns are added to. Its messages are in lists, because adding to a tuple copies it: for
+    many turns that would be the square of their number."""
+
+    def __init__(self, history: History) -> None:
+        self._head, self._agent, self._size = history.head, history.agent, history.size
+        self._settled, self._tail = list(history.settled), list(history.tail)
+
+    def add(self, turn: Turn) -> None:
+        self._head, self._agent = turn.head, turn.agent_digest or self._agent
+        if turn.kind is TurnKind.RESET:
+            self._settled, self._tail, self._size = list(repair(turn.messages)), [], 0
+        else:
+            self._tail.extend(map(mend_text, turn.messages))
+            if not open_calls(self._tail):
+                self._settled.extend(repair(self._tail))
+                self._tail = []
+        self._size += len(turn.body)
+
+    def history(self) -> History:
+        return History(self._head, tuple(self._settled), tuple(self._tail), self._agent, self._size)
 
 
 #: Looked at and never changed. Making one for every message would be most of the work.

@@ -1,0 +1,29 @@
+"""Every probe and every planted defect, whichever module registers it: none is left out of a list."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from tests.faults.defects import DEFECTS, Defect
+from tests.faults.probes import PROBES, Probe
+
+#: Its defects are of servers in processes of their own, and have a list of their own.
+_APART = "tool_defects"
+
+for _path in sorted(Path(__file__).parent.glob("*_probes.py")) + sorted(
+    Path(__file__).parent.glob("*_defects.py")
+):
+    if not _path.stem.startswith("test_") and _path.stem != _APART:
+        import_module(f"tests.faults.{_path.stem}")
+
+ALL_PROBES: tuple[Probe, ...] = tuple(PROBES)
+ALL_DEFECTS: tuple[Defect, ...] = tuple(DEFECTS)
+
+
+def caught_by_probe(one: Defect) -> str | None:
+    with one.plant():
+        for probe in ALL_PROBES:
+            if (objection := probe.objects()) is not None:
+                return f"{probe.name}: {objection}"
+    return None
