@@ -36,7 +36,7 @@ from tests.faults.defects import caught_by_simulation
 from tests.faults.kills import rounds
 from tests.faults.outage import outages_of
 from tests.faults.registry import ALL_DEFECTS, ALL_PROBES, caught_by_probe
-from tests.faults.simulation import Weather, simulate
+from tests.faults.simulation import Weather, simulated
 from tests.faults.stores import Places
 from tests.postgres import PostgresServer
 
@@ -101,17 +101,19 @@ def fault_cells(options: argparse.Namespace, server: PostgresServer) -> bool:
 
 
 def simulations(options: argparse.Namespace, _: PostgresServer) -> bool:
-    broken = 0
+    broken = acknowledged = edits = stops = 0
     first, last = options.seed, options.seed + options.simulations
     for seed in range(first, last):
-        storm = Weather(fault=0.15, stall=0.03, deaths=3) if seed % 4 == 0 else None
-        found = simulate(seed, storm)
-        broken += bool(found)
-        if found:
-            say(f"  seed {seed}: {found[0]}")
+        storm = Weather(fault=0.15, stall=0.03, deaths=3, stops=3) if seed % 4 == 0 else None
+        result = simulated(seed, storm)
+        broken += bool(result.found)
+        acknowledged, edits = acknowledged + result.acknowledged, edits + result.edits
+        stops += result.stops
+        if result.found:
+            say(f"  seed {seed}: {result.found[0]}")
     say(
-        f"simulations: {last - first} run (seeds {first}-{last - 1}), {broken} with violations; "
-        f"{bound(last - first)}"
+        f"simulations: {last - first} run (seeds {first}-{last - 1}), {acknowledged} turns acknowledged, "
+        f"{edits} of them edits, {stops} nodes stopped, {broken} with violations; {bound(last - first)}"
     )
     return not broken
 

@@ -9,76 +9,16 @@ the list of deliberate defects that it must find.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
 from lastgood.model.attempts import Attempt, AttemptStatus
-from lastgood.model.events import StoredEvent
-from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
-from lastgood.model.sessions import Branch, Session, SessionStatus, Turn
-from lastgood.ports import Store
+from lastgood.model.ids import SessionId, TurnId
+from lastgood.model.sessions import SessionStatus, Turn
+from tests.faults.edit_checker import edit_faults, leftovers
+from tests.faults.kept import Kept, Plain, read_state, says
 from tests.faults.world import AGENT, Told, World
 from tests.hashing import hash_after
-
-Plain = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A session as it is stored in the end: the chain of its head, and those that edits have replaced."""
-
-    session: Session
-    turns: tuple[Turn, ...]
-    replaced: dict[Branch, tuple[Turn, ...]]
-    attempts: dict[AttemptId, Attempt]
-    events: tuple[StoredEvent, ...]
-    steps: dict[AttemptId, list[Plain]]
-
-    @property
-    def chains(self) -> list[tuple[Turn, ...]]:
-        return [self.turns, *self.replaced.values()]
-
-    @property
-    def all_turns(self) -> dict[TurnId, Turn]:
-        """Of the head's chain and of all branches."""
-        return {turn.id: turn for chain in self.chains for turn in chain}
-
-
-async def read_state(store: Store, sessions: list[SessionId]) -> dict[SessionId, Kept]:
-    state: dict[SessionId, Kept] = {}
-    for id in sessions:
-        session = await store.get_session(DEFAULT_TENANT, id)
-        if session is None:
-            continue
-        turns = await store.read_turns(DEFAULT_TENANT, session.head.turn) if session.head else ()
-        replaced = {
-            branch: await store.read_turns(DEFAULT_TENANT, branch.head)
-            for branch in await store.list_branches(DEFAULT_TENANT, id, limit=10_000)
-        }
-        attempts = {one.id: one for one in await store.list_attempts(DEFAULT_TENANT, id)}
-        events: list[StoredEvent] = []
-        while page := await store.read_events(DEFAULT_TENANT, id, after=events[-1].seq if events else 0):
-            events.extend(page)
-        steps = {
-            attempt: [_plain(step.message) for step in await store.read_steps(DEFAULT_TENANT, attempt)]
-            for attempt in attempts
-        }
-        state[id] = Kept(session, turns, replaced, attempts, tuple(events), steps)
-    return state
-
-
-def _plain(message: Any) -> Plain:
-    plain: Plain = {"role": str(message.role), "content": message.content}
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        plain["tool_call_id"] = message.tool_call_id
-    return plain
 
 
 async def check(world: World, *, settled: bool = True) -> list[str]:
@@ -91,11 +31,12 @@ async def check(world: World, *, settled: bool = True) -> list[str]:
     found: list[str] = []
     for kept in state.values():
         found += _chains(kept)
-        found += _edits(kept, world)
+        found += edit_faults(kept, world)
         found += _attempts(kept, settled)
         found += _events(kept, world)
     found += _prompts(world, state)
     found += _told(world, state)
+    found += await leftovers(world, state)
     found += _keys(world, state)
     found += _overrides(world, state)
     found += _titles(world, state)
@@ -130,36 +71,6 @@ def _chain(name: str, turns: tuple[Turn, ...]) -> list[str]:
     repeated = [id for id, count in Counter(turn.id for turn in turns).items() if count > 1]
     if repeated:
         found.append(f"I3 {name}: turns committed twice: {repeated}")
-    return found
-
-
-# -- edits: I2, I16 ------------------------------------------------------------
-
-
-def _edits(kept: Kept, world: World) -> list[str]:
-    """Only a committed edit takes a turn out of the head's chain, and only what came after its base."""
-    found = []
-    name, known = kept.session.id, kept.all_turns
-    for branch, chain in kept.replaced.items():
-        by = known.get(branch.replaced_by)
-        if by is None:
-            found.append(
-                f"I2 {name}: {branch.head} was replaced by {branch.replaced_by}, which is not committed"
-            )
-            continue
-        if by.parent not in {None, *(turn.id for turn in chain[:-1])}:
-            found.append(f"I2 {name}: {by.id} replaced {branch.head}, and goes on from no turn before it")
-        told = next((told for told in world.log if told.texts and _says(by, told.texts[-1])), None)
-        if told is not None and (not told.is_edit or told.after != by.parent):
-            found.append(f"I2 {name}: {told.token} replaced {branch.head}, and did not ask for that")
-    own = [turn for turn in known.values() if turn.attempt in kept.attempts]
-    last = max(own, key=lambda turn: kept.attempts[turn.attempt].fence, default=None)
-    if last is not None and (kept.session.head is None or kept.session.head.turn != last.id):
-        found.append(f"I2 {name}: {last.id} was committed last, and the head is {kept.session.head}")
-    for told in world.log:
-        by = known.get(told.turn) if told.turn and told.is_edit and told.session == name else None
-        if by is not None and by.parent != told.after:
-            found.append(f"I1 {name}: the edit {told.token} goes on from {by.parent}, not from {told.after}")
     return found
 
 
@@ -303,14 +214,10 @@ def _with_results(messages: list[Plain]) -> list[Plain]:
 def _asked(world: World, kept: Kept, attempt: Attempt) -> list[Plain] | None:
     turn = kept.all_turns.get(attempt.turn)
     if turn is not None:
-        told = next((t for t in world.log if t.texts and _says(turn, t.texts[-1])), None)
+        told = next((t for t in world.log if t.texts and says(turn, t.texts[-1])), None)
         return [{"role": "user", "content": text} for text in told.texts] if told else None
     told = next((t for t in world.log if t.attempt == attempt.id), None)
     return [{"role": "user", "content": text} for text in told.texts] if told and told.texts else None
-
-
-def _says(turn: Turn, text: str) -> bool:
-    return any(str(message.role) == "user" and message.content == text for message in turn.messages)
 
 
 def grammar_faults(prompt: list[Plain]) -> list[str]:
@@ -437,7 +344,7 @@ def _overrides(world: World, state: dict[SessionId, Kept]) -> list[str]:
         for turn in sorted(kept.all_turns.values(), key=lambda turn: kept.attempts[turn.attempt].fence):
             if turn.kind.value != "run":
                 continue
-            told = next((t for t in world.log if t.texts and _says(turn, t.texts[-1])), None)
+            told = next((t for t in world.log if t.texts and says(turn, t.texts[-1])), None)
             if told is None:
                 continue
             model = told.model or model

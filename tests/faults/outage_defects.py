@@ -13,10 +13,13 @@ from lastgood.flows import leases as flow_leases
 from lastgood.flows import live as flow_live
 from lastgood.flows import outbox as flow_outbox
 from lastgood.flows import run as flow_run
+from lastgood.flows.beginning import Plan
 from lastgood.flows.leases import Beat
 from lastgood.flows.outages import interrupted_by_outage
 from lastgood.flows.run import Outcome, Run, Stop
-from lastgood.model.attempts import AttemptStatus
+from lastgood.flows.submit import Submission, Submitter
+from lastgood.flows.turn_handle import TurnHandle
+from lastgood.model.attempts import AttemptStatus, Begin
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from tests.faults.defects import defect, statement
 
@@ -95,4 +98,15 @@ def _() -> Iterator[None]:
 @defect("a batch that is sent again is stored twice")
 def _() -> Iterator[None]:
     with statement("touch_if_held", ("AND (:batch IS NULL OR batch < :batch)", "")):
+        yield
+
+
+@defect("a begin whose answer was lost is told as refused")
+def _() -> Iterator[None]:
+    async def begin(
+        self: Submitter, begin: Begin, plan: Plan, submission: Submission | None = None
+    ) -> TurnHandle:
+        return await self._begin(begin, plan, submission, [])
+
+    with patch.object(Submitter, "begin", begin):
         yield

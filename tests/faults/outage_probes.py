@@ -10,7 +10,8 @@ from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT
 from tests.faults.faults import Mode
 from tests.faults.probes import Stage, probe
-from tests.faults.simulation import LIMITS, VirtualLoop
+from tests.faults.simulation import LIMITS
+from tests.faults.virtual_loop import VirtualLoop
 
 TOOLS = '\n!tool ledger-fail {"text": "f"}\n!slow 0.5\n!say one two three four'
 
@@ -121,3 +122,21 @@ async def outages_are_no_tries(stage: Stage) -> None:
     tries = await stage.store.list_attempts(DEFAULT_TENANT, session)
     assert tries[-1].status is AttemptStatus.COMMITTED, f"given up after {len(tries)} attempts"
     assert len(tries) > 3, f"only {len(tries)} attempts met an outage"
+
+
+@probe
+async def a_begin_whose_answer_is_lost_is_unknown(stage: Stage) -> None:
+    """I18: its lease may have ended before it could be looked for, and a durable turn is then tried again."""
+    begins: list[str] = []
+
+    async def jitter(point: str) -> Mode | None:
+        if point == "store.begin_if_free":
+            begins.append(point)
+            return Mode.LOST if len(begins) == 1 else Mode.STALL
+        return Mode.RAISE if point in ("store.read_steps", "store.finish_if_held") else None
+
+    session = await stage.world.create(stage.node)
+    stage.faults.jitter = jitter
+    told = await stage.world.ask(stage.node, session, "hello", "tok1", key="key 1")
+    stage.faults.jitter = None
+    assert told.outcome == "unknown", f"a turn that has begun was told as {told.outcome} {told.code}"

@@ -34,7 +34,8 @@ from lastgood.store.sqlite import SqliteStore, open_sqlite
 from lastgood.wiring import Lastgood
 from tests.faults.checker import check
 from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
-from tests.faults.simulation import EPOCH, LIMITS, SHM, VirtualLoop, run_virtually
+from tests.faults.simulation import EPOCH, LIMITS, SHM
+from tests.faults.virtual_loop import VirtualLoop, run_virtually
 from tests.faults.world import OTHER_MODEL, World
 
 Story = Callable[["Stage"], Awaitable[None]]

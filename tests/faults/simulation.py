@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,10 @@ from lastgood.model.sessions import TurnKind
 from lastgood.store.sqlite import SqliteStore, open_sqlite
 from lastgood.wiring import Lastgood
 from tests.faults.checker import check
+from tests.faults.edit_client import edit
 from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
-from tests.faults.world import OTHER_MODEL, World
+from tests.faults.virtual_loop import VirtualLoop, run_virtually
+from tests.faults.world import OTHER_MODEL, Told, World
 
 T = TypeVar("T")
 
@@ -34,53 +35,12 @@ EPOCH = 1_000_000_000.0
 SHM = Path("/dev/shm")
 
 
-class _JumpingSelector(selectors.DefaultSelector):
-    """Does not wait: moves the clock instead."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        ready = super().select(0)
-        if not ready:
-            if timeout is None:
-                raise RuntimeError("the simulation is stuck: nothing will ever happen again")
-            self.now += max(timeout, 0.0)
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now
-
-    def hold_up(self, seconds: float) -> None:
-        """Time goes by, and nothing runs."""
-        self._jumping.now += seconds
-
-
-def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(make(loop))
-    finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.close()
-
-
 @dataclass(slots=True)
 class Node:
     app: Lastgood
     faults: Faults
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    is_stopping: bool = False  # nothing new is sent to it
 
 
 @dataclass(slots=True)
@@ -92,6 +52,11 @@ class Weather:
     stall: float = 0.01
     latency: float = 0.05
     outages: int = 3  # of the store, for all nodes at once
+    stops: int = 1  # of nodes, as by SIGTERM
+
+    @property
+    def is_undisturbed(self) -> bool:
+        return not (self.fault or self.stall or self.outages)
 
 
 LIMITS = Limits(
@@ -103,6 +68,9 @@ LIMITS = Limits(
     grace_seconds=3,
     stop_seconds=1,
 )
+
+#: How much longer than its grace time a node may take to stop.
+STOP_SECONDS = 11.0
 
 
 class Simulation:
@@ -121,6 +89,9 @@ class Simulation:
         self._count = 0
         self._is_out = False
         self._chance = random.Random(f"outages {seed}")  # of its own: outages change no other choice
+        self._stop_chance = random.Random(f"stops {seed}")
+        self.stopped = 0
+        self._found: list[str] = []
 
     # -- nodes -------------------------------------------------------------------
 
@@ -158,13 +129,42 @@ class Simulation:
         return None
 
     def living(self) -> Node:
-        return self.random.choice([node for node in self.nodes if not node.faults.dead])
+        return self.random.choice(
+            [node for node in self.nodes if not node.faults.dead and not node.is_stopping]
+        )
 
     def kill(self, node: Node) -> None:
         """As kill -9 does: nothing of it ever returns; its clients hear nothing more."""
         node.faults.dead = True
         for task in node.tasks:
             task.cancel()
+
+    async def stop(self, node: Node, grace_seconds: float) -> None:
+        """As SIGTERM does: the sweep ends first, what runs may finish for a while, the heartbeat is last."""
+        node.is_stopping = True
+        _, sweep = node.tasks
+        sweep.cancel()
+        await asyncio.wait({sweep})
+        started = self.loop.time()
+        await node.app.live.close(grace_seconds)
+        seconds = self.loop.time() - started
+        if self.weather.is_undisturbed:
+            self._found += await self._left_by(node, seconds - grace_seconds)
+        await asyncio.sleep(1)  # whoever watches hears how it ended
+        self.kill(node)
+
+    async def _left_by(self, node: Node, too_long: float) -> list[str]:
+        """What a stopped node still holds. With faults, its leases may have to end by themselves."""
+        name = node.app.parts.node
+        sql = "SELECT id, attempt_id FROM sessions WHERE attempt_id IS NOT NULL AND holder = ?"
+        held = await self.store.db.write(lambda connection: connection.execute(sql, (name,)).fetchall())
+        found = [
+            f"I12 {session}: still held by {attempt} of {name}, which was stopped"
+            for session, attempt in held
+        ]
+        if too_long > STOP_SECONDS:
+            found.append(f"I25 {name}: took {too_long:.1f} s longer than its grace time to stop")
+        return found
 
     # -- clients -----------------------------------------------------------------
 
@@ -181,28 +181,30 @@ class Simulation:
     async def _act(self, session: SessionId, token: str) -> None:
         node, pick = self.living(), self.random.random()
         world = self.world
-        if pick < 0.22:
-            await self._patiently(world.ask(node.app, session, self._text(), token, watch=pick < 0.1))
-        elif pick < 0.50:
+        if pick < 0.17:
+            await self.patiently(world.ask(node.app, session, self.text(), token, watch=pick < 0.1))
+        elif pick < 0.37:
             await self._keyed(session, token)
-        elif pick < 0.60:
+        elif pick < 0.45:
             await self._leaving(node, session, token)
-        elif pick < 0.68:
+        elif pick < 0.50:
             more = (f"{token}-a", f"{token}-b")
-            await self._patiently(world.ask(node.app, session, "!say three", token, more=more))
-        elif pick < 0.76:
-            await self._patiently(world.ask(node.app, session, self._text(), token, model=OTHER_MODEL))
-        elif pick < 0.84:
-            await self._patiently(world.cancel(node.app, session))
+            await self.patiently(world.ask(node.app, session, "!say three", token, more=more))
+        elif pick < 0.55:
+            await self.patiently(world.ask(node.app, session, self.text(), token, model=OTHER_MODEL))
+        elif pick < 0.78:
+            await edit(self, node.app, session, token)
+        elif pick < 0.85:
+            await self.patiently(world.cancel(node.app, session))
         else:
-            await self._rarer(node, session, token, (pick - 0.84) / 0.16)
+            await self._rarer(node, session, token, (pick - 0.85) / 0.15)
 
     async def _rarer(self, node: Node, session: SessionId, token: str, pick: float) -> None:
         world, sessions = self.world, node.app.sessions
         if pick < 0.25:
-            await self._patiently(self._fork(node, session))
+            await self.patiently(self._fork(node, session))
         elif pick < 0.45:
-            await self._patiently(
+            await self.patiently(
                 world.do(
                     "rename",
                     session,
@@ -211,14 +213,14 @@ class Simulation:
                 )
             )
         elif pick < 0.6:
-            await self._patiently(world.do("star", session, sessions.star(DEFAULT_TENANT, session, True)))
+            await self.patiently(world.do("star", session, sessions.star(DEFAULT_TENANT, session, True)))
         elif pick < 0.8:
-            await self._patiently(world.ask(node.app, session, "", "", kind=TurnKind.RESET, messages=()))
+            await self.patiently(world.ask(node.app, session, "", "", kind=TurnKind.RESET, messages=()))
         elif len(self.sessions) > 2:
             self.sessions.remove(session)
-            await self._patiently(world.do("delete", session, sessions.delete(DEFAULT_TENANT, session)))
+            await self.patiently(world.do("delete", session, sessions.delete(DEFAULT_TENANT, session)))
 
-    def _text(self) -> str:
+    def text(self) -> str:
         return self.random.choice(
             [
                 "hello",
@@ -238,9 +240,9 @@ class Simulation:
 
     async def _keyed(self, session: SessionId, token: str) -> None:
         """A client that sends the same again until it knows."""
-        text = self._text()
+        text = self.text()
         for _ in range(3):
-            told = await self._patiently(
+            told = await self.patiently(
                 self.world.ask(self.living().app, session, text, token, key=f"key {token}", watch=True)
             )
             if told is not None and told.outcome in ("committed", "cancelled", "refused"):
@@ -252,14 +254,14 @@ class Simulation:
         self.loop.call_later(self.random.random() * 2, leave.set)
         text = "\n!slow 0.3\n!say one two three four"
         first = asyncio.create_task(
-            self._patiently(
+            self.patiently(
                 self.world.ask(node.app, session, text, token, on_leave=OnLeave.ORPHAN, leave=leave)
             )
         )
         if self.random.random() < 0.5:
             await leave.wait()
             await asyncio.sleep(self.random.random())
-            await self._patiently(
+            await self.patiently(
                 self.world.ask(
                     self.living().app, session, text, token, on_leave=OnLeave.ORPHAN, is_retry=True
                 )
@@ -275,12 +277,17 @@ class Simulation:
         if told.outcome == "done":
             self.sessions.append(SessionId(told.other))
 
-    async def _patiently(self, work: Awaitable[T]) -> T | None:
-        """A client's own patience: a dead node never answers."""
+    async def patiently(self, work: Awaitable[T]) -> T | None:
+        """A client's own patience: a dead node never answers, and one that stops may cut it off."""
         try:
             async with asyncio.timeout(90):
                 return await work
         except TimeoutError:
+            return None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
             return None
 
     # -- the run -----------------------------------------------------------------
@@ -294,15 +301,32 @@ class Simulation:
         self.calm = calm
         deaths = asyncio.create_task(self._deaths())
         outages = asyncio.create_task(self._outages())
+        stops = asyncio.create_task(self._stops())
         await asyncio.gather(*(self.client(number, steps) for number in range(clients)))
-        await asyncio.gather(deaths, outages)
-        return await self._settle()
+        await asyncio.gather(deaths, outages, stops)
+        return self._found + await self._settle()
 
     async def _deaths(self) -> None:
         for _ in range(self.weather.deaths):
             await asyncio.sleep(self.random.random() * 12)
             self.kill(self.living())
             self.start_node()
+
+    async def _stops(self) -> None:
+        """Nodes are replaced one by one. Some take too long to stop, and are killed meanwhile."""
+        for _ in range(self.weather.stops):
+            await asyncio.sleep(self._stop_chance.random() * 12)
+            node = self.living()
+            stopping = asyncio.create_task(self.stop(node, self._stop_chance.random() * 2))
+            self.start_node()
+            patience = self._stop_chance.random() * 2 if self._stop_chance.random() < 0.3 else None
+            await asyncio.wait({stopping}, timeout=patience)
+            if stopping.done():
+                stopping.result()
+            else:
+                self.kill(node)
+                stopping.cancel()
+            self.stopped += 1
 
     async def _outages(self) -> None:
         """From a moment to a third of a lease: they cost time, and no attempt by themselves."""
@@ -318,7 +342,7 @@ class Simulation:
         await asyncio.sleep(LIMITS.turn_seconds + 3 * (LIMITS.lease_seconds + LIMITS.sweep_seconds))
         found: list[str] = []
         for session in self.sessions:
-            told = await self._patiently(
+            told = await self.patiently(
                 self.world.ask(self.living().app, session, "\n!remember", f"last{self._next():04d}")
             )
             if told is None or told.outcome != "committed":
@@ -327,32 +351,36 @@ class Simulation:
         return found + await check(self.world)
 
 
-def _unheard(told: Any) -> bool:
+def _unheard(told: Told) -> bool:
     told.outcome = "unknown"
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    found: list[str]  # violations
+    prompts: list[dict[str, Any]]  # all of them, in order: the run itself, for comparison
+    acknowledged: int
+    edits: int  # of these
+    stops: int
+
+
 def simulate(seed: int, weather: Weather | None = None, *, clients: int = 4, steps: int = 6) -> list[str]:
     """Every violation of one seeded run."""
-    return _simulation(seed, weather or Weather(), clients, steps)[0]
+    return simulated(seed, weather, clients=clients, steps=steps).found
 
 
-def trace(seed: int) -> list[dict[str, Any]]:
-    """Every prompt of one seeded run, in order: the run itself, for comparison."""
-    return _simulation(seed, Weather(), 4, 6)[1]
-
-
-def _simulation(
-    seed: int, weather: Weather, clients: int, steps: int
-) -> tuple[list[str], list[dict[str, Any]]]:
+def simulated(seed: int, weather: Weather | None = None, *, clients: int = 4, steps: int = 6) -> Simulated:
     with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:
 
-        async def work(loop: VirtualLoop) -> tuple[list[str], list[dict[str, Any]]]:
-            simulation = Simulation(loop, seed, weather, Path(folder))
+        async def work(loop: VirtualLoop) -> Simulated:
+            simulation = Simulation(loop, seed, weather or Weather(), Path(folder))
             try:
                 found = await simulation.run(clients=clients, steps=steps)
-                return found, simulation.world.prompts
             finally:
                 await simulation.store.close()
+            good = [told for told in simulation.world.log if told.outcome == "committed"]
+            edits = sum(told.is_edit for told in good)
+            return Simulated(found, simulation.world.prompts, len(good), edits, simulation.stopped)
 
         return run_virtually(work)

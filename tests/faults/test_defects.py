@@ -29,11 +29,7 @@ HIDDEN_FROM_SIMULATION = {
     "an outage counts as a try",
     "a store error is a failure of the turn",
     "a batch that is sent again is stored twice",
-    # The simulation edits nothing.
-    "an edit moves the head before its commit",
-    "a chain is read without its segment, so siblings mix",
-    "a branch outlives its session",
-    "turns of a branch outlive their session",
+    "a begin whose answer was lost is told as refused",
     # The simulation damages nothing.
     "a history is not verified when it is read",
     "a check looks at one tenant",

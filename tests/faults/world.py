@@ -19,16 +19,18 @@ from lastgood.agents.catalog import Catalog
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.engine.tools.echo import ECHO
 from lastgood.engine.tools.protocol import Tool, ToolUse
-from lastgood.errors import LastgoodError, OutcomeUnknown, StoreUnavailable
+from lastgood.errors import AttemptLost, InvalidRequest, LastgoodError, OutcomeUnknown, StoreUnavailable
+from lastgood.flows.conversations import Conversations
 from lastgood.flows.parts import Limits
 from lastgood.flows.run import Outcome
 from lastgood.flows.submit import Submission
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec, OnUnknown
 from lastgood.model.attempts import After, Ask, AttemptStatus, OnLeave
 from lastgood.model.events import StoredEvent
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
-from lastgood.model.sessions import TurnKind
+from lastgood.model.sessions import Session, TurnKind
 from lastgood.ports import Store
 from lastgood.wiring import Lastgood, assemble
 from tests.engines import Kit, toolsets
@@ -52,12 +54,21 @@ class Told:
     is_retry: bool = False
     is_edit: bool = False
     after: TurnId | None = None  # of an edit: the turn that it goes on from
+    replaces: TurnId | None = None  # of an edit: the head that it means, if it says so
     outcome: str | None = None  # committed, failed, cancelled, refused, unknown, done
     code: str = ""
     turn: TurnId | None = None
     attempt: AttemptId | None = None
     other: str = ""
     events: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """What a client of the chat dialect sends before its new message, and the session that it was shown."""
+
+    session: Session
+    old: tuple[Message, ...]
 
 
 class LoopClock:
@@ -187,8 +198,10 @@ class World:
         messages: Sequence[Message] | None = None,
         leave: asyncio.Event | None = None,
         after: After | None = None,
+        expected_head: TurnId | None = None,
+        resent: Resent | None = None,
     ) -> Told:
-        """`after`: an edit, unless that is the head by then."""
+        """`after`: an edit, unless that is the head by then. `resent`: it is found by comparing histories."""
         texts = (*more, f"{token} {text}" if kind is TurnKind.RUN else text)
         told = Told(
             "ask",
@@ -202,6 +215,7 @@ class World:
         )
         told.is_retry = is_retry
         told.is_edit, told.after = after is not None, after.turn if after else None
+        told.replaces = resent.session.head.turn if resent and resent.session.head else expected_head
         self._noted(told)
         ask = Ask(
             tenant=DEFAULT_TENANT,
@@ -215,9 +229,13 @@ class World:
             is_retry=is_retry,
             on_leave=on_leave,
             accepted=told.accepted,
+            expected_head=told.replaces,
         )
         try:
-            submitted = await node.submitter.submit(Submission(ask, after=after))
+            if resent is None:
+                submitted = await node.submitter.submit(Submission(ask, after=after))
+            else:
+                submitted = await _submit_resent(node, ask, resent)
             told.attempt = submitted.attempt
             self._heard(told)
             if watch:
@@ -229,6 +247,8 @@ class World:
             outcome = await submitted.outcome()
         except OutcomeUnknown:
             told.outcome = "unknown"
+        except AttemptLost as error:
+            told.outcome, told.code = "unknown", error.code  # its node was stopped, and cut it off
         except StoreUnavailable as error:
             # Before a begin: nothing happened. While waiting for an end: who knows.
             told.outcome, told.code = "refused" if told.attempt is None else "unknown", error.code
@@ -265,6 +285,18 @@ class World:
             if what == "fork":
                 told.other = result.id
         return self._heard(told)
+
+
+async def _submit_resent(node: Lastgood, ask: Ask, resent: Resent) -> TurnHandle:
+    """As a chat request with a whole conversation is submitted that is to be reconciled."""
+    conversations = Conversations(node.parts, node.sessions)
+    try:
+        place = await conversations.place(resent.session, (*resent.old, *ask.messages), reconciles=True)
+    except InvalidRequest:
+        if ask.key is None and not ask.is_retry:
+            raise
+        return await node.submitter.submit(Submission(ask))  # nothing new: it was done already
+    return await node.submitter.submit(Submission(replace(ask, messages=place.messages, edit=place.edit)))
 
 
 def _note(told: Told, outcome: Outcome) -> None:

@@ -20,13 +20,12 @@ from lastgood.errors import (
     OutcomeUnknown,
     SessionBusy,
     StaleHead,
-    StoreUnavailable,
     TurnFailed,
     TurnNotFound,
 )
 from lastgood.flows.chains import find_verified, had_effects
 from lastgood.flows.live import Live
-from lastgood.flows.outages import outcome_unknown, through_outage
+from lastgood.flows.outages import through_outage
 from lastgood.flows.parts import Parts
 from lastgood.flows.resolving import resolve
 from lastgood.flows.run import Run, Stop, failed_events, words_of
@@ -46,7 +45,7 @@ from lastgood.model.attempts import (
     StepKind,
 )
 from lastgood.model.events import Event, EventKind
-from lastgood.model.ids import TurnId
+from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import Role, as_json
 from lastgood.model.sessions import Head, Session, TurnKind
 
@@ -123,12 +122,13 @@ class Beginning:
             base=plan.base if ask.edit else None,
         )
 
-    async def start(self, begin: Begin, plan: Plan) -> TurnHandle | Standing:
-        """Takes the session and starts the run, or says what stands in the way."""
+    async def start(self, begin: Begin, plan: Plan, lost: list[AttemptId]) -> TurnHandle | Standing:
+        """Takes the session and starts the run, or says what stands in the way. `lost` takes the attempt if
+        its begin was sent and not answered."""
         sent = self._parts.clock.monotonic()
         told = _told_at_begin(begin, plan.agent)
         with self._live.expecting(begin.attempt):
-            found = await self._begin_once(begin, told)
+            found = await self._begin_once(begin, told, lost)
             if isinstance(found, Standing):
                 return found
             run = Run(self._parts, begin, found, plan.agent, sent)
@@ -170,18 +170,17 @@ class Beginning:
                 return None
         return heard
 
-    async def _begin_once(self, begin: Begin, told: tuple[Event, ...]) -> Begun | Standing:
+    async def _begin_once(
+        self, begin: Begin, told: tuple[Event, ...], lost: list[AttemptId]
+    ) -> Begun | Standing:
         try:
             return await self._parts.store.begin_if_free(begin, told)
         except OutcomeUnknown:
-            try:
-                # The same ids once more: if the first try did happen, it is what stands in the way.
-                found = await through_outage(
-                    lambda: self._parts.store.begin_if_free(begin, told), self._parts.limits.outage_seconds
-                )
-            except StoreUnavailable as error:
-                # These did nothing; about the first we still know nothing.
-                raise outcome_unknown(begin.ask.session, begin.attempt) from error
+            lost.append(begin.attempt)
+        # The same ids once more: if the first try did happen, it is what stands in the way.
+        found = await through_outage(
+            lambda: self._parts.store.begin_if_free(begin, told), self._parts.limits.outage_seconds
+        )
         if isinstance(found, Standing) and found.holder is not None and found.holder.id == begin.attempt:
             assert found.session is not None
             return begun_of(found.holder, found.session, begin.base_at(found.session.head))

@@ -23,17 +23,19 @@ from lastgood.errors import (
     SessionNotFound,
     StaleHead,
     StoreError,
+    StoreUnavailable,
     TooMany,
     TurnNotFound,
 )
 from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, busy
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.live import Live
+from lastgood.flows.outages import outcome_unknown
 from lastgood.flows.parts import Parts
 from lastgood.flows.refused_requests import RefusedRequests
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import After, Ask, Attempt, Begin, Edit, Expected, OnLeave, Standing
-from lastgood.model.ids import SessionId
+from lastgood.model.ids import AttemptId, SessionId
 from lastgood.model.messages import Message, Role
 from lastgood.model.rules import LOCAL, Setter
 from lastgood.model.sessions import Session
@@ -256,13 +258,29 @@ class Submitter:
     # -- begin and start ---------------------------------------------------------------
 
     async def begin(self, begin: Begin, plan: Plan, submission: Submission | None = None) -> TurnHandle:
-        """The one loop that tries again. Without a submission, what begins was decided by the caller."""
+        """Without a submission, what begins was decided by the caller."""
+        lost: list[AttemptId] = []
+        try:
+            return await self._begin(begin, plan, submission, lost)
+        except StoreUnavailable as error:
+            if not lost:
+                raise
+            # What failed now did nothing. What was lost may have begun the turn, and its lease may have
+            # ended meanwhile: if it is durable, recovery tries it again. So nobody is told that it failed.
+            raise outcome_unknown(begin.ask.session, lost[-1]) from error
+
+    async def _begin(
+        self, begin: Begin, plan: Plan, submission: Submission | None, lost: list[AttemptId]
+    ) -> TurnHandle:
+        """The one loop that tries again."""
         first, looks, waits = begin, begin.ask.is_retry, True
         for left in reversed(range(MOST_TRIES)):
             ask = begin.ask
             # Without a key, only what stands there now can tell whether the first try is
             # over: so look before beginning, and begin only if nothing has moved since.
-            found = await (self._parts.store.look_up(ask) if looks else self.beginning.start(begin, plan))
+            found = await (
+                self._parts.store.look_up(ask) if looks else self.beginning.start(begin, plan, lost)
+            )
             if isinstance(found, TurnHandle):
                 return found
             looks = False
