@@ -137,6 +137,9 @@ async def a_begin_whose_answer_is_lost_is_unknown(stage: Stage) -> None:
 
     session = await stage.world.create(stage.node)
     stage.faults.jitter = jitter
-    told = await stage.world.ask(stage.node, session, "hello", "tok1", key="key 1")
+    asked = asyncio.create_task(stage.world.ask(stage.node, session, "hello", "tok1", key="key 1"))
+    await asyncio.sleep(LIMITS.lease_seconds + 1)
+    await stage.other.recovery.sweep()  # the lease has ended; who is owed the turn is looked at later
+    told = await asked
     stage.faults.jitter = None
     assert told.outcome == "unknown", f"a turn that has begun was told as {told.outcome} {told.code}"
