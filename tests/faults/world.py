@@ -60,6 +60,7 @@ class Told:
     turn: TurnId | None = None
     attempt: AttemptId | None = None
     other: str = ""
+    holder: str = ""  # of a refusal: the attempt that has the session
     events: list[tuple[int, str]] = field(default_factory=list)
 
 
