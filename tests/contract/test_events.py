@@ -1,5 +1,8 @@
 """Events: numbered by the store, stored under the hold, never numbered again (I22)."""
 
+import sys
+from types import FrameType
+
 import pytest
 
 from lastgood.model.attempts import AttemptStatus, Committed
@@ -171,3 +174,21 @@ async def test_I35_events_are_read_within_their_tenant(store: Store) -> None:
     await given.start(store, given.ask(session), events("a"))
     assert await store.read_events(STRANGER, session.id, after=0) == ()
     assert await store.read_events(TENANT, SessionId("unknown"), after=0) == ()
+
+
+async def test_I1_a_page_that_ends_early_does_not_hold_later_reads_at_its_moment(store: Store) -> None:
+    """Whoever keeps frames, as debuggers and error reports do, keeps their variables: here an open cursor."""
+    session = await given.session(store)
+    tried = await given.start(store, given.ask(session), events(*("x" * 400_000 for _ in range(6))))
+    frames: list[FrameType] = []
+    sys.setprofile(lambda frame, kind, value: frames.append(frame))
+    try:
+        page = await store.read_events(TENANT, session.id, after=0)
+    finally:
+        sys.setprofile(None)
+    assert 0 < len(page) < 6 or page[-1].seq == 6  # only SQLite cuts pages by their size
+    await store.append_events_if_held(tried.hold, events("later"))
+    other = await given.session(store)
+    assert await store.get_session(TENANT, other.id) is not None
+    assert (await numbers(store, session.id, after=6)) == [7]
+    assert frames

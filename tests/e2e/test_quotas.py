@@ -58,8 +58,8 @@ def test_a_used_up_quota_is_413_without_retry_after_and_deleting_helps(
 
     other = theirs.session()  # another token has its own
     theirs.good(other, "x" * 30_000)
-    # What is used is read again after some seconds.
-    until(lambda: ours.turn(first, "more").status == 413)
+    # What is used is read again after some seconds. What is stored until then is deleted below.
+    until(lambda: theirs.turn(other, "more").status == 413)
     refused = ours.turn(first, "more")
     assert refused.refusal == (413, "quota_exceeded")
     assert "--tenant-bytes" in refused.json["message"]

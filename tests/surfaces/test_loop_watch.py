@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -114,3 +115,19 @@ async def test_the_longest_lag_is_forgotten_after_two_periods(
     async with asyncio.timeout(20):
         while watch.lag_seconds > 0.6:
             await asyncio.sleep(0.01)
+
+
+async def test_a_stall_keeps_no_frame_alive(watch: LoopWatch) -> None:
+    """A frame holds its variables. One of them was an open cursor, and later reads saw an old snapshot."""
+
+    class Held:
+        pass
+
+    def stall() -> weakref.ref[Held]:
+        held = Held()
+        hold(0.8)
+        return weakref.ref(held)
+
+    held = stall()
+    await until_counted(watch, 1)
+    assert held() is None

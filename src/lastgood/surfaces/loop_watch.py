@@ -119,16 +119,20 @@ class LoopWatch:
 
     def _look(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
         while not self._ended.wait(TICK_SECONDS):
-            seen = self._seen
             if time.monotonic() - self._due > _LOOK_SECONDS:
-                task = asyncio.current_task(loop)
-                name = "" if task is None else task.get_name()
-                frame = sys._current_frames().get(thread)
-                # The loop may have gone on meanwhile; then what is found belongs to nobody's stall.
-                if seen is not self._seen:
-                    continue
-                if name.startswith(_PREFIX):
-                    seen.requests.add(name.removeprefix(_PREFIX))
-                if frame is not None and not seen.at:
-                    stack = traceback.extract_stack(frame)[-8:]
-                    seen.at = [f"{one.filename}:{one.lineno} {one.name}" for one in stack]
+                self._sample(loop, thread)
+
+    def _sample(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        """Keeps no frame when it returns: a frame keeps its variables, such as an open cursor, alive."""
+        seen = self._seen
+        task = asyncio.current_task(loop)
+        name = "" if task is None else task.get_name()
+        frame = sys._current_frames().get(thread)
+        # The loop may have gone on meanwhile; then what is found belongs to nobody's stall.
+        if seen is not self._seen:
+            return
+        if name.startswith(_PREFIX):
+            seen.requests.add(name.removeprefix(_PREFIX))
+        if frame is not None and not seen.at:
+            stack = traceback.extract_stack(frame)[-8:]
+            seen.at = [f"{one.filename}:{one.lineno} {one.name}" for one in stack]

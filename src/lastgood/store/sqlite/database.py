@@ -12,8 +12,8 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ from lastgood.store.writability import PROBE_BYTES, Writability
 APPLICATION_ID = 0x4C477564
 
 T = TypeVar("T")
+Row = tuple[Any, ...]
 
 log = logging.getLogger(__name__)
 
@@ -51,28 +52,43 @@ class Database:
         self.sql = named("sqlite")
         self.writability = Writability(self._write_probe)
 
-    def rows(self, name: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """Rows of a read. In memory or a page away, so they are read where they are needed.
+    def rows(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        *,
+        is_last: Callable[[Row], bool] = lambda row: False,
+    ) -> list[Row]:
+        """All rows of a read, or those up to the first for which `is_last` is true.
 
         A row whose text is not Unicode any more is logged and left out, so that the others can be read.
         That it is missing shows in the hash chain; `row` raises.
         """
-        for row in self._rows(name, parameters):
-            if isinstance(row, DatabaseDamaged):
-                log.error("%s", row)
-            else:
-                yield row
+        found = []
+        with closing(self._rows(name, parameters)) as rows:
+            for row in rows:
+                if isinstance(row, DatabaseDamaged):
+                    log.error("%s", row)
+                    continue
+                found.append(row)
+                if is_last(row):
+                    break
+        return found
 
-    def row(self, name: str, parameters: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """None: there is no such row."""
-        row = next(iter(list(self._rows(name, parameters))), None)
+    def row(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
+        """Returns None if there is no such row."""
+        with closing(self._rows(name, parameters)) as rows:
+            row = next(rows, None)
         if isinstance(row, DatabaseDamaged):
             raise row
         return row
 
-    def _rows(self, name: str, parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...] | DatabaseDamaged]:
+    def _rows(self, name: str, parameters: Mapping[str, Any]) -> Generator[Row | DatabaseDamaged, None, None]:
+        """Must be closed by whoever takes rows from it. An open cursor holds the reader at the moment at which
+        it was opened: no later read would see what was committed since."""
+        cursor = None
         try:
-            cursor = iter(self._reader.execute(self.sql[name], parameters))
+            cursor = self._reader.execute(self.sql[name], parameters)
             while True:
                 try:
                     yield next(cursor)
@@ -84,8 +100,11 @@ class Database:
                     yield damaged
         except apsw.Error as error:
             raise translate(error) from error
+        finally:
+            if cursor is not None:
+                cursor.close(True)
 
-    def every_row(self, name: str) -> Iterator[tuple[Any, ...] | DatabaseDamaged]:
+    def every_row(self, name: str) -> Generator[Row | DatabaseDamaged, None, None]:
         """In place of a row whose text is not Unicode any more comes the error that it raises."""
         return self._rows(name, {})
 

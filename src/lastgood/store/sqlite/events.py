@@ -10,7 +10,7 @@ from lastgood.model.attempts import Hold
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.store.rows import event_body, to_event
-from lastgood.store.sqlite.database import Database
+from lastgood.store.sqlite.database import Database, Row
 
 
 def insert_events(
@@ -84,14 +84,14 @@ class SqliteEvents:
         self, tenant: TenantId, session: SessionId, *, after: int, limit: int = 500
     ) -> tuple[StoredEvent, ...]:
         parameters = {"tenant": tenant, "session": session, "after": after, "limit": limit}
-        page: list[StoredEvent] = []
-        size = 0
-        for row in self.db.rows("read_events", parameters):
-            page.append(to_event(row))
-            size += len(row[3])
-            if size >= _PAGE_BYTES:
-                break
-        return tuple(page)
+        room = _PAGE_BYTES
+
+        def fills_page(row: Row) -> bool:
+            nonlocal room
+            room -= len(row[3])
+            return room <= 0
+
+        return tuple(map(to_event, self.db.rows("read_events", parameters, is_last=fills_page)))
 
     async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 100) -> int:
         def work(connection: apsw.Connection) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 from lastgood.errors import DatabaseDamaged
@@ -58,11 +58,12 @@ class SqliteInspection:
 
     async def rows(self, table: Table) -> AsyncGenerator[StoredRow | StoredTurn, None]:
         check = checks_of(table)
-        for row in self._db.every_row(f"check_{table.value}"):
-            if isinstance(row, DatabaseDamaged):
-                yield StoredRow("", "", f"a row of the table {table.value}", row.message)
-            else:
-                yield check(row)
+        with closing(self._db.every_row(f"check_{table.value}")) as rows:
+            for row in rows:
+                if isinstance(row, DatabaseDamaged):
+                    yield StoredRow("", "", f"a row of the table {table.value}", row.message)
+                else:
+                    yield check(row)
 
 
 def open_sqlite(
