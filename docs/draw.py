@@ -16,10 +16,10 @@ from pathlib import Path
 
 from lastgood import settings
 from lastgood.agents.schema import tables
-from lastgood.cli.words import all_words
+from lastgood.cli.parser import all_words
 from lastgood.core.lifecycle import ATTEMPT, Move, is_final
 from lastgood.errors import LastgoodError
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.model.attempts import AttemptStatus
 
 DOCS = Path(__file__).parent

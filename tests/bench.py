@@ -29,7 +29,7 @@ from lastgood.agents.catalog import Catalog
 from lastgood.core.commit import plan_commit
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.engine.tools.echo import ECHO
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.events import Event, EventKind
@@ -37,7 +37,7 @@ from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import NewSession, Session, Usage
 from lastgood.ports import Store
-from lastgood.store.migrate import migrations
+from lastgood.store.migrations import migrations
 from lastgood.store.rows import event_body, of_begin
 from lastgood.store.session_rows import of_new_session, to_session
 from lastgood.store.sqlite import open_sqlite

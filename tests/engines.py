@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lastgood.engine.loop import AgentLoop
-from lastgood.engine.providers.protocol import Provider
+from lastgood.engine.agent_loop import AgentLoop
+from lastgood.engine.providers.provider import Provider
 from lastgood.engine.providers.registry import ProviderTable
-from lastgood.engine.tools.protocol import Tool, Toolset
+from lastgood.engine.tools.tool import Tool, Toolset
 from lastgood.model.agents import Safety, ToolsetSpec
 from lastgood.outside.secrets import Secrets
 

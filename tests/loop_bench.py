@@ -20,15 +20,15 @@ from typing import Any
 import aiohttp
 import orjson
 
-from lastgood.engine.loop import AgentLoop
+from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.tools.echo import ECHO
 from lastgood.model.agents import AgentSpec, ModelSpec, Safety, ToolsetSpec
 from lastgood.model.attempts import Hold, Step
+from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
-from lastgood.model.options import CallOptions
 from lastgood.model.rules import RuleLayer
 from lastgood.outside.secrets import Secrets
 

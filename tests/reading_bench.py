@@ -11,13 +11,13 @@ from pathlib import Path
 
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, history_of
-from lastgood.flows.checking import check_database
-from lastgood.flows.histories import Histories
+from lastgood.flows.database_check import check_database
+from lastgood.flows.history_cache import Histories
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import Head, NewSession
-from lastgood.model.stored import Table
+from lastgood.model.stored_rows import Table
 from lastgood.ports import Store
 from lastgood.store.sqlite import open_sqlite
 from lastgood.wiring import RandomIds

@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from lastgood.agents.builtin import BUILTIN_NAMES
-from lastgood.cli.far import TOKEN_VARIABLE
-from lastgood.cli.serve_words import DEFAULT_AGENT
-from lastgood.cli.words import all_words
+from lastgood.cli.parser import all_words
+from lastgood.cli.remote import TOKEN_VARIABLE
+from lastgood.cli.serve_parser import DEFAULT_AGENT
 from lastgood.errors import WrongUsage
 from lastgood.settings import Settings, read_settings
-from lastgood.surfaces.counting import Counts
+from lastgood.surfaces.http.metrics import Counts
 from lastgood.surfaces.routes import probes
 
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ import pytest
 
 from docs.draw import DOCS, PAGES, drawn, walk
 from lastgood import errors
-from lastgood.cli.words import all_words
+from lastgood.cli.parser import all_words
 from lastgood.core import limits
 from lastgood.engine.providers import scripted
 from lastgood.settings import Settings, SettingsInvalid, read_settings

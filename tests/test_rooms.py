@@ -24,17 +24,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": set(),
     "core": {"model", "errors"},
     "ports": {"model", "errors"},
-    "pacing": {"model", "errors"},
-    "flows": {"core", "ports", "pacing", "model", "errors"},
-    "store": {"ports", "pacing", "model", "errors"},
-    "outside": {"core", "pacing", "model", "errors"},
-    "agents": {"outside", "core", "ports", "pacing", "model", "errors"},
-    "engine": {"outside", "core", "ports", "pacing", "model", "errors"},
+    "time_slices": {"model", "errors"},
+    "flows": {"core", "ports", "time_slices", "model", "errors"},
+    "store": {"ports", "time_slices", "model", "errors"},
+    "outside": {"core", "time_slices", "model", "errors"},
+    "agents": {"outside", "core", "ports", "time_slices", "model", "errors"},
+    "engine": {"outside", "core", "ports", "time_slices", "model", "errors"},
 }
-MAY_IMPORT["surfaces"] = {"flows", "core", "ports", "pacing", "model", "errors"}
-MAY_IMPORT["tracing"] = {"flows", "engine", "core", "ports", "pacing", "model", "errors"}
+MAY_IMPORT["surfaces"] = {"flows", "core", "ports", "time_slices", "model", "errors"}
+MAY_IMPORT["tracing"] = {"flows", "engine", "core", "ports", "time_slices", "model", "errors"}
 MAY_IMPORT["wiring"] = set(MAY_IMPORT) - {"surfaces"}
-MAY_IMPORT["serving"] = set(MAY_IMPORT)
+MAY_IMPORT["server"] = set(MAY_IMPORT)
 MAY_IMPORT["client"] = {"model", "errors"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = set(MAY_IMPORT)

@@ -27,10 +27,10 @@ from lastgood.model.attempts import (
     Step,
     Unreadable,
 )
+from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
-from lastgood.model.options import CallOptions
 from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
@@ -43,7 +43,7 @@ from lastgood.model.sessions import (
     TitleBy,
     Turn,
 )
-from lastgood.model.stored import StoredRow, StoredTurn, Table
+from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
 from lastgood.model.tokens import Token
 
 #: Renews leases for so many seconds; returns those still held, as they now stand.

@@ -19,30 +19,30 @@ import orjson
 from lastgood.core.quotas import NO_QUOTA, Quota, Used
 from lastgood.errors import InvalidRequest, LastgoodError, StoreLocked, WrongUsage
 from lastgood.flows.conversations import Conversations
+from lastgood.flows.dependencies import Limits, Parts
 from lastgood.flows.heartbeat import beating
-from lastgood.flows.histories import Histories
-from lastgood.flows.live import Live
-from lastgood.flows.parts import Limits, Parts
+from lastgood.flows.history_cache import Histories
 from lastgood.flows.queue import Queue
 from lastgood.flows.quotas import Quotas
 from lastgood.flows.recovery import Recovery
+from lastgood.flows.retention import Retention
+from lastgood.flows.running_attempts import Live
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
-from lastgood.flows.upkeep import Retention
 from lastgood.model.agents import Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
 from lastgood.ports import Agents, Clock, Engine, Ids, Store, TokenStore
 from lastgood.settings import Settings
 from lastgood.store.sqlite import TokensBeside, open_sqlite
-from lastgood.tracing.opening import OFF, Tracing
+from lastgood.tracing.setup import OFF, Tracing
 
 if TYPE_CHECKING:
     from lastgood.agents.catalog import Catalog
     from lastgood.agents.sources import Source
-    from lastgood.engine.loop import AgentLoop
+    from lastgood.engine.agent_loop import AgentLoop
 
 #: How much longer a model's connection may be silent than the turn that waits for it.
 _WATCHDOG_FIRST_SECONDS = 10.0
@@ -136,8 +136,8 @@ def flows_of(
 
 def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -> AgentLoop:
     from lastgood.agents.builtin import SCRIPTED
-    from lastgood.engine.loop import AgentLoop
-    from lastgood.engine.providers.limits import ChatLimits
+    from lastgood.engine.agent_loop import AgentLoop
+    from lastgood.engine.providers.chat_limits import ChatLimits
     from lastgood.engine.providers.registry import ProviderTable
     from lastgood.engine.providers.scripted import Scripted
     from lastgood.engine.tools.builtin import first_toolsets
@@ -158,8 +158,8 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
 
 async def look_nearby(engine: AgentLoop, agents: Catalog, ollama: str | None = None) -> None:
     """Where no key is there and an agent takes any model, one of this machine is looked for, once."""
-    from lastgood.engine.providers.nearby import OLLAMA, find_ollama
-    from lastgood.engine.providers.references import AUTO, SCRIPTED
+    from lastgood.engine.providers.model_references import AUTO, SCRIPTED
+    from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
 
     if engine.any_model != SCRIPTED:
         return
@@ -240,7 +240,7 @@ def _make_folder(folder: Path) -> None:
 async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> AsyncIterator[Lastgood]:
     """A Lastgood for one command: it has recovered, and keeps its leases until the block ends."""
     from lastgood.agents.catalog import Catalog
-    from lastgood.agents.urls import Pulling
+    from lastgood.agents.url_source import Pulling
     from lastgood.outside.env_file import secrets_of
 
     secrets = secrets_of(settings.env_file, os.environ)

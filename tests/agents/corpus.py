@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lastgood.agents.disk import beside
-from lastgood.agents.files import AgentFile, Finding, Level, read_agent_file
+from lastgood.agents.agent_file import AgentFile, Finding, Level, read_agent_file
+from lastgood.agents.file_source import beside
 from lastgood.agents.findings import Findings
-from lastgood.agents.fitting import fits
 from lastgood.agents.schema.file import FILE
 from lastgood.agents.schema.kinds import Either, Kind, ListOf, MapOf, Section, Typed
-from lastgood.agents.tree import Items, Node, Scalar, Table, read_tree
+from lastgood.agents.type_checks import fits
+from lastgood.agents.yaml_tree import Items, Node, Scalar, Table, read_tree
 from lastgood.errors import AgentInvalid
 
 FOLDER = Path(__file__).parent / "corpus"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.agents.files import read_agent_file
+from lastgood.agents.agent_file import read_agent_file
 from lastgood.agents.schema.toolsets import TOOLSET
 from lastgood.errors import AgentInvalid
 from lastgood.model.agents import Command, Fallback, ModelSpec, Safety, StructuredOutput, ToolsetSpec

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from lastgood.agents.known import KEYED, KEYLESS, PROVIDERS
-from lastgood.engine.providers.aliases import ALIASES, REFUSED
+from lastgood.agents.builtin_names import KEYED, KEYLESS, PROVIDERS
+from lastgood.engine.providers.provider_aliases import ALIASES, REFUSED
 from lastgood.model.agents import ModelSpec
 from tests.agents.corpus import FOLDER, parse, read
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.agents import disk
+from lastgood.agents import file_source
 from lastgood.agents.builtin import scripted_agent
 from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import BuiltinSource, DirectorySource, FileSource, OciSource
@@ -125,11 +125,11 @@ async def test_a_changed_file_is_there_at_the_next_load(file: Path, catalog: Cat
 async def test_a_change_of_the_same_size_in_the_same_tick_is_seen(file: Path, catalog: Catalog) -> None:
     """A file system's clock ticks slowly: two versions may have the same time, size and inode."""
     await catalog.load("team")
-    before = disk.stamp(file)
+    before = file_source.stamp(file)
     assert before is not None
     write_in_place(file, agent_file("two"))
     os.utime(file, ns=(before[0], before[0]))
-    assert disk.stamp(file) == before
+    assert file_source.stamp(file) == before
     assert (await catalog.load("team")).description == "two"
 
 
@@ -290,7 +290,7 @@ async def test_a_folder_that_is_away_leaves_its_agents_serving(tmp_path: Path) -
 
 async def test_a_new_file_is_seen_also_if_the_time_of_its_folder_does_not_show_it(tmp_path: Path) -> None:
     catalog = Catalog([DirectorySource(tmp_path)])
-    before = disk.stamp(tmp_path)
+    before = file_source.stamp(tmp_path)
     assert before is not None
     assert catalog.served() == ()
     (tmp_path / "team.yaml").write_text(agent_file())
@@ -306,7 +306,7 @@ def test_I38_what_lies_beside_or_below_is_read(tmp_path: Path) -> None:
     (tmp_path / "sub/prompt.md").write_text("hello")
     (tmp_path / "link.md").symlink_to("sub/prompt.md")
     (tmp_path / "up").symlink_to("sub")
-    read = disk.beside(tmp_path / "team.yaml")
+    read = file_source.beside(tmp_path / "team.yaml")
     for name in ("sub/prompt.md", "./sub/prompt.md", "sub/../sub/prompt.md", "link.md", "up/prompt.md"):
         assert read(name) == b"hello"
     assert read(str(tmp_path / "sub/prompt.md")) == b"hello"
@@ -323,8 +323,8 @@ def test_I38_what_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     (home / "folder").symlink_to(sibling)
     (home / "loop").symlink_to("loop")
     os.mkfifo(home / "pipe")
-    (home / "large").write_bytes(b"x" * (disk.LIMIT_BYTES + 1))
-    read = disk.beside(home / "team.yaml")
+    (home / "large").write_bytes(b"x" * (file_source.LIMIT_BYTES + 1))
+    read = file_source.beside(home / "team.yaml")
     for name in ("../home-of-others/secret", "link", "folder/secret", str(sibling / "secret"), "/etc", ".."):
         with pytest.raises(AgentInvalid, match="leads out of the folder") as refused:
             read(name)
@@ -343,10 +343,10 @@ def test_I38_a_link_that_is_put_there_meanwhile_leads_nowhere(tmp_path: Path) ->
     (home / "sub/prompt.md").symlink_to(outside / "prompt.md")
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with pytest.raises(OSError, match="symbolic links"):
-        disk._open_under(home, Path("sub/prompt.md"), flags)
+        file_source._open_under(home, Path("sub/prompt.md"), flags)
     (home / "swapped").symlink_to(outside)
     with pytest.raises(OSError, match="Not a directory"):
-        disk._open_under(home, Path("swapped/prompt.md"), flags)
+        file_source._open_under(home, Path("swapped/prompt.md"), flags)
 
 
 async def test_a_change_beside_the_file_is_a_change_of_the_agent(file: Path, catalog: Catalog) -> None:

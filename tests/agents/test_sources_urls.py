@@ -15,11 +15,11 @@ import pytest
 from aiohttp import web
 
 from lastgood.agents.catalog import Catalog
-from lastgood.agents.disk import LIMIT_BYTES
+from lastgood.agents.file_source import LIMIT_BYTES
 from lastgood.agents.sources import UrlSource
-from lastgood.agents.urls import Copy, Pulling, read_copy, write_copy
+from lastgood.agents.url_source import Copy, Pulling, read_copy, write_copy
 from lastgood.errors import AgentInvalid, AgentUnavailable
-from lastgood.outside.egress import Network
+from lastgood.outside.network import Network
 from lastgood.outside.secrets import Secrets
 from tests.outside.website import Website, contexts, website
 

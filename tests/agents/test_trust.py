@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.agents.files import read_agent_file
+from lastgood.agents.agent_file import read_agent_file
 from lastgood.model.agents import Permissions
 from tests.agents.corpus import FILES, errors_of, findings_of, parse, read, warnings_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastgood.agents.files import read_agent_file
+from lastgood.agents.agent_file import read_agent_file
 from lastgood.errors import AgentInvalid
 from tests.agents.corpus import FILES, findings_of
 

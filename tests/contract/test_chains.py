@@ -8,12 +8,12 @@ from dataclasses import fields
 import pytest
 
 from lastgood.errors import SessionNotFound
-from lastgood.flows.reading import SessionReader
+from lastgood.flows.session_reader import SessionReader
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import user
 from lastgood.model.sessions import EncodedTurn, Session, Turn
 from lastgood.ports import Store
-from lastgood.store import chains
+from lastgood.store import chain_reader
 from lastgood.store.rows import Row, to_encoded_turn
 from tests.contract import given
 from tests.contract.conftest import Backend
@@ -44,8 +44,8 @@ async def test_pages_of_any_size_give_the_whole_chain_in_order(
     store: Store, monkeypatch: pytest.MonkeyPatch, page_bytes: int, page_turns: int
 ) -> None:
     """Also through forks of forks, from any turn on."""
-    monkeypatch.setattr(chains, "PAGE_BYTES", page_bytes)
-    monkeypatch.setattr(chains, "PAGE_TURNS", page_turns)
+    monkeypatch.setattr(chain_reader, "PAGE_BYTES", page_bytes)
+    monkeypatch.setattr(chain_reader, "PAGE_TURNS", page_turns)
     root = await given.session(store)
     turns = await given.talk(store, root, 5)
     fork = await given.fork(store, await given.again(store, root), turns[2])
@@ -62,7 +62,7 @@ async def test_pages_of_any_size_give_the_whole_chain_in_order(
 async def test_a_page_holds_no_more_than_its_bytes_and_one_turn(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains, "PAGE_BYTES", 10_000)
+    monkeypatch.setattr(chain_reader, "PAGE_BYTES", 10_000)
     session = await given.session(backend.store)
     for _ in range(20):
         await given.commit(backend.store, session, user("x" * 4000))
@@ -77,7 +77,7 @@ async def test_a_page_holds_no_more_than_its_bytes_and_one_turn(
             pages.append(sum(len(to_encoded_turn(row).body) for row in page))
         return page
 
-    stream = chains.stream_chain(counted, known.tenant, known.head.turn, 0)
+    stream = chain_reader.stream_chain(counted, known.tenant, known.head.turn, 0)
     assert len([turn async for turn in stream]) == 20
     assert len(pages) > 5
     assert max(pages) < 10_000 + 2 * 4000
@@ -87,7 +87,7 @@ async def test_a_session_deleted_while_it_is_read_is_an_error_and_not_a_shorter_
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I18."""
-    monkeypatch.setattr(chains, "PAGE_TURNS", 2)
+    monkeypatch.setattr(chain_reader, "PAGE_TURNS", 2)
     session = await given.session(store)
     await given.talk(store, session, 6)
     known = await given.again(store, session)

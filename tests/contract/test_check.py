@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lastgood.errors import LastgoodError
-from lastgood.flows.chains import read_chain
-from lastgood.flows.checking import Report, check_database
+from lastgood.flows.database_check import Report, check_database
+from lastgood.flows.verified_history import read_chain
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.messages import user
-from lastgood.model.stored import Table
+from lastgood.model.stored_rows import Table
 from lastgood.ports import Store
 from lastgood.store.sqlite import open_sqlite
 from tests.contract import given

@@ -8,7 +8,7 @@ from lastgood.core.admission import Admitted, Attach, Refused, Replay, admit
 from lastgood.errors import IdempotencyMismatch
 from lastgood.flows.turns import ask_of
 from lastgood.model.attempts import AttemptStatus, Committed, Interrupted
-from lastgood.model.options import CallOptions
+from lastgood.model.call_options import CallOptions
 from lastgood.ports import Store
 from tests.contract import given
 from tests.contract.conftest import Backend, dump

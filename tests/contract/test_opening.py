@@ -27,7 +27,7 @@ from lastgood.errors import (
     StoreLocked,
     StoreUnavailable,
 )
-from lastgood.store.migrate import Migration, migrations
+from lastgood.store.migrations import Migration, migrations
 from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite import SqliteStore, open_sqlite
 from lastgood.store.sqlite.database import open_beside, open_database

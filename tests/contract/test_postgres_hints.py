@@ -11,9 +11,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
+from lastgood.flows.event_feed import follow
 from lastgood.flows.submit import Submission
-from lastgood.flows.watch import follow
 from lastgood.model.attempts import Ask
 from lastgood.model.events import EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId

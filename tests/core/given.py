@@ -5,9 +5,9 @@ from typing import Any
 
 from lastgood.core.commit import link
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave, Request, Standing, Step, StepKind
+from lastgood.model.call_options import CallOptions
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, encode, user
-from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Head, Session, SessionStatus, TitleBy, Turn, TurnKind, Usage
 
 TENANT = TenantId("tenant")

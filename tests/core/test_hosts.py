@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastgood.core.hosts import Hosts
+from lastgood.core.allowed_hosts import Hosts
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.intake import (
+from lastgood.core.input_checks import (
     MOST_IN_METADATA_BYTES,
     check_input,
     check_metadata,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastgood.core.history import mend_text, repair
-from lastgood.core.intake import check_input, check_results
+from lastgood.core.input_checks import check_input, check_results
 from lastgood.errors import InvalidRequest, TooLarge
 from lastgood.model.messages import (
     File,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastgood.core.presets import Preset, Understood, understand
+from lastgood.core.client_presets import Preset, Understood, understand
 from lastgood.model.messages import Message, Role, assistant, user
 from tests import webui
 

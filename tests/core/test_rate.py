@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastgood.core.rate import Allowance, Used, Wait, begin, begin_paid, end, is_forgettable, undo
+from lastgood.core.token_bucket import Allowance, Used, Wait, begin, begin_paid, end, is_forgettable, undo
 
 MINUTE = Allowance(per_minute=6)
 

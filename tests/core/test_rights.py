@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.commandline import simple_commands
+from lastgood.core.command_line import simple_commands
 from lastgood.core.limits import JUDGED_CHARACTERS, JUDGED_ITEMS
-from lastgood.core.rights import (
+from lastgood.core.tool_permissions import (
     Allowed,
     Asks,
     Denied,

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.rights import Allowed, Asks, Denied, Judging, Verdict
 from lastgood.core.session_rules import (
     Layers,
     Refused,
@@ -21,6 +20,7 @@ from lastgood.core.session_rules import (
     with_permissions,
     with_safety,
 )
+from lastgood.core.tool_permissions import Allowed, Asks, Denied, Judging, Verdict
 from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety
 from lastgood.model.rules import RuleLayer, Setter
 from lastgood.model.tokens import Scope

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lastgood.core.team import HANDED_OVER, HANDOFF, named_agent, speaker
+from lastgood.core.speaker import HANDED_OVER, HANDOFF, named_agent, speaker
 from lastgood.model.agents import AgentSpec
 from lastgood.model.messages import Message, ToolCall, assistant, tool_result, user
 

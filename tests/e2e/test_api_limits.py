@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import TooMany
-from lastgood.surfaces.refusals import retry_headers
+from lastgood.surfaces.http.error_responses import retry_headers
 from tests.e2e.api import TOOLS, Api, Given, Trace, run_path, said, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.server import LiveServer

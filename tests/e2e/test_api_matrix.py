@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from lastgood.model.tokens import Scope
-from lastgood.surfaces.app import Route
+from lastgood.surfaces.http.app import Route
 from tests.surfaces.asgi import Given
 from tests.surfaces.inside import AGENT, Inside, Rows, of_tenant, open_inside
 

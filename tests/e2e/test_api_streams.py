@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from lastgood.agents.sources import parse
-from lastgood.serving import open_server
+from lastgood.server import open_server
 from lastgood.settings import read_settings
 from tests.e2e.api import Api, said
 from tests.e2e.command import AGENT, until

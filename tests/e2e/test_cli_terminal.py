@@ -15,7 +15,7 @@ import pytest
 import lastgood.cli as commands
 from lastgood.cli.logs import log_as_json
 from lastgood.cli.output import harmless, one_line
-from lastgood.cli.screens import Text
+from lastgood.cli.render import Text
 from lastgood.model.events import EventKind, StoredEvent
 from tests.e2e.command import AGENT, Command
 from tests.e2e.test_cli import Terminal

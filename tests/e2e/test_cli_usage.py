@@ -7,7 +7,7 @@ import pytest
 
 from docs.draw import walk
 from lastgood.cli import main
-from lastgood.cli.words import all_words
+from lastgood.cli.parser import all_words
 from tests.e2e.command import AGENT
 
 Capture = pytest.CaptureFixture[str]

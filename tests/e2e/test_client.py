@@ -20,10 +20,10 @@ import pytest
 
 from lastgood import errors
 from lastgood.client import AsyncClient, Client, events
-from lastgood.client.connection import Call, Connection
 from lastgood.client.events import Event, event_of
-from lastgood.client.nouns import as_messages
-from lastgood.client.retrying import may_go_again
+from lastgood.client.models import as_messages
+from lastgood.client.retry_policy import may_go_again
+from lastgood.client.transport import Call, Connection
 from lastgood.model.messages import Role, user
 from tests.e2e.command import AGENT, SECONDS
 from tests.e2e.cutting import CuttingProxy

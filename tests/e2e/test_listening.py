@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from lastgood.cli.listening import Listener, listen_on
+from lastgood.cli.listener import Listener, listen_on
 from lastgood.errors import InvalidRequest
 from tests.e2e.command import AGENT, SECONDS, Command
 from tests.e2e.wire import DONE, Followed, Served, Wire, until, wire_to

@@ -19,10 +19,10 @@ import openai
 import pytest
 
 from lastgood.agents.sources import parse
-from lastgood.engine.loop import AgentLoop
-from lastgood.serving import open_server
+from lastgood.engine.agent_loop import AgentLoop
+from lastgood.server import open_server
 from lastgood.settings import Settings
-from lastgood.tracing.opening import OFF, open_tracing
+from lastgood.tracing.setup import OFF, open_tracing
 from tests.e2e.chatting import ask, ask_and_go, asking
 from tests.e2e.collector import Collector, Taken
 from tests.e2e.command import AGENT, SECONDS, Command, until

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import ToolCall, assistant, tool_result, user
 from lastgood.model.sessions import SessionStatus, TurnKind

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import apsw
 
-from lastgood.flows.checking import check_database
+from lastgood.flows.database_check import check_database
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask
 from lastgood.model.ids import TenantId

@@ -24,22 +24,22 @@ from lastgood.core import session_rules as core_session_rules
 from lastgood.core.history import History
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import OutcomeUnknown, StoreError, TurnCancelled
-from lastgood.flows import beginning as flow_beginning
-from lastgood.flows import chains as flow_chains
-from lastgood.flows import driving as flow_driving
-from lastgood.flows import live as flow_live
+from lastgood.flows import attempt_driver as flow_driving
+from lastgood.flows import begin as flow_beginning
 from lastgood.flows import queue as flow_queue
 from lastgood.flows import recovery as flow_recovery
 from lastgood.flows import run as flow_run
+from lastgood.flows import running_attempts as flow_live
 from lastgood.flows import sessions as flow_sessions
 from lastgood.flows import submit as flow_submit
-from lastgood.flows.histories import Histories
+from lastgood.flows import verified_history as flow_chains
+from lastgood.flows.history_cache import Histories
 from lastgood.flows.run import Outcome, Run, Stop
 from lastgood.model.attempts import AttemptStatus, Begin, Begun, Commit, Committed, Standing, Step
 from lastgood.model.events import TERMINAL, Event
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.sessions import Head, NewSession, Session, Turn, TurnKind
-from lastgood.store import migrate
+from lastgood.store import migrations
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.sessions import SqliteSessions
 from lastgood.store.statements import named
@@ -81,9 +81,9 @@ def statement(name: str, *changes: tuple[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def schema(*changes: tuple[str, str]) -> Iterator[None]:
     """The schema with parts replaced: second nets that would hide what a first one lets through."""
-    whole = migrate.migrations("sqlite")
+    whole = migrations.migrations("sqlite")
 
-    def changed(dialect: str) -> tuple[migrate.Migration, ...]:
+    def changed(dialect: str) -> tuple[migrations.Migration, ...]:
         result = []
         for step in whole:
             statements = step.statements

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from lastgood.errors import LastgoodError
-from lastgood.flows.reading import Whole
+from lastgood.flows.session_reader import Whole
 from lastgood.model.attempts import After, OnLeave
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import Message, Role

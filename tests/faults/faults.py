@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from lastgood.engine.loop import AgentLoop
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Provider
-from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.engine.agent_loop import AgentLoop
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall, Provider
+from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import ModelError, OutcomeUnknown, StoreUnavailable
 from lastgood.model.ids import SessionId
 from lastgood.model.sessions import EncodedTurn

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lastgood.errors import LastgoodError, StoreError
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.model.attempts import After
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.wiring import Lastgood, running

@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 from lastgood.core.lifecycle import Move
 from lastgood.core.recovery import MOST_DEATHS
+from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
-from lastgood.flows import live as flow_live
-from lastgood.flows import outbox as flow_outbox
 from lastgood.flows import run as flow_run
-from lastgood.flows.beginning import Plan
+from lastgood.flows import running_attempts as flow_live
+from lastgood.flows.begin import Plan
 from lastgood.flows.leases import Beat
 from lastgood.flows.outages import interrupted_by_outage
 from lastgood.flows.run import Outcome, Run, Stop

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.model.attempts import OnLeave
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.sessions import TurnKind

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import AttemptLost
-from lastgood.flows import live as flow_live
+from lastgood.flows import running_attempts as flow_live
 from lastgood.flows.run import Stop
 from lastgood.model.attempts import Begin, Begun, Standing
 from lastgood.model.events import Event

@@ -35,7 +35,7 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import DirectorySource
 from lastgood.core.recovery import MOST_DEATHS
 from lastgood.errors import SessionBusy
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import Ask, Hold, Step, StepKind
@@ -366,7 +366,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
 
 #: What is imported only where it is used, which would be in every child anew.
 _LATE_IMPORTS = (
-    "lastgood.agents.files",
+    "lastgood.agents.agent_file",
     "lastgood.engine.providers.registry",
     "lastgood.engine.tools.builtin",
 )

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from lastgood.agents.files import read_agent_file
+from lastgood.agents.agent_file import read_agent_file
 from lastgood.engine.tools.builtin import first_toolsets
 from lastgood.model.agents import OnUnknown
 from lastgood.model.ids import TurnId

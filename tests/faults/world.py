@@ -18,10 +18,10 @@ from lastgood.agents.builtin import scripted_agent
 from lastgood.agents.catalog import Catalog
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.engine.tools.echo import ECHO
-from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import AttemptLost, InvalidRequest, LastgoodError, OutcomeUnknown, StoreUnavailable
 from lastgood.flows.conversations import Conversations
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.flows.run import Outcome
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle

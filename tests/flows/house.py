@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from lastgood.agents.catalog import Catalog
-from lastgood.engine.loop import AgentLoop
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall, Provider
-from lastgood.engine.tools.protocol import Tool, ToolUse
-from lastgood.flows.histories import Histories
-from lastgood.flows.live import Live
-from lastgood.flows.parts import Limits
+from lastgood.engine.agent_loop import AgentLoop
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall, Provider
+from lastgood.engine.tools.tool import Tool, ToolUse
+from lastgood.flows.dependencies import Limits
+from lastgood.flows.history_cache import Histories
 from lastgood.flows.run import Outcome
+from lastgood.flows.running_attempts import Live
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import HistoryDamaged
-from lastgood.flows.exporting import Importing, document_pieces
+from lastgood.flows.session_export import Importing, document_pieces
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.messages import user

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
-from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.errors import InvalidRequest, LastgoodError, ModelError, SessionBusy, StoreUnavailable, TooLarge
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.model.attempts import AttemptStatus, StepKind
 from lastgood.model.events import TERMINAL, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lastgood.flows.histories import Histories
+from lastgood.flows.history_cache import Histories
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.sessions import Head
 from lastgood.wiring import Lastgood

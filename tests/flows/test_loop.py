@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from lastgood.core.context import RESULT_CHARACTERS
-from lastgood.engine.loop import AgentLoop
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
-from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.engine.agent_loop import AgentLoop
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import ContextOverflow, InvalidRequest
 from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety, ToolsetSpec
 from lastgood.model.attempts import AttemptStatus, StepKind
+from lastgood.model.call_options import CallOptions
 from lastgood.model.events import EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import Message, Role, assistant, tool_result
-from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Usage
 from lastgood.outside.secrets import Secrets
 from lastgood.wiring import Lastgood

@@ -15,7 +15,7 @@ import pytest
 
 from lastgood.core.lifecycle import Move
 from lastgood.errors import OutcomeUnknown, StoreUnavailable, TurnCancelled
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.flows.run import Outcome, Stop
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import Conflict
-from lastgood.flows.upkeep import Retention
+from lastgood.flows.retention import Retention
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import user

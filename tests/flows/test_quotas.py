@@ -9,8 +9,8 @@ import pytest
 from lastgood.core.quotas import NO_QUOTA, Quota, Used
 from lastgood.errors import QuotaExceeded
 from lastgood.flows import quotas
-from lastgood.flows.exporting import Importing, document_pieces
 from lastgood.flows.quotas import Quotas
+from lastgood.flows.session_export import Importing, document_pieces
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, TenantId

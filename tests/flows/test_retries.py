@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.core.lifecycle import Move
-from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import TurnFailed
 from lastgood.flows.refused_requests import RefusedRequests
 from lastgood.model.agents import OnUnknown

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from lastgood.errors import InvalidRequest, ModelError, ModelUnknown, SessionNotFound, StoreUnavailable
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import pytest
 
-from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import SessionBusy
 from lastgood.flows.heartbeat import beating
 from lastgood.flows.leases import Leases

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import pytest
 
 from lastgood.errors import LastgoodError, SessionBusy, StaleHead, TooMany
-from lastgood.flows.beginning import MOST_TRIES
+from lastgood.flows.begin import MOST_TRIES
 from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission
 from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
 from lastgood.model.ids import DEFAULT_TENANT

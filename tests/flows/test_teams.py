@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.team import HANDED_OVER
+from lastgood.core.speaker import HANDED_OVER
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.attempts import AttemptStatus, StepKind
 from lastgood.model.events import EventKind

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
-from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import AttemptLost
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Step

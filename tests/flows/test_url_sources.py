@@ -9,7 +9,7 @@ from aiohttp import web
 
 from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import DirectorySource, FileSource, Source, UrlSource
-from lastgood.agents.urls import Pulling
+from lastgood.agents.url_source import Pulling
 from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.wiring import Lastgood

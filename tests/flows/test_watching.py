@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import pytest
 
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.flows.event_feed import follow
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.flows.watch import follow
 from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId
 from lastgood.model.messages import assistant

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from lastgood.errors import NewerDatabase, SchemaMismatch
-from lastgood.store.migrate import Applied, Migration, migration, migrations, pending, refuse_older
+from lastgood.store.migrations import Applied, Migration, migration, migrations, pending, refuse_older
 from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite.database import open_database
 from tests.postgres import PostgresServer
@@ -226,7 +226,7 @@ def test_I19_dying_in_a_later_step_keeps_the_earlier_ones(place: Place) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from lastgood.store.migrate import Migration, migrations
+from lastgood.store.migrations import Migration, migrations
 from lastgood.store.sqlite.database import open_database
 
 path, after = Path(sys.argv[1]), int(sys.argv[2])

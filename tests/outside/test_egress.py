@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from lastgood.core.egress import Policy
-from lastgood.outside.egress import (
+from lastgood.outside.network import (
     EgressError,
     EgressFailed,
     EgressRefused,

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lastgood.surfaces.app import App, Route, Seen
-from lastgood.surfaces.door import Door
-from lastgood.surfaces.http import Handler
+from lastgood.surfaces.http.access import Door
+from lastgood.surfaces.http.app import App, Route, Seen
+from lastgood.surfaces.http.asgi import Handler
 
 HOST = "127.0.0.1:8080"
 SECONDS = 10.0

@@ -16,9 +16,9 @@ import apsw
 from lastgood.agents.sources import parse
 from lastgood.flows.tokens import Tokens
 from lastgood.model.ids import TenantId
-from lastgood.serving import Server, open_server
+from lastgood.server import Server, open_server
 from lastgood.settings import Settings
-from lastgood.surfaces.app import Route
+from lastgood.surfaces.http.app import Route
 from lastgood.wiring import SystemClock, open_store
 from tests.surfaces.asgi import SECONDS, Client, Given
 

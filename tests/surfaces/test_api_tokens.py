@@ -7,7 +7,7 @@ import pytest
 
 from lastgood.flows import tokens as tokens_flow
 from lastgood.flows.tokens import Tokens
-from lastgood.surfaces import runs
+from lastgood.surfaces.api import runs
 from lastgood.wiring import SystemClock
 from tests.surfaces.asgi import Client
 from tests.surfaces.inside import AGENT, Inside, open_inside

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.intake import MOST_IN_METADATA_BYTES, MOST_IN_TITLE
+from lastgood.core.input_checks import MOST_IN_METADATA_BYTES, MOST_IN_TITLE
 from tests.hashing import exported_hash
 from tests.surfaces.asgi import Client, Given, ask
 from tests.surfaces.inside import AGENT, Inside, open_inside

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import InvalidRequest, TooLarge
+from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import (
     File,
     Image,
@@ -19,16 +20,15 @@ from lastgood.model.messages import (
     user,
     user_parts,
 )
-from lastgood.model.options import CallOptions
-from lastgood.surfaces import chat_wire
-from lastgood.surfaces.chat_wire import ChatRequest, messages_of, options_of
+from lastgood.surfaces.openai import schemas
+from lastgood.surfaces.openai.schemas import ChatRequest, messages_of, options_of
 
 PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 FUNCTION = {"type": "function", "function": {"name": "weather"}}
 
 
 def parse_chat(plain: Any) -> ChatRequest:
-    return asyncio.run(chat_wire.parse_chat(plain))
+    return asyncio.run(schemas.parse_chat(plain))
 
 
 def says(content: Any, role: str = "user", **more: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 import uvicorn
 
-from lastgood.surfaces.app import App
-from lastgood.surfaces.connection import Connection
-from lastgood.surfaces.http import Answer, Request, Stream, json_reply
+from lastgood.surfaces.http.app import App
+from lastgood.surfaces.http.asgi import Answer, Request, Stream, json_reply
+from lastgood.surfaces.http.connection import Connection
 from tests.surfaces.asgi import SECONDS, app_of, route
 
 pytestmark = pytest.mark.anyio

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from lastgood.surfaces.app import Ended, Route, Seen
-from lastgood.surfaces.counting import Counts
-from lastgood.surfaces.http import Answer, Reply, Request
+from lastgood.surfaces.http.app import Ended, Route, Seen
+from lastgood.surfaces.http.asgi import Answer, Reply, Request
+from lastgood.surfaces.http.metrics import Counts
 from tests.surfaces.asgi import route
 from tests.surfaces.prometheus import families
 

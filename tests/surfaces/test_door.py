@@ -8,12 +8,12 @@ import pytest
 from lastgood.errors import InvalidRequest
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope
-from lastgood.serving import hosts_of, is_loopback, origins_of
+from lastgood.server import hosts_of, is_loopback, origins_of
 from lastgood.settings import Settings
-from lastgood.surfaces.app import Route
-from lastgood.surfaces.caller import Caller
-from lastgood.surfaces.door import Door, host_of
-from lastgood.surfaces.http import Answer, Request, json_reply
+from lastgood.surfaces.http.access import Door, host_of
+from lastgood.surfaces.http.app import Route
+from lastgood.surfaces.http.asgi import Answer, Request, json_reply
+from lastgood.surfaces.http.principal import Caller
 from tests.surfaces.asgi import DOOR, Client, app_of, ask, route
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastgood.errors import InvalidRequest, TooLarge
-from lastgood.pacing import paced
-from lastgood.surfaces import json_body
-from lastgood.surfaces.json_body import check_values, parse_document, parse_json
+from lastgood.surfaces.http import json_body
+from lastgood.surfaces.http.json_body import check_values, parse_document, parse_json
+from lastgood.time_slices import paced
 
 LEAVES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text('ab",[{\\é\n', max_size=8)
 VALUES = st.recursive(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from lastgood.surfaces import loop_watch
-from lastgood.surfaces.loop_watch import LoopWatch, mark_request
+from lastgood.surfaces.http import loop_monitor
+from lastgood.surfaces.http.loop_monitor import LoopWatch, mark_request
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +99,7 @@ async def test_short_steps_are_no_stall(watch: LoopWatch, caplog: pytest.LogCapt
     for _ in range(20):
         hold(0.02)
         await asyncio.sleep(0)
-    await asyncio.sleep(2 * loop_watch.TICK_SECONDS)
+    await asyncio.sleep(2 * loop_monitor.TICK_SECONDS)
     assert held(caplog) == [one for one in held(caplog) if one["seconds"] > 0.25]
     assert watch.stalls == len(held(caplog))
 
@@ -107,7 +107,7 @@ async def test_short_steps_are_no_stall(watch: LoopWatch, caplog: pytest.LogCapt
 async def test_the_longest_lag_is_forgotten_after_two_periods(
     watch: LoopWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_watch, "PERIOD_SECONDS", 0.2)
+    monkeypatch.setattr(loop_monitor, "PERIOD_SECONDS", 0.2)
     watch._period_ends = 0.0
     hold(0.8)
     await until_counted(watch, 1)

@@ -7,10 +7,10 @@ import pytest
 import schemathesis
 from schemathesis.core.result import Ok
 
-from lastgood.surfaces import openapi as shapes
-from lastgood.surfaces.app import Route
-from lastgood.surfaces.http import JSON, Answer, Reply, Request
-from lastgood.surfaces.openapi import openapi
+from lastgood.surfaces.http import openapi as shapes
+from lastgood.surfaces.http.app import Route
+from lastgood.surfaces.http.asgi import JSON, Answer, Reply, Request
+from lastgood.surfaces.http.openapi import openapi
 from tests.surfaces.asgi import route
 
 

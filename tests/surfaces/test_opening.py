@@ -9,7 +9,7 @@ from lastgood.agents.sources import parse
 from lastgood.errors import InvalidRequest
 from lastgood.flows.tokens import Tokens
 from lastgood.model.ids import DEFAULT_TENANT
-from lastgood.serving import open_server
+from lastgood.server import open_server
 from lastgood.settings import Settings
 from lastgood.wiring import SystemClock, open_store
 from tests.surfaces.asgi import ask

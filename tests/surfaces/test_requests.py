@@ -9,9 +9,9 @@ import pytest
 
 from lastgood.cli.logs import _Lines
 from lastgood.errors import AgentInvalid, InvalidRequest
-from lastgood.surfaces import http
-from lastgood.surfaces.app import Ended, Route, Seen
-from lastgood.surfaces.http import Answer, Reply, Request, Stream, json_reply
+from lastgood.surfaces.http import asgi
+from lastgood.surfaces.http.app import Ended, Route, Seen
+from lastgood.surfaces.http.asgi import Answer, Reply, Request, Stream, json_reply
 from tests.surfaces.asgi import Client, app_of, ask, post, route
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,7 @@ async def test_a_length_that_is_no_length_is_not_believed(length: str) -> None:
 
 @pytest.mark.parametrize("limit", ["BODY_PAUSE_SECONDS", "BODY_SECONDS"])
 async def test_a_body_that_stops_coming_is_given_up(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, limit, 0.02)
+    monkeypatch.setattr(asgi, limit, 0.02)
     async with app_of(*ROUTES) as app:
         client = Client(app, "POST", "/body", JSON, [b"[1,"], stops=True)
         given = await client.end()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lastgood.errors import ModelError, ShuttingDown
-from lastgood.surfaces import http
-from lastgood.surfaces.app import Ended, Route, Seen
-from lastgood.surfaces.http import Answer, Broken, Reply, Request, Stream
+from lastgood.surfaces.http import asgi
+from lastgood.surfaces.http.app import Ended, Route, Seen
+from lastgood.surfaces.http.asgi import Answer, Broken, Reply, Request, Stream
 from tests.surfaces.asgi import Client, Given, app_of, route
 
 pytestmark = pytest.mark.anyio
@@ -297,7 +297,7 @@ class Deaf(Client):
 async def test_I23_a_client_that_does_not_read_is_given_up_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "STUCK_SECONDS", 0.05)
+    monkeypatch.setattr(asgi, "STUCK_SECONDS", 0.05)
     slow, quick, seen = Source(), Source(), list[Seen]()
     async with app_of(slow.route("/slow"), quick.route("/quick"), seen=seen, ping_seconds=0.01) as app:
         deaf, other = Deaf(app, "GET", "/slow"), Client(app, "GET", "/quick")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lastgood.engine.tools.builtin import first_toolsets
-from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import ToolsetSpec
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message
-from lastgood.outside.egress import SYSTEM, Network
+from lastgood.outside.network import SYSTEM, Network
 from lastgood.outside.secrets import Secrets
 
 PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lastgood.engine.tools.arguments import check
-from lastgood.engine.tools.protocol import ToolFailed
+from lastgood.engine.tools.tool import ToolFailed
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -7,8 +7,17 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from lastgood.core import todo
-from lastgood.core.rights import Allowed, Asks, Denied, judge
-from lastgood.engine.tools import editing, fetch, filesystem, looking, output, processes, searching, shell
+from lastgood.core.tool_permissions import Allowed, Asks, Denied, judge
+from lastgood.engine.tools import (
+    command_output,
+    directory_listing,
+    fetch,
+    file_search,
+    filesystem,
+    processes,
+    shell,
+    text_files,
+)
 from lastgood.engine.tools.builtin import first_toolsets
 from lastgood.model.agents import Effect, Safety, ToolsetSpec
 from lastgood.outside.secrets import Secrets
@@ -106,14 +115,14 @@ def test_the_documentation_has_the_limits_as_they_are() -> None:
         f"may take {shell.SHELL_SECONDS} seconds, a script {shell.SCRIPT_SECONDS}",
         f"up to {shell.MOST_SECONDS}.",
         f"killed after {processes.GRACE_SECONDS:g} seconds",
-        f"the first and the last {output.HEAD_BYTES // kib} KiB",
-        f"Up to {output.STREAM_CHARACTERS // kib} KiB are shown",
-        f"UTF-8 files up to {editing.EDIT_BYTES // mib} MiB",
+        f"the first and the last {command_output.HEAD_BYTES // kib} KiB",
+        f"Up to {command_output.STREAM_CHARACTERS // kib} KiB are shown",
+        f"UTF-8 files up to {text_files.EDIT_BYTES // mib} MiB",
         f"shows up to {filesystem.READ_BYTES // mib} MiB",
-        f"trees show {looking.MOST_SHOWN} entries, a search {searching.MOST_MATCHES} matches",
+        f"trees show {directory_listing.MOST_SHOWN} entries, a search {file_search.MOST_MATCHES} matches",
         f"ends after {filesystem.SEARCH_SECONDS:g} seconds",
         f"up to {fetch.PAGE_BYTES // mib} MiB, in {fetch.SECONDS} seconds",
         f"holds {todo.MOST} to-dos",
     ):
         assert words in text
-    assert output.HEAD_BYTES == output.TAIL_BYTES
+    assert command_output.HEAD_BYTES == command_output.TAIL_BYTES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.core.rights import Allowed, judge
+from lastgood.core.tool_permissions import Allowed, judge
 from lastgood.model.agents import Effect, Permissions, Safety
 
 PIECES = [

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lastgood.engine.tools.fetch import PAGE_BYTES
-from lastgood.engine.tools.protocol import ToolFailed
+from lastgood.engine.tools.tool import ToolFailed
 from lastgood.model.agents import Effect, OnUnknown
-from lastgood.outside.egress import Network
+from lastgood.outside.network import Network
 from tests.outside.website import Website, contexts, website
 from tests.tools.given import Kit
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.engine.tools import files
-from lastgood.engine.tools.files import (
+from lastgood.engine.tools import rooted_files
+from lastgood.engine.tools.cancellation import Stop, Stopped
+from lastgood.engine.tools.rooted_files import (
     Root,
     folder_under,
     make_folder_under,
@@ -26,8 +27,7 @@ from lastgood.engine.tools.files import (
     remove_folder_under,
     write_under,
 )
-from lastgood.engine.tools.finishing import Stop, Stopped
-from lastgood.engine.tools.protocol import ToolFailed
+from lastgood.engine.tools.tool import ToolFailed
 
 SECRET = "outside"
 
@@ -491,5 +491,5 @@ def test_a_place_says_where_it_really_is(root: Path) -> None:
 def test_without_a_way_to_only_pass_through_folders_it_works_the_same(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_PASS", files._LIST)
+    monkeypatch.setattr(rooted_files, "_PASS", rooted_files._LIST)
     assert read(root, "sub/file") == "below"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.tools import editing, filesystem, looking
-from lastgood.engine.tools.files import Root
+from lastgood.engine.tools import directory_listing, filesystem, text_files
+from lastgood.engine.tools.directory_listing import MOST_SHOWN
 from lastgood.engine.tools.filesystem import READ_BYTES
-from lastgood.engine.tools.looking import MOST_SHOWN
+from lastgood.engine.tools.rooted_files import Root
 from lastgood.model.agents import Effect, OnUnknown
 from tests.tools.given import Kit
 
@@ -161,7 +161,7 @@ async def test_line_ends_and_bytes_that_are_no_text_are_not_damaged(kit: Kit, ro
 async def test_a_file_that_is_too_large_is_not_edited(
     kit: Kit, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(editing, "EDIT_BYTES", 5)
+    monkeypatch.setattr(text_files, "EDIT_BYTES", 5)
     assert "up to 5 can be edited" in await kit.fails(
         "edit_file", path="readme", edits=[{"oldText": "one", "newText": "1"}]
     )
@@ -456,6 +456,6 @@ def test_an_unreadable_folder_is_passed_over(root: Path, monkeypatch: pytest.Mon
     def locked(folder: int, name: str) -> int:
         raise PermissionError
 
-    monkeypatch.setattr(looking, "open_folder_at", locked)
-    found = looking.walk(Root(root), ".", True, lambda path: False)
+    monkeypatch.setattr(directory_listing, "open_folder_at", locked)
+    found = directory_listing.walk(Root(root), ".", True, lambda path: False)
     assert [path for _, path, _ in found] == ["readme"]

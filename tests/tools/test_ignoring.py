@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.engine.tools.ignoring import Ignored
+from lastgood.engine.tools.gitignore import Ignored
 
 FILES = ["a", "a.log", "b/a.log", "b/c/a.log", "build/x", "b/build/x", "b/c/d/e", "doc/x.txt", "doc/y/x.txt",
          "#odd", "!odd", "x y", "trail ", "foo/bar", "b/foo/bar", "star*", "abc", "aXc", "a[c"]  # fmt: skip

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from lastgood.engine.tools.pages import MOST_CHARACTERS, to_markdown, to_text
+from lastgood.engine.tools.html_text import MOST_CHARACTERS, to_markdown, to_text
 
 PAGE = """<!doctype html>
 <html><head><title>T &amp; t</title><style>p { color: red }</style>

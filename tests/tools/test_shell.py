@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lastgood.engine.tools import processes
-from lastgood.engine.tools.output import HEAD_BYTES, STREAM_CHARACTERS, TAIL_BYTES
+from lastgood.engine.tools.command_output import HEAD_BYTES, STREAM_CHARACTERS, TAIL_BYTES
 from lastgood.model.agents import Effect, OnUnknown
 from tests.tools.given import Kit, has_ended
 

@@ -20,8 +20,8 @@ import aiohttp
 import httpx2
 import orjson
 
-from lastgood.engine.providers.chat import ChatCompletions
-from lastgood.engine.providers.protocol import Answer, ModelCall
+from lastgood.engine.providers.chat_completions import ChatCompletions
+from lastgood.engine.providers.provider import Answer, ModelCall
 from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import user
 from lastgood.outside.secrets import Secrets

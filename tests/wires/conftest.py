@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.limits import ChatLimits
-from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind, ModelCall, Provider
+from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind, ModelCall, Provider
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.model.agents import ModelSpec, StructuredOutput
+from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import Message, user
-from lastgood.model.options import CallOptions
 from lastgood.outside.secrets import Secrets
 from tests.wires.dialects import KEYS, Anthropic, Bedrock, Chat, Dialect, Google, Says, Seen
 from tests.wires.server import Reply, Server

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.asking import Asking, FellBack, Retried
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.engine.providers.fallback_chain import Asking, FellBack, Retried
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.errors import (
     ContextOverflow,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.limits import ChatLimits
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
-from lastgood.engine.providers.reading import ReadingLimits
+from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.chat_stream_parser import ReadingLimits
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
 from lastgood.errors import (
     ContextOverflow,
     Garbled,

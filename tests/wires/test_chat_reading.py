@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind
-from lastgood.engine.providers.reading import Reading, ReadingLimits
+from lastgood.engine.providers.chat_stream_parser import Reading, ReadingLimits
+from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind
 from lastgood.errors import (
     ContextOverflow,
     Garbled,

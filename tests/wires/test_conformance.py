@@ -17,6 +17,7 @@ from lastgood.errors import (
     Unreachable,
 )
 from lastgood.model.agents import ModelSpec, StructuredOutput
+from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import (
     File,
     Image,
@@ -29,7 +30,6 @@ from lastgood.model.messages import (
     user,
     user_parts,
 )
-from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Usage
 from tests.wires.conftest import HELLO, Offline, Speaker, Wired
 from tests.wires.dialects import KEY, Says

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.limits import ChatLimits
-from lastgood.engine.providers.protocol import Chunk, ModelCall
-from lastgood.engine.providers.reading import ReadingLimits
+from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.chat_stream_parser import ReadingLimits
+from lastgood.engine.providers.provider import Chunk, ModelCall
 from lastgood.errors import ContextOverflow, Garbled, ModelError, Overloaded, RateLimited, Unreachable
 from lastgood.model.messages import Image, Message, Reasoning, Role, ToolCall, tool_result, user, user_parts
 from tests.wires.conftest import HELLO, wired_to

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from lastgood.engine.providers.aliases import key_of
-from lastgood.engine.providers.asking import Asking
-from lastgood.engine.providers.limits import ChatLimits
-from lastgood.engine.providers.protocol import ModelCall
-from lastgood.engine.providers.reading import ReadingLimits
+from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.chat_stream_parser import ReadingLimits
+from lastgood.engine.providers.fallback_chain import Asking
+from lastgood.engine.providers.provider import ModelCall
+from lastgood.engine.providers.provider_aliases import key_of
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.errors import KeyRefused, ModelError
 from lastgood.model.agents import Fallback, ModelSpec

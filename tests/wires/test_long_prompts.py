@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from lastgood.engine.providers.protocol import ModelCall
-from lastgood.engine.providers.request import body_of
+from lastgood.engine.providers.chat_request import body_of
+from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import as_chat, assistant, user

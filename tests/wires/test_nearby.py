@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from lastgood.agents.sources import parse
-from lastgood.engine.providers.aliases import ALIASES
-from lastgood.engine.providers.nearby import OLLAMA, find_ollama
-from lastgood.engine.providers.references import SCRIPTED
+from lastgood.engine.providers.model_references import SCRIPTED
+from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
+from lastgood.engine.providers.provider_aliases import ALIASES
 from lastgood.model.agents import ModelSpec
-from lastgood.serving import Server as Serving
-from lastgood.serving import offline_agents, open_server
+from lastgood.server import Server as Serving
+from lastgood.server import offline_agents, open_server
 from lastgood.settings import Settings
 from tests.surfaces.asgi import ask
 from tests.wires.dialects import Chat, Says
@@ -53,7 +53,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """For who must be found, also while the machine is busy with something else."""
-    monkeypatch.setattr("lastgood.engine.providers.nearby._SECONDS", 10.0)
+    monkeypatch.setattr("lastgood.engine.providers.ollama_discovery._SECONDS", 10.0)
 
 
 @asynccontextmanager

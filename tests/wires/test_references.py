@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.aliases import ALIASES, Dialect, chat_url, key_names
-from lastgood.engine.providers.asking import Asking
-from lastgood.engine.providers.chat import ChatCompletions
+from lastgood.engine.providers.chat_completions import ChatCompletions
 from lastgood.engine.providers.direct import Direct
-from lastgood.engine.providers.references import AUTO_MODELS, chain_of, resolve_model
+from lastgood.engine.providers.fallback_chain import Asking
+from lastgood.engine.providers.model_references import AUTO_MODELS, chain_of, resolve_model
+from lastgood.engine.providers.provider_aliases import ALIASES, Dialect, chat_url, key_names
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.errors import KeyRefused, ModelUnknown

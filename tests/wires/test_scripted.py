@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.protocol import ModelCall
+from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.model.agents import ModelSpec
+from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import user
-from lastgood.model.options import CallOptions
 from tests.surfaces.inside import AGENT, open_inside
 from tests.wires.conftest import listen
 

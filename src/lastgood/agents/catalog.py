@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import assert_never
 
 from lastgood.agents.builtin import BUILTIN_NAMES, SCRIPTED, builtin_file, scripted_agent
-from lastgood.agents.disk import FileAgent, Folder, Unreadable
+from lastgood.agents.file_source import FileAgent, Folder, Unreadable
 from lastgood.agents.sources import (
     BuiltinSource,
     Definition,
@@ -27,7 +27,7 @@ from lastgood.agents.sources import (
     Source,
     UrlSource,
 )
-from lastgood.agents.urls import Pulling, UrlAgent
+from lastgood.agents.url_source import Pulling, UrlAgent
 from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable, InvalidRequest
 from lastgood.model.agents import AgentSpec
 
@@ -142,7 +142,7 @@ def _builtin(name: str) -> Definition:
     if name == SCRIPTED:
         spec = scripted_agent()
         return Definition(spec.name, {spec.name: spec})
-    from lastgood.agents.files import read_agent_file
+    from lastgood.agents.agent_file import read_agent_file
 
     file = read_agent_file(builtin_file(name), where=f"{name}.yaml", key=name)
     return Definition(file.root, file.agents)

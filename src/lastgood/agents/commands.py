@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from lastgood.agents.findings import Findings, hint
-from lastgood.agents.reading import Fields, Value
+from lastgood.agents.schema_reader import Fields, Value
 from lastgood.model.agents import Command
 
 _MOST = 500

@@ -14,8 +14,8 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from lastgood.cli.adding import Command, Words
-from lastgood.cli.words import all_words
+from lastgood.cli.command_group import Command, Words
+from lastgood.cli.parser import all_words
 from lastgood.errors import LastgoodError, WrongUsage
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lastgood.agents.disk import Unreadable, beside, list_folder, read_file
-from lastgood.agents.files import AgentFile, read_agent_file
+from lastgood.agents.agent_file import AgentFile, read_agent_file
+from lastgood.agents.file_source import Unreadable, beside, list_folder, read_file
 from lastgood.agents.json_schema import json_schema
 from lastgood.agents.schema.toolsets import TOOLSET
 from lastgood.cli.output import count, one_line, print_json, print_line

@@ -1,96 +1,155 @@
-"""A chat in the terminal: a line is a message, a line with a slash is a command."""
+"""Talking to a session from the terminal: say something, watch the turn, cancel it.
+
+The turn belongs to its session; the terminal only watches. Ctrl-C is a request to
+cancel it, and is heard out: the attempt ends as cancelled before we do.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections.abc import Sequence
+import signal
+from collections.abc import Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
 
-from lastgood.cli.output import complain, print_line, remark
-from lastgood.cli.talk import Interrupts, Talk
-from lastgood.errors import InvalidRequest, LastgoodError
-from lastgood.model.agents import Command
-from lastgood.model.messages import user
+from lastgood.cli.backend import Asked, Ended, Place
+from lastgood.cli.output import complain, drop_stdout
+from lastgood.cli.render import Screen
+from lastgood.client.models import SessionInfo
+from lastgood.errors import InvalidRequest, NotFound, NothingPending, TurnCancelled
+from lastgood.model.attempts import After
+from lastgood.model.messages import Message
 
-_HELP = {
-    "/new": "begin a new session",
-    "/fork": "go on in a copy of this session; this one stays as it is",
-    "/retry": "send the last message again; if it was answered, in a fork from before that answer",
-    "/session": "show the id of this session",
-    "/help": "show this list",
-    "/exit": "end the chat (also Ctrl-D)",
-}
+_T = TypeVar("_T")
 
 
-async def chat(talk: Talk, welcome: str, known: Sequence[Command]) -> int:
-    """`known`: the commands of the agent itself."""
-    if welcome:
-        print_line(welcome)
-    commands = {f"/{command.name}": command for command in known}
-    interrupts = talk.interrupts
-    while (line := await _next_line(interrupts)) is not None:
+class Interrupts:
+    """Ctrl-C and a polite kill, as something to wait for. `final`: it was the kill."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.final = False
+
+    def __enter__(self) -> Interrupts:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self.asked.set)
+        loop.add_signal_handler(signal.SIGTERM, self._end)
+        return self
+
+    def _end(self) -> None:
+        self.final = True
+        self.asked.set()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+
+    async def unless_asked(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """What the work returns; TurnCancelled if we are asked to stop before it does."""
+        working, asked = asyncio.create_task(work), asyncio.create_task(self.asked.wait())
         try:
-            if line.strip() and not await _do(talk, line.strip(), commands):
-                break
-        except LastgoodError as error:
-            complain(error.message)
-        if interrupts.final:
-            break
-        interrupts.asked.clear()
-    return 0
+            await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise TurnCancelled("given up before it was accepted; if it was on its way, it may be done yet")
+        finally:
+            for task in (working, asked):
+                task.cancel()
+            await asyncio.wait({working, asked})
 
 
-async def _do(talk: Talk, line: str, commands: dict[str, Command]) -> bool:
-    """False: the chat is over."""
-    word, _, rest = line.partition(" ")
-    if word in commands:
-        await talk.say(user(f"{commands[word].instruction}\n\n{rest}".strip()))
-        return True
-    match word:
-        case "/new":
-            talk.begin_anew()
-            remark("the next message begins a new session")
-        case "/fork":
-            remark(f"this is {(await talk.fork()).id} now")
-        case "/retry":
-            before = talk.session
-            await talk.retry()
-            if talk.session != before:
-                remark(f"this is {talk.session} now, a fork from before the last answer")
-        case "/session":
-            remark(talk.session or "there is none yet; say something first")
-        case "/help":
-            shown = _HELP | {name: command.description for name, command in commands.items()}
-            for name, about in shown.items():
-                remark(f"{name:10} {about}")
-        case "/exit" | "/quit":
-            return False
-        case _ if word.startswith("/") and "/" not in word[1:]:
-            raise InvalidRequest(f"there is no command {word}; /help lists them")
-        case _:
-            await talk.say(user(line))
-    return True
+@dataclass(slots=True)
+class Talk:
+    """One session, made when the first message is accepted."""
 
+    place: Place
+    agent: str  # the key of the agent that was named
+    model: str | None
+    session: str | None
+    screen: Screen
+    interrupts: Interrupts
+    last: tuple[Message, Ended] | None = None
 
-async def _next_line(interrupts: Interrupts) -> str | None:
-    """A line from the terminal; None: Ctrl-D, Ctrl-C, or we are told to end."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    sys.stderr.write("> ")
-    sys.stderr.flush()
-    # Not input() on a thread: a thread that waits for a key would outlive Ctrl-C.
-    loop.add_reader(sys.stdin.fileno(), ready.set)
-    try:
-        waits = [asyncio.create_task(event.wait()) for event in (ready, interrupts.asked)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in waits:
-            task.cancel()
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-    # A terminal hands over one line at a time.
-    line = b"" if interrupts.asked.is_set() else os.read(sys.stdin.fileno(), 65536)
-    if not line:
-        sys.stderr.write("\n")
-        return None
-    return line.decode(errors="surrogateescape").rstrip("\n")
+    async def say(self, message: Message, key: str | None = None, after: After | None = None) -> Ended:
+        asked = await self.interrupts.unless_asked(self._ask(message, key, after))
+        watching = asyncio.create_task(self._watch(asked))
+        cancelling = asyncio.create_task(self._cancel_when_asked(asked))
+        try:
+            await asyncio.wait({watching, cancelling}, return_when=asyncio.FIRST_COMPLETED)
+            if not watching.done():
+                cancelling.result()  # it could not be cancelled: no use in waiting for its end
+            ended = await watching
+        finally:
+            for task in (watching, cancelling):
+                task.cancel()
+            await asyncio.wait({watching, cancelling})
+            await asked.close()
+        self.last = (message, ended)
+        return ended
+
+    async def retry(self) -> Ended:
+        """The last message once more. If it was answered, on a fork from before that answer."""
+        if self.last is None or self.session is None:
+            raise NothingPending("nothing was said here yet; say something first")
+        message, ended = self.last
+        if ended.committed is None:
+            return await self.say(message)
+        before, last = self.session, self.last
+        self.session = (await self.place.fork_before(before, ended.committed)).id
+        again = await self.say(message)
+        if not again.is_good:
+            # The answer that was there is still the last good one.
+            await self.place.delete(self.session)
+            self.session, self.last = before, last
+        return again
+
+    async def fork(self) -> SessionInfo:
+        if self.session is None:
+            raise NothingPending("there is no session to fork yet; say something first")
+        forked = await self.place.fork(self.session)
+        self.session = forked.id
+        return forked
+
+    def begin_anew(self) -> None:
+        self.session, self.last = None, None
+
+    # -- one turn ------------------------------------------------------------------
+
+    async def _ask(self, message: Message, key: str | None, after: After | None) -> Asked:
+        session = self.session
+        if session is None:
+            session = (await self.place.create(self.agent)).id
+        try:
+            asked = await self.place.ask(session, message, self.agent, self.model, key, after)
+        except (InvalidRequest, NotFound):
+            # Refused for certain, so the session that was made for it goes, too.
+            if self.session is None:
+                await self.place.delete(session)
+            raise
+        self.session = session
+        return asked
+
+    async def _cancel_when_asked(self, asked: Asked) -> None:
+        await self.interrupts.asked.wait()
+        await asked.cancel()
+
+    async def _watch(self, asked: Asked) -> Ended:
+        try:
+            async with aclosing(asked.events()) as events:
+                async for event in events:
+                    await self.screen.event(event)
+            ended = await asked.ended()
+            await self.screen.ended(ended)
+        except OSError as error:
+            # Nobody reads any more.
+            drop_stdout()
+            await asked.leave()
+            ended = await asked.ended()
+            if not isinstance(error, BrokenPipeError):
+                complain(f"cannot write the answer ({error.strerror}); the turn is {ended.status}")
+        return ended

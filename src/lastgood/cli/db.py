@@ -7,10 +7,10 @@ import asyncio
 import sys
 import time
 
-from lastgood.cli.opening import settings_of
 from lastgood.cli.output import count, one_line, print_json, print_line, show_progress
-from lastgood.flows.checking import Finding, Report, check_database
-from lastgood.model.stored import Table
+from lastgood.cli.startup import settings_of
+from lastgood.flows.database_check import Finding, Report, check_database
+from lastgood.model.stored_rows import Table
 from lastgood.settings import Settings
 from lastgood.wiring import open_store
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any, TextIO
 
-from lastgood.client.nouns import AttemptInfo, BranchInfo, SessionInfo, TurnInfo
+from lastgood.client.models import AttemptInfo, BranchInfo, SessionInfo, TurnInfo
 from lastgood.errors import LastgoodError
 from lastgood.model.messages import Message, as_chat
 from lastgood.model.sessions import Usage

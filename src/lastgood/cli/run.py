@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lastgood.agents.sources import DirectorySource, Single, parse
-from lastgood.cli.chat import chat
-from lastgood.cli.near import Near, open_here
-from lastgood.cli.opening import settings_of
+from lastgood.cli.backend import Place, check_place
+from lastgood.cli.chat import Interrupts, Talk
+from lastgood.cli.local import Near, open_here
 from lastgood.cli.output import one_line, remark
-from lastgood.cli.places import Place, check_place
-from lastgood.cli.screens import JsonLines, Text
-from lastgood.cli.talk import Interrupts, Talk
+from lastgood.cli.render import JsonLines, Text
+from lastgood.cli.repl import chat
+from lastgood.cli.startup import settings_of
 from lastgood.core.identity import Missing, resolve
-from lastgood.core.intake import check_text
+from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, TooLarge, WrongUsage
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.model.agents import Command
 from lastgood.model.attempts import After
 from lastgood.model.ids import TurnId
@@ -60,7 +60,7 @@ async def _here(args: argparse.Namespace, message: Message | None, interrupts: I
 
 
 async def _there(args: argparse.Namespace, message: Message | None, interrupts: Interrupts) -> int:
-    from lastgood.cli.far import open_there  # an HTTP client only where it is used
+    from lastgood.cli.remote import open_there  # an HTTP client only where it is used
 
     async with open_there(args) as place:
         agent = await interrupts.unless_asked(place.agent(args.agent))

@@ -20,15 +20,15 @@ import uvicorn
 
 from lastgood.agents.builtin import BUILTIN_NAMES
 from lastgood.agents.sources import OciSource, Source, parse
-from lastgood.cli.listening import BACKLOG, Listener, listen_on
+from lastgood.cli.listener import BACKLOG, Listener, listen_on
 from lastgood.cli.logs import log_as_json, log_loop_errors
-from lastgood.cli.opening import settings_of
 from lastgood.cli.output import one_line, remark
+from lastgood.cli.startup import settings_of
 from lastgood.errors import InvalidRequest, WrongUsage
-from lastgood.serving import Server, offline_agents, open_server, warn_of_agents
+from lastgood.server import Server, offline_agents, open_server, warn_of_agents
 from lastgood.settings import Settings
-from lastgood.surfaces.connection import Connection
-from lastgood.tracing.opening import Asgi
+from lastgood.surfaces.http.connection import Connection
+from lastgood.tracing.setup import Asgi
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lastgood.cli.near import Near, open_here, read_here
-from lastgood.cli.opening import settings_of
+from lastgood.cli.backend import Place, Readable, check_place
+from lastgood.cli.local import Near, open_here, read_here
 from lastgood.cli.output import (
     attempt_json,
     branch_json,
@@ -27,8 +27,8 @@ from lastgood.cli.output import (
     turn_json,
     when,
 )
-from lastgood.cli.places import Place, Readable, check_place
-from lastgood.client.nouns import AttemptInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.cli.startup import settings_of
+from lastgood.client.models import AttemptInfo, SessionInfo, SessionList, TurnInfo
 from lastgood.errors import InvalidRequest, NoDatabase
 from lastgood.model.messages import Message
 
@@ -59,7 +59,7 @@ async def _to_write(args: argparse.Namespace) -> AsyncIterator[Place]:
         async with open_here(settings_of(args)) as app:
             yield Near(app)
     else:
-        from lastgood.cli.far import open_there  # an HTTP client only where it is used
+        from lastgood.cli.remote import open_there  # an HTTP client only where it is used
 
         async with open_there(args) as place:
             yield place

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from lastgood.cli.opening import settings_of
 from lastgood.cli.output import one_line, print_json, print_line, remark, when
+from lastgood.cli.startup import settings_of
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
 from lastgood.model.ids import TenantId

@@ -6,7 +6,7 @@
             ...
 
 `Client` makes the same calls for code that does not wait for anything. What fails is an error of
-`lastgood.errors`. The events are in `lastgood.client.events`, the nouns in `lastgood.client.nouns`.
+`lastgood.errors`. The events are in `lastgood.client.events`, the nouns in `lastgood.client.models`.
 """
 
 from __future__ import annotations

@@ -8,10 +8,8 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
-from lastgood.client.connection import Answer, Call, Connection, escaped, visible, with_query
 from lastgood.client.events import Event, TurnCommitted, TurnFailed
-from lastgood.client.following import Accepted, Following, path_of
-from lastgood.client.nouns import (
+from lastgood.client.models import (
     AgentInfo,
     AttemptInfo,
     BranchInfo,
@@ -29,6 +27,8 @@ from lastgood.client.nouns import (
     session_of,
     turn_of,
 )
+from lastgood.client.stream import Accepted, Following, path_of
+from lastgood.client.transport import Answer, Call, Connection, escaped, visible, with_query
 from lastgood.errors import AnswerLost, SessionNotFound, error_of
 from lastgood.errors import TurnFailed as TurnFailedError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from lastgood.client.nouns import code_of, moment
+from lastgood.client.models import code_of, moment
 
 
 @dataclass(frozen=True, slots=True)

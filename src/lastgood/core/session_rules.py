@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from lastgood.core.rights import (
+from lastgood.core.tool_permissions import (
     Allowed,
     Asks,
     Judging,

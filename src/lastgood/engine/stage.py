@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from lastgood.core.context import fade_results, shown_of, trim
 from lastgood.core.history import open_calls
-from lastgood.core.team import speaker
+from lastgood.core.speaker import speaker
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Step, StepKind
+from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import Message
-from lastgood.model.options import CallOptions
 
 
 @dataclass(slots=True)

@@ -19,21 +19,21 @@ from typing import Any
 from lastgood.core.context import cap_result, repeats, without_oldest
 from lastgood.core.history import mend, mend_text, repair
 from lastgood.core.recovery import unsettled
-from lastgood.core.team import HANDOFF, TRANSFER, speaker
-from lastgood.engine.calling import Calling, arguments_of
-from lastgood.engine.instructions import system_messages
-from lastgood.engine.providers.asking import Asking, FellBack, Retried
-from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind, ModelCall
-from lastgood.engine.runtimes import Runtimes
+from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
+from lastgood.engine.providers.fallback_chain import Asking, FellBack, Retried
+from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind, ModelCall
 from lastgood.engine.stage import Stage
-from lastgood.engine.team import DEEPEST, task_definition, task_of
-from lastgood.engine.tools.protocol import ToolFailed
+from lastgood.engine.system_prompt import system_messages
+from lastgood.engine.team_tools import DEEPEST, task_definition, task_of
+from lastgood.engine.tool_calls import Calling, arguments_of
+from lastgood.engine.toolboxes import Runtimes
+from lastgood.engine.tools.tool import ToolFailed
 from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
 from lastgood.model.agents import ModelSpec, OnUnknown
 from lastgood.model.attempts import Step, StepKind
+from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event, EventKind
 from lastgood.model.messages import ToolCall, as_json, tool_result
-from lastgood.model.options import CallOptions
 from lastgood.ports import Emit, Work
 
 #: How long a person may take to say what became of a call.

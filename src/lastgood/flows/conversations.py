@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from lastgood.core.conversation import Append, Change, new_input, reconcile
 from lastgood.core.history import open_calls
-from lastgood.core.intake import check_input
-from lastgood.flows.parts import Parts
+from lastgood.core.input_checks import check_input
+from lastgood.flows.dependencies import Parts
 from lastgood.flows.sessions import Sessions
 from lastgood.model.attempts import Edit
 from lastgood.model.ids import TenantId

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lastgood.errors import StoreError
-from lastgood.flows.parts import Limits
+from lastgood.flows.dependencies import Limits
 from lastgood.model.attempts import Attempt, Hold
 from lastgood.model.ids import AttemptId
 from lastgood.ports import Clock, Renew

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from lastgood.core.intake import check_input, check_text
+from lastgood.core.input_checks import check_input, check_text
 from lastgood.core.recovery import GiveUp, Leave, TryAgain, is_due, recover
 from lastgood.errors import (
     AgentInvalid,
@@ -27,8 +27,8 @@ from lastgood.errors import (
     StoreError,
     TooMany,
 )
-from lastgood.flows.live import Live
-from lastgood.flows.parts import Parts
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.running_attempts import Live
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, Request

@@ -21,12 +21,12 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
-from lastgood.flows.live import Live
+from lastgood.flows.dependencies import Parts
 from lastgood.flows.outages import INTERRUPTED
-from lastgood.flows.parts import Parts
 from lastgood.flows.queue import Queue
+from lastgood.flows.retention import Retention
+from lastgood.flows.running_attempts import Live
 from lastgood.flows.turns import Turns
-from lastgood.flows.upkeep import Retention
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, Unreadable
 
 _PAGE = 100

@@ -15,7 +15,7 @@ from collections import OrderedDict
 
 from lastgood.core.admission import RETRY_WITH_HISTORY_SECONDS
 from lastgood.errors import StoreError
-from lastgood.flows.parts import Parts
+from lastgood.flows.dependencies import Parts
 from lastgood.model.ids import TenantId
 
 #: Oldest first out: each is a few hundred bytes.

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, mend, open_calls
-from lastgood.core.intake import check_results
+from lastgood.core.input_checks import check_results
 from lastgood.core.lifecycle import ATTEMPT, Move, after
 from lastgood.core.recovery import has_effects
 from lastgood.errors import (
@@ -34,11 +34,11 @@ from lastgood.errors import (
     TurnFailed,
     TurnTimeout,
 )
-from lastgood.flows.driving import Stopped, work
+from lastgood.flows.attempt_driver import Stopped, work
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.event_outbox import Outbox
 from lastgood.flows.leases import Lease
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown, through_outage
-from lastgood.flows.outbox import Outbox
-from lastgood.flows.parts import Parts
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Attempt,

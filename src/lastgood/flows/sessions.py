@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from lastgood.core.derivation import derive
-from lastgood.core.intake import check_metadata, check_text, check_title, fork_title
+from lastgood.core.input_checks import check_metadata, check_text, check_title, fork_title
 from lastgood.core.lifecycle import Move
 from lastgood.core.limits import check_rules
 from lastgood.core.quotas import Used
-from lastgood.core.rights import is_above
 from lastgood.core.session_rules import (
     NO_RULES,
     Layers,
@@ -23,6 +22,7 @@ from lastgood.core.session_rules import (
     with_permissions,
     with_safety,
 )
+from lastgood.core.tool_permissions import is_above
 from lastgood.errors import (
     AgentNotFound,
     Conflict,
@@ -33,13 +33,13 @@ from lastgood.errors import (
     TurnCancelled,
     TurnFailed,
 )
-from lastgood.flows.beginning import MOST_TRIES, busy
-from lastgood.flows.chains import read_chain
-from lastgood.flows.live import Live
-from lastgood.flows.parts import Parts
-from lastgood.flows.reading import SessionReader
-from lastgood.flows.resolving import resolve
+from lastgood.flows.agent_resolution import resolve
+from lastgood.flows.begin import MOST_TRIES, busy
+from lastgood.flows.dependencies import Parts
 from lastgood.flows.run import Stop
+from lastgood.flows.running_attempts import Live
+from lastgood.flows.session_reader import SessionReader
+from lastgood.flows.verified_history import read_chain
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Role

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self, assert_never
 
 from lastgood.core.admission import Admitted, Attach, Busy, Refused, Replay, admit
 from lastgood.core.history import open_calls
-from lastgood.core.intake import check_input, check_results, check_text
+from lastgood.core.input_checks import check_input, check_results, check_text
 from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
@@ -27,12 +27,12 @@ from lastgood.errors import (
     TooMany,
     TurnNotFound,
 )
-from lastgood.flows.beginning import MOST_TRIES, Beginning, Plan, busy
+from lastgood.flows.begin import MOST_TRIES, Beginning, Plan, busy
 from lastgood.flows.conversations import Conversations
-from lastgood.flows.live import Live
+from lastgood.flows.dependencies import Parts
 from lastgood.flows.outages import outcome_unknown
-from lastgood.flows.parts import Parts
 from lastgood.flows.refused_requests import RefusedRequests
+from lastgood.flows.running_attempts import Live
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import After, Ask, Attempt, Begin, Edit, Expected, OnLeave, Standing
 from lastgood.model.ids import AttemptId, SessionId

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from lastgood.core.intake import first_words
+from lastgood.core.input_checks import first_words
 from lastgood.errors import LastgoodError
-from lastgood.flows.parts import Parts
+from lastgood.flows.dependencies import Parts
 from lastgood.flows.run import Run
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lastgood.core.intake import check_text
+from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, NotFound, OutcomeUnknown
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope, Token

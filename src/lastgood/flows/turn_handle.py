@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lastgood.errors import LastgoodError, SessionNotFound, StoreUnavailable, error_of
-from lastgood.flows.chains import find_verified, had_effects
-from lastgood.flows.live import Live
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.event_feed import follow
 from lastgood.flows.outages import outcome_unknown, through_outage
-from lastgood.flows.parts import Parts
 from lastgood.flows.run import Outcome, Run
-from lastgood.flows.watch import follow
+from lastgood.flows.running_attempts import Live
+from lastgood.flows.verified_history import find_verified, had_effects
 from lastgood.model.attempts import Attempt, AttemptStatus, Step
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId

@@ -22,17 +22,17 @@ from lastgood.errors import (
     SessionNotFound,
     TurnCancelled,
 )
-from lastgood.flows.beginning import (
+from lastgood.flows.agent_resolution import resolve
+from lastgood.flows.begin import (
     MOST_TRIES,
     STEERS_GONE,
     Plan,
     begun_of,
     busy,
 )
-from lastgood.flows.live import Live
-from lastgood.flows.parts import Parts
-from lastgood.flows.resolving import resolve
+from lastgood.flows.dependencies import Parts
 from lastgood.flows.run import Outcome, Run, Stop
+from lastgood.flows.running_attempts import Live
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from lastgood.model.call_options import CallOptions
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
-from lastgood.model.options import CallOptions
 from lastgood.model.sessions import Head, Session, Turn, TurnKind, Usage
 
 

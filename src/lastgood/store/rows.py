@@ -20,10 +20,10 @@ from lastgood.model.attempts import (
     Step,
     StepKind,
 )
+from lastgood.model.call_options import CallOptions, options_as_json, options_from_json
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json, decode, encode, from_json
-from lastgood.model.options import CallOptions, options_as_json, options_from_json
 from lastgood.model.sessions import Branch, EncodedTurn, Turn, TurnKind, Usage
 from lastgood.model.tokens import Scope, Token
 from lastgood.store.checksums import REQUEST, STEP, is_request_whole, request_checksum, step_checksum

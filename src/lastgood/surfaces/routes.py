@@ -7,13 +7,13 @@ from typing import Any
 
 from lastgood import __version__
 from lastgood.model.tokens import Scope
-from lastgood.surfaces import openapi as shapes
-from lastgood.surfaces.app import Route
-from lastgood.surfaces.chat import Chat
-from lastgood.surfaces.chat_wire import ChatRequest
-from lastgood.surfaces.counting import Counts
-from lastgood.surfaces.http import JSON, Answer, Reply, Request, json_reply
-from lastgood.surfaces.openapi import openapi, schema_of
+from lastgood.surfaces.http import openapi as shapes
+from lastgood.surfaces.http.app import Route
+from lastgood.surfaces.http.asgi import JSON, Answer, Reply, Request, json_reply
+from lastgood.surfaces.http.metrics import Counts
+from lastgood.surfaces.http.openapi import openapi, schema_of
+from lastgood.surfaces.openai.handlers import Chat
+from lastgood.surfaces.openai.schemas import ChatRequest
 
 CHAT_BYTES = 32 * 1024 * 1024
 

@@ -18,13 +18,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from lastgood import __version__
-from lastgood.engine.providers.protocol import Providers
-from lastgood.engine.tools.protocol import Toolsets
-from lastgood.flows.live import Live
+from lastgood.engine.providers.provider import Providers
+from lastgood.engine.tools.tool import Toolsets
+from lastgood.flows.running_attempts import Live
 from lastgood.ports import Engine
-from lastgood.tracing.opening import Asgi, S, Tracing
-from lastgood.tracing.requests import seeing, traced_app
-from lastgood.tracing.work import TracedEngine, TracedProviders, WorkSpans, traced_toolsets
+from lastgood.tracing.request_spans import seeing, traced_app
+from lastgood.tracing.setup import Asgi, S, Tracing
+from lastgood.tracing.work_spans import TracedEngine, TracedProviders, WorkSpans, traced_toolsets
 
 log = logging.getLogger(__name__)
 

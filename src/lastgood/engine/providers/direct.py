@@ -12,8 +12,8 @@ from contextlib import aclosing
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lastgood.engine.providers.limits import ChatLimits
-from lastgood.engine.providers.protocol import Answer, Chunk, ModelCall
+from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
 from lastgood.outside.secrets import Secrets
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from lastgood.engine.providers.completion import priced
-from lastgood.engine.providers.protocol import Answer
+from lastgood.engine.providers.completion_builder import priced
+from lastgood.engine.providers.provider import Answer
 from lastgood.errors import ModelError
 from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import File, Image, Message, Part, Reasoning, Role, ToolCall

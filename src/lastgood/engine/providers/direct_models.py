@@ -14,9 +14,9 @@ import httpx2
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
-from lastgood.engine.providers.aliases import expand, key_of
-from lastgood.engine.providers.limits import ChatLimits
-from lastgood.engine.providers.protocol import ModelCall
+from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.provider import ModelCall
+from lastgood.engine.providers.provider_aliases import expand, key_of
 from lastgood.errors import Garbled
 from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets

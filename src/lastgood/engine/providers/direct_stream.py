@@ -21,11 +21,11 @@ from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
+from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.direct_messages import to_answer, to_pydantic
 from lastgood.engine.providers.direct_models import CONNECTIONS, Clients, settings_of
-from lastgood.engine.providers.limits import ChatLimits
-from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind, ModelCall
-from lastgood.engine.providers.refusals import Words, refusal, words_in
+from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind, ModelCall
+from lastgood.engine.providers.provider_errors import Words, refusal, words_in
 from lastgood.errors import Garbled, LastgoodError, ModelError, Unreachable
 from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.outside.secrets import Secrets

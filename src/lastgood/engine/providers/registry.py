@@ -7,16 +7,23 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from lastgood.engine.providers.aliases import ALIASES, REFUSED, Dialect, alias_of, key_names, needs_key
+from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.direct import Direct
-from lastgood.engine.providers.limits import ChatLimits
-from lastgood.engine.providers.protocol import Provider
+from lastgood.engine.providers.provider import Provider
+from lastgood.engine.providers.provider_aliases import (
+    ALIASES,
+    REFUSED,
+    Dialect,
+    alias_of,
+    key_names,
+    needs_key,
+)
 from lastgood.errors import ModelUnknown
 from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets
 
 if TYPE_CHECKING:
-    from lastgood.engine.providers.chat import ChatCompletions
+    from lastgood.engine.providers.chat_completions import ChatCompletions
 
 EXTRA = "pip install 'lastgood[providers]'"
 
@@ -61,7 +68,9 @@ class ProviderTable:
 
     def _chat_completions(self) -> ChatCompletions:
         if self._chat is None:
-            from lastgood.engine.providers.chat import ChatCompletions  # its HTTP client takes long to import
+            from lastgood.engine.providers.chat_completions import (
+                ChatCompletions,  # its HTTP client takes long to import
+            )
 
             self._chat = ChatCompletions(self._secrets, self._limits)
         return self._chat

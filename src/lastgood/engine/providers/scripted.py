@@ -28,11 +28,11 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lastgood.engine.providers.protocol import Answer, Chunk, ChunkKind, ModelCall
+from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind, ModelCall
 from lastgood.errors import ModelError
 from lastgood.model.messages import Message, Reasoning, Role, ToolCall, as_json, assistant
 from lastgood.model.sessions import Usage
-from lastgood.pacing import paced_map
+from lastgood.time_slices import paced_map
 
 PromptLog = Callable[[dict[str, Any]], None]
 

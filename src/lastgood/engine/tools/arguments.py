@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),

@@ -13,14 +13,14 @@ from lastgood.engine.tools.arguments import checked
 from lastgood.engine.tools.echo import ECHO
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.filesystem import filesystem_toolset
-from lastgood.engine.tools.protocol import Tool, Toolset, Toolsets
 from lastgood.engine.tools.shell import script_toolset, shell_toolset
-from lastgood.engine.tools.thinking import think_toolset, todo_toolset
+from lastgood.engine.tools.think_and_todo import think_toolset, todo_toolset
+from lastgood.engine.tools.tool import Tool, Toolset, Toolsets
 from lastgood.model.agents import ToolsetSpec
 from lastgood.outside.secrets import Secrets
 
 if TYPE_CHECKING:
-    from lastgood.outside.egress import Network
+    from lastgood.outside.network import Network
 
 
 def first_toolsets(
@@ -43,7 +43,7 @@ def first_toolsets(
 def _fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network | None) -> Sequence[Tool]:
     """Imported where an agent asks for it: its HTTP client takes longer to import than all the others."""
     from lastgood.engine.tools.fetch import fetch_toolset
-    from lastgood.outside.egress import SYSTEM
+    from lastgood.outside.network import SYSTEM
 
     return fetch_toolset(spec, environment, network or SYSTEM)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastgood.engine.tools.protocol import Tool, ToolUse
+from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.model.agents import Effect, OnUnknown
 
 

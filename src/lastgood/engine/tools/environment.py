@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lastgood.engine.tools.protocol import ToolFailed, ToolUse
+from lastgood.engine.tools.tool import ToolFailed, ToolUse
 from lastgood.outside.secrets import Secrets
 
 _HARMLESS = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TMPDIR", "USER", "LOGNAME", "TZ"})

@@ -16,13 +16,13 @@ from urllib.robotparser import RobotFileParser
 
 import orjson
 
-from lastgood.core.hosts import Hosts
+from lastgood.core.allowed_hosts import Hosts
+from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.finishing import in_thread
-from lastgood.engine.tools.pages import to_markdown, to_text
-from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
+from lastgood.engine.tools.html_text import to_markdown, to_text
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
-from lastgood.outside.egress import EgressError, EgressRefused, Fetched, Network, fetch
+from lastgood.outside.network import EgressError, EgressRefused, Fetched, Network, fetch
 from lastgood.outside.secrets import Secrets
 
 SECONDS = 30

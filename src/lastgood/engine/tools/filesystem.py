@@ -9,14 +9,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from lastgood.engine.tools import editing, looking
+from lastgood.engine.tools import directory_listing, text_files
+from lastgood.engine.tools.cancellation import Stop, in_thread
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.files import Root, make_folder_under, remove_folder_under, write_under
-from lastgood.engine.tools.finishing import Stop, in_thread
+from lastgood.engine.tools.file_search import Search, refused
 from lastgood.engine.tools.processes import Command, run
-from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
-from lastgood.engine.tools.searching import Search, refused
+from lastgood.engine.tools.rooted_files import Root, make_folder_under, remove_folder_under, write_under
 from lastgood.engine.tools.shell import SCRIPT_SECONDS, Shell, told, working_dir_of
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 
 SEARCH_SECONDS = 60.0
@@ -186,8 +186,8 @@ class _Files:
         root, asked = self.root_of(use), use.arguments
         path, first, most = asked["path"], asked.get("line"), asked.get("limit")
         if first is None and most is None:
-            return await in_thread(lambda stop: editing.read_text(root, path, READ_BYTES))
-        return await in_thread(lambda stop: editing.read_lines(root, path, first or 1, most, READ_BYTES))
+            return await in_thread(lambda stop: text_files.read_text(root, path, READ_BYTES))
+        return await in_thread(lambda stop: text_files.read_lines(root, path, first or 1, most, READ_BYTES))
 
     async def read_multiple(self, use: ToolUse) -> str:
         root, paths = self.root_of(use), use.arguments["paths"]
@@ -198,11 +198,11 @@ class _Files:
 
     async def listing(self, use: ToolUse) -> str:
         root, path = self.root_of(use), use.arguments["path"]
-        return await in_thread(lambda stop: looking.list_folder(root, path, self.vcs))
+        return await in_thread(lambda stop: directory_listing.list_folder(root, path, self.vcs))
 
     async def tree(self, use: ToolUse) -> str:
         root, path = self.root_of(use), use.arguments["path"]
-        return await in_thread(lambda stop: looking.tree(root, path, self.vcs, stop))
+        return await in_thread(lambda stop: directory_listing.tree(root, path, self.vcs, stop))
 
     async def search(self, use: ToolUse) -> str:
         root, asked = self.root_of(use), use.arguments
@@ -235,7 +235,7 @@ class _Files:
     async def edit(self, use: ToolUse) -> str:
         root, path = self.root_of(use), use.arguments["path"]
         edits = [(edit["oldText"], edit["newText"]) for edit in use.arguments["edits"]]
-        text, where = await in_thread(lambda stop: editing.edit(root, path, edits, stop))
+        text, where = await in_thread(lambda stop: text_files.edit(root, path, edits, stop))
         return text + await self._after_edit(use, where)
 
     async def _after_edit(self, use: ToolUse, where: Path) -> str:
@@ -276,7 +276,7 @@ def _read_all(root: Root, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
     room = READ_BYTES
     for path in paths:
         try:
-            text = editing.read_text(root, path, room)
+            text = text_files.read_text(root, path, room)
         except ToolFailed as error:
             text = f"error: {error}"
         room = max(room - len(text), 0)

@@ -21,9 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastgood.engine.tools.finishing import finish
-from lastgood.engine.tools.output import Capture, Stream
-from lastgood.engine.tools.protocol import ToolFailed
+from lastgood.engine.tools.cancellation import finish
+from lastgood.engine.tools.command_output import Capture, Stream
+from lastgood.engine.tools.tool import ToolFailed
 
 #: Between asking a group to end and killing it.
 GRACE_SECONDS = 2.0

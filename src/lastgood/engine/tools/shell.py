@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.files import Root, place_under
 from lastgood.engine.tools.processes import Command, Ran, run
-from lastgood.engine.tools.protocol import Tool, ToolFailed, ToolUse
+from lastgood.engine.tools.rooted_files import Root, place_under
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import OnUnknown, ToolsetSpec
 
 SHELL_SECONDS = 30

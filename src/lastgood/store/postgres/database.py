@@ -27,7 +27,7 @@ from lastgood.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from lastgood.store.migrate import LEDGER, Applied, Migration, migrations, pending, refuse_older
+from lastgood.store.migrations import LEDGER, Applied, Migration, migrations, pending, refuse_older
 from lastgood.store.rows import Row
 from lastgood.store.statements import Positional, named, positional
 from lastgood.store.writability import PROBE_BYTES, Writability

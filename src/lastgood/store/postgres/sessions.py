@@ -17,8 +17,7 @@ from lastgood.model.sessions import (
     TitleBy,
     Turn,
 )
-from lastgood.pacing import paced_map
-from lastgood.store.chains import stream_chain
+from lastgood.store.chain_reader import stream_chain
 from lastgood.store.postgres.database import Database
 from lastgood.store.postgres.events import of_events
 from lastgood.store.rows import readable, to_branch, to_turn
@@ -32,6 +31,7 @@ from lastgood.store.session_rows import (
     to_page,
     to_session,
 )
+from lastgood.time_slices import paced_map
 
 
 class PostgresSessions:

@@ -6,10 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from lastgood.model.ids import SessionId
-from lastgood.model.stored import StoredRow, StoredTurn, Table
+from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
 from lastgood.ports import Renew
-from lastgood.store.inspection import checks_of
-from lastgood.store.migrate import Migration
+from lastgood.store.migrations import Migration
 from lastgood.store.postgres.attempts import PostgresAttempts
 from lastgood.store.postgres.database import POOL_SIZE, Database, Snapshot, open_database
 from lastgood.store.postgres.events import PostgresEvents
@@ -18,6 +17,7 @@ from lastgood.store.postgres.queue import PostgresQueue
 from lastgood.store.postgres.renewals import renewals
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
 from lastgood.store.postgres.tokens import PostgresTokens
+from lastgood.store.row_checks import checks_of
 
 
 class PostgresStore(

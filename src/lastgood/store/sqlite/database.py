@@ -28,7 +28,7 @@ from lastgood.errors import (
     StoreLocked,
     StoreUnavailable,
 )
-from lastgood.store.migrate import LEDGER, Applied, Migration, migrations, pending, refuse_older
+from lastgood.store.migrations import LEDGER, Applied, Migration, migrations, pending, refuse_older
 from lastgood.store.sqlite.writer import BUSY_MS, Inline, Threaded, Transaction, Writer, translate
 from lastgood.store.statements import named
 from lastgood.store.writability import PROBE_BYTES, Writability

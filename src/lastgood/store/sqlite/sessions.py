@@ -22,8 +22,7 @@ from lastgood.model.sessions import (
     TitleBy,
     Turn,
 )
-from lastgood.pacing import paced_map
-from lastgood.store.chains import stream_chain
+from lastgood.store.chain_reader import stream_chain
 from lastgood.store.rows import Row, readable, to_branch, to_turn
 from lastgood.store.session_rows import (
     of_field,
@@ -38,6 +37,7 @@ from lastgood.store.session_rows import (
 from lastgood.store.sqlite.database import Database
 from lastgood.store.sqlite.events import insert_events
 from lastgood.store.statements import for_rows
+from lastgood.time_slices import paced_map
 
 #: Nobody else can write while a session is imported. The writer's thread asks for the interpreter at every
 #: statement, and a busy loop gives it back late; so there are few of them.

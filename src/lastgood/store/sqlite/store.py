@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lastgood.errors import DatabaseDamaged
 from lastgood.model.ids import SessionId
-from lastgood.model.stored import StoredRow, StoredTurn, Table
+from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
 from lastgood.ports import Renew
-from lastgood.store.inspection import checks_of
+from lastgood.store.row_checks import checks_of
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import Database, open_beside, open_database
 from lastgood.store.sqlite.events import SqliteEvents

@@ -1,0 +1,248 @@
+"""Decides what an agent file means: from its sections to agents that can be run.
+
+Nothing is started, fetched or looked up. The one thing that is read is the file of
+an instruction, and only through the reader that was passed in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from lastgood.agents.builtin_names import AUTO
+from lastgood.agents.commands import Commands
+from lastgood.agents.findings import Findings, Place, hint
+from lastgood.agents.model_resolver import Models
+from lastgood.agents.schema_reader import Fields, Value
+from lastgood.agents.subagents import check_forced, local_agents
+from lastgood.agents.toolset_builder import Toolsets
+from lastgood.core.limits import RULE_CHARACTERS, RULES
+from lastgood.core.tool_permissions import narrowing
+from lastgood.errors import AgentInvalid
+from lastgood.model.agents import (
+    AgentSpec,
+    Fallback,
+    Permissions,
+    Safety,
+    StructuredOutput,
+    ToolsetSpec,
+)
+
+#: Reads a file beside the agent file; None: there is none.
+ReadBeside = Callable[[str], bytes | None]
+_UNSET = AgentSpec("", "", "", "")
+_CONDITION = re.compile(r":[A-Za-z_][\w.-]*=")
+
+
+class Builder:
+    def __init__(
+        self, file: Fields, findings: Findings, *, trusted: bool, read_beside: ReadBeside | None
+    ) -> None:
+        self._file = file
+        self._findings = findings
+        self._trusted = trusted
+        self._read_beside = read_beside if trusted else None
+        self._agents = _sections(file, "agents")
+        self._models = Models(_sections(file, "models"), _sections(file, "providers"), findings, trusted)
+        self._toolsets = Toolsets(
+            _sections(file, "toolsets"), _sections(file, "mcps"), file.named("rag"), findings, trusted
+        )
+        self._commands = Commands(file.named("commands"), self._agents, findings)
+        self._permissions = self._read_permissions()
+        #: What was read beside the file: it is a part of what the agents are.
+        self.read: list[tuple[str, bytes]] = []
+
+    def build(self) -> dict[str, AgentSpec]:
+        """In the order of the file, without their members. What they refer to is checked."""
+        for name, fields in self._agents.items():
+            if "/" in name:
+                self._findings.error(fields.place, f"the agent's name '{name}' cannot have a '/'")
+            check_forced(fields, self._agents, self._findings)
+        return {name: self._agent(name, fields) for name, fields in self._agents.items()}
+
+    def _agent(self, name: str, fields: Fields) -> AgentSpec:
+        model = self._model(name, fields)
+        spec = self._models.specs.get(model)
+        return AgentSpec(
+            key="",
+            name=name,
+            model=model,
+            digest="",
+            description=fields.text("description"),
+            instruction=self._instruction(fields),
+            welcome_message=fields.text("welcome_message"),
+            title_model=spec.title_model if spec else None,
+            toolsets=tuple(self._toolsets_of(fields)),
+            sub_agents=local_agents(name, fields, "sub_agents", self._agents, self._findings),
+            handoffs=local_agents(name, fields, "handoffs", self._agents, self._findings),
+            fallback=self._fallback(fields),
+            commands=self._commands.of(fields),
+            structured_output=self._structured_output(fields),
+            permissions=self._permissions,
+            safety=self._safety(fields),
+            readonly=fields.raw("readonly", False),
+            max_iterations=fields.raw("max_iterations") or _UNSET.max_iterations,
+            max_consecutive_tool_calls=fields.raw("max_consecutive_tool_calls")
+            or _UNSET.max_consecutive_tool_calls,
+            max_tool_result_tokens=max(fields.raw("max_tool_result_tokens", 0), 0),
+            max_old_tool_call_tokens=max(fields.raw("max_old_tool_call_tokens", 0), 0),
+            num_history_items=fields.raw("num_history_items", 0),
+            add_date=fields.raw("add_date", False),
+            add_environment_info=fields.raw("add_environment_info", False),
+            add_prompt_files=self._prompt_files(fields),
+            harness=self._harness(fields),
+            models=self._models.specs,
+        )
+
+    # -- models ------------------------------------------------------------------------
+
+    def _model(self, name: str, fields: Fields) -> str:
+        harness = fields.raw("harness")
+        if "model" in fields:
+            return self._models.refer(fields.text("model"), fields.at("model")) or ""
+        if harness is not None:
+            return f"harness/{harness.text('type')}"
+        if "model" not in fields.seen and "harness" not in fields.seen:
+            what = f"the agent '{name}' has no model; `auto` is used: the first one whose key is there"
+            self._findings.warning(fields.place, what)
+        return AUTO
+
+    def _fallback(self, fields: Fields) -> Fallback:
+        section: Fields | None = fields.raw("fallback")
+        if section is None:
+            return Fallback()
+        refs = (self._models.refer(one.raw, one.place) for one in section.listed("models"))
+        retries = section.raw("retries", 0)
+        return Fallback(
+            models=tuple(ref for ref in refs if ref is not None),
+            retries={0: _UNSET.fallback.retries, -1: 0}.get(retries, retries),
+            cooldown_seconds=section.raw("cooldown") or _UNSET.fallback.cooldown_seconds,
+        )
+
+    def _harness(self, fields: Fields) -> str | None:
+        section: Fields | None = fields.raw("harness")
+        if section is None:
+            return None
+        what = "'harness' is not supported yet: no runtime claims the turns of this agent, so they fail"
+        self._findings.warning(section.place, what)
+        return section.text("type")
+
+    # -- what it is told ----------------------------------------------------------------
+
+    def _instruction(self, fields: Fields) -> str:
+        if "instruction_file" not in fields:
+            return "\n\n".join(one.raw for one in fields.listed("instruction"))
+        if "instruction" in fields.seen:
+            what = "'instruction' and 'instruction_file' exclude each other; keep one"
+            self._findings.error(fields.at("instruction_file"), what)
+        texts = (self._beside(one.raw, one.place) for one in fields.listed("instruction_file"))
+        return "\n\n".join(text for text in texts if text is not None)
+
+    def _beside(self, path: str, place: Place) -> str | None:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or not path.strip():
+            self._findings.error(place, f"'{path}' must be a path below the folder of this file")
+            return None
+        if self._read_beside is None:
+            what = f"'{path}' cannot be read from here: the agent runs without this instruction"
+            self._findings.warning(place, what)
+            return None
+        try:
+            body = self._read_beside(path)
+            if body is None:
+                self._findings.error(place, f"there is no file '{path}' beside this one")
+                return None
+            self.read.append((path, body))
+            return body.decode("utf-8-sig")
+        except AgentInvalid as error:
+            self._findings.error(place, error.message)
+        except UnicodeDecodeError:
+            self._findings.error(place, f"'{path}' is not UTF-8; save it as UTF-8")
+        return None
+
+    def _prompt_files(self, fields: Fields) -> tuple[str, ...]:
+        files = tuple(one.raw for one in fields.listed("add_prompt_files"))
+        if files and not self._trusted:
+            what = "a file from a URL may not add files of this machine: 'add_prompt_files' is left out"
+            self._findings.warning(fields.at("add_prompt_files"), what)
+            return ()
+        return files
+
+    def _structured_output(self, fields: Fields) -> StructuredOutput | None:
+        section: Fields | None = fields.raw("structured_output")
+        if section is None or not {"name", "schema"} <= section.values.keys():
+            return None
+        if section.text("mode") == "tool":
+            what = "'tool' is not supported yet: the model's provider is asked for the shape instead"
+            self._findings.warning(section.at("mode"), what)
+        schema: dict[str, Any] = section.raw("schema")
+        return StructuredOutput(
+            section.text("name"), schema, section.text("description"), section.raw("strict", False)
+        )
+
+    # -- what it may do ------------------------------------------------------------------
+
+    def _toolsets_of(self, fields: Fields) -> Iterator[ToolsetSpec]:
+        yield from _older_toolsets(fields, self._findings, self._trusted)
+        for one in fields.listed("toolsets"):
+            spec = self._toolsets.build(one.raw)
+            yield from () if spec is None else (spec,)
+        for name in fields.listed("use_toolsets"):
+            if name.raw not in self._toolsets.named:
+                near = hint(name.raw, self._toolsets.named) or "; define it there"
+                self._findings.error(name.place, f"'{name.raw}' is not in `toolsets`{near}")
+            spec = self._toolsets.named.get(name.raw)
+            yield from () if spec is None else (spec,)
+
+    def _safety(self, fields: Fields) -> Safety | None:
+        runtime: Fields | None = self._file.raw("runtime")
+        said = fields.text("safety") or (runtime.text("safety") if runtime else "")
+        return Safety(said) if said else None
+
+    def _read_permissions(self) -> Permissions:
+        section: Fields | None = self._file.raw("permissions")
+        if section is None:
+            return Permissions()
+        listed = {key: section.listed(key) for key in ("allow", "ask", "deny")}
+        count = sum(map(len, listed.values()))
+        if count > RULES:
+            what = f"permissions hold {count:,} rules; the limit is {RULES:,}. Use globs to need fewer"
+            self._findings.error(section.place, what)
+            return Permissions()
+        rules = Permissions(*(tuple(self._rules(values)) for values in listed.values()))
+        if rules.allow and not self._trusted:
+            what = "a file from a URL may not allow its own tool calls: these rules are left out"
+            self._findings.warning(section.at("allow"), what)
+        return rules if self._trusted else narrowing(rules)
+
+    def _rules(self, values: list[Value]) -> Iterator[str]:
+        for value in values:
+            if len(value.raw) > RULE_CHARACTERS:
+                what = f"this rule has {len(value.raw):,} characters; the limit is {RULE_CHARACTERS:,}"
+                self._findings.error(value.place, what)
+                continue
+            tool = _CONDITION.split(value.raw.strip(), maxsplit=1)[0]
+            if not tool or re.search(r"[\s=]", tool):
+                what = f"'{value.raw}' is no rule; write tool, glob* or tool:argument=glob"
+                self._findings.error(value.place, what)
+            yield value.raw.strip()
+
+
+def _older_toolsets(fields: Fields, findings: Findings, trusted: bool) -> Iterator[ToolsetSpec]:
+    """What version 0 of the format said on the agent itself."""
+    todo = fields.raw("todo", False)
+    if todo:
+        shared = isinstance(todo, Fields) and todo.raw("shared", False)
+        yield ToolsetSpec("todo", options={"shared": True} if shared else {}, trusted=trusted)
+    if fields.raw("think", False):
+        yield ToolsetSpec("think", trusted=trusted)
+    memory: Fields | None = fields.raw("memory")
+    if memory is not None:
+        what = "tools of type 'memory' are not supported yet: the agent runs without these tools"
+        findings.warning(memory.place, what)
+        yield ToolsetSpec("memory", options={"path": memory.text("path")}, trusted=trusted)
+
+
+def _sections(file: Fields, key: str) -> Mapping[str, Fields]:
+    return {name: value.raw for name, value in file.named(key).items()}

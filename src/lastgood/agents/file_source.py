@@ -1,0 +1,200 @@
+"""Agent files on disk: read when they have changed, and only regular ones, up to a size.
+
+A file that cannot be read any more, or not as an agent file, leaves its last good definition
+serving. A folder is listed again when it has changed: what is new in it is served, what is gone
+from it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from lastgood.agents.sources import SUFFIXES, Definition, FileSource
+from lastgood.errors import AgentInvalid
+
+#: What an agent file, or a file beside it, may weigh.
+LIMIT_BYTES = 1024 * 1024
+#: What was changed this recently may change again without its time showing it.
+_SETTLED_NS = 2_000_000_000
+
+#: When it was changed, its size and its inode; None: it is not there.
+Stamp = tuple[int, int, int] | None
+
+
+class Unreadable(Exception):
+    """What should be there cannot be read; the text says why, in one line."""
+
+
+class FileAgent:
+    """One file and its last good definition. One load at a time."""
+
+    def __init__(self, source: FileSource) -> None:
+        self._source = source
+        self._good: Definition | None = None
+        self._seen: dict[Path, Stamp] = {}  # the file, and what its definition takes from beside it
+        self._settled = False
+
+    def known(self) -> Definition | None:
+        """What it says, if that was read and has not changed; None: it has to be loaded.
+
+        A look at the times of a few files, which is quicker than asking a thread for it.
+        """
+        if not self._settled or any(stamp(path) != seen for path, seen in self._seen.items()):
+            return None
+        return self._good
+
+    async def load(self) -> Definition:
+        return await asyncio.to_thread(self._load)
+
+    def _load(self) -> Definition:
+        known = self.known()
+        if known is None:
+            self._settled, self._seen = False, {}
+            known = self._good = self._read()
+            self._settled = _are_settled(self._seen.values())
+        return known
+
+    def _read(self) -> Definition:
+        try:
+            return self._parsed(self._source.path)
+        except (Unreadable, AgentInvalid) as error:
+            if self._good is None:
+                raise
+            reason = " ".join(str(error).split())
+            return replace(self._good, stale=f"{reason}; the last good definition serves")
+
+    def _parsed(self, path: Path) -> Definition:
+        from lastgood.agents.agent_file import read_agent_file  # YAML only where a file is read
+
+        read = beside(path)
+
+        def look(name: str) -> bytes | None:
+            self._seen[path.parent / name] = stamp(path.parent / name)
+            return read(name)
+
+        # The stamp is taken before the reading: what is written in between shows at the next load.
+        self._seen[path] = stamp(path)
+        file = read_agent_file(
+            read_file(path), where=str(path), key=self._source.key, trusted=True, read_beside=look
+        )
+        return Definition(file.root, file.agents)
+
+
+class Folder:
+    """The agent files of a folder, as they were when it was last looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: Stamp = None
+        self.files = self._list(stamp(path))
+
+    def look(self) -> tuple[FileSource, ...]:
+        """As they are now; while the folder cannot be read, as they were."""
+        now = stamp(self._path)
+        if now is not None and now != self._seen:
+            with suppress(Unreadable):
+                self.files = self._list(now)
+        return self.files
+
+    def _list(self, now: Stamp) -> tuple[FileSource, ...]:
+        files = tuple(map(FileSource, list_folder(self._path)))
+        self._seen = now if _are_settled([now]) else None
+        return files
+
+
+def stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _are_settled(stamps: Iterable[Stamp]) -> bool:
+    """False: they are too new to tell a change by them, for clocks of file systems tick slowly."""
+    now = time.time_ns()
+    return all(one is None or abs(now - one[0]) > _SETTLED_NS for one in stamps)
+
+
+def list_folder(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [folder / name for name in sorted(entry.name for entry in entries if _is_agent(entry))]
+    except OSError as error:
+        raise Unreadable(f"cannot read the folder {folder}: {error.strerror}") from None
+
+
+def _is_agent(entry: os.DirEntry[str]) -> bool:
+    # Hidden ones are what editors leave behind while they write.
+    return entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file()
+
+
+def read_file(path: Path, limit: int = LIMIT_BYTES) -> bytes:
+    return _read(lambda flags: os.open(path, flags), str(path), limit)
+
+
+def beside(file: Path) -> Callable[[str], bytes | None]:
+    """Reads what lies in the agent file's own folder or below it, and nothing that leads out of it (I38).
+
+    None: there is no such file.
+    """
+    folder = file.parent.resolve()
+
+    def read(name: str) -> bytes | None:
+        try:
+            path = (folder / name).resolve(strict=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL, a name too long
+            raise AgentInvalid(f"{name!r} beside {file} is no name of a file") from None
+        if not path.is_relative_to(folder):
+            raise AgentInvalid(f"{name!r} leads out of the folder of {file}; put the file into that folder")
+        try:
+            return _read(
+                lambda flags: _open_under(folder, path.relative_to(folder), flags), str(path), LIMIT_BYTES
+            )
+        except Unreadable as error:
+            raise AgentInvalid(str(error)) from None
+
+    return read
+
+
+def _open_under(folder: Path, path: Path, flags: int) -> int:
+    """Step by step and through no link: one that is put there after the path was judged leads nowhere."""
+    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in path.parts[:-1]:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = below
+        return os.open(path.name or ".", flags | os.O_NOFOLLOW, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _read(opened: Callable[[int], int], where: str, limit: int) -> bytes:
+    try:
+        # Not blocking: opening a pipe that nobody writes to would wait for ever.
+        file = opened(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise Unreadable(f"{where} is not a regular file")
+            body = bytearray()
+            while len(body) <= limit and (piece := os.read(file, limit)):
+                body += piece
+        finally:
+            os.close(file)
+    except FileNotFoundError:
+        raise Unreadable(f"there is no file {where}") from None
+    except OSError as error:
+        raise Unreadable(f"cannot read {where}: {error.strerror}") from None
+    if len(body) > limit:
+        raise Unreadable(f"{where} is larger than {limit} bytes")
+    return bytes(body)

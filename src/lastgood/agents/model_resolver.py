@@ -1,0 +1,250 @@
+"""Decides what the names of models in a file mean: who is asked, where, with which key and settings.
+
+Keys are named here, never read. A file that came from elsewhere may not choose both
+the address and the key that is sent there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lastgood.agents.builtin_names import AUTO, KEYED, PROVIDERS, SIGNED
+from lastgood.agents.findings import Findings, Place, hint
+from lastgood.agents.schema_reader import Fields
+from lastgood.model.agents import ModelSpec
+
+#: What may stand beside `first_available`: nothing that a model would be asked with.
+_BESIDE_FIRST = frozenset({"first_available", "description", "capabilities"})
+_MOST_IN_ALLOY = 64
+_OUTSIDE = "serve it from a file, or mark its alias as trusted"
+
+
+@dataclass(slots=True)
+class Models:
+    """`specs` holds what agents refer to; a reference that needs no definition is not in it."""
+
+    models: Mapping[str, Fields]
+    providers: Mapping[str, Fields]
+    findings: Findings
+    trusted: bool
+    specs: dict[str, ModelSpec] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for name, fields in self.providers.items():
+            self._check_provider(name, fields)
+        for name, fields in self.models.items():
+            spec = self._defined(name, fields)
+            if spec is not None:
+                self.specs[name] = spec
+        for name, fields in self.models.items():
+            self._check_references(name, fields)
+
+    # -- references --------------------------------------------------------------------
+
+    def refer(self, text: str, place: Place) -> str | None:
+        """The reference as it is known here. None: it means nothing, and the findings say so."""
+        ref = text.strip()
+        if ref in self.models or ref == AUTO:
+            return ref
+        if "," in ref:
+            return self._alloy(ref, place)
+        provider, slash, model = ref.partition("/")
+        if not (slash and provider and model):
+            known = hint(ref, self.models) or "; name one of `models`, or write provider/model"
+            self.findings.error(place, f"there is no model '{ref}'{known}")
+            return None
+        if provider in self.providers:
+            self.specs[ref] = self._asked(model, provider, None)
+            return ref
+        return f"{provider.lower()}/{model}" if self._is_known(provider, place) else None
+
+    def _alloy(self, ref: str, place: Place) -> str | None:
+        parts = [self.refer(part, place) for part in ref.split(",") if part.strip()]
+        good = [part for part in parts if part is not None]
+        if len(good) < len(parts):
+            return None
+        self.specs[ref] = ModelSpec("", ref, alloy=self._flat(good, place))
+        return ref
+
+    def _flat(self, refs: Sequence[str], place: Place) -> tuple[str, ...]:
+        """An alloy in an alloy is all of its models; one that holds itself adds nothing by that."""
+        flat: dict[str, None] = {}
+        seen: set[str] = set()
+        left = list(refs)
+        while left:
+            ref = left.pop(0)
+            if ref in seen:
+                continue
+            seen.add(ref)
+            fields = self.models.get(ref)
+            inner = _alloy_of(fields) if fields is not None else []
+            left = [*inner, *left]
+            if not inner:
+                flat[ref] = None
+            if len(seen) > _MOST_IN_ALLOY:
+                self.findings.error(place, f"an alloy of more than {_MOST_IN_ALLOY} models; name fewer")
+                break
+        return tuple(flat)
+
+    def _check_references(self, name: str, fields: Fields) -> None:
+        if title := fields.text("title_model"):
+            self.refer(title, fields.at("title_model"))
+        for ref in _alloy_of(fields):
+            if ref == name:
+                self.findings.error(fields.at("model"), f"'{name}' is made of itself; name other models")
+            else:
+                self.refer(ref, fields.at("model"))
+        for one in fields.listed("first_available"):
+            chosen = self.models.get(self.refer(one.raw, one.place) or "")
+            if chosen is not None and ("first_available" in chosen.seen or _alloy_of(chosen)):
+                what = f"'{one.raw}' stands for several models itself; name one that is served"
+                self.findings.error(one.place, what)
+
+    # -- definitions -------------------------------------------------------------------
+
+    def _defined(self, name: str, fields: Fields) -> ModelSpec | None:
+        if "first_available" in fields.seen:
+            for key in sorted(fields.seen - _BESIDE_FIRST):
+                what = f"'{key}' cannot stand beside 'first_available'; set it on the models themselves"
+                self.findings.error(fields.at(key), what)
+            return ModelSpec(
+                "", name, first_available=tuple(one.raw for one in fields.listed("first_available"))
+            )
+        if refs := _alloy_of(fields):
+            return ModelSpec("", name, alloy=self._flat(refs, fields.at("model")))
+        provider_key = "type" if "type" in fields.seen else "provider"
+        for key, example in ((provider_key, "provider: openai"), ("model", "model: gpt-5-mini")):
+            if key not in fields.seen:
+                self.findings.error(fields.place, f"the model '{name}' has no {key}, for example `{example}`")
+        provider, model = fields.text(provider_key), fields.text("model")
+        if not provider or not model:
+            return None
+        if provider not in self.providers and not self._is_known(provider, fields.at(provider_key)):
+            return None
+        self._check_address(fields)
+        return self._asked(model, provider, fields)
+
+    def _asked(self, model: str, provider: str, fields: Fields | None) -> ModelSpec:
+        """What the model says for itself, and else what its provider says for all of its models."""
+        custom = self.providers.get(provider)
+
+        def given(key: str) -> Any:
+            own = fields.raw(key) if fields is not None else None
+            return own if own is not None or custom is None else custom.raw(key)
+
+        cost = fields.raw("cost") if fields is not None else None
+        spec = ModelSpec(
+            provider=self._speaks_as(provider),
+            model=model,
+            base_url=given("base_url") or None,
+            token_key=given("token_key") or None,
+            temperature=given("temperature"),
+            top_p=given("top_p"),
+            max_tokens=given("max_tokens"),
+            frequency_penalty=given("frequency_penalty"),
+            presence_penalty=given("presence_penalty"),
+            parallel_tool_calls=given("parallel_tool_calls"),
+            thinking=_thinking(given("thinking_budget")),
+            options=self._options(custom, fields),
+            input_cost=cost.raw("input", 0.0) if cost else 0.0,
+            output_cost=cost.raw("output", 0.0) if cost else 0.0,
+            title_model=(fields.text("title_model") or None) if fields is not None else None,
+        )
+        return spec if self.trusted else self._guarded(spec, fields, custom)
+
+    def _speaks_as(self, provider: str) -> str:
+        """A provider of the file that says whose API it speaks is asked like that one."""
+        custom = self.providers.get(provider)
+        if custom is None:
+            return provider.lower()
+        named = custom.text("provider").lower()
+        return named if named in PROVIDERS else provider
+
+    def _options(self, custom: Fields | None, fields: Fields | None) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if custom is not None:
+            options |= {"api_type": custom.text("api_type")} if "api_type" in custom else {}
+            options |= custom.raw("provider_opts", {})
+        return options | (fields.raw("provider_opts", {}) if fields is not None else {})
+
+    # -- providers ---------------------------------------------------------------------
+
+    def _is_known(self, provider: str, place: Place) -> bool:
+        if provider.lower() not in PROVIDERS:
+            known = hint(provider, [*self.providers, *sorted(PROVIDERS)])
+            more = known or "; define it under `providers`, with its base_url"
+            self.findings.error(place, f"there is no provider '{provider}'{more}")
+            return False
+        if provider.lower() == "chatgpt":
+            what = "'chatgpt' is not supported yet: it cannot be asked; use openai with a key"
+            self.findings.warning(place, what)
+        return True
+
+    def _check_provider(self, name: str, fields: Fields) -> None:
+        if "/" in name or name != name.strip():
+            what = f"the provider's name '{name}' cannot have a '/' or a space at its ends"
+            self.findings.error(fields.place, what)
+        named = fields.text("provider")
+        if named:
+            self._is_known(named, fields.at("provider"))
+        elif "base_url" not in fields.seen:
+            self.findings.error(
+                fields.place, f"the provider '{name}' needs a base_url, or a known 'provider'"
+            )
+        if fields.text("api_type") == "openai_responses":
+            what = "'openai_responses' is not supported yet: its models are asked over chat completions"
+            self.findings.warning(fields.at("api_type"), what)
+        self._check_address(fields)
+
+    def _check_address(self, fields: Fields) -> None:
+        address = fields.text("base_url")
+        if address and not address.startswith(("http://", "https://", "${")):
+            what = f"'{address}' is no address; it begins with http:// or https://"
+            self.findings.error(fields.at("base_url"), what)
+
+    def _guarded(self, spec: ModelSpec, *given: Fields | None) -> ModelSpec:
+        """A stranger's file that names both an address and a key would have the key sent to the stranger."""
+        key = "base_url" if spec.base_url else "provider_opts"
+        address = spec.base_url or (spec.provider in SIGNED and spec.options.get("endpoint_url"))
+        if not address:
+            return spec
+        place = next(fields for fields in given if fields is not None and key in fields).at(key)
+        may_not = "a file from a URL may not send {} to an address of its own choosing"
+        if spec.token_key is not None or spec.provider in SIGNED:
+            self.findings.error(place, f"{may_not.format('a key')}; {_OUTSIDE}")
+        elif "${" in str(address) or _has_variable(spec.options):
+            self.findings.error(place, f"{may_not.format('variables')}; {_OUTSIDE}")
+        elif spec.provider in KEYED:
+            self.findings.warning(place, f"{may_not.format('a key')}: this is asked without one; {_OUTSIDE}")
+            return replace(spec, keyless=True)
+        return spec
+
+
+def _alloy_of(fields: Fields) -> list[str]:
+    """Several models with commas, and nobody who serves all of them."""
+    text = fields.text("model")
+    if "," not in text or fields.seen & {"provider", "type"}:
+        return []
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _thinking(given: Any) -> str | int | None:
+    """An effort or a number of tokens, also where they were written with their names."""
+    if isinstance(given, Fields):
+        given = given.raw("effort", given.raw("tokens"))
+    thinking: str | int | None = given
+    return thinking
+
+
+def _has_variable(value: Any) -> bool:
+    match value:
+        case str():
+            return "${" in value
+        case dict():
+            return any(map(_has_variable, value.values()))
+        case list():
+            return any(map(_has_variable, value))
+        case _:
+            return False

@@ -1,0 +1,115 @@
+"""Builds toolsets as agents have them: references resolved, the rest of their keys as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from ipaddress import ip_network
+from typing import Any
+
+from lastgood.agents.findings import Findings, Place, hint
+from lastgood.agents.schema_reader import Fields, Value
+from lastgood.model.agents import ToolsetSpec
+
+_NAMED = ("type", "tools", "instruction")
+_DOCKER = "docker:"
+#: Where the `ref` of a toolset leads.
+_HOMES = {"mcp": "mcps", "rag": "rag"}
+
+
+class Toolsets:
+    """Each definition is built once, however many agents use it."""
+
+    def __init__(
+        self,
+        named: Mapping[str, Fields],
+        mcps: Mapping[str, Fields],
+        rag: Collection[str],
+        findings: Findings,
+        trusted: bool,
+    ) -> None:
+        """`named` are the toolsets that agents share, `mcps` the servers, `rag` the names of documents."""
+        self._mcps = mcps
+        self._rag = rag
+        self._findings = findings
+        self._trusted = trusted
+        self._servers = {
+            name: {key: plain(one) for key, one in fields.values.items()} for name, fields in mcps.items()
+        }
+        for name, fields in mcps.items():
+            self._check_server(name, fields)
+        self.named = {name: self.build(fields) for name, fields in named.items()}
+
+    def _check_server(self, name: str, fields: Fields) -> None:
+        ref = fields.text("ref")
+        if ref and not ref.startswith(_DOCKER):
+            what = f"the server '{name}' can refer to docker:NAME, but not to '{ref}'"
+            self._findings.error(fields.at("ref"), what)
+
+    def build(self, fields: Fields) -> ToolsetSpec | None:
+        """None: its type is unknown, and the findings say so."""
+        kind = fields.text("type")
+        if not kind:
+            return None
+        self._check_lists(fields)
+        if "post_edit" in fields and not self._trusted:
+            what = "a file from a URL may not have commands run after edits: these are left out"
+            self._findings.warning(fields.at("post_edit"), what)
+        values = self._resolved(kind, fields)
+        return ToolsetSpec(
+            type=kind,
+            tools=tuple(values.get("tools", ())) or None,
+            instruction=values.get("instruction", ""),
+            options={key: value for key, value in values.items() if key not in _NAMED},
+            trusted=self._trusted,
+        )
+
+    def _resolved(self, kind: str, fields: Fields) -> dict[str, Any]:
+        """What the toolset says, and else what the server it refers to says."""
+        own = {key: plain(value) for key, value in fields.values.items()}
+        ref = fields.text("ref")
+        if not ref or ref.startswith(_DOCKER) or kind not in _HOMES:
+            return own
+        known = self._mcps if kind == "mcp" else self._rag
+        if ref not in known:
+            near = hint(ref, known) or "; define it there"
+            self._findings.error(fields.at("ref"), f"'{ref}' is not in `{_HOMES[kind]}`{near}")
+            return own
+        if kind == "mcp":
+            server = self._servers[ref]
+            own = {**server, **{key: value for key, value in own.items() if key != "ref"}}
+            own["type"] = kind
+            if "env" in server and "env" in fields:
+                own["env"] = {**server["env"], **own["env"]}
+        return own
+
+    def _check_lists(self, fields: Fields) -> None:
+        for key in ("allow_list", "deny_list", "allowed_domains", "blocked_domains"):
+            for one in fields.listed(key):
+                if not one.raw.strip():
+                    self._findings.error(one.place, f"an entry of '{key}' is empty; remove it")
+                elif key.endswith("_domains"):
+                    self._check_domain(one.raw.strip(), one.place)
+
+    def _check_domain(self, pattern: str, place: Place) -> None:
+        if "/" in pattern:
+            try:
+                ip_network(pattern, strict=False)
+            except ValueError:
+                self._findings.error(place, f"'{pattern}' is no network; write for example 10.0.0.0/8")
+        elif "*" in pattern and not (pattern.startswith("*.") and "*" not in pattern[2:] and pattern[2:]):
+            self._findings.error(place, f"in '{pattern}' a '*' stands for nothing; write *.example.com")
+
+
+def plain(value: Any) -> Any:
+    """Without places: text, numbers, flags, lists and mappings."""
+    match value:
+        case Value(raw):
+            return plain(raw)
+        case Fields(values):
+            return {key: plain(one) for key, one in values.items()}
+        case dict():
+            return {key: plain(one) for key, one in value.items()}
+        case list():
+            return [plain(one) for one in value]
+        case _:
+            return value

@@ -1,0 +1,229 @@
+"""Agent files at URLs: asked for when they are used, kept on disk, and asked for again when they are old.
+
+What counts is the last good copy: one that came whole and could be read as an agent file. It serves
+while its server is down, answers nonsense or takes too long, also after a restart, and says so. A
+question that would keep a turn waiting is given up early if there is a good copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import orjson
+
+from lastgood.agents.file_source import LIMIT_BYTES, Unreadable, read_file
+from lastgood.agents.sources import URL_POLICY, Definition, UrlSource
+from lastgood.errors import AgentInvalid
+from lastgood.outside.secrets import Secrets
+
+if TYPE_CHECKING:
+    from lastgood.outside.network import Fetched, Network
+
+_GITHUB_HOSTS = frozenset({"github.com", "raw.githubusercontent.com", "gist.githubusercontent.com"})
+#: More than the line above a kept copy ever takes.
+_HEAD_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Pulling:
+    """How URLs are asked for. `folder`: where good copies are kept; None keeps them in memory alone."""
+
+    folder: Path | None = None
+    every_seconds: float = 60.0  # how old a copy may be before it is asked for again
+    first_seconds: float = 20.0  # the patience while there is no good copy
+    again_seconds: float = 5.0  # and while there is one
+    pause_seconds: float = 5.0  # after a failure, turns go on with the good copy for so long
+    secrets: Secrets = field(default_factory=lambda: Secrets({}))
+    network: Network | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a server once said, and how to ask whether it still does."""
+
+    body: bytes
+    etag: str = ""
+    modified: str = ""
+    fetched_at: float = 0.0
+
+    def says_the_same(self, other: Copy | None) -> bool:
+        return other is not None and replace(self, fetched_at=other.fetched_at) == other
+
+    def conditions(self) -> dict[str, str]:
+        asked = {"If-None-Match": self.etag, "If-Modified-Since": self.modified}
+        return {name: value for name, value in asked.items() if value}
+
+
+class UrlAgent:
+    """One URL and its last good copy. One load at a time."""
+
+    def __init__(self, source: UrlSource, pulling: Pulling) -> None:
+        self._source = source
+        self._pulling = pulling
+        self._copy: Copy | None = None
+        self._good: Definition | None = None
+        self._due: float | None = None  # None: nobody has asked yet
+
+    def known(self) -> Definition | None:
+        """The last good copy, while it is new enough; None: it has to be loaded."""
+        if self._due is None or self._pulling.clock() >= self._due:
+            return None
+        return self._good
+
+    async def load(self) -> Definition:
+        if self._due is None:
+            await self._restore()
+        if self.known() is None:
+            await self._refresh()
+        assert self._good is not None
+        return self._good
+
+    async def _restore(self) -> None:
+        if self._pulling.folder is None or self._good is not None:
+            return
+        copy = await asyncio.to_thread(read_copy, self._pulling.folder, self._source.url)
+        if copy is not None:
+            # What an older version took may be refused now: then it is no good copy.
+            with suppress(AgentInvalid):
+                self._good, self._copy = await self._parsed(copy.body), copy
+
+    async def _refresh(self) -> None:
+        pause = self._pulling.every_seconds
+        try:
+            self._good = replace(await self._asked_safely(), stale="")
+        except (Unreadable, AgentInvalid) as error:
+            if self._good is None or self._copy is None:
+                raise
+            reason = " ".join(str(error).split())
+            since = datetime.fromtimestamp(self._copy.fetched_at, UTC)
+            self._good = replace(self._good, stale=f"{reason}; the copy of {since:%Y-%m-%d %H:%M} UTC serves")
+            pause = max(pause, self._pulling.pause_seconds)
+        self._due = self._pulling.clock() + pause
+
+    async def _asked_safely(self) -> Definition:
+        """A file may say a key back; what is wrong with it is told without it."""
+        try:
+            return await self._asked()
+        except (Unreadable, AgentInvalid) as error:
+            scrub = self._pulling.secrets.scrub
+            told = repr((error, getattr(error, "detail", None)))
+            if scrub(told) == told:
+                raise
+            raise type(error)(scrub(str(error))) from None
+
+    async def _asked(self) -> Definition:
+        got, before = await self._fetched(), self._copy
+        where = self._source.where
+        if got.status == 304 and self._good is not None and before is not None and before.conditions():
+            return self._good
+        if got.status != 200:
+            raise Unreadable(f"{where} answered {got.status}")
+        if got.truncated:
+            raise Unreadable(f"{where} is larger than {LIMIT_BYTES} bytes")
+        good, copy = self._good, _copied(got)
+        if good is None or before is None or before.body != copy.body:
+            good = await self._parsed(copy.body)
+        self._copy = copy
+        if self._pulling.folder is not None and not copy.says_the_same(before):
+            await asyncio.to_thread(write_copy, self._pulling.folder, self._source.url, copy)
+        return good
+
+    async def _fetched(self) -> Fetched:
+        # Imported where it is needed: aiohttp costs a command that asks nobody a quarter of a second.
+        from lastgood.outside.network import SYSTEM, EgressError, fetch
+
+        pulling = self._pulling
+        conditions = self._copy.conditions() if self._copy else {}
+        try:
+            return await fetch(
+                self._source.url,
+                headers={"Accept": "application/yaml, text/*;q=0.9, */*;q=0.5", **conditions, **self._key()},
+                limit_bytes=LIMIT_BYTES,
+                timeout_seconds=pulling.first_seconds if self._good is None else pulling.again_seconds,
+                policy=URL_POLICY,
+                network=pulling.network or SYSTEM,
+            )
+        except EgressError as error:
+            raise Unreadable(str(error)) from None
+
+    def _key(self) -> Mapping[str, str]:
+        """Only to GitHub itself: `fetch` drops it where a redirect leads elsewhere."""
+        parts = urlsplit(self._source.url)
+        if parts.scheme != "https" or parts.hostname not in _GITHUB_HOSTS:
+            return {}
+        token = self._pulling.secrets.get("GITHUB_TOKEN")
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def _parsed(self, body: bytes) -> Definition:
+        from lastgood.agents.agent_file import read_agent_file
+
+        source = self._source
+        file = await asyncio.to_thread(
+            read_agent_file, body, where=source.where, key=source.key, trusted=source.trusted
+        )
+        return Definition(file.root, file.agents)
+
+
+def _copied(got: Fetched) -> Copy:
+    def header(name: str) -> str:
+        """What cannot be sent back as it came is not worth keeping."""
+        value = got.headers.get(name, "")
+        return value if value.isascii() and value.isprintable() else ""
+
+    return Copy(got.body, header("etag"), header("last-modified"), time.time())
+
+
+# -- copies on disk ------------------------------------------------------------------
+
+
+def _place(folder: Path, url: str) -> Path:
+    return folder / hashlib.sha256(url.encode()).hexdigest()
+
+
+def read_copy(folder: Path, url: str) -> Copy | None:
+    """None: there is none, or it is damaged, which is the same."""
+    try:
+        kept = read_file(_place(folder, url), LIMIT_BYTES + _HEAD_BYTES)
+        head, _, body = kept.partition(b"\n")
+        about = orjson.loads(head)
+        if about["url"] != url or about["sha256"] != hashlib.sha256(body).hexdigest():
+            return None
+        fetched_at = datetime.fromtimestamp(about["fetched_at"], UTC).timestamp()
+        return Copy(body, str(about["etag"]), str(about["modified"]), fetched_at)
+    except (Unreadable, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def write_copy(folder: Path, url: str, copy: Copy) -> None:
+    """Whole or not at all. A disk that refuses costs the copy after the next restart, and no turn."""
+    about = {
+        "url": url,
+        "etag": copy.etag,
+        "modified": copy.modified,
+        "fetched_at": copy.fetched_at,
+        "sha256": hashlib.sha256(copy.body).hexdigest(),
+    }
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file, name = tempfile.mkstemp(dir=folder, prefix=".new-")
+        try:
+            with os.fdopen(file, "wb") as stream:
+                stream.write(orjson.dumps(about) + b"\n" + copy.body)
+                stream.flush()
+                os.fsync(file)
+            os.replace(name, _place(folder, url))
+        except BaseException:
+            os.unlink(name)
+            raise

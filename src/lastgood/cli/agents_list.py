@@ -1,0 +1,131 @@
+"""`lastgood agents list`: what `lastgood serve` would serve, and what is wrong with it.
+
+Decides nothing about agents: the catalog loads them as a server does, and the table of
+providers says which model is meant. Asks no model anything, and opens no database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lastgood.agents.builtin import SCRIPTED
+from lastgood.agents.catalog import Catalog
+from lastgood.agents.sources import parse
+from lastgood.agents.url_source import Pulling
+from lastgood.cli.output import one_line, print_json, print_line, remark
+from lastgood.cli.startup import settings_of
+from lastgood.engine.providers.model_references import AUTO, resolve_model
+from lastgood.engine.providers.provider_aliases import key_names
+from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.providers.scripted import Scripted
+from lastgood.errors import KeyRefused, LastgoodError
+from lastgood.model.agents import AgentSpec, ModelSpec
+from lastgood.outside.env_file import secrets_of
+from lastgood.settings import Settings
+from lastgood.wiring import build_engine, look_nearby
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`error`: no turn could run on it, whatever keys there are."""
+
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    key: str
+    model: str | None
+    description: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_good(self) -> bool:
+        return all(one.level != "error" for one in self.findings)
+
+
+def list_agents(args: argparse.Namespace) -> int:
+    listed = asyncio.run(_list(settings_of(args), args.agents))
+    if args.json:
+        print_json([_as_json(one) for one in listed])
+    elif not listed:
+        remark("no agent would be served: there is no agent file in the folder; put one there")
+    else:
+        _print(listed)
+    return 0 if all(one.is_good for one in listed) else 1
+
+
+async def _list(settings: Settings, references: Sequence[str]) -> list[Listed]:
+    secrets = secrets_of(settings.env_file, os.environ)
+    pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    agents = Catalog([parse(reference, settings.aliases) for reference in references], pulling)
+    providers = ProviderTable(secrets, {SCRIPTED: Scripted()})
+    engine = build_engine(settings, secrets)
+    try:
+        await look_nearby(engine, agents)
+        return [await _look(key, agents, providers, engine.any_model) for key in agents.served()]
+    finally:
+        await agents.close()
+        await providers.close()
+        await engine.close()
+
+
+async def _look(key: str, agents: Catalog, providers: ProviderTable, any_model: ModelSpec) -> Listed:
+    try:
+        agent = await agents.load(key)
+    except LastgoodError as error:
+        return Listed(key, None, "", (Finding("error", error.message),))
+    model, problem = _model_of(agent, providers, any_model)
+    told = [problem] if problem else []
+    told += [Finding("warning", text) for text in (agent.stale, *agent.warnings) if text]
+    return Listed(key, model, agent.description, tuple(told))
+
+
+def _model_of(
+    agent: AgentSpec, providers: ProviderTable, any_model: ModelSpec
+) -> tuple[str | None, Finding | None]:
+    """The model that would be asked, and why it would not answer, or not as one might think."""
+    try:
+        model = resolve_model(agent.model, agent.models, providers.has_key, otherwise=any_model)
+        providers.find(model)
+    except KeyRefused as error:
+        return None, Finding("warning", error.message)
+    except LastgoodError as error:
+        return None, Finding("error", error.message)
+    if agent.model == AUTO and model.ref == SCRIPTED:
+        text = "no key of a model is set, so it answers offline, by a script; "
+        return model.ref, Finding("warning", text + "set OPENAI_API_KEY or another, or run Ollama")
+    if not providers.has_key(model):
+        names = " or ".join(key_names(model))
+        return model.ref, Finding("warning", f"no key for {model.ref}; set {names}")
+    return model.ref, None
+
+
+# -- for people and for scripts ------------------------------------------------------
+
+
+def _print(listed: Sequence[Listed]) -> None:
+    keys = max(len(one_line(one.key)) for one in listed)
+    models = max(len(one_line(one.model or "-")) for one in listed)
+    for one in listed:
+        key, model = one_line(one.key), one_line(one.model or "-")
+        print_line(f"{key:{keys}}  {model:{models}}  {one_line(one.description)}".rstrip())
+        worst_first = sorted(one.findings, key=lambda finding: finding.level)
+        for finding in worst_first[:1]:
+            print_line(f"  {finding.level}: {one_line(finding.message)}")
+
+
+def _as_json(one: Listed) -> dict[str, Any]:
+    return {
+        "key": one.key,
+        "ok": one.is_good,
+        "model": one.model,
+        "description": one.description,
+        "findings": [asdict(finding) for finding in one.findings],
+    }

@@ -1,0 +1,132 @@
+"""Where sessions are: in a database here, or on a server. Commands are written once, against this seam.
+
+What is told of a session is the client's nouns in both cases, so screens and JSON are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lastgood.client.models import AttemptInfo, BranchInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.core import identity
+from lastgood.errors import LastgoodError, WrongUsage
+from lastgood.model.attempts import After
+from lastgood.model.events import StoredEvent
+from lastgood.model.messages import Message
+from lastgood.settings import SAFETIES
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a turn ended, or that it waits for a person. No `committed`: nothing was."""
+
+    session: str
+    turn: str
+    attempt: str
+    status: str
+    committed: TurnInfo | None
+    error: LastgoodError | None
+    replayed: bool
+
+    @property
+    def is_good(self) -> bool:
+        return self.committed is not None
+
+    @property
+    def reason(self) -> str:
+        if self.error is not None:
+            return self.error.message
+        return f"the turn ended {self.status}; nothing was committed"
+
+
+class Asked(Protocol):
+    """A turn that was accepted."""
+
+    def events(self) -> AsyncGenerator[StoredEvent, None]:
+        """To its end; none of one that is only told again."""
+
+    async def ended(self) -> Ended: ...
+
+    async def cancel(self) -> None:
+        """It may be too late. An error: it could not be asked for."""
+
+    async def leave(self) -> None:
+        """Nobody reads what it says any more."""
+
+    async def close(self) -> None: ...
+
+
+class Readable(Protocol):
+    async def find(self, text: str) -> SessionInfo:
+        """The session with this id, or the N-th newest for -N."""
+
+    async def page(self, *, limit: int, cursor: int | None, query: str) -> SessionList: ...
+
+    async def turns(self, session: str) -> tuple[TurnInfo, ...]: ...
+
+    async def attempts(self, session: str) -> tuple[AttemptInfo, ...]: ...
+
+    async def branches(self, session: str) -> tuple[BranchInfo, ...]: ...
+
+    def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        """The JSON document of a session, piece by piece."""
+
+
+class Place(Readable, Protocol):
+    async def create(self, agent: str) -> SessionInfo: ...
+
+    async def fork(self, session: str, turn: str | None = None) -> SessionInfo: ...
+
+    async def fork_before(self, session: str, turn: TurnInfo) -> SessionInfo: ...
+
+    async def rename(self, session: str, title: str) -> SessionInfo: ...
+
+    async def reset(self, session: str) -> TurnInfo: ...
+
+    async def delete(self, session: str) -> None: ...
+
+    async def take_in(self, document: Mapping[str, Any]) -> SessionInfo: ...
+
+    async def ask(
+        self,
+        session: str,
+        message: Message,
+        agent: str,
+        model: str | None,
+        key: str | None,
+        after: After | None = None,
+    ) -> Asked:
+        """`after` replaces the turns that follow it; None: the turn follows the last one."""
+
+
+def other_than(recorded: str, named: str) -> str | None:
+    """None: the agent that was named is the session's own, maybe under another query."""
+    match identity.resolve(recorded, [named]):
+        case identity.Exact() | identity.Stable():
+            return None
+        case _:
+            return named
+
+
+#: What a server has settled for itself, and what only a server asks for.
+_OF_HERE = ("data_dir", "database", "config", "env_file", "pull_interval")
+
+
+def check_place(args: argparse.Namespace) -> None:
+    """Refuses options that do not go together, and what only a server would object to otherwise."""
+    if args.server is None:
+        if args.server_token:
+            raise WrongUsage("--token-file belongs to --server; name the server, too")
+        return
+    for name in _OF_HERE:
+        if getattr(args, name, None) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise WrongUsage(f"{option} is the server's own business; leave out either {option} or --server")
+    safety = getattr(args, "safety", None)
+    if safety is not None and args.session is not None:
+        raise WrongUsage("--safety belongs to a new session; leave it out, or leave out --session")
+    if safety is not None and safety not in SAFETIES:
+        raise WrongUsage(f"--safety must be one of {', '.join(SAFETIES)}")

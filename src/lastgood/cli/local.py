@@ -1,0 +1,306 @@
+"""Sessions in a database here. The turn runs in this process, and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lastgood.cli.backend import Asked, Ended, other_than
+from lastgood.cli.startup import TENANT, open_to_read, session_of
+from lastgood.client.models import AttemptInfo, BranchInfo, RulesInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.core.disconnect import Origin, on_disconnect
+from lastgood.core.history import open_calls
+from lastgood.core.input_checks import check_text
+from lastgood.core.session_rules import modes_of, permissions_of
+from lastgood.errors import LastgoodError, StoreLocked
+from lastgood.flows.run import Outcome
+from lastgood.flows.session_export import Importing, document_pieces
+from lastgood.flows.session_reader import SessionReader
+from lastgood.flows.submit import Submission
+from lastgood.flows.turn_handle import TurnHandle
+from lastgood.model.attempts import After, Ask, Attempt
+from lastgood.model.events import TERMINAL, EventKind, StoredEvent
+from lastgood.model.ids import SessionId, TurnId
+from lastgood.model.messages import Message, as_json
+from lastgood.model.rules import LOCAL, RuleLayer
+from lastgood.model.sessions import Branch, Session, Turn, TurnKind
+from lastgood.settings import Settings
+from lastgood.wiring import Lastgood, open_lastgood
+
+if TYPE_CHECKING:
+    from lastgood.agents.sources import Source
+
+#: Branches that are read at once.
+_PAGE = 100
+#: Once the outcome is known, how long its last events may take to arrive.
+_LAST_EVENTS_SECONDS = 1.0
+
+
+@asynccontextmanager
+async def read_here(settings: Settings) -> AsyncIterator[NearReader]:
+    async with open_to_read(settings) as reader:
+        yield NearReader(reader)
+
+
+@asynccontextmanager
+async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> AsyncIterator[Lastgood]:
+    try:
+        async with open_lastgood(settings, sources) as app:
+            yield app
+    except StoreLocked as error:
+        raise StoreLocked(
+            f"{error.message}. If it is your server, ask it: add --server URL, "
+            "with the address it printed when it started"
+        ) from None
+
+
+class NearReader:
+    def __init__(self, reader: SessionReader) -> None:
+        self._reader = reader
+
+    async def find(self, text: str) -> SessionInfo:
+        return session_info(await session_of(self._reader, text))
+
+    async def page(self, *, limit: int, cursor: int | None, query: str) -> SessionList:
+        page = await self._reader.list(TENANT, limit=limit, cursor=cursor, query=query)
+        return SessionList(tuple(map(session_info, page.sessions)), page.next_cursor)
+
+    async def turns(self, session: str) -> tuple[TurnInfo, ...]:
+        whole = await self._reader.read(TENANT, SessionId(session))
+        return tuple(map(turn_info, whole.turns))
+
+    async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
+        return tuple(map(attempt_info, await self._reader.attempts(TENANT, SessionId(session))))
+
+    async def branches(self, session: str) -> tuple[BranchInfo, ...]:
+        found: list[BranchInfo] = []
+        page = await self._reader.branches(TENANT, SessionId(session), limit=_PAGE)
+        while page:
+            found += map(branch_info, page)
+            page = await self._reader.branches(TENANT, SessionId(session), after=page[-1].number, limit=_PAGE)
+        return tuple(found)
+
+    async def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        found = await self._reader.get(TENANT, SessionId(session))
+        async with aclosing(document_pieces(self._reader, found)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+
+class Near(NearReader):
+    def __init__(self, app: Lastgood, working_dir: str | None = None) -> None:
+        super().__init__(app.sessions)
+        self._app = app
+        self._working_dir = working_dir
+
+    async def create(self, agent: str) -> SessionInfo:
+        return session_info(await self._app.sessions.create(TENANT, agent, working_dir=self._working_dir))
+
+    async def fork(self, session: str, turn: str | None = None) -> SessionInfo:
+        check_text(turn or "", "the turn id")
+        at = TurnId(turn) if turn else None
+        return session_info(await self._app.sessions.fork(TENANT, SessionId(session), at))
+
+    async def fork_before(self, session: str, turn: TurnInfo) -> SessionInfo:
+        before = TurnId(turn.id)
+        return session_info(await self._app.sessions.fork(TENANT, SessionId(session), before=before))
+
+    async def rename(self, session: str, title: str) -> SessionInfo:
+        id = SessionId(session)
+        await self._app.sessions.rename(TENANT, id, title)
+        return session_info(await self._app.sessions.get(TENANT, id))
+
+    async def reset(self, session: str) -> TurnInfo:
+        ask = Ask(TENANT, SessionId(session), (), kind=TurnKind.RESET)
+        outcome = await (await self._app.submitter.submit(Submission(ask))).outcome()
+        if outcome.turn is None:
+            raise outcome.error or LastgoodError(f"the reset ended {outcome.status.value}")
+        return turn_info(outcome.turn)
+
+    async def delete(self, session: str) -> None:
+        await self._app.sessions.delete(TENANT, SessionId(session))
+
+    async def take_in(self, document: Mapping[str, Any]) -> SessionInfo:
+        importing = Importing(self._app.parts, self._app.sessions)
+        return session_info(await importing.take(TENANT, document, LOCAL))
+
+    async def ask(
+        self,
+        session: str,
+        message: Message,
+        agent: str,
+        model: str | None,
+        key: str | None,
+        after: After | None = None,
+    ) -> Asked:
+        check_text(key or "", "the key")
+        recorded = (await self._app.sessions.get(TENANT, SessionId(session))).agent_key
+        place = () if after is None else (after.turn,)
+        ask = Ask(
+            TENANT,
+            SessionId(session),
+            (message,),
+            model=model,
+            agent_key=other_than(recorded, agent),
+            key=key,
+            fingerprint=_fingerprint(agent, session, [as_json(message)], model, *place) if key else "",
+            on_leave=on_disconnect(Origin.TERMINAL, key),
+            accepted=key is not None,
+        )
+        return NearAsked(self._app, await self._app.submitter.submit(Submission(ask, after)))
+
+
+@dataclass(frozen=True, slots=True)
+class NearAsked:
+    app: Lastgood
+    submitted: TurnHandle
+
+    async def events(self) -> AsyncGenerator[StoredEvent, None]:
+        if self.submitted.replayed:
+            return
+        ended = asyncio.create_task(self.submitted.outcome())
+        try:
+            async for event in _until(ended, self.submitted.events()):
+                yield event
+        finally:
+            ended.cancel()
+            await asyncio.wait({ended})
+            if not ended.cancelled():
+                ended.exception()  # looked at: `ended` says it
+
+    async def ended(self) -> Ended:
+        outcome = await self.submitted.outcome()
+        return Ended(
+            self.submitted.session,
+            self.submitted.turn,
+            outcome.attempt,
+            outcome.status.value,
+            None if outcome.turn is None else turn_info(outcome.turn),
+            outcome.error,
+            self.submitted.replayed,
+        )
+
+    async def cancel(self) -> None:
+        with suppress(LastgoodError):  # too late: how it did end is told anyway
+            await self.app.turns.cancel(TENANT, self.submitted.session)
+
+    async def leave(self) -> None:
+        """What that means for the turn was settled when it began."""
+        await self.submitted.leave()
+
+    async def close(self) -> None:
+        return
+
+
+async def _until(
+    ended: asyncio.Task[Outcome], events: AsyncIterator[StoredEvent]
+) -> AsyncIterator[StoredEvent]:
+    """The events to the last. If the end itself could not be stored, it is enough that it is known."""
+    while True:
+        coming = asyncio.ensure_future(anext(events, None))
+        await asyncio.wait({coming, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not coming.done():
+            await asyncio.wait({coming}, timeout=_LAST_EVENTS_SECONDS)
+        if not coming.done():
+            coming.cancel()
+            return
+        event = coming.result()
+        if event is None:
+            return
+        yield event
+        if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
+            return
+
+
+def _fingerprint(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+# -- as a server would tell it -----------------------------------------------------------
+
+
+def session_info(session: Session) -> SessionInfo:
+    return SessionInfo(
+        id=session.id,
+        title=session.title,
+        agent_key=session.agent_key,
+        model=session.model,
+        working_dir=session.working_dir,
+        status=session.status.value,
+        attempt=session.attempt,
+        head=session.head.turn if session.head else None,
+        turns=session.turns,
+        usage=session.usage,
+        last_event_seq=session.last_event_seq,
+        starred=session.starred,
+        metadata=session.metadata,
+        permissions=permissions_of(session.rules),
+        safety=next((mode.value for mode in modes_of(session.rules)), None),
+        rules=tuple(map(_rules_info, session.rules)),
+        forked_from=session.forked_from,
+        conversation=session.conversation,
+        created_at=_moment(session.created_at),
+        updated_at=_moment(session.updated_at),
+    )
+
+
+def _rules_info(layer: RuleLayer) -> RulesInfo:
+    safety = layer.safety.value if layer.safety else None
+    return RulesInfo(layer.set_by.value, layer.token, layer.permissions, safety)
+
+
+def turn_info(turn: Turn) -> TurnInfo:
+    return TurnInfo(
+        id=turn.id,
+        seq=turn.seq,
+        parent=turn.parent,
+        attempt=turn.attempt,
+        kind=turn.kind.value,
+        messages=turn.messages,
+        inputs=turn.inputs,
+        agent_key=turn.agent_key,
+        agent_digest=turn.agent_digest,
+        model=turn.model,
+        usage=turn.usage,
+        decision=turn.decision,
+        user=turn.user,
+        open_calls=tuple(call.id for call in open_calls(turn.messages)),
+        created_at=_moment(turn.created_at),
+    )
+
+
+def branch_info(branch: Branch) -> BranchInfo:
+    return BranchInfo(branch.head, branch.seq, branch.after, branch.replaced_by, _moment(branch.created_at))
+
+
+def attempt_info(attempt: Attempt) -> AttemptInfo:
+    return AttemptInfo(
+        id=attempt.id,
+        session=attempt.session,
+        turn=attempt.turn,
+        number=attempt.number,
+        status=attempt.status.value,
+        base=attempt.base,
+        replaces=None if attempt.base == attempt.head else attempt.head,
+        fence=attempt.fence,
+        agent_key=attempt.agent_key,
+        agent_digest=attempt.agent_digest,
+        model=attempt.model,
+        decision=attempt.decision,
+        error_code=attempt.error_code,
+        error_message=attempt.error_message,
+        continues=attempt.continues,
+        question=attempt.question,
+        started_at=_moment(attempt.started_at),
+        ended_at=None if attempt.ended_at is None else _moment(attempt.ended_at),
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,289 @@
+"""Sessions on a server. The turn runs there; this process watches it, and cancels it when it is told to."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from lastgood.cli.backend import Asked, Ended, other_than
+from lastgood.client.calls import AsyncClient
+from lastgood.client.events import (
+    AgentChoice,
+    AgentChoiceReasoning,
+    AgentSwitching,
+    Error,
+    Event,
+    ModelFallback,
+    SessionTitle,
+    StreamStarted,
+    TokenUsage,
+    ToolCall,
+    ToolCallConfirmation,
+    ToolCallOutput,
+    ToolCallResponse,
+    TurnCommitted,
+    TurnFailed,
+    UserMessage,
+    Warning,
+)
+from lastgood.client.models import AgentInfo, AttemptInfo, BranchInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.client.stream import Accepted
+from lastgood.core.input_checks import check_message, check_text, check_title
+from lastgood.errors import (
+    InvalidRequest,
+    LastgoodError,
+    NothingPending,
+    ServerUnreachable,
+    SessionNotFound,
+    WrongUsage,
+    error_of,
+)
+from lastgood.model.attempts import After
+from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.ids import AttemptId
+from lastgood.model.messages import Message
+
+TOKEN_VARIABLE = "LASTGOOD_TOKEN"
+#: How long a server may take to hear that a turn is not wanted any more.
+_CANCEL_SECONDS = 10.0
+
+
+@asynccontextmanager
+async def open_there(args: argparse.Namespace) -> AsyncIterator[Far]:
+    token = _token(args)
+    try:
+        client = AsyncClient(args.server, token)
+    except InvalidRequest as error:
+        raise WrongUsage(error.message) from None
+    async with client:
+        yield Far(client, getattr(args, "working_dir", None), getattr(args, "safety", None))
+
+
+def _token(args: argparse.Namespace) -> str | None:
+    if args.server_token is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        return Path(args.server_token).read_text().partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidRequest(f"cannot read --token-file {args.server_token}: {why}") from None
+
+
+class Far:
+    """`working_dir` and `safety` are those of new sessions."""
+
+    def __init__(self, client: AsyncClient, working_dir: str | None, safety: str | None) -> None:
+        self._client = client
+        self._working_dir = working_dir
+        self._safety = safety
+
+    async def find(self, text: str) -> SessionInfo:
+        if not re.fullmatch(r"-[1-9][0-9]{0,8}", text):
+            check_text(text, "the session id")
+            return await self._client.get(text)
+        back, passed = int(text[1:]), 0
+        async for session in self._client.list():
+            passed += 1
+            if passed == back:
+                return session
+        raise SessionNotFound(f"there are only {passed} sessions")
+
+    async def page(self, *, limit: int, cursor: int | None, query: str) -> SessionList:
+        check_text(query, "the query")
+        return await self._client.page(limit=limit, cursor=cursor, query=query)
+
+    async def turns(self, session: str) -> tuple[TurnInfo, ...]:
+        return await self._client.turns(session)
+
+    async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
+        return await self._client.attempts(session)
+
+    def export(self, session: str) -> AsyncGenerator[bytes, None]:
+        return self._client.export_pieces(session)
+
+    async def agent(self, key: str) -> AgentInfo:
+        check_text(key, "the agent")
+        return await self._client.agent(key)
+
+    async def create(self, agent: str) -> SessionInfo:
+        return await self._client.create(agent, working_dir=self._working_dir, safety=self._safety)
+
+    async def fork(self, session: str, turn: str | None = None) -> SessionInfo:
+        check_text(turn or "", "the turn id")
+        return await self._client.fork(session, turn=turn)
+
+    async def fork_before(self, session: str, turn: TurnInfo) -> SessionInfo:
+        if turn.parent is not None:
+            return await self._client.fork(session, turn=turn.parent)
+        return await self._client.fork(session, user_message_index=0)
+
+    async def rename(self, session: str, title: str) -> SessionInfo:
+        return await self._client.rename(session, check_title(title))
+
+    async def reset(self, session: str) -> TurnInfo:
+        now = await self._client.reset(session)
+        return await self._client.turn_at(session, now.turns)
+
+    async def delete(self, session: str) -> None:
+        await self._client.delete(session)
+
+    async def take_in(self, document: Mapping[str, Any]) -> SessionInfo:
+        return await self._client.import_(document)
+
+    async def branches(self, session: str) -> tuple[BranchInfo, ...]:
+        return await self._client.branches(session)
+
+    async def ask(
+        self,
+        session: str,
+        message: Message,
+        agent: str,
+        model: str | None,
+        key: str | None,
+        after: After | None = None,
+    ) -> Asked:
+        check_message(message, "message 1")
+        check_text(model or "", "the model")
+        recorded = (await self._client.get(session)).agent_key
+        place: dict[str, str | None] = {} if after is None else {"after": after.turn}
+        accepted = await self._client.submit(
+            session, message, agent=other_than(recorded, agent), model=model, key=key, **place
+        )
+        return FarAsked(self._client, accepted, is_kept=key is not None)
+
+
+class FarAsked:
+    """`is_kept`: it goes on when nobody reads it any more."""
+
+    def __init__(self, client: AsyncClient, accepted: Accepted, *, is_kept: bool) -> None:
+        self._client = client
+        self._accepted = accepted
+        self._is_kept = is_kept
+        self._events = client.follow(accepted)
+        self._end: TurnCommitted | TurnFailed | None = None
+        self._committed: TurnInfo | None = None
+
+    async def events(self) -> AsyncGenerator[StoredEvent, None]:
+        if self._accepted.replayed:
+            return
+        async for event in self._events:
+            stored = await self._see(event)
+            if stored is not None:
+                yield stored
+
+    async def _see(self, event: Event) -> StoredEvent | None:
+        if isinstance(event, TurnCommitted | TurnFailed):
+            self._end = event
+        if isinstance(event, TurnCommitted):
+            self._committed = await self._client.turn(self._accepted.session, event.turn)
+        return as_stored(event, self._committed)
+
+    async def ended(self) -> Ended:
+        async for event in self._events:
+            await self._see(event)
+        end, about = self._end, self._accepted
+        error: LastgoodError | None = None
+        if isinstance(end, TurnFailed):
+            error = error_of(end.code, end.message)
+        attempt = (end.attempt if end else None) or about.attempt.id
+        status = end.status if isinstance(end, TurnFailed) else "committed"
+        return Ended(about.session, about.turn, attempt, status, self._committed, error, about.replayed)
+
+    async def cancel(self) -> None:
+        try:
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await self._client.cancel(self._accepted.session)
+        except NothingPending:
+            return  # too late: how it did end is told anyway
+        except (TimeoutError, ServerUnreachable):
+            raise ServerUnreachable(
+                "the server does not answer, so the turn could not be cancelled and may go on there; "
+                f"look at it later: lastgood sessions show {self._accepted.session}"
+            ) from None
+
+    async def leave(self) -> None:
+        if not self._is_kept:
+            with suppress(LastgoodError):
+                await self.cancel()
+
+    async def close(self) -> None:
+        await self._events.aclose()
+
+
+# -- events as they are stored -----------------------------------------------------------
+
+_ABOUT = frozenset({"type", "message", "about", "session_id", "timestamp", "attempt", "agent_name"})
+
+
+def as_stored(event: Event, committed: TurnInfo | None) -> StoredEvent | None:
+    """As the same event looks where it is stored; None: nobody is shown this one."""
+    found = _kind_and_data(event, committed)
+    if found is None:
+        return None
+    kind, data = found
+    if event.agent is not None:
+        data = data | {"agent": event.agent}
+    attempt = None if event.attempt is None else AttemptId(event.attempt)
+    return StoredEvent(event.seq or 0, kind, attempt, data, event.at.timestamp() if event.at else 0.0)
+
+
+def _kind_and_data(event: Event, committed: TurnInfo | None) -> tuple[EventKind, dict[str, Any]] | None:
+    raw = event.raw
+    match event:
+        case StreamStarted(turn=turn):
+            more = {name: raw[name] for name in ("continues", "decision") if name in raw}
+            return EventKind.ATTEMPT_STARTED, {"turn": turn, "attempt": event.attempt, **more}
+        case UserMessage(message=text, is_steer=is_steer):
+            said = {"role": "user", "content": raw.get("multi_content", text)}
+            return EventKind.USER_SAID, {"message": said} | ({"steer": True} if is_steer else {})
+        case AgentChoice(content=content):
+            return EventKind.TEXT_STREAMED, {"content": content}
+        case AgentChoiceReasoning(content=content):
+            return EventKind.REASONING_STREAMED, {"content": content}
+        case TokenUsage(model=model, input_tokens=told, output_tokens=said_tokens, cost=cost):
+            used = {"input_tokens": told, "output_tokens": said_tokens, "cost": cost}
+            return EventKind.MODEL_ANSWERED, {"model": model, **used}
+        case ToolCall(id=id, name=name, arguments=arguments):
+            return EventKind.TOOL_CALLED, {"id": id, "name": name, "arguments": arguments}
+        case ToolCallOutput(id=id, output=output):
+            return EventKind.TOOL_STREAMED, {"id": id, "content": output}
+        case ToolCallResponse(id=id, name=name, response=response):
+            return EventKind.TOOL_ANSWERED, {"id": id, "name": name, "result": response}
+        case AgentSwitching(to_agent=agent):
+            return EventKind.AGENT_SWITCHED, {"agent": agent}
+        case ModelFallback():
+            return EventKind.MODEL_FELL_BACK, _rest(raw)
+        case Warning(topic=topic) if topic in tuple(EventKind):
+            return EventKind(topic), _rest(raw)
+        case SessionTitle(title=title):
+            return EventKind.TITLE_SET, {"title": title}
+        case _:
+            return _ending(event, committed)
+
+
+def _ending(event: Event, committed: TurnInfo | None) -> tuple[EventKind, dict[str, Any]] | None:
+    match event:
+        case ToolCallConfirmation(question=question):
+            return EventKind.ATTEMPT_WAITS, {"attempt": event.attempt, "question": dict(question)}
+        case Error(code=code, message=message):
+            return EventKind.ATTEMPT_ERRED, {"code": code, "message": message}
+        case TurnFailed(turn=turn, status=status, code=code, message=message):
+            about = {"turn": turn, "attempt": event.attempt, "status": status}
+            return EventKind.TURN_FAILED, {**about, "code": code, "message": message}
+        case TurnCommitted(turn=turn, turn_seq=seq) if committed is not None:
+            used = committed.usage
+            tokens = {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
+            of_attempt = {"attempt": event.attempt, "model": committed.model}
+            return EventKind.TURN_COMMITTED, {"turn": turn, "seq": seq, **of_attempt, **tokens}
+        case _:
+            return None
+
+
+def _rest(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in raw.items() if name not in _ABOUT}

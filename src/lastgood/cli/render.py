@@ -1,0 +1,128 @@
+"""How a turn is shown while it runs: as text for people, or as JSON lines for scripts.
+
+Printing happens on a thread: a terminal that is paused must not stop the
+heartbeat of the turn it shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any, Protocol
+
+from lastgood.cli.backend import Ended
+from lastgood.cli.output import complain, for_stream, one_line, print_json, remark
+from lastgood.model.events import EventKind, StoredEvent
+
+_MOST_OF_CALL = 200
+
+
+class Screen(Protocol):
+    async def event(self, event: StoredEvent) -> None: ...
+
+    async def ended(self, ended: Ended) -> None: ...
+
+
+class Text:
+    """The answer on stdout, everything else on stderr."""
+
+    def __init__(self) -> None:
+        self._in_line = False  # the last thing printed was no newline
+        self._turn = ""  # the last that began
+
+    async def event(self, event: StoredEvent) -> None:
+        # What another agent of the team says while it does a task is not the answer.
+        if event.kind is EventKind.TEXT_STREAMED and "agent" not in event.data:
+            await self._print(str(event.data["content"]))
+            return
+        told = self._new_try(event) or _remark_on(event)
+        if told:
+            await self._end_line(sys.stdout.isatty())
+            remark(told)
+
+    async def ended(self, ended: Ended) -> None:
+        if ended.replayed:
+            remark("this key was used before: told again, nothing was run")
+            await self._print(ended.committed.text if ended.committed else "")
+        await self._end_line()
+        if not ended.is_good:
+            complain(ended.reason)
+
+    def _new_try(self, event: StoredEvent) -> str | None:
+        """What was printed of the try before is not part of the answer; that can only be said."""
+        if event.kind is not EventKind.ATTEMPT_STARTED:
+            return None
+        before, self._turn = self._turn, str(event.data["turn"])
+        return "the turn was interrupted and is tried again" if before == self._turn else None
+
+    async def _print(self, text: str) -> None:
+        if text:
+            self._in_line = not text.endswith("\n")
+            await asyncio.to_thread(_write, for_stream(text, sys.stdout))
+
+    async def _end_line(self, wanted: bool = True) -> None:
+        if self._in_line and wanted:
+            await self._print("\n")
+
+
+class JsonLines:
+    async def event(self, event: StoredEvent) -> None:
+        await self._print(
+            {"seq": event.seq, "kind": event.kind.value, "attempt": event.attempt, "data": dict(event.data)}
+        )
+
+    async def ended(self, ended: Ended) -> None:
+        last: dict[str, Any] = {
+            "session": ended.session,
+            "turn": ended.turn,
+            "seq": ended.committed.seq if ended.committed else None,
+            "attempt": ended.attempt,
+            "status": ended.status,
+            "text": ended.committed.text if ended.committed else None,
+        }
+        if ended.replayed:
+            last["replayed"] = True
+            remark("this key was used before: told again, nothing was run")
+        if not ended.is_good:
+            complain(ended.reason)
+            last["error"] = {
+                "code": ended.error.code if ended.error else ended.status,
+                "message": ended.reason,
+            }
+        await self._print(last)
+
+    async def _print(self, plain: dict[str, Any]) -> None:
+        await asyncio.to_thread(print_json, plain)
+
+
+def _remark_on(event: StoredEvent) -> str | None:
+    data = event.data
+    who = f"{one_line(str(data['agent']))} " if "agent" in data else ""
+    match event.kind:
+        case EventKind.TOOL_CALLED:
+            call = _short(f"{data['name']} {data['arguments']}")
+            return f"{who}→ {call}"
+        case EventKind.TOOL_ANSWERED:
+            return f"{who}← {_short(str(data['result']) or '(nothing)')}"
+        case EventKind.MODEL_RETRIED:
+            return f"{data['model']} failed and is asked again: {_short(str(data['reason']))}"
+        case EventKind.MODEL_FELL_BACK:
+            return f"{data['fallback_model']} is asked instead: {_short(str(data['reason']))}"
+        case EventKind.HISTORY_SHORTENED:
+            return f"too long for the model; it is shown all but the oldest {data['left_out']} messages"
+        case EventKind.AGENT_CHANGED:
+            return "the agent's definition has changed since the last turn"
+        case EventKind.AGENT_SWITCHED:
+            return f"{who}speaks now"
+        case _:
+            return None
+
+
+def _short(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= _MOST_OF_CALL else line[:_MOST_OF_CALL] + "…"
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -1,0 +1,96 @@
+"""A chat in the terminal: a line is a message, a line with a slash is a command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+from lastgood.cli.chat import Interrupts, Talk
+from lastgood.cli.output import complain, print_line, remark
+from lastgood.errors import InvalidRequest, LastgoodError
+from lastgood.model.agents import Command
+from lastgood.model.messages import user
+
+_HELP = {
+    "/new": "begin a new session",
+    "/fork": "go on in a copy of this session; this one stays as it is",
+    "/retry": "send the last message again; if it was answered, in a fork from before that answer",
+    "/session": "show the id of this session",
+    "/help": "show this list",
+    "/exit": "end the chat (also Ctrl-D)",
+}
+
+
+async def chat(talk: Talk, welcome: str, known: Sequence[Command]) -> int:
+    """`known`: the commands of the agent itself."""
+    if welcome:
+        print_line(welcome)
+    commands = {f"/{command.name}": command for command in known}
+    interrupts = talk.interrupts
+    while (line := await _next_line(interrupts)) is not None:
+        try:
+            if line.strip() and not await _do(talk, line.strip(), commands):
+                break
+        except LastgoodError as error:
+            complain(error.message)
+        if interrupts.final:
+            break
+        interrupts.asked.clear()
+    return 0
+
+
+async def _do(talk: Talk, line: str, commands: dict[str, Command]) -> bool:
+    """False: the chat is over."""
+    word, _, rest = line.partition(" ")
+    if word in commands:
+        await talk.say(user(f"{commands[word].instruction}\n\n{rest}".strip()))
+        return True
+    match word:
+        case "/new":
+            talk.begin_anew()
+            remark("the next message begins a new session")
+        case "/fork":
+            remark(f"this is {(await talk.fork()).id} now")
+        case "/retry":
+            before = talk.session
+            await talk.retry()
+            if talk.session != before:
+                remark(f"this is {talk.session} now, a fork from before the last answer")
+        case "/session":
+            remark(talk.session or "there is none yet; say something first")
+        case "/help":
+            shown = _HELP | {name: command.description for name, command in commands.items()}
+            for name, about in shown.items():
+                remark(f"{name:10} {about}")
+        case "/exit" | "/quit":
+            return False
+        case _ if word.startswith("/") and "/" not in word[1:]:
+            raise InvalidRequest(f"there is no command {word}; /help lists them")
+        case _:
+            await talk.say(user(line))
+    return True
+
+
+async def _next_line(interrupts: Interrupts) -> str | None:
+    """A line from the terminal; None: Ctrl-D, Ctrl-C, or we are told to end."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    sys.stderr.write("> ")
+    sys.stderr.flush()
+    # Not input() on a thread: a thread that waits for a key would outlive Ctrl-C.
+    loop.add_reader(sys.stdin.fileno(), ready.set)
+    try:
+        waits = [asyncio.create_task(event.wait()) for event in (ready, interrupts.asked)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    # A terminal hands over one line at a time.
+    line = b"" if interrupts.asked.is_set() else os.read(sys.stdin.fileno(), 65536)
+    if not line:
+        sys.stderr.write("\n")
+        return None
+    return line.decode(errors="surrogateescape").rstrip("\n")

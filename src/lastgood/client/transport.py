@@ -1,0 +1,335 @@
+"""One server over HTTP: calls that are repeated where that is safe, and frames of a stream.
+
+Knows no session and no event. Whether a call may be repeated is said by who makes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import re
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import orjson
+import yarl
+
+from lastgood import __version__
+from lastgood.client.retry_policy import may_go_again, pause_seconds
+from lastgood.errors import (
+    AnswerLost,
+    AnswerUnreadable,
+    InvalidRequest,
+    LastgoodError,
+    ModelError,
+    ServerUnreachable,
+    TooMany,
+    TurnFailed,
+    error_of,
+)
+
+_CONNECT_SECONDS = 10.0
+#: A server gives a sign of life every 15 seconds; a stream without one is dead.
+_SILENT_SECONDS = 45.0
+#: Less than a server keeps an idle connection, so that none is used that it is just closing.
+_KEPT_SECONDS = 3.0
+_VISIBLE = re.compile(r"[\x21-\x7e]*")
+_GATEWAYS = (502, 504)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    method: str
+    path: str  # escaped
+    body: Any = None
+    headers: Mapping[str, str] | None = None
+    repeatable: bool = True  # done twice, it is done once
+    accepted: bool = False  # about a turn that was promised before
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    plain: Any
+    headers: Mapping[str, str]
+    was_lost: bool  # an answer before this one did not arrive
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """`seq` is its number, if it has one; `plain` is None for a sign of life."""
+
+    seq: int | None
+    plain: Any
+
+
+class Connection:
+    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+        self._url, self._socket = _place(url)
+        self._shown = url
+        self._headers = {"user-agent": f"lastgood/{__version__}", "accept-encoding": "identity"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {visible(token, 'the token')}"
+        self._timeout = timeout
+        self._http: aiohttp.ClientSession | None = None
+        self._was_there = False
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+    def patience(self) -> Patience:
+        return Patience(self._timeout)
+
+    # -- calls ---------------------------------------------------------------------------
+
+    async def call(self, call: Call) -> Answer:
+        patience, was_lost = self.patience(), False
+        while True:
+            try:
+                async with asyncio.timeout(patience.left):
+                    plain, headers = await self._try(call)
+                return Answer(plain, headers, was_lost)
+            except TimeoutError:
+                raise AnswerLost(
+                    f"{self._shown} did not answer in {self._timeout:g} seconds; look whether it was done "
+                    "before you send it again"
+                ) from None
+            except LastgoodError as error:
+                if not self.may_go_again(error, call):
+                    raise
+                was_lost = was_lost or isinstance(error, AnswerLost)
+                await patience.pause(error)
+
+    def may_go_again(self, error: LastgoodError, call: Call | None = None) -> bool:
+        """Without a call: reading once more."""
+        if not self._was_there and type(error) is ServerUnreachable:
+            return False  # who was never there will not come back
+        if call is None:
+            return may_go_again(error, repeatable=True)
+        return may_go_again(error, repeatable=call.repeatable, accepted=call.accepted)
+
+    async def _try(self, call: Call) -> tuple[Any, Mapping[str, str]]:
+        data = None if call.body is None else _as_json(call.body)
+        headers = {"content-type": "application/json"} if data is not None else {}
+        try:
+            async with self._session().request(
+                call.method,
+                self._address(call.path),
+                data=data,
+                headers={**headers, **(call.headers or {})},
+                allow_redirects=False,
+            ) as answer:
+                body = await answer.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._broken(error) from error
+        self._was_there = True
+        if answer.status >= 300:
+            raise self._refusal(answer.status, answer.headers, body)
+        return self._json(body), answer.headers
+
+    # -- streams -------------------------------------------------------------------------
+
+    async def frames(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
+        """As they come, until the connection ends. What is cut in the middle is not told."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
+        address = self._address(with_query(path, query))
+        try:
+            async with self._session().get(address, timeout=timeout, allow_redirects=False) as answer:
+                self._was_there = True
+                if answer.status != 200:
+                    raise self._refusal(answer.status, answer.headers, await answer.read())
+                rest = b""
+                async for piece in answer.content.iter_any():
+                    *whole, rest = (rest + piece).split(b"\n\n")
+                    for block in whole:
+                        yield self._frame(block)
+        except (aiohttp.ClientError, OSError) as error:  # also no sign of life in time
+            raise self._broken(error) from error
+
+    async def pieces(self, path: str) -> AsyncGenerator[bytes, None]:
+        """The body of an answer as it comes; an error if the connection breaks before its end."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
+        try:
+            async with self._session().get(
+                self._address(path), timeout=timeout, allow_redirects=False
+            ) as answer:
+                self._was_there = True
+                if answer.status != 200:
+                    raise self._refusal(answer.status, answer.headers, await answer.read())
+                async for piece in answer.content.iter_any():
+                    yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._broken(error) from error
+
+    def _frame(self, block: bytes) -> Frame:
+        seq, data = None, b""
+        for line in block.split(b"\n"):
+            name, _, value = line.partition(b": ")
+            if name == b"id":
+                seq = int(value)
+            elif name == b"data":
+                data += value
+        if not data:
+            return Frame(None, None)
+        plain = self._json(data)
+        if seq is None and plain.get("type") == "error":
+            # A stream that breaks says why in its last piece.
+            error = _error_of(str(plain.get("kind") or plain.get("code")), str(plain.get("error")), 0)
+            error.detail = {"request_id": plain.get("request_id")}
+            raise error
+        return Frame(seq, plain)
+
+    # -- what went wrong -------------------------------------------------------------------
+
+    def _broken(self, error: Exception) -> LastgoodError:
+        if isinstance(error, aiohttp.InvalidURL):
+            return InvalidRequest(f"{self._shown} is no address; use http://HOST:PORT")
+        if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
+            return InvalidRequest(f"the certificate of {self._shown} cannot be trusted: {error}")
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            number = error.errno if isinstance(error, aiohttp.ClientConnectorError) else errno.ETIMEDOUT
+            why = os.strerror(number) if number is not None and number > 0 else "no such host"
+            return ServerUnreachable(
+                f"no server answers at {self._shown} ({why}); start it with `lastgood serve`, or correct the "
+                "address"
+            )
+        return AnswerLost(
+            f"the connection to {self._shown} broke before the answer came; look whether it was done "
+            "before you send it again"
+        )
+
+    def _refusal(self, status: int, headers: Mapping[str, str], body: bytes) -> LastgoodError:
+        if status in _GATEWAYS:
+            return AnswerLost(f"a proxy before {self._shown} lost the answer ({status}); send it again")
+        try:
+            told = orjson.loads(body)["error"]
+            detail = told.get("detail", {})
+            error = _error_of(_code_of(told["code"], detail), told["message"], status)
+            error.detail = {**detail, "request_id": told["request_id"]}
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return AnswerUnreadable(
+                f"what answers at {self._shown} ({status}) is no Lastgood server; check the address"
+            )
+        error.retryable = headers.get("x-should-retry") == "true"
+        after = headers.get("retry-after", "")
+        if isinstance(error, TooMany) and after.isdecimal():
+            error.retry_after = float(after)
+        return error
+
+    def _json(self, body: bytes) -> Any:
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError:
+            raise AnswerUnreadable(
+                f"what {self._shown} answers is not JSON; it is no Lastgood server, so check the address"
+            ) from None
+
+    # -- the way there ---------------------------------------------------------------------
+
+    def _address(self, path: str) -> yarl.URL:
+        return yarl.URL(f"{self._url}{path}", encoded=True)
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._http is None:
+            connector: aiohttp.BaseConnector
+            if self._socket is not None:
+                connector = aiohttp.UnixConnector(self._socket, keepalive_timeout=_KEPT_SECONDS)
+            else:
+                connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
+            self._http = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers)
+        return self._http
+
+
+class Patience:
+    """For how long a server may be away. Begins anew whenever it gives a sign of life."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self.renew()
+
+    def renew(self) -> None:
+        self._ends = self._loop.time() + self._seconds
+        self._tries = 0
+
+    @property
+    def left(self) -> float:
+        return self._ends - self._loop.time()
+
+    async def pause(self, error: LastgoodError) -> None:
+        """Raises the error where it would take too long."""
+        self._tries += 1
+        seconds = pause_seconds(self._tries, error.retry_after if isinstance(error, TooMany) else None)
+        # Not all at once: many clients lose a server at the same moment.
+        seconds *= 1 + random.random() / 4
+        if seconds > self.left:
+            raise error
+        await asyncio.sleep(seconds)
+
+
+def visible(text: str, what: str) -> str:
+    """What goes into a header."""
+    if not text or not _VISIBLE.fullmatch(text):
+        raise InvalidRequest(f"{what} must be visible ASCII characters")
+    return text
+
+
+def escaped(text: str) -> str:
+    """As a part of an address."""
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError:
+        raise InvalidRequest("a name or an id has something in it that is no character") from None
+
+
+def with_query(path: str, query: Mapping[str, Any]) -> str:
+    """What is None is left out."""
+    given = [f"{name}={escaped(str(value))}" for name, value in query.items() if value is not None]
+    return f"{path}?{'&'.join(given)}" if given else path
+
+
+def _as_json(body: Any) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:
+        raise InvalidRequest(f"this cannot be sent as JSON: {error}") from None
+
+
+def _place(url: str) -> tuple[str, str | None]:
+    """The address, and the socket file if it is one."""
+    socket = url.removeprefix("unix://")
+    if socket != url:
+        if not socket.startswith("/"):
+            raise InvalidRequest(f"{url!r} names no socket; use unix:///PATH")
+        return "http://localhost", socket
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or parts.query or parts.fragment:
+        raise InvalidRequest(f"{url!r} is no address of a server; use http://HOST:PORT or unix:///PATH")
+    if parts.username is not None:
+        raise InvalidRequest("the address must not hold a password; give the token apart from it")
+    return url.rstrip("/"), None
+
+
+def _code_of(code: str, detail: Mapping[str, Any]) -> str:
+    return str(detail.get("kind", code)) if code == ModelError.code else code
+
+
+def _error_of(code: str, message: str, status: int) -> LastgoodError:
+    if code == TooMany.code and status == 429:
+        return TooMany(message)  # a provider's limit has the same code, and is told by events alone
+    error = error_of(code, message)
+    if type(error) is TurnFailed and code != TurnFailed.code:
+        error = LastgoodError(message)
+        error.code = code
+    return error

@@ -1,0 +1,79 @@
+"""The engine: the models and tools of this process, put to work on one turn after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from lastgood.core.history import mend
+from lastgood.engine.providers.fallback_chain import Asking
+from lastgood.engine.providers.model_references import AUTO
+from lastgood.engine.providers.provider import Answer, ModelCall, Providers
+from lastgood.engine.tool_calls import Calling
+from lastgood.engine.toolboxes import Runtimes
+from lastgood.engine.tools.tool import Toolsets
+from lastgood.engine.turn_loop import TurnLoop
+from lastgood.model.agents import AgentSpec, ModelSpec, Safety
+from lastgood.model.ids import SessionId
+from lastgood.model.messages import Message, Role, user
+from lastgood.ports import Emit, Work
+
+
+class AgentLoop:
+    def __init__(
+        self,
+        providers: Providers,
+        toolsets: Toolsets,
+        *,
+        now: Callable[[], float],
+        safety: Safety = Safety.RESTRICTED,
+        work_dirs: Path | None = None,
+        working_dir_root: Path | None = None,
+        scrub: Callable[[str], str] = str,
+    ) -> None:
+        """`scrub` removes secrets from tool results before anybody sees or stores them."""
+        self._asking = Asking(providers)
+        self._runtimes = Runtimes(toolsets, work_dirs, working_dir_root)
+        self._calling = Calling(self._runtimes, safety)
+        self._now = now
+        self._scrub = scrub
+
+    async def run(self, work: Work, emit: Emit) -> None:
+        await TurnLoop(self._asking, self._runtimes, self._calling, self._now, self._scrub, work, emit).run()
+
+    def check_model(self, model: str, agent: AgentSpec | None = None) -> None:
+        self._asking.check(model, agent.models if agent else {})
+
+    @property
+    def any_model(self) -> ModelSpec:
+        """Who answers to `auto`."""
+        return self._asking.models(AUTO, (), {}, "")[0]
+
+    def answer_with(self, model: ModelSpec) -> None:
+        """To `auto`, where no key is there. Said before the first turn."""
+        self._asking.otherwise = model
+
+    def check_working_dir(self, path: str) -> str:
+        return self._runtimes.check(path)
+
+    async def forget(self, session: SessionId) -> None:
+        await self._runtimes.forget(session)
+
+    async def close(self) -> None:
+        await self._asking.close()
+
+    async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None:
+        if agent.title_model is None:
+            return None
+        system = Message(
+            Role.SYSTEM, "Give this conversation a title of at most six words. Answer with it alone."
+        )
+        said = tuple(user(message.content) for message in messages if message.role is Role.USER)
+        models = self._asking.models(agent.title_model, (), agent.models, "")
+        call = ModelCall(models[0], (system, *said), about={"purpose": "title"})
+        async with aclosing(self._asking.ask(models, call, agent.fallback)) as parts:
+            async for part in parts:
+                if isinstance(part, Answer):
+                    return " ".join(mend(part.message.content).split())[:80] or None
+        return None

@@ -1,0 +1,144 @@
+"""OpenAI's chat completions, spoken natively: one request, one stream, one answer.
+
+It asks once; whether to ask again is `asking`'s business. A clean answer means that
+everything was received: a stream that breaks off, however politely, raises. Limits
+act on bytes as they come, so nothing a server sends can fill the memory. Keys go
+into one header and nowhere else; what a server says is shown without them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from lastgood import __version__
+from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.chat_request import body_of
+from lastgood.engine.providers.chat_stream_parser import Reading
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.provider_aliases import alias_of, chat_url, expand, key_names, key_of
+from lastgood.engine.providers.provider_errors import refusal, words_of
+from lastgood.errors import KeyRefused, ModelError, Unreachable
+from lastgood.model.agents import ModelSpec
+from lastgood.outside.secrets import Secrets
+
+_ERROR_BYTES = 64 * 1024
+#: aiohttp writes a body up to this size at once, and warns about larger ones.
+_AT_ONCE_BYTES = 512 * 1024
+#: How long the end of a stream may take after its last word. Longer, and its connection is not used again.
+_GOODBYE_SECONDS = 0.25
+
+
+class ChatCompletions:
+    def __init__(self, secrets: Secrets, limits: ChatLimits | None = None) -> None:
+        self._secrets = secrets
+        self._limits = limits or ChatLimits()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+        model = call.model
+        url, headers = chat_url(model, self._secrets), self._headers(model)
+        body = await body_of(call)
+        response: aiohttp.ClientResponse | None = None
+        try:
+            data = body if len(body) <= _AT_ONCE_BYTES else io.BytesIO(body)
+            response = await self._client().post(url, data=data, headers=headers, allow_redirects=False)
+            if not 200 <= response.status < 300:
+                raise await self._refusal(model, response)
+            reading, content = Reading(model, self._secrets, self._limits.reading), response.content
+            while not reading.done and (received := await content.readany()):
+                for chunk in reading.feed(received):
+                    yield chunk
+            for chunk in reading.end():
+                yield chunk
+            answer = reading.answer()
+            await _goodbye(content)
+            yield answer
+            return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            fault = _unreachable(model, url, error, self._limits)
+        finally:
+            if response is not None:
+                # To the pool if all of it was read; else aiohttp closes the connection, here and now.
+                response.release()
+        # Raised out here so that it carries no aiohttp error along: those hold the request's headers.
+        raise fault
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None or self._session.closed:
+            limits = self._limits
+            self._session = aiohttp.ClientSession(
+                # Each running turn needs a connection of its own; how many may run is decided elsewhere.
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, connect=limits.connect_seconds, sock_read=limits.idle_seconds
+                ),
+                # Nothing is unpacked, so that a few bytes never become many; nothing packed is asked for.
+                auto_decompress=False,
+                headers={
+                    "Accept": "text/event-stream, application/json",
+                    "Accept-Encoding": "identity",
+                    "Content-Type": "application/json",
+                    "User-Agent": f"lastgood/{__version__}",
+                },
+            )
+        return self._session
+
+    def _headers(self, model: ModelSpec) -> dict[str, str]:
+        alias = alias_of(model)
+        headers = dict(alias.headers) if alias else {}
+        own = model.options.get("headers")
+        if isinstance(own, dict):
+            headers |= {str(name): expand(str(value), self._secrets) for name, value in own.items()}
+        key = key_of(model, self._secrets)
+        if key is not None:
+            name = alias.key_header if alias else "Authorization"
+            headers[name] = f"Bearer {key}" if name == "Authorization" else key
+        if not all(text.isascii() and text.isprintable() for pair in headers.items() for text in pair):
+            names = " or ".join(key_names(model)) or "headers"
+            raise KeyRefused(f"{names} holds characters that no key can have; set it again")
+        return headers
+
+    async def _refusal(self, model: ModelSpec, response: aiohttp.ClientResponse) -> ModelError:
+        body = bytearray()
+        while len(body) < _ERROR_BYTES and (data := await response.content.readany()):
+            body += data
+        return refusal(model, response.status, words_of(bytes(body)), self._secrets, response.headers)
+
+
+async def _goodbye(content: aiohttp.StreamReader) -> None:
+    """The end often comes a moment after the last word; once it is read, the connection can be used again."""
+    if not content.at_eof():
+        with suppress(TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await content.readany()
+
+
+def _unreachable(model: ModelSpec, url: str, error: BaseException, limits: ChatLimits) -> Unreachable:
+    parts = urlsplit(url)
+    where = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            what = f"no such host: {parts.hostname}"
+        case aiohttp.ConnectionTimeoutError():
+            what = f"{where} could not be connected to within {limits.connect_seconds:g} seconds"
+        case TimeoutError():
+            what = f"{where} sent nothing for {limits.idle_seconds:g} seconds"
+        case aiohttp.ClientSSLError():
+            what = f"{where} does not speak TLS as it should"
+        case aiohttp.ClientConnectorError():
+            what = f"nobody answers at {where}"
+        case _:
+            what = f"{where} broke the connection"
+    return Unreachable(f"{model.ref} cannot be reached: {what}; check its address and the network")

@@ -1,0 +1,243 @@
+"""Puts an answer together from the pieces of a chat completion, as servers really send them.
+
+Knows the dialect and its accents: calls without an index or an id, calls sent whole,
+thoughts under three names, a message where pieces were asked for. Knows no network.
+What it cannot understand raises TypeError, KeyError, ValueError, IndexError or
+AttributeError; whoever feeds it says what that means.
+"""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import orjson
+
+from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind
+from lastgood.model.agents import ModelSpec
+from lastgood.model.messages import Message, Reasoning, Role, ToolCall
+from lastgood.model.sessions import Usage
+
+_NOTHING: tuple[Chunk, ...] = ()
+_TOO_LONG = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+#: What a piece counts for beside its text, so that many empty ones are no way around a limit.
+_PIECE_BYTES = 64
+_LONG_ARGUMENTS = 64 * 1024
+
+
+class _Text:
+    """Text that comes in pieces. A piece may end between the two halves of a character: JSON allows it."""
+
+    __slots__ = ("_half", "_whole")
+
+    def __init__(self) -> None:
+        # One buffer, not a list of pieces: a million pieces of a letter each would weigh fifty times as much.
+        self._whole = StringIO()
+        self._half = ""
+
+    def add(self, piece: str) -> str:
+        """What can be shown now."""
+        if self._half or not piece.isascii():
+            piece, self._half = self._half + piece, ""
+            if "\ud800" <= piece[-1:] <= "\udbff":
+                piece, self._half = piece[:-1], piece[-1]
+            try:
+                piece.encode()
+            except UnicodeEncodeError:
+                piece = piece.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        self._whole.write(piece)
+        return piece
+
+    @property
+    def length(self) -> int:
+        return self._whole.tell()
+
+    def __str__(self) -> str:
+        return self._whole.getvalue() + ("\ufffd" if self._half else "")
+
+
+class _Call:
+    __slots__ = ("arguments", "id", "index", "name")
+
+    def __init__(self, identity: str, index: int | None) -> None:
+        self.id = identity
+        self.index = index
+        self.name = ""
+        self.arguments = _Text()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its arguments are all there. Long ones are not looked at: it is asked at every piece."""
+        if self.arguments.length > _LONG_ARGUMENTS:
+            return False
+        try:
+            orjson.loads(str(self.arguments))
+        except orjson.JSONDecodeError:
+            return False
+        return True
+
+
+class Completion:
+    """`size` is how much of what came is kept, about: enough to set a limit by."""
+
+    __slots__ = ("_calls", "_details", "_text", "_thoughts", "_thoughts_key", "_usage", "finish", "size")
+
+    def __init__(self) -> None:
+        self._text = _Text()
+        self._thoughts = _Text()
+        self._thoughts_key = ""  # the name under which they came
+        self._details: list[dict[str, Any]] = []
+        self._calls: list[_Call] = []
+        self._usage: dict[str, Any] = {}
+        self.finish: str | None = None
+        self.size = 0
+
+    def take(self, piece: dict[str, Any]) -> tuple[Chunk, ...]:
+        """One piece of the stream, or a whole answer. What can be shown of it at once comes back."""
+        usage = piece.get("usage")
+        if usage.__class__ is dict:
+            self._usage = usage
+        choices = piece.get("choices")
+        if not choices:
+            return _NOTHING
+        choice = choices[0]
+        finish = choice.get("finish_reason")
+        if finish:
+            self.finish = finish.lower()
+        delta = choice.get("delta") or choice.get("message")
+        if not delta:
+            return _NOTHING
+        content = delta.get("content")
+        if content.__class__ is str and (len(delta) == 1 or (len(delta) == 2 and "role" in delta)):
+            return self._say(content)
+        return self._take_all(delta, content)
+
+    def _say(self, piece: str) -> tuple[Chunk, ...]:
+        text = self._text.add(piece)
+        self.size += len(text)
+        return (Chunk(text),) if text else _NOTHING
+
+    def _think(self, piece: str, key: str) -> tuple[Chunk, ...]:
+        text = self._thoughts.add(piece)
+        self._thoughts_key = key
+        self.size += len(text)
+        return (Chunk(text, ChunkKind.REASONING),) if text else _NOTHING
+
+    def _take_all(self, delta: dict[str, Any], content: Any) -> tuple[Chunk, ...]:
+        """Everything that is not plain text."""
+        chunks: tuple[Chunk, ...] = _NOTHING
+        for key in ("reasoning_content", "reasoning"):
+            if delta.get(key):
+                chunks += self._think(delta[key], key)
+                break
+        details = delta.get("reasoning_details")
+        if details:
+            shown = "".join(map(self._detail, details))
+            if shown and not chunks:
+                chunks += self._think(shown, "reasoning")
+        if isinstance(content, list):
+            for part in content:
+                chunks += self._part(part)
+        elif content:
+            chunks += self._say(content)
+        if delta.get("refusal"):
+            chunks += self._say(delta["refusal"])
+        for call in delta.get("tool_calls") or ():
+            self._call(call)
+        return chunks
+
+    def _part(self, part: dict[str, Any]) -> tuple[Chunk, ...]:
+        """Mistral's way: a list of what was thought and what is said."""
+        match part["type"]:
+            case "text":
+                return self._say(part["text"])
+            case "thinking":
+                thought = part["thinking"]
+                if isinstance(thought, list):
+                    thought = "".join(piece.get("text") or "" for piece in thought)
+                return self._think(thought, "reasoning")
+            case _:
+                return _NOTHING
+
+    def _detail(self, detail: dict[str, Any]) -> str:
+        """OpenRouter's way: typed pieces that belong together by type and index. What can be shown of one."""
+        kept = self._details[-1] if self._details else None
+        if kept is None or any(kept.get(key) != detail.get(key) for key in ("type", "index")):
+            kept = {}
+            self._details.append(kept)
+        for key, value in detail.items():
+            if key in ("text", "summary", "data") and isinstance(value, str):
+                kept[key] = (kept.get(key) or "") + value
+                self.size += len(value)
+            elif value is not None or key not in kept:
+                kept[key] = value
+        self.size += _PIECE_BYTES
+        return str(detail.get("text") or detail.get("summary") or "")
+
+    def _call(self, delta: dict[str, Any]) -> None:
+        function = delta.get("function") or {}
+        identity, index = str(delta.get("id") or ""), delta.get("index")
+        name, arguments = function.get("name") or "", function.get("arguments") or ""
+        if not isinstance(arguments, str):  # some forget that it is a text
+            arguments = orjson.dumps(arguments).decode()
+        call = self._known(identity, index)
+        # A name and arguments for a call that has all its own: some number all calls the same, or none.
+        if call is None or (name and arguments and call.is_whole):
+            call = _Call(identity, index)
+            self._calls.append(call)
+        call.id = call.id or identity
+        if name != call.name:  # some say it again with every piece
+            call.name += name
+        call.arguments.add(arguments)
+        self.size += len(arguments) + len(name) + _PIECE_BYTES
+
+    def _known(self, identity: str, index: int | None) -> _Call | None:
+        """The call this piece goes on with; None: it begins a new one.
+
+        An index pairs pieces, unless two calls were given the same one: then their ids differ.
+        """
+        for call in reversed(self._calls):
+            same_index = index is None or call.index == index
+            same_id = not identity or not call.id or call.id == identity
+            if same_index and same_id:
+                return call
+        return None
+
+    def answer(self, model: ModelSpec) -> Answer:
+        """All of it. Only for whoever knows that it is all."""
+        calls, reasoning = tuple(self._finished_calls()), self._reasoning(model.ref)
+        message = Message(Role.ASSISTANT, str(self._text), calls, reasoning=reasoning)
+        return Answer(message, self._used(model), self.finish in _TOO_LONG)
+
+    def _finished_calls(self) -> list[ToolCall]:
+        calls: list[ToolCall] = []
+        taken: set[str] = set()
+        for number, call in enumerate(self._calls):
+            if not call.name:
+                raise ValueError("a tool call without a name")
+            # Results are paired by these ids, so within an answer they differ, whatever the server thinks.
+            identity = call.id or f"call_{number}"
+            while identity in taken:
+                identity = f"{identity}_{number}"
+            taken.add(identity)
+            calls.append(ToolCall(identity, call.name, str(call.arguments) or "{}"))
+        return calls
+
+    def _reasoning(self, ref: str) -> Reasoning | None:
+        text = str(self._thoughts)
+        if self._details:
+            opaque = orjson.dumps({"reasoning_details": self._details}).decode()
+        elif text and self._thoughts_key == "reasoning_content":
+            opaque = orjson.dumps({"reasoning_content": text}).decode()
+        else:
+            opaque = ""
+        return Reasoning(ref, text, opaque) if text or opaque else None
+
+    def _used(self, model: ModelSpec) -> Usage:
+        return priced(model, self._usage.get("prompt_tokens"), self._usage.get("completion_tokens"))
+
+
+def priced(model: ModelSpec, said: Any, answered: Any) -> Usage:
+    """Whatever a provider says it counted, as a usage; what is no number counts as nothing."""
+    said, answered = (n if isinstance(n, int) and n > 0 else 0 for n in (said, answered))
+    return Usage(said, answered, (said * model.input_cost + answered * model.output_cost) / 1e6)

@@ -1,0 +1,153 @@
+"""Asks for an answer until there is one: the same model again, then the next, as `core/fallback` decides.
+
+Nothing is tried again after the first chunk: what was passed on cannot be taken
+back. How long a model is left alone holds for the whole process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lastgood.core.fallback import Decision, Failed, Next, Retry, Stop, after_failure, order
+from lastgood.engine.providers.model_references import SCRIPTED, Models, chain_of
+from lastgood.engine.providers.provider import Answer, Chunk, ModelCall, Providers
+from lastgood.errors import Garbled, ModelError, ModelUnknown
+from lastgood.model.agents import Fallback, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FellBack:
+    failed: ModelSpec
+    to: ModelSpec
+    reason: str
+    number: int  # of the model now asked, in the order of asking
+    of: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "failed_model": self.failed.ref,
+            "fallback_model": self.to.ref,
+            "reason": self.reason,
+            "attempt": self.number,
+            "max_attempts": self.of,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    model: ModelSpec
+    after_seconds: float
+    reason: str
+    number: int  # of the try that follows
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model.ref,
+            "after_seconds": self.after_seconds,
+            "reason": self.reason,
+            "attempt": self.number,
+        }
+
+
+Fault = ModelError | ModelUnknown
+Asked = AsyncGenerator[Chunk | Answer | FellBack | Retried, None]
+
+
+class Asking:
+    def __init__(
+        self,
+        providers: Providers,
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._providers = providers
+        self._sleep = sleep
+        self._clock = clock
+        self._jitter = jitter
+        self._cooling: dict[str, float] = {}  # reference to when it may be asked again
+        self.otherwise = SCRIPTED  # who answers to `auto` where no key is there
+
+    def check(self, ref: str, models: Models) -> None:
+        """Raises ModelUnknown for what nobody can serve. Whether its key is the right one is seen later."""
+        for model in self.models(ref, (), models, ""):
+            self._providers.find(model)
+
+    def models(
+        self, ref: str, fallbacks: Sequence[str], models: Models, choice: str
+    ) -> tuple[ModelSpec, ...]:
+        return chain_of(ref, fallbacks, models, self._providers.has_key, choice, self.otherwise)
+
+    async def close(self) -> None:
+        await self._providers.close()
+
+    async def ask(self, chain: Sequence[ModelSpec], call: ModelCall, fallback: Fallback) -> Asked:
+        queue = [chain[number] for number in order([self._is_cooling(model) for model in chain])]
+        if queue[0] is not chain[0]:
+            reason = f"{chain[0].ref} asked to be left alone for a while"
+            yield FellBack(chain[0], queue[0], reason, 1, len(queue))
+        faults: list[Fault] = []  # one of each model that was given up
+        tries, spoken = 0, False
+        while True:
+            model = queue[len(faults)]
+            tries += 1
+            try:
+                asked = call if call.model is model else replace(call, model=model)
+                async with aclosing(self._providers.find(model).stream(asked)) as parts:
+                    async for part in parts:
+                        spoken = True
+                        yield part
+                        if part.__class__ is Answer:
+                            return
+                fault: Fault = Garbled(f"{model.ref} ended its stream without an answer; send the turn again")
+            except (ModelError, ModelUnknown) as error:
+                fault = error
+            others = len(queue) - len(faults) - 1
+            match self._decide(Failed(fault, spoken, tries, others), fallback):
+                case Retry(after):
+                    yield Retried(model, after, str(fault), tries + 1)
+                    await self._sleep(after)
+                case Next(cooldown):
+                    if cooldown:
+                        self._cooling[model.ref] = self._clock() + cooldown
+                    faults.append(fault)
+                    tries = 0
+                    yield FellBack(model, queue[len(faults)], str(fault), len(faults) + 1, len(queue))
+                case Stop():
+                    raise _told(queue, (*faults, fault))
+
+    def _decide(self, failed: Failed, fallback: Fallback) -> Decision:
+        return after_failure(
+            failed,
+            retries=fallback.retries,
+            cooldown_seconds=fallback.cooldown_seconds,
+            jitter=self._jitter(),
+        )
+
+    def _is_cooling(self, model: ModelSpec) -> bool:
+        until = self._cooling.get(model.ref)
+        if until is None:
+            return False
+        if self._clock() < until:
+            return True
+        del self._cooling[model.ref]
+        return False
+
+
+def _told(queue: Sequence[ModelSpec], faults: Sequence[Fault]) -> Fault:
+    """The last error; where others came before it, it tells of them all."""
+    last = faults[-1]
+    if len(faults) == 1:
+        return last
+    told = "; ".join(f"{model.ref}: {fault}" for model, fault in zip(queue, faults, strict=False))
+    summary = type(last)(f"no model answered. {told}")
+    if isinstance(last, ModelError) and isinstance(summary, ModelError):
+        summary.retry_after = last.retry_after
+    return summary

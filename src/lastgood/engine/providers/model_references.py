@@ -1,0 +1,106 @@
+"""Decides which models a reference means: a name in the agent's file, `provider/model`, or `auto`.
+
+Asks nobody: whether a model can be had is whether its key is there. Who answers to `auto` where no key
+is there, the caller says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+from lastgood.engine.providers.provider_aliases import ALIASES, OLLAMA_HOST, missing_key
+from lastgood.errors import KeyRefused, ModelUnknown
+from lastgood.model.agents import ModelSpec
+
+HasKey = Callable[[ModelSpec], bool]
+Models = Mapping[str, ModelSpec]
+
+AUTO = "auto"
+#: The first whose key is there. Ollama needs none; its variable tells that somebody runs it, and where.
+AUTO_MODELS = (
+    ModelSpec("openai", "gpt-5.4-mini"),
+    ModelSpec("anthropic", "claude-sonnet-5"),
+    ModelSpec("gemini", "gemini-flash-latest"),
+    ModelSpec("mistral", "mistral-small-latest"),
+    ModelSpec("openrouter", "openrouter/auto"),
+    ModelSpec("groq", "openai/gpt-oss-120b"),
+    ModelSpec("deepseek", "deepseek-chat"),
+    ModelSpec("ollama", "llama3.2", token_key=OLLAMA_HOST),
+)
+#: Answers without any key, offline.
+SCRIPTED = ModelSpec("builtin", "scripted")
+
+#: A name that stands for names that stand for names; more is a mistake, or a circle.
+_DEEPEST = 8
+
+
+def resolve_model(
+    ref: str, models: Models, has_key: HasKey, choice: str = "", otherwise: ModelSpec = SCRIPTED
+) -> ModelSpec:
+    """The one model that is meant. Where any of several would do, the same `choice` gives the same one."""
+    spec = _look_up(ref, models, has_key, otherwise)
+    for _ in range(_DEEPEST):
+        if spec.first_available:
+            spec = _first(spec, models, has_key, otherwise)
+        elif spec.alloy:
+            spec = _look_up(_pick(spec.alloy, choice), models, has_key, otherwise)
+        else:
+            return spec
+    raise ModelUnknown(f"the model {ref!r} leads back to itself; name a model with a provider in it")
+
+
+def chain_of(
+    ref: str,
+    fallbacks: Sequence[str],
+    models: Models,
+    has_key: HasKey,
+    choice: str = "",
+    otherwise: ModelSpec = SCRIPTED,
+) -> tuple[ModelSpec, ...]:
+    """The model that is meant and those to be asked when it fails, each of them once.
+
+    A fallback that cannot be had is left out: it must not fail a turn that does not need it.
+    """
+    chain = [resolve_model(ref, models, has_key, choice, otherwise)]
+    for fallback in fallbacks:
+        try:
+            model = resolve_model(fallback, models, has_key, choice, otherwise)
+        except (ModelUnknown, KeyRefused):
+            continue
+        if all((model.ref, model.base_url) != (known.ref, known.base_url) for known in chain):
+            chain.append(model)
+    return tuple(chain)
+
+
+def _look_up(ref: str, models: Models, has_key: HasKey, otherwise: ModelSpec) -> ModelSpec:
+    named = models.get(ref)
+    if named is not None:
+        return named
+    if ref == AUTO:
+        return next((replace(model, token_key=None) for model in AUTO_MODELS if has_key(model)), otherwise)
+    provider, slash, model = ref.partition("/")
+    if not slash or not provider.strip() or not model.strip():
+        near = get_close_matches(ref, (*models, *ALIASES), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ModelUnknown(
+            f"no such model: {ref!r}{hint} A model is provider/model, for example openai/gpt-5.4-mini, "
+            "or a name under `models` of the agent's file"
+        )
+    return ModelSpec(provider, model)
+
+
+def _first(spec: ModelSpec, models: Models, has_key: HasKey, otherwise: ModelSpec) -> ModelSpec:
+    candidates = [_look_up(ref, models, has_key, otherwise) for ref in spec.first_available]
+    for candidate in candidates:
+        if candidate.first_available or candidate.alloy or has_key(candidate):
+            return candidate
+    raise missing_key(*candidates)
+
+
+def _pick(refs: Sequence[str], choice: str) -> str:
+    # Not hash(): that differs from process to process, and another node may go on with the same turn.
+    number = int.from_bytes(hashlib.blake2b(choice.encode(), digest_size=8).digest())
+    return refs[number % len(refs)]

@@ -1,0 +1,170 @@
+"""What it means when a provider says no: its status and its words as an error of ours.
+
+Only words that stand where an error's words stand are shown, in one line, without
+keys. A page of HTML, a request echoed back or a header never gets into an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import orjson
+
+from lastgood.engine.providers.provider_aliases import key_names
+from lastgood.errors import (
+    ContextOverflow,
+    KeyRefused,
+    ModelError,
+    Overloaded,
+    QuotaUsedUp,
+    RateLimited,
+)
+from lastgood.model.agents import ModelSpec
+from lastgood.outside.secrets import Secrets
+
+_MOST_WORDS = 300
+
+_QUOTA = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance")
+# How servers say that a conversation is too long. None of them promises these words.
+_OVERFLOW = (
+    "context_length_exceeded",
+    "context length",
+    "context window",
+    "context size",
+    "prompt is too long",
+    "prompt too long",
+    "input is too long",
+    "input token count",
+    "too many tokens",
+    "maximum number of tokens",
+    "reduce the length",
+    "model token limit",
+    "request too large",
+    "request_too_large",
+)
+# In a stream that has begun there is no status; these words of a `type` or `code` stand for one.
+_STATUS_OF_TYPE = (
+    ("rate_limit", 429),
+    ("too_many_requests", 429),
+    ("resource_exhausted", 429),
+    ("authentication", 401),
+    ("invalid_api_key", 401),
+    ("permission", 403),
+    ("not_found", 404),
+    ("invalid_request", 400),
+    ("context_length", 400),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a provider said of an error, as far as it could be found."""
+
+    message: str = ""
+    kind: str = ""  # its code and type, in lower case
+    status: int | None = None  # where the code is a number
+
+
+def words_of(body: bytes) -> Words:
+    try:
+        return words_in(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return Words()
+
+
+def words_in(said: Any) -> Words:
+    """`{"error": {"message"}}` and what else servers make of it: a text, a list, `detail`, `message`."""
+    if isinstance(said, list):
+        said = said[0] if said else None
+    if isinstance(said, str):
+        return Words(said)
+    if not isinstance(said, dict):
+        return Words()
+    for key in ("error", "errors", "detail"):
+        if said.get(key):
+            return words_in(said[key])
+    code = said.get("code")
+    status = code if isinstance(code, int) else None
+    if isinstance(code, str) and code.isdecimal() and len(code) == 3:
+        status = int(code)
+    kind = " ".join(str(said[key]) for key in ("code", "type", "status") if said.get(key)).lower()
+    message = said.get("message") or said.get("msg") or ""
+    return Words(str(message), kind, status)
+
+
+def refusal(
+    model: ModelSpec, status: int, words: Words, secrets: Secrets, headers: Mapping[str, str] | None = None
+) -> ModelError:
+    """Said instead of an answer."""
+    said = _one_line(words.message, secrets)
+    error = _of_status(model, status, words, f": {said}" if said else "")
+    error.retry_after = retry_after(headers or {})
+    return error
+
+
+def refusal_in_stream(model: ModelSpec, said: Any, secrets: Secrets) -> ModelError:
+    """Said after the answer had begun. What has no name there is taken for a failure that passes."""
+    words = words_in(said)
+    status = words.status if words.status is not None and 400 <= words.status < 600 else None
+    if status is None:
+        status = next((number for word, number in _STATUS_OF_TYPE if word in words.kind), 500)
+    return refusal(model, status, words, secrets)
+
+
+def _of_status(model: ModelSpec, status: int, words: Words, said: str) -> ModelError:
+    ref = model.ref
+    if status in (401, 403):
+        names = " or ".join(key_names(model)) or "(none: name one with token_key)"
+        return KeyRefused(f"{ref} did not accept the key in {names}{said}; set the right one")
+    if status == 402 or any(word in words.kind for word in _QUOTA):
+        return QuotaUsedUp(f"the account behind {ref} is used up{said}; nothing was committed")
+    if status == 429:
+        return RateLimited(f"{ref} takes no more requests for now{said}; send the turn again later")
+    if status == 413 or (status in (400, 422) and _overflows(words)):
+        advice = "reset the session, fork an earlier turn, or say less"
+        return ContextOverflow(f"the conversation is too long for {ref}{said}; {advice}")
+    if status in (408, 409) or status >= 500:
+        return Overloaded(f"{ref} failed with status {status}{said}; send the turn again")
+    if status == 404:
+        return ModelError(
+            f"no such model or address: {ref} answered 404{said}; check the model's name and its base_url"
+        )
+    if 300 <= status < 400:
+        return ModelError(
+            f"{ref} answered with a redirect, which is not followed; correct its base_url (status {status})"
+        )
+    return ModelError(f"{ref} refused the request with status {status}{said}")
+
+
+def _overflows(words: Words) -> bool:
+    text = f"{words.kind} {words.message.lower()}"
+    return any(word in text for word in _OVERFLOW)
+
+
+def _one_line(text: str, secrets: Secrets) -> str:
+    if text.lstrip().startswith("<"):  # a page, in the place of words
+        return ""
+    # Keys are taken out before the text is cut, or half a key would stay.
+    line = " ".join(secrets.scrub(text).split())
+    line = "".join(char for char in line if char.isprintable())
+    return (line if len(line) <= _MOST_WORDS else line[:_MOST_WORDS] + "…").rstrip(".")
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """How long to wait, in seconds, if the provider said so."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * unit
+        except ValueError:
+            continue
+        if 0 <= seconds < float("inf"):
+            return seconds
+    try:
+        at = parsedate_to_datetime(headers.get("retry-after", ""))
+        return max(0.0, at.timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None

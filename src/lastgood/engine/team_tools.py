@@ -1,0 +1,81 @@
+"""The two tools a team has: giving a task to another agent, and handing the conversation over.
+
+A handoff is an ordinary tool: who speaks is read off the conversation. A task is
+not: the loop does it itself, because the other agent's steps are steps of this attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lastgood.core.speaker import HANDED_OVER, HANDOFF, TRANSFER
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
+from lastgood.model.agents import AgentSpec, Effect, OnUnknown
+from lastgood.model.messages import Message, user
+
+#: A task within a task within a task; a team that needs more has lost its thread.
+DEEPEST = 5
+
+
+def handoff_tool(agent: AgentSpec, team: AgentSpec) -> Tool | None:
+    names = [name for name in agent.handoffs if team.member(name) is not None]
+    if not names:
+        return None
+
+    async def run(use: ToolUse) -> str:
+        name = use.arguments.get("agent")
+        if name not in names:
+            raise ToolFailed(f"there is no agent {name!r} to hand over to; there are {', '.join(names)}")
+        return f"{HANDED_OVER}{name}. You are {name} now; go on with what the user needs."
+
+    return Tool(
+        HANDOFF,
+        "Hands the conversation over to another agent, which then answers the user.",
+        {
+            "type": "object",
+            "properties": {"agent": {"type": "string", "enum": names, "description": "who takes over"}},
+            "required": ["agent"],
+        },
+        run,
+        on_unknown=OnUnknown.REPEAT,
+        effect=Effect.SAFE,
+    )
+
+
+def task_definition(agent: AgentSpec, team: AgentSpec) -> dict[str, Any] | None:
+    names = [name for name in agent.sub_agents if team.member(name) is not None]
+    if not names:
+        return None
+    return {
+        "type": "function",
+        "function": {
+            "name": TRANSFER,
+            "description": "Gives a task to another agent and returns its answer. It knows nothing of this "
+            "conversation: say everything it needs.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "agent": {"type": "string", "enum": names, "description": "who does it"},
+                    "task": {"type": "string", "description": "what is to be done, with all it takes"},
+                    "expected_output": {
+                        "type": "string",
+                        "description": "what the answer should look like",
+                    },
+                },
+                "required": ["agent", "task"],
+            },
+        },
+    }
+
+
+def task_of(agent: AgentSpec, team: AgentSpec, arguments: dict[str, Any]) -> tuple[AgentSpec, Message]:
+    """Who is to do it, and what it is told: that and nothing else of the conversation."""
+    name, task, expected = (arguments.get(key) for key in ("agent", "task", "expected_output"))
+    other = team.member(name) if name in agent.sub_agents else None
+    if other is None:
+        raise ToolFailed(f"there is no agent {name!r} for tasks; there are {', '.join(agent.sub_agents)}")
+    if not isinstance(task, str) or not task.strip():
+        raise ToolFailed("`task` must be a text that says what is to be done")
+    if isinstance(expected, str) and expected.strip():
+        task = f"{task}\n\nThe answer should be: {expected}"
+    return other, user(task)

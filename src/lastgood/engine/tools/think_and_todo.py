@@ -1,0 +1,114 @@
+"""`think` and `todo`: tools that touch nothing but the conversation.
+
+What they remember is the conversation itself. So they do no harm when called twice, and a
+turn that failed has no trace in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+
+from lastgood.core.todo import CREATE, CREATE_ONE, LIST, UPDATE, Done, Refused, Status, Todos, apply, todos_of
+from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
+from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
+
+
+def think_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
+    return [
+        Tool(
+            "think",
+            "Use the tool to think about something. It obtains no new information and changes nothing; it "
+            "only keeps the thought. Use it when complex reasoning is needed.",
+            _schema(thought={"type": "string", "description": "The thought to think about"}),
+            _think,
+            on_unknown=OnUnknown.REPEAT,
+            effect=Effect.SAFE,
+        )
+    ]
+
+
+async def _think(use: ToolUse) -> str:
+    return f"Thoughts:\n{use.arguments['thought']}"
+
+
+_TEXT = {"type": "string"}
+_STATUS = {"type": "string", "enum": [status.value for status in Status], "description": "New status"}
+_UPDATE = {
+    "type": "object",
+    "properties": {"id": {"type": "string", "description": "ID of the todo item"}, "status": _STATUS},
+    "required": ["id", "status"],
+}
+
+
+def todo_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
+    return [
+        _todo_tool(
+            CREATE_ONE,
+            "Create a new todo item with a description",
+            description={"type": "string", "description": "Description of the todo item"},
+        ),
+        _todo_tool(
+            CREATE,
+            "Create a list of new todo items with descriptions",
+            descriptions={
+                "type": "array",
+                "items": _TEXT,
+                "minItems": 1,
+                "description": "Descriptions of the todo items",
+            },
+        ),
+        _todo_tool(
+            UPDATE,
+            "Update the status of one or more todo item(s)",
+            updates={"type": "array", "items": _UPDATE, "minItems": 1, "description": "List of todo updates"},
+        ),
+        _todo_tool(LIST, "List all current todos with their status"),
+    ]
+
+
+def _todo_tool(name: str, about: str, **properties: dict[str, Any]) -> Tool:
+    async def run(use: ToolUse) -> str:
+        done = apply(todos_of(use.messages), name, use.arguments)
+        if isinstance(done, Refused):
+            raise ToolFailed(done.reason)
+        return _told(name, done)
+
+    return Tool(name, about, _schema(**properties), run, on_unknown=OnUnknown.REPEAT, effect=Effect.SAFE)
+
+
+def _told(name: str, done: Done) -> str:
+    """A JSON object: that is how the fold over the conversation knows a success."""
+    everything = [asdict(todo) for todo in done.todos.items]
+    told: dict[str, Any] = {"todos": everything} if name == LIST else {}
+    if done.created:
+        created = [asdict(todo) for todo in done.created]
+        told["created"] = created[0] if name == CREATE_ONE else created
+    if done.updated:
+        told["updated"] = [{"id": todo.id, "status": todo.status} for todo in done.updated]
+    if done.not_found:
+        told["not_found"] = list(done.not_found)
+    if name != LIST:
+        told["all_todos"] = everything
+    if reminder := _reminder(done.todos):
+        told["reminder"] = reminder
+    return orjson.dumps(told).decode()
+
+
+def _reminder(todos: Todos) -> str:
+    open_ = [
+        f"({status}) [{todo.id}] {todo.description}"
+        for status in (Status.IN_PROGRESS, Status.PENDING)
+        for todo in todos.items
+        if todo.status is status
+    ]
+    return (
+        "The following todos are still incomplete and MUST be completed: " + " ".join(open_) if open_ else ""
+    )
+
+
+def _schema(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}

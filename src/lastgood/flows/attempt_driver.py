@@ -1,0 +1,84 @@
+"""The work of an attempt: lets the engine run, writes each finished step down, and stops it in time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from lastgood.errors import TurnFailed, TurnTimeout
+from lastgood.flows.attempt_work import AttemptWork
+from lastgood.model.attempts import Step, StepKind
+from lastgood.model.events import Event
+from lastgood.model.sessions import TurnKind
+
+if TYPE_CHECKING:
+    from lastgood.flows.run import Run
+
+
+#: A timer that is later than this was held up: the process was stopped, or its loop was busy.
+_LATE_SECONDS = 1.0
+
+
+class Stopped(Exception):
+    """The attempt was asked to stop; `Run.stopped` says why."""
+
+
+async def work(run: Run) -> list[Step]:
+    if run.is_stopped():
+        raise Stopped
+    if run.begin.ask.kind is not TurnKind.RUN:
+        return []
+    run.worker = asyncio.create_task(_drive(run))
+    await _watch(run, run.worker)
+    if run.is_stopped():
+        # A tool that does not stop is left behind: its hold is ended next, so nothing it does counts.
+        await asyncio.wait({run.worker}, timeout=run.parts.limits.stop_seconds)
+        raise Stopped
+    if run.worker.cancelled():
+        raise TurnFailed("a tool or a model cancelled itself; nothing was committed")
+    return run.worker.result()
+
+
+async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
+    """Until the work has ended, was stopped, or takes too long. One timer, however many signs of life."""
+    loop, limits = asyncio.get_running_loop(), run.parts.limits
+    ends = loop.time() + limits.turn_seconds
+    run.last_sign = loop.time()
+    while not worker.done() and not run.is_stopped():
+        idle_ends = run.last_sign + limits.idle_seconds
+        if ends > loop.time() > idle_ends + _LATE_SECONDS:
+            # The silence was ours. What the model said meanwhile has not been read yet.
+            run.last_sign = loop.time()
+            continue
+        if loop.time() >= min(ends, idle_ends):
+            text = (
+                f"the turn took longer than {limits.turn_seconds:g} s; nothing was committed"
+                if loop.time() >= ends
+                else f"no sign of life for {limits.idle_seconds:g} s; nothing was committed"
+            )
+            run.time_out(TurnTimeout(text))
+            return
+        # On the stop, too: a tool may take no notice of being cancelled.
+        ended: set[asyncio.Future[Any]] = {worker, run.halted}
+        left = min(ends, idle_ends) - loop.time()
+        await asyncio.wait(ended, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _drive(run: Run) -> list[Step]:
+    """Lets the engine work, and journals each finished step before it goes on."""
+    assert run.agent is not None
+    loop = asyncio.get_running_loop()
+    steps = run.steps = list(run.adopted)
+
+    async def emit(item: Event | Step) -> None:
+        run.last_sign = loop.time()
+        if isinstance(item, Event):
+            run.outbox.put(item)
+            return
+        steps.append(item)
+        # The last answer is not journaled: the commit that follows at once stores it.
+        if item.within or item.kind is not StepKind.MODEL or item.message.tool_calls:
+            await run.outbox.journal(item)
+
+    await run.parts.engine.run(AttemptWork(run, run.agent), emit)
+    return steps

@@ -1,0 +1,84 @@
+"""What the engine is given of an attempt: all that it may see, and nothing that it may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lastgood.errors import AttemptLost, HistoryDamaged
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Hold, Step, StepKind
+from lastgood.model.call_options import CallOptions
+from lastgood.model.ids import TurnId
+from lastgood.model.messages import Message
+from lastgood.model.rules import RuleLayer
+
+if TYPE_CHECKING:
+    from lastgood.flows.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptWork:
+    """What the engine is given: all that the attempt may see."""
+
+    run: Run
+    agent: AgentSpec
+
+    @property
+    def model(self) -> str:
+        return self.run.begun.model
+
+    @property
+    def hold(self) -> Hold:
+        return self.run.hold
+
+    @property
+    def turn(self) -> TurnId:
+        return self.run.begun.turn
+
+    @property
+    def number(self) -> int:
+        return self.run.begun.number
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.run.adopted
+
+    @property
+    def answers(self) -> Mapping[str, str]:
+        return self.run.answers
+
+    @property
+    def options(self) -> CallOptions:
+        return self.run.begin.ask.options
+
+    @property
+    def working_dir(self) -> str | None:
+        return self.run.begun.session.working_dir
+
+    async def rules(self) -> tuple[RuleLayer, ...]:
+        store = self.run.parts.store
+        found = await self.run.through_outage(lambda: store.get_session(self.hold.tenant, self.hold.session))
+        if found is None:
+            raise AttemptLost()
+        return found.rules
+
+    async def steers(self) -> tuple[Step, ...]:
+        """In the order they were said. A steer is one message, so that its step is one, too."""
+        waiting = await self.run.through_outage(lambda: self.run.parts.store.steers_of(self.hold))
+        if any(item.is_damaged for item in waiting):
+            raise HistoryDamaged(
+                f"a steer of session {self.hold.session} is not as it was stored, so no model sees it. "
+                "Delete it from the queue, and send it again",
+                session=self.hold.session,
+            )
+        return tuple(Step(StepKind.STEER, item.messages[0], queued=item.number) for item in waiting)
+
+    @property
+    def earlier(self) -> tuple[Message, ...]:
+        return self.run.history.settled
+
+    def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
+        said = (*self.run.begin.ask.messages, *(step.message for step in steps))
+        return self.run.history.answered(said)

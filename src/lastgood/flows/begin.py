@@ -1,0 +1,283 @@
+"""The steps from an ask to a run: plan it, take the session, end what stands in the way, start the run.
+
+Everything before `begin` changes nothing. From the hold on, the attempt belongs to this
+process: begin and run are its tasks, not the caller's, so nothing is left half done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lastgood.core.admission import Displace
+from lastgood.core.lifecycle import Move, after
+from lastgood.core.recovery import MOST_DEATHS, TryAgain, try_again
+from lastgood.errors import (
+    InvalidRequest,
+    LastgoodError,
+    OutcomeUnknown,
+    SessionBusy,
+    StaleHead,
+    TurnFailed,
+    TurnNotFound,
+)
+from lastgood.flows.agent_resolution import resolve
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.outages import through_outage
+from lastgood.flows.run import Run, Stop, failed_events, words_of
+from lastgood.flows.running_attempts import Live
+from lastgood.flows.titles import name_session
+from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.verified_history import find_verified, had_effects
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import (
+    Ask,
+    Attempt,
+    AttemptStatus,
+    Begin,
+    Begun,
+    Expected,
+    Hold,
+    Standing,
+    Step,
+    StepKind,
+)
+from lastgood.model.events import Event, EventKind
+from lastgood.model.ids import AttemptId, TurnId
+from lastgood.model.messages import Role, as_json
+from lastgood.model.sessions import Head, Session, TurnKind
+
+log = logging.getLogger(__name__)
+
+#: What stood in the way may be gone when we look again; someone else may be faster again, too.
+MOST_TRIES = 5
+
+#: A steer that a try has heard was dropped since, so its steps answer something nobody says any more.
+STEERS_GONE = TryAgain(False, "what it had heard was taken back, so it starts from its input")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything settled before begin: a refusal up to here has changed nothing."""
+
+    agent: AgentSpec | None
+    decision: dict[str, Any]
+    base: Head | None = None  # what the turn goes on from, in the session as it was read
+
+
+class Beginning:
+    def __init__(self, parts: Parts, live: Live) -> None:
+        self._parts = parts
+        self._live = live
+
+    async def plan(self, ask: Ask, session: Session) -> Plan:
+        base = await self.base_of(ask, session)
+        if ask.kind is not TurnKind.RUN:
+            return Plan(None, {"agent": "none", "reason": "no model is asked"}, base)
+        if not ask.agent_key and not session.agent_key:
+            raise InvalidRequest("this session has no agent yet; name one, or rebind the session to one")
+        agent, decision = await resolve(self._parts.agents, ask.agent_key or session.agent_key)
+        if ask.agent_key is not None and ask.agent_key != session.agent_key:
+            decision["reason"] = f"the request named this agent; the session's own is {session.agent_key!r}"
+        if agent.stale:
+            log.warning("agent %s is not the newest: %s", agent.key, agent.stale)
+        # Before anything is written: a bad reference leaves no trace.
+        model = ask.model if ask.model is not None else session.model or agent.model
+        self._parts.engine.check_model(model, agent)
+        return Plan(agent, decision, base)
+
+    async def base_of(self, ask: Ask, session: Session) -> Head | None:
+        """The turn that the ask goes on from. StaleHead: the head that an edit replaces is not the head now.
+
+        TurnNotFound: the base is not in the chain of that head. Chains never change, so what is true of
+        one here is true at begin, which compares the head again.
+        """
+        edit, head = ask.edit, session.head
+        if edit is None:
+            return head
+        if head is None or head.turn != edit.replaces:
+            raise StaleHead(head=head and head.turn)
+        if edit.after is None:
+            return None
+        turn = await find_verified(self._parts.store, ask.tenant, edit.after)
+        there = turn and await self._parts.store.turn_at(ask.tenant, head.turn, turn.seq)
+        if turn is None or there is None or there.id != turn.id:
+            raise TurnNotFound()
+        return turn.head
+
+    def prepare(self, ask: Ask, plan: Plan, again: TurnId | None = None) -> Begin:
+        return Begin(
+            ask=ask,
+            turn=again or self._parts.ids.turn(),
+            attempt=self._parts.ids.attempt(),
+            holder=self._parts.node,
+            lease_seconds=self._live.lease_seconds,
+            agent_key=plan.agent.key if plan.agent else "",
+            agent_digest=plan.agent.digest if plan.agent else "",
+            agent_model=plan.agent.model if plan.agent else "",
+            decision=plan.decision,
+            again=again is not None,
+            base=plan.base if ask.edit else None,
+        )
+
+    async def start(self, begin: Begin, plan: Plan, lost: list[AttemptId]) -> TurnHandle | Standing:
+        """Takes the session and starts the run, or says what stands in the way. `lost` takes the attempt if
+        its begin was sent and not answered."""
+        sent = self._parts.clock.monotonic()
+        told = _told_at_begin(begin, plan.agent)
+        with self._live.expecting(begin.attempt):
+            found = await self._begin_once(begin, told, lost)
+            if isinstance(found, Standing):
+                return found
+            run = Run(self._parts, begin, found, plan.agent, sent)
+            return self.run(run, after_event=found.session.last_event_seq - len(told))
+
+    async def again(self, ask: Ask, plan: Plan, turn: TurnId, found: Standing) -> Begin:
+        """The same turn, tried again by its client: after the finished steps of its newest try, if they
+        were made for what is there now. Begin compares the head and the try again: both may have moved."""
+        tried, session = found.prior_attempt, found.session
+        assert tried is not None
+        assert session is not None
+        begin = self.prepare(ask, plan, turn)
+        if plan.agent is None:
+            return begin
+        steps = await self._parts.store.read_steps(ask.tenant, tried.id)
+        head = session.head.turn if session.head else None
+        model = ask.model or session.model or plan.agent.model
+        decided = try_again(tried, steps, head=head, digest=plan.agent.digest, model=model)
+        heard = await self.heard_in(ask, steps)
+        if decided.adopt and heard is None:
+            decided = STEERS_GONE
+        begin = replace(begin, decision=plan.decision | {"recovery": decided.reason})
+        if not decided.adopt:
+            return begin
+        return replace(
+            begin,
+            continues=tried.id,
+            follows=tried.number,
+            reclaims=heard or (),
+            expected=Expected(tried.head),
+        )
+
+    async def heard_in(self, ask: Ask, steps: Sequence[Step]) -> tuple[int, ...] | None:
+        """The steers in these steps, by their place in the queue; None: some of them are there no more."""
+        heard = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
+        if heard:
+            queue = await self._parts.store.read_queue(ask.tenant, ask.session)
+            if not {item.number for item in queue}.issuperset(heard):
+                return None
+        return heard
+
+    async def _begin_once(
+        self, begin: Begin, told: tuple[Event, ...], lost: list[AttemptId]
+    ) -> Begun | Standing:
+        try:
+            return await self._parts.store.begin_if_free(begin, told)
+        except OutcomeUnknown:
+            lost.append(begin.attempt)
+        # The same ids once more: if the first try did happen, it is what stands in the way.
+        found = await through_outage(
+            lambda: self._parts.store.begin_if_free(begin, told), self._parts.limits.outage_seconds
+        )
+        if isinstance(found, Standing) and found.holder is not None and found.holder.id == begin.attempt:
+            assert found.session is not None
+            return begun_of(found.holder, found.session, begin.base_at(found.session.head))
+        return found
+
+    async def displace(self, displace: Displace) -> None:
+        attempt, move = displace.attempt, displace.move
+        error = TurnFailed(
+            "another request took the place of this one"
+            if move is Move.SUPERSEDE
+            else "the process that ran this turn died"
+        )
+        run = self._live.get(attempt.id)
+        if run is not None and move is Move.SUPERSEDE:
+            await self._live.stop(run, Stop(move, error))
+            return
+        died = move is Move.INTERRUPT
+        await self.end(attempt, move, error, only_if_expired=died, most_deaths=MOST_DEATHS if died else None)
+
+    async def end(
+        self,
+        attempt: Attempt,
+        move: Move,
+        error: LastgoodError,
+        *,
+        only_if_expired: bool = False,
+        most_deaths: int | None = None,
+    ) -> bool:
+        """Ends an attempt that nobody here holds. False: it had ended already."""
+        status = after(attempt.status, move)
+        effects = await had_effects(self._parts.store, attempt)
+        ended = await self._parts.store.finish_if_held(
+            attempt.hold,
+            status,
+            words_of(error),
+            failed_events(attempt.turn, attempt.id, status, error, has_effects=effects),
+            only_if_expired=only_if_expired,
+            most_deaths=most_deaths,
+        )
+        self._parts.signals.tell(attempt.session)
+        return ended
+
+    def run(self, run: Run, *, after_event: int) -> TurnHandle:
+        self._live.start(run)
+        if run.agent is not None and not run.begun.session.title:
+            self._live.spawn(name_session(self._parts, run, run.agent), may_be_cut=True)
+        session = run.begun.session
+        held = (session.tenant, session.id, run.begun.turn, run.hold.attempt)
+        return TurnHandle(self._parts, self._live, *held, after_event, run, began=True)
+
+    async def attach(self, ask: Ask, attempt: Attempt) -> TurnHandle:
+        run = self._live.get(attempt.id)
+        if run is not None:
+            await self._live.attach(run)
+        elif attempt.orphaned:
+            await self._parts.store.set_orphaned(attempt.hold, False)
+        return self.watch(ask, attempt, run)
+
+    def watch(self, ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> TurnHandle:
+        found = (ask.tenant, ask.session, attempt.turn, attempt.id)
+        return TurnHandle(self._parts, self._live, *found, run=run, replayed=replayed)
+
+
+def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:
+    """The hold of an attempt that is already there. A held session has not moved since it began."""
+    hold = Hold(attempt.tenant, attempt.session, attempt.id, attempt.fence)
+    return Begun(hold, attempt.turn, attempt.number, attempt.model, base, session)
+
+
+def _told_at_begin(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
+    started: dict[str, Any] = {
+        "turn": begin.turn,
+        "attempt": begin.attempt,
+        "agent": agent.name if agent else "",
+    }
+    if begin.ask.edit is not None:
+        started |= {"after": begin.ask.edit.after, "replaces": begin.ask.edit.replaces}
+    if begin.continues is not None:
+        started["continues"] = begin.continues
+    if "recovery" in begin.decision:
+        started["decision"] = begin.decision["recovery"]
+    return (
+        Event(EventKind.ATTEMPT_STARTED, begin.attempt, started),
+        *(
+            Event(EventKind.USER_SAID, begin.attempt, {"message": as_json(message)})
+            for message in begin.ask.messages
+            if message.role is Role.USER
+        ),
+    )
+
+
+def busy(attempt: Attempt) -> SessionBusy:
+    waiting = attempt.status is AttemptStatus.WAITING
+    what = "waits for an answer" if waiting else "is running"
+    return SessionBusy(
+        f"a turn of this session {what}; try again when it has ended, or cancel it",
+        attempt=attempt.id,
+        turn=attempt.turn,
+        status=attempt.status.value,
+    )

@@ -1,0 +1,143 @@
+"""What an attempt tells its watchers, on its way to the store.
+
+The first event is stored at once if somebody is listening, later ones together on a
+tick: never one write per token. Text that follows text is joined. Nothing is shown that was not
+stored, and nothing is stored without the hold; when a write fails or the hold is
+gone, `stop` is called and the attempt ends. While the store is unavailable, a write is repeated: batches are
+numbered, so that one whose answer was lost is not stored twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from lastgood.errors import AttemptLost, LastgoodError, OutcomeUnknown
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.outages import through_outage
+from lastgood.model.attempts import Hold, Step
+from lastgood.model.events import STREAMED, Event, StoredEvent
+from lastgood.ports import Store
+
+_T = TypeVar("_T")
+
+#: So many batches of one hold have numbers of their own: 2 to the power of this.
+_BATCH_BITS = 32
+
+
+class Outbox:
+    def __init__(
+        self,
+        parts: Parts,
+        hold: Hold,
+        halted: asyncio.Future[None],
+        stop: Callable[[LastgoodError], None],
+    ) -> None:
+        self._parts = parts
+        self._hold = hold
+        self._halted = halted  # the attempt was asked to stop: an outage is not waited for any more
+        self._stop = stop
+        self._batch = hold.fence << _BATCH_BITS  # rises with the fence, so no hold repeats another's
+        self._waiting: list[Event] = []
+        self._more: list[str] = []  # what follows the text of the last one
+        self._writing = asyncio.Lock()  # keeps what is stored in the order it was put
+        self._flusher: asyncio.Task[None] | None = None
+        self.is_untouched = True  # nothing of the attempt was stored since its begin, nor is about to be
+
+    def put(self, event: Event) -> None:
+        last = self._waiting[-1] if self._waiting else None
+        if last is not None and _joins(last, event):
+            self._more.append(event.data["content"])
+        else:
+            self._join()
+            self._waiting.append(event)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+
+    def _join(self) -> None:
+        """Makes one event of the last one and what was said after it. Once, not at every word."""
+        if self._more:
+            last = self._waiting[-1]
+            joined = {**last.data, "content": "".join((last.data["content"], *self._more))}
+            self._waiting[-1] = Event(last.kind, last.attempt, joined)
+            self._more = []
+
+    async def journal(self, step: Step) -> None:
+        """Stores a finished step and everything told before it, as one."""
+        self.is_untouched = False
+        async with self._writing:
+            store, events = self._parts.store, self.take()
+            await self._write(lambda batch: store.journal_if_held(self._hold, (step,), events, batch=batch))
+        self._parts.signals.tell(self._hold.session)
+
+    async def _write(self, write: Callable[[int], Awaitable[_T]]) -> _T:
+        """Stores one batch, once. Nothing to tell of it: it was stored by a try whose answer was lost."""
+        self._batch += 1
+        batch, is_unknown = self._batch, False
+
+        async def once() -> _T:
+            nonlocal is_unknown
+            try:
+                stored = await write(batch)
+            except OutcomeUnknown:
+                is_unknown = True
+                raise
+            if not stored and not (is_unknown and await self._parts.store.is_stored(self._hold, batch)):
+                raise AttemptLost()
+            return stored
+
+        return await through_outage(once, self._parts.limits.outage_seconds, self._halted)
+
+    def take(self) -> Sequence[Event]:
+        """What is not stored yet, for a transaction that stores it with something else."""
+        self._join()
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    async def close(self) -> None:
+        """No write of ours is under way after this. One that is, is finished: its events were promised."""
+        self.is_untouched = False
+        async with self._writing:
+            if self._flusher is not None:
+                self._flusher.cancel()
+
+    async def _flush(self) -> None:
+        try:
+            if not self._parts.signals.is_heard(self._hold.session):
+                # Nobody is waiting for the first word here. If the turn is quick,
+                # its commit stores what it told, and one write is saved.
+                await asyncio.sleep(self._parts.limits.tick_seconds)
+            while self._waiting:
+                self.is_untouched = False
+                async with self._writing:
+                    events, now = self.take(), self._parts.clock.now()
+                    last = await self._write(_appending(self._parts.store, self._hold, events, now))
+                # Without a number, watchers read from the table what was stored.
+                stored = _numbered(events, last, now) if last else ()
+                self._parts.signals.tell(self._hold.session, stored)
+                await asyncio.sleep(self._parts.limits.tick_seconds)
+        except LastgoodError as error:
+            self._stop(error)
+
+
+def _appending(
+    store: Store, hold: Hold, events: Sequence[Event], at: float
+) -> Callable[[int], Awaitable[int | None]]:
+    return lambda batch: store.append_events_if_held(hold, events, at=at, batch=batch)
+
+
+def _numbered(events: Sequence[Event], last: int, now: float) -> Sequence[StoredEvent]:
+    """As they are in the table now, to the letter: who reads them there reads the same."""
+    return [
+        StoredEvent(seq, event.kind, event.attempt, event.data, now)
+        for seq, event in enumerate(events, last - len(events) + 1)
+    ]
+
+
+def _joins(last: Event, event: Event) -> bool:
+    """Two pieces of one text: the same kind, from the same agent, of the same tool."""
+    if last.kind is not event.kind or event.kind not in STREAMED:
+        return False
+    before, now = last.data, event.data
+    return before.get("agent") == now.get("agent") and before.get("id") == now.get("id")

@@ -1,0 +1,39 @@
+"""Retention: sessions that nobody has used for long are deleted, a bounded step at a time."""
+
+from __future__ import annotations
+
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.sessions import Sessions
+from lastgood.model.sessions import Session
+
+_PAGE = 200
+
+
+class Retention:
+    """Walks through all sessions, oldest first, and begins anew at the end.
+
+    Starred ones are kept, and those that still owe a turn: a server that was down for longer than
+    sessions are kept must not delete at its start what it is about to run.
+    """
+
+    def __init__(self, parts: Parts, sessions: Sessions, seconds: float) -> None:
+        self._parts = parts
+        self._sessions = sessions
+        self._seconds = seconds
+        self._after = 0
+
+    async def step(self) -> int:
+        """How many were deleted."""
+        page = await self._parts.store.walk_sessions(after=self._after, limit=_PAGE)
+        self._after = page[-1].number if len(page) == _PAGE else 0
+        since = self._parts.clock.now() - self._seconds
+        deleted = 0
+        for session in page:
+            # Most are not old; that they are, and nobody uses them now, the database decides.
+            if session.updated_at < since and not session.starred and not await self._owes(session):
+                deleted += await self._sessions.delete_unused(session.tenant, session.id, since)
+        return deleted
+
+    async def _owes(self, session: Session) -> bool:
+        queue = await self._parts.store.read_queue(session.tenant, session.id)
+        return any(item.parked is None for item in queue)

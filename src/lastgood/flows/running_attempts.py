@@ -1,0 +1,253 @@
+"""The attempts this process holds: started here, kept alive by a heartbeat, stopped here.
+
+A lease that was not renewed counts as lost before it can end: a run stops itself
+while nobody else may start one. A process that has its store to itself needs no lease:
+nothing that happens to its clocks or its loop ends an attempt that it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine, Iterator, Set
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from lastgood.core.lifecycle import Move
+from lastgood.errors import AttemptLost, StoreError, TurnCancelled, TurnFailed
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.leases import Beat, Leases
+from lastgood.flows.outages import interrupted_by_outage
+from lastgood.flows.run import Outcome, Run, Stop, conduct, write_end
+from lastgood.model.attempts import OnLeave
+from lastgood.model.ids import AttemptId
+
+log = logging.getLogger(__name__)
+
+_STOPPED = Stop(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted"))
+_STALLED = (
+    "The server was stopped or busy for longer than its lease; nothing was committed. Send the request again."
+)
+#: A timer may fire this much too early.
+_INSTANT_SECONDS = 0.001
+#: How long stopped runs and begins that are under way may take to end.
+_LAST_SECONDS = 10.0
+
+
+class Live:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._runs: dict[AttemptId, Run] = {}
+        self._expected: set[AttemptId] = set()  # a begin is under way whose run will be in the list
+        self._unwritten: list[Run] = []  # they have ended, and the store does not know yet
+        self.leases = Leases(parts.limits, parts.clock)
+        self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
+        self._pastimes: set[asyncio.Task[Any]] = set()  # those of them that may be cut off
+        self._heard: list[Callable[[Outcome], None]] = []
+        self.is_closing = False
+        self._is_stopping = False  # what is closing has had its time
+
+    def get(self, attempt: AttemptId) -> Run | None:
+        return self._runs.get(attempt)
+
+    @property
+    def count(self) -> int:
+        return len(self._runs)
+
+    def on_ended(self, heard: Callable[[Outcome], None]) -> None:
+        self._heard.append(heard)
+
+    @property
+    def lease_seconds(self) -> float:
+        """For how long a begin takes its session: for good, if no other process could take it."""
+        return math.inf if self._parts.store.alone else self._parts.limits.lease_seconds
+
+    @contextmanager
+    def expecting(self, attempt: AttemptId) -> Iterator[None]:
+        """Between its begin in the store and its run here, an attempt belongs to somebody."""
+        self._expected.add(attempt)
+        try:
+            yield
+        finally:
+            self._expected.discard(attempt)
+
+    def mine(self) -> Set[AttemptId]:
+        return self._runs.keys() | self._expected
+
+    def start(self, run: Run) -> None:
+        self._runs[run.hold.attempt] = run
+        if not self._parts.store.alone:
+            run.lease = self.leases.take(run.hold, run.sent)
+            self._watch_lease(run)
+        self.spawn(self._conduct(run))
+        if self._is_stopping:
+            run.stop(_STOPPED)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], *, may_be_cut: bool = False) -> asyncio.Task[Any]:
+        """`may_be_cut`: nothing is left half done where it stops."""
+        task = asyncio.create_task(work)
+        for tasks in (self._tasks, self._pastimes) if may_be_cut else (self._tasks,):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return task
+
+    async def _conduct(self, run: Run) -> None:
+        try:
+            outcome = await conduct(run)
+            # The hold has ended before anybody hears of it: whoever reads the end may begin at once.
+            self._forget(run)
+            run.done.set_result(outcome)
+            for heard in self._heard:
+                heard(outcome)
+        except BaseException as error:
+            self._forget(run)
+            if not run.done.done():
+                # Cut off, it has ended nothing: its lease will, and somebody else may then try it again.
+                lost = AttemptLost("the server was stopped before the turn had ended; send it again")
+                run.done.set_exception(error if isinstance(error, Exception) else lost)
+                run.done.exception()  # looked at: nobody may be waiting
+            raise
+
+    def _forget(self, run: Run) -> None:
+        self._runs.pop(run.hold.attempt, None)
+        self.leases.drop(run.hold.attempt)
+        if run.lease_timer is not None:
+            run.lease_timer.cancel()
+        if run.unwritten is not None:
+            self._unwritten.append(run)
+
+    async def write_ends(self) -> None:
+        """Those that an outage kept from being written: their sessions need not wait for the leases."""
+        for run in list(self._unwritten):
+            await write_end(run)
+            self._unwritten.remove(run)
+            self._parts.signals.tell(run.hold.session)
+
+    async def stop(self, run: Run, stop: Stop) -> Outcome:
+        run.stop(stop)
+        return await asyncio.shield(run.done)
+
+    async def leave(self, run: Run) -> None:
+        """A requester has gone. What that means was settled when the turn began."""
+        run.watchers -= 1
+        if run.watchers > 0 or run.done.done():
+            return
+        match run.begin.ask.on_leave:
+            case OnLeave.CONTINUE:
+                return
+            case OnLeave.CANCEL:
+                await self.stop(
+                    run, Stop(Move.CANCEL, TurnCancelled("the requester left; nothing was committed"))
+                )
+            case OnLeave.ORPHAN:
+                await self._orphan(run)
+
+    async def _orphan(self, run: Run) -> None:
+        gone = Stop(
+            Move.CANCEL, TurnCancelled("the requester left and did not come back; nothing was committed")
+        )
+        try:
+            await self._write_presence(run)
+        except StoreError:
+            # It must not commit while nobody is there, and that could not be written down.
+            run.stop(gone)
+            return
+        run.left += 1
+        self.spawn(self._end_orphan(run, run.left, gone))
+
+    async def _end_orphan(self, run: Run, left: int, gone: Stop) -> None:
+        """After the grace time, unless somebody came back: here, or through another node."""
+        await asyncio.wait({run.done}, timeout=self._parts.limits.grace_seconds)
+        if run.done.done() or run.watchers > 0 or run.left != left:
+            return
+        try:
+            attempt = await self._parts.store.get_attempt(run.hold.tenant, run.hold.attempt)
+        except StoreError:
+            attempt = None
+        if attempt is None or attempt.orphaned:
+            run.stop(gone)
+
+    async def attach(self, run: Run) -> None:
+        """Somebody asks for the same again, and waits for it now."""
+        run.watchers += 1
+        if run.begin.ask.on_leave is OnLeave.ORPHAN:
+            try:
+                await self._write_presence(run)
+            except BaseException:
+                run.watchers -= 1
+                raise
+            run.attended.set()
+
+    async def _write_presence(self, run: Run) -> None:
+        """One after the other, and each what is true by then: a leave must not overtake an attach."""
+        async with run.presence:
+            await self._parts.store.set_orphaned(run.hold, run.watchers == 0)
+
+    # -- heartbeat -------------------------------------------------------------
+
+    async def keep_alive(self) -> None:
+        """The heartbeat on this loop, for simulations. A server has it on a thread: `heartbeat.py`."""
+        ticking = asyncio.create_task(self.leases.keep_ticking())
+        try:
+            while True:
+                await self.leases.pause()
+                try:
+                    beat = await self.leases.beat(self._parts.store.renew_leases)
+                    if beat is not None:
+                        self.hear(beat)
+                except Exception:  # leases end by themselves; later ones must still be renewed
+                    log.exception("a heartbeat failed")
+        finally:
+            ticking.cancel()
+
+    def _watch_lease(self, run: Run) -> None:
+        """Stops the run by itself, with time for its tools to end, before its lease can end."""
+        assert run.lease is not None
+        # Looked at now: after a stall this timer comes before all that the heartbeat has handed over.
+        left = self.leases.seconds_left(run.lease)
+        if left > _INSTANT_SECONDS:
+            run.lease_timer = asyncio.get_running_loop().call_later(left, self._watch_lease, run)
+        elif self.leases.is_failing:
+            run.stop(Stop(Move.INTERRUPT, interrupted_by_outage(run.begin)))
+        else:
+            run.stop(Stop(Move.INTERRUPT, AttemptLost(_STALLED)))
+
+    def hear(self, beat: Beat) -> None:
+        """What a heartbeat has brought back, on the main loop."""
+        for lease in beat.asked:
+            run = self._runs.get(lease.hold.attempt)
+            if run is None or run.hold != lease.hold:
+                continue
+            attempt = beat.held.get(lease.hold.attempt)
+            if attempt is None:
+                run.stop(Stop(None, AttemptLost()))
+                continue
+            if attempt.cancel_asked:
+                run.stop(Stop(Move.CANCEL, TurnCancelled()))
+            if not attempt.orphaned:
+                run.attended.set()
+
+    async def close(self, seconds: float) -> None:
+        """Lets runs and titles finish for a while; the rest is interrupted, and found again by recovery."""
+        self.is_closing = True
+        await self._until(asyncio.get_running_loop().time() + seconds, self._tasks)
+        self._is_stopping = True
+        for run in list(self._runs.values()):
+            run.stop(_STOPPED)
+        # A begin that is under way is heard out, and what it has begun is stopped at once: cut off in
+        # the middle, it could have taken a session that nobody holds.
+        await self._until(asyncio.get_running_loop().time() + _LAST_SECONDS, self._tasks, self._pastimes)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        with suppress(StoreError):
+            await self.write_ends()
+
+    async def _until(
+        self, ends: float, tasks: Set[asyncio.Task[Any]], but: Set[asyncio.Task[Any]] = frozenset()
+    ) -> None:
+        """Until all have ended, those that come meanwhile, too; or until the time is over."""
+        while (waiting := tasks - but) and (left := ends - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(waiting, timeout=left)

@@ -1,0 +1,161 @@
+"""Looking at sessions. It needs a store and nothing else: no agent, no model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from lastgood.core.context import shown_of
+from lastgood.core.history import history_of
+from lastgood.core.input_checks import check_text
+from lastgood.errors import AttemptNotFound, HistoryDamaged, InvalidRequest, SessionNotFound, TurnNotFound
+from lastgood.flows.verified_history import Chain, find_verified, read_chain, stream_chain
+from lastgood.model.attempts import Attempt, Step
+from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.messages import Message
+from lastgood.model.sessions import Branch, EncodedTurn, Session, SessionPage, SessionStatus, Turn, Usage
+from lastgood.ports import Store
+
+MOST_IN_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A session with its committed turns. Those that are damaged say so."""
+
+    session: Session
+    chain: Chain
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return self.chain.turns
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    messages: tuple[Message, ...]
+    left_out: int  # so many of the oldest were left out of it, because the model found it too long
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    attempt: Attempt
+    steps: tuple[Step, ...]
+    usage: Usage
+
+
+class SessionReader:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def get(self, tenant: TenantId, session: SessionId) -> Session:
+        found = await self.find(tenant, session)
+        if found is None:
+            raise SessionNotFound()
+        return found
+
+    async def find(self, tenant: TenantId, session: SessionId) -> Session | None:
+        return await self._store.get_session(tenant, session)
+
+    async def list(
+        self,
+        tenant: TenantId,
+        *,
+        limit: int = 50,
+        cursor: int | None = None,
+        query: str = "",
+        agent: str | None = None,
+        status: SessionStatus | None = None,
+    ) -> SessionPage:
+        if not 1 <= limit <= MOST_IN_PAGE:
+            raise InvalidRequest(f"limit is {limit}; it must be between 1 and {MOST_IN_PAGE}")
+        check_text(query, "the query")
+        return await self._store.list_sessions(
+            tenant, limit=limit, cursor=cursor, query=query, agent=agent, status=status
+        )
+
+    async def newest(self, tenant: TenantId, back: int = 1) -> Session:
+        """The `back`-th newest session."""
+        cursor: int | None = None
+        passed = 0
+        while True:
+            page = await self.list(tenant, limit=min(back - passed, MOST_IN_PAGE), cursor=cursor)
+            passed += len(page.sessions)
+            if passed == back:
+                return page.sessions[-1]
+            if page.next_cursor is None:
+                raise SessionNotFound(f"there are only {passed} sessions")
+            cursor = page.next_cursor
+
+    async def read(self, tenant: TenantId, session: SessionId) -> Whole:
+        """Does not depend on the agent being there, nor on every turn being as it was committed."""
+        found = await self.get(tenant, session)
+        return Whole(found, await read_chain(self._store, tenant, found.head))
+
+    async def stream(
+        self, session: Session, *, after: int = 0
+    ) -> AsyncGenerator[EncodedTurn | HistoryDamaged, None]:
+        """Its committed turns in order, without the first `after` ones, verified and in bounded memory. Turns
+        that are damaged say so, and HistoryDamaged comes once, before the first of them. SessionNotFound if
+        the session is deleted meanwhile."""
+        chain = stream_chain(self._store, session.tenant, session.head, after=after)
+        async with aclosing(chain) as turns:
+            async for turn in turns:
+                if isinstance(turn, HistoryDamaged) and await self.find(session.tenant, session.id) is None:
+                    raise SessionNotFound("the session was deleted while it was being read")
+                yield turn
+
+    async def attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:
+        await self.get(tenant, session)
+        return await self._store.list_attempts(tenant, session)
+
+    async def attempt(self, tenant: TenantId, session: SessionId, attempt: AttemptId) -> Tried:
+        """One try, with everything it had finished."""
+        await self.get(tenant, session)
+        found = await self._store.get_attempt(tenant, attempt)
+        if found is None or found.session != session:
+            raise AttemptNotFound()
+        steps = await self._store.read_steps(tenant, attempt)
+        # The last answer of a committed one is in its turn, and nowhere else.
+        turn = await self._store.find_turn(tenant, found.turn)
+        if turn is not None and turn.attempt == found.id:
+            return Tried(found, steps, turn.usage)
+        return Tried(found, steps, sum((step.usage for step in steps), Usage()))
+
+    async def turn_of(self, source: Session, turn: TurnId) -> Turn:
+        """The turn, if this session has committed it, in its chain or in a branch, or has inherited it.
+
+        HistoryDamaged: it is not as it was committed.
+        """
+        found = await find_verified(self._store, source.tenant, turn)
+        if found is not None and found.session == source.id:
+            return found
+        # A fork inherits the chain of the turn that it started from, and nothing else of its source.
+        origin = source.forked_from[1] if source.forked_from else None
+        if found is None or origin is None:
+            raise TurnNotFound()
+        there = await self._store.turn_at(source.tenant, origin, found.seq)
+        if there is None or there.id != found.id:
+            raise TurnNotFound()
+        return found
+
+    async def count_branches(self, session: Session) -> int:
+        return await self._store.count_branches(session.tenant, session.id)
+
+    async def branches(
+        self, tenant: TenantId, session: SessionId, *, after: int = 0, limit: int = 50
+    ) -> tuple[Branch, ...]:
+        """What edits have replaced here, oldest first."""
+        await self.get(tenant, session)
+        return await self._store.list_branches(tenant, session, after=after, limit=limit)
+
+    async def prompt(self, tenant: TenantId, session: SessionId, turn: TurnId) -> tuple[Turn, Prompt]:
+        """What the model was shown before its last word of a turn; what its agent instructs is not kept."""
+        found = await self.turn_of(await self.get(tenant, session), turn)
+        base = await self._store.find_turn(tenant, found.parent) if found.parent else None
+        chain = await read_chain(self._store, tenant, base.head if base else None)
+        history = history_of(chain.checked())
+        own = found.messages[:-1] if len(found.messages) > found.inputs else found.messages
+        left_out = int(found.decision.get("left_out", 0))
+        return found, Prompt(shown_of(history.settled, left_out) + history.answered(own), left_out)

@@ -1,0 +1,111 @@
+"""A run without a session: the history is the request's, and nothing is stored.
+
+It ends with whoever asked: closing the generator stops the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from lastgood.core.history import repair
+from lastgood.core.input_checks import check_input
+from lastgood.errors import InvalidRequest, NeedsAnswer, TurnFailed, TurnTimeout
+from lastgood.flows.dependencies import Parts
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Hold, Step
+from lastgood.model.call_options import CallOptions
+from lastgood.model.events import Event
+from lastgood.model.ids import TenantId, TurnId
+from lastgood.model.messages import Message
+from lastgood.model.rules import RuleLayer
+from lastgood.model.sessions import TurnKind
+
+#: Items that a slow reader may be behind the engine.
+_AHEAD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the engine is given of it."""
+
+    agent: AgentSpec
+    hold: Hold
+    turn: TurnId
+    messages: tuple[Message, ...]
+    options: CallOptions
+    number: int = 1
+    steps: tuple[Step, ...] = ()
+    working_dir: str | None = None
+    earlier: tuple[Message, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        return self.agent.model
+
+    async def rules(self) -> tuple[RuleLayer, ...]:
+        return ()
+
+    async def steers(self) -> tuple[Step, ...]:
+        return ()
+
+    def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
+        return repair((*self.messages, *(step.message for step in steps)))
+
+
+async def run_once(
+    parts: Parts,
+    tenant: TenantId,
+    agent: AgentSpec,
+    messages: tuple[Message, ...],
+    options: CallOptions,
+) -> AsyncGenerator[Event | Step, None]:
+    check_input(messages, TurnKind.RUN, parts.limits.input_bytes)
+    if not repair(messages):
+        # Of a session, results alone may answer the turn before; here there is none.
+        raise InvalidRequest(
+            "these results answer no call of this request; send the message that made it, too"
+        )
+    hold = Hold(tenant, parts.ids.session(), parts.ids.attempt(), 0)
+    work = _Work(agent, hold, parts.ids.turn(), messages, options)
+    try:
+        async with aclosing(_items(parts, work)) as items:
+            async for item in items:
+                yield item
+    except NeedsAnswer as question:
+        raise TurnFailed("a person's word is needed, and nobody can be asked here") from question
+    finally:
+        await parts.engine.forget(hold.session)
+
+
+async def _items(parts: Parts, work: _Work) -> AsyncGenerator[Event | Step, None]:
+    """What the engine emits. It runs ahead of a slow reader by a few items, and stops with it."""
+    items: asyncio.Queue[Event | Step | None] = asyncio.Queue()
+    room = asyncio.Semaphore(_AHEAD)
+
+    async def emit(item: Event | Step) -> None:
+        await room.acquire()
+        items.put_nowait(item)
+
+    running = asyncio.create_task(parts.engine.run(work, emit))
+    running.add_done_callback(lambda _: items.put_nowait(None))
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + parts.limits.turn_seconds
+    try:
+        while True:
+            try:
+                async with asyncio.timeout_at(min(ends, loop.time() + parts.limits.idle_seconds)):
+                    item = await items.get()
+            except TimeoutError:
+                raise TurnTimeout("the model or a tool took too long and was stopped") from None
+            if item is None:
+                running.result()  # raises what ended it
+                return
+            room.release()
+            yield item
+    finally:
+        running.cancel()
+        await asyncio.wait({running})

@@ -1,0 +1,386 @@
+"""The composition root of the server: settings in, an app that answers out. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from lastgood.agents.catalog import Catalog
+from lastgood.agents.sources import Source
+from lastgood.agents.url_source import Pulling
+from lastgood.core.client_presets import Preset
+from lastgood.core.quotas import Quota
+from lastgood.core.token_bucket import Allowance
+from lastgood.engine.agent_loop import AgentLoop
+from lastgood.engine.providers.model_references import AUTO, SCRIPTED
+from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
+from lastgood.flows.dependencies import Limits
+from lastgood.flows.tokens import Tokens
+from lastgood.model.agents import Safety
+from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.model.tokens import Scope
+from lastgood.outside.env_file import secrets_of
+from lastgood.settings import Settings
+from lastgood.surfaces.api.agents import AgentList
+from lastgood.surfaces.api.branches import BranchList
+from lastgood.surfaces.api.routes import session_routes
+from lastgood.surfaces.api.runs import Runs
+from lastgood.surfaces.api.sessions import SessionLife
+from lastgood.surfaces.http.access import Door, host_of
+from lastgood.surfaces.http.app import App, Route, Seen
+from lastgood.surfaces.http.loop_monitor import LoopWatch
+from lastgood.surfaces.http.metrics import Counts
+from lastgood.surfaces.http.principal import Caller
+from lastgood.surfaces.http.rate_limit import Limiter
+from lastgood.surfaces.http.turn_headers import Asking
+from lastgood.surfaces.openai.handlers import Chat
+from lastgood.surfaces.routes import probes, routes
+from lastgood.tracing.setup import OFF, Asgi, Tracing, open_tracing
+from lastgood.wiring import Lastgood, assemble, build_engine, look_nearby, open_store, running
+
+log = logging.getLogger("lastgood.requests")
+
+FindCaller = Callable[[str], Awaitable[Caller | None]]
+
+
+#: How long streams may take to say their last words.
+_LAST_WORDS_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Server:
+    """`draining`: it was told to end. What runs may finish, nothing new begins."""
+
+    lastgood: Lastgood
+    agents: Catalog
+    engine: AgentLoop
+    counts: Counts
+    asks_for_token: bool
+    grace_seconds: float
+    tracing: Tracing = OFF
+    draining: bool = False
+    _app: App | None = None
+    _probes: App | None = None
+    _running: AsyncExitStack | None = None
+
+    @property
+    def app(self) -> App:
+        assert self._app is not None
+        return self._app
+
+    @property
+    def probes(self) -> App:
+        """What --metrics-listen is for: /health, /ready and /metrics, and nothing else."""
+        assert self._probes is not None
+        return self._probes
+
+    @property
+    def asgi(self) -> Asgi:
+        """What is put behind a socket: the app, and what is traced of it."""
+        return self.tracing.asgi(self.app)
+
+    def is_draining(self) -> bool:
+        return self.draining
+
+    async def why_not_ready(self) -> str | None:
+        if self.draining:
+            return "it was told to end"
+        try:
+            await self.lastgood.parts.store.get_session(DEFAULT_TENANT, SessionId("nobody"))
+        except StoreError as error:
+            return error.message
+        return await self.lastgood.parts.store.why_not_writable()
+
+    async def finish(self, hurried: asyncio.Event) -> None:
+        """What runs may finish for the grace time, unless somebody is in a hurry. The rest is interrupted,
+        and its clients are told so before their streams end."""
+        self.draining = True
+        assert self._running is not None
+        ends = asyncio.get_running_loop().time() + self.grace_seconds
+        hurry = asyncio.create_task(self._hurry(hurried))
+        try:
+            await self._running.aclose()
+            self.app.end_watching()
+            # Also for streams that say themselves what became of their turns.
+            left = ends - asyncio.get_running_loop().time()
+            await self.app.until_idle(max(left, _LAST_WORDS_SECONDS))
+            self.app.end()
+            await self.app.until_idle(_LAST_WORDS_SECONDS)
+            # One may have been on its way in when it was told to end.
+            await self.lastgood.live.close(0)
+        finally:
+            hurry.cancel()
+
+    async def _hurry(self, hurried: asyncio.Event) -> None:
+        await hurried.wait()
+        await self.lastgood.live.close(0)
+        self.app.end()
+
+
+@asynccontextmanager
+async def open_server(
+    settings: Settings, sources: Iterable[Source], host: str, *, ollama: str | None = None
+) -> AsyncIterator[Server]:
+    """Recovered, with its leases kept alive, until it has finished. `host` is where it listens.
+
+    `ollama`: where to look for one, if not where they all are.
+    """
+    secrets = secrets_of(settings.env_file, os.environ)
+    pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    agents = Catalog(sources, pulling)
+    tracing = open_tracing(settings.tracing)
+    engine = build_engine(settings, secrets, tracing)
+    store = await open_store(settings.database, migrate=settings.migrate)
+    try:
+        lastgood = assemble(
+            store,
+            tracing.engine(engine),
+            agents,
+            limits=_limits(settings),
+            kept=settings.conversations_max,
+            safety=Safety(settings.safety),
+            retain_seconds=settings.retain,
+            tenant_quota=Quota(settings.tenant_sessions, settings.tenant_bytes),
+            token_quota=Quota(settings.token_sessions, settings.token_bytes),
+        )
+        tracing.follow(lastgood.live)
+        tokens = Tokens(store, lastgood.parts.clock)
+        find_caller = await _find_caller(settings, tokens, host)
+        counts, watch = Counts(), LoopWatch()
+        counts.gauges["lastgood_event_loop_lag_seconds"] = (
+            "longest time the event loop was held, in the last 30 to 60 seconds",
+            lambda: watch.lag_seconds,
+        )
+        counts.counters["lastgood_event_loop_stalls_total"] = (
+            "times the event loop was held for more than 250 ms",
+            lambda: watch.stalls,
+        )
+        server = Server(
+            lastgood, agents, engine, counts, find_caller is not None, settings.shutdown_grace, tracing
+        )
+        server._app, server._probes = _apps(server, settings, find_caller, host)
+        lastgood.live.on_ended(lambda outcome: counts.turns.update([outcome.status.value]))
+        await look_nearby(engine, agents, ollama)
+        async with watch.watching(), AsyncExitStack() as server._running:
+            await server._running.enter_async_context(
+                running(lastgood, grace_seconds=settings.shutdown_grace)
+            )
+            yield server
+    finally:
+        await store.close()
+        await agents.close()
+        await engine.close()
+        await tracing.close()
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        idle_seconds=settings.turn_idle_timeout,
+        turn_seconds=settings.turn_timeout,
+        grace_seconds=settings.disconnect_grace,
+        input_bytes=settings.max_request_size,
+    )
+
+
+def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, host: str) -> tuple[App, App]:
+    """Everything that is served, and the probes alone."""
+    lastgood, counts = server.lastgood, server.counts
+    counts.gauges["lastgood_turns_running"] = ("turns that run here now", lambda: lastgood.live.count)
+    presets = frozenset(map(Preset, settings.preset))
+    limiter = _limiter(settings)
+    lastgood.queue.admit_by(limiter.running)
+    chat = Chat(lastgood.parts, lastgood.submitter, lastgood.turns, server.is_draining, limiter, presets)
+    counts.gauges["lastgood_http_requests_running"] = (
+        "requests that are being answered now",
+        lambda: server.app.running + server.probes.running,
+    )
+    door = Door(hosts_of(settings, host), origins_of(settings), find_caller, host in _EVERYWHERE)
+    listed = routes(
+        chat,
+        counts,
+        server.why_not_ready,
+        chat_bytes=settings.max_request_size,
+        only=settings.only,
+        metrics=settings.metrics_listen is None,
+        sessions=_session_routes(server, settings, limiter),
+    )
+
+    def seen(one: Seen) -> None:
+        counts.request(one)
+        _log(one)
+
+    alone = probes(counts, server.why_not_ready)
+    return App(listed, door, on_seen=server.tracing.seeing(seen)), App(alone, door, on_seen=seen)
+
+
+def _session_routes(server: Server, settings: Settings, limiter: Limiter) -> Sequence[Route]:
+    lastgood = server.lastgood
+    asking = Asking(lastgood.parts.agents, server.is_draining)
+    folders = settings.working_dir_root is not None
+    life = SessionLife(
+        lastgood.parts, lastgood.sessions, lastgood.submitter, lastgood.turns, asking, folders=folders
+    )
+    runs = Runs(lastgood.parts, lastgood.submitter, lastgood.turns, lastgood.queue, asking, limiter)
+    agents = AgentList(lastgood.parts.agents, asking)
+    branches = BranchList(lastgood.sessions)
+    return session_routes(life, runs, agents, branches, import_bytes=settings.max_request_size)
+
+
+def _limiter(settings: Settings) -> Limiter:
+    return Limiter(
+        Allowance(settings.token_rate, settings.token_running),
+        Allowance(settings.user_rate, settings.user_running),
+        time.monotonic,
+    )
+
+
+def _log(seen: Seen) -> None:
+    """Who asked for what, and how it went; never what was said."""
+    if seen.route is not None and seen.route.probe:
+        return
+    log.info(
+        "request",
+        extra={
+            "fields": {
+                "request_id": seen.request.id,
+                "method": seen.request.method,
+                "route": seen.route.path if seen.route else None,
+                "status": seen.status,
+                "ended": seen.ended.value,
+                "ms": round(seen.seconds * 1000, 1),
+                "tenant": seen.request.caller.tenant,
+                "caller": seen.request.caller.name,
+                "peer": seen.request.peer,
+            }
+        },
+    )
+
+
+# -- who is let in ---------------------------------------------------------------------
+
+
+_EVERYWHERE = ("0.0.0.0", "::")
+_TOKEN = re.compile(r"[\x21-\x7e]{16,}")
+
+
+def hosts_of(settings: Settings, host: str) -> frozenset[str]:
+    hosts = {"localhost", "127.0.0.1", "[::1]"}
+    for name in settings.allowed_host:
+        found = host_of(name)
+        if found is None:
+            raise WrongUsage(f"--allowed-host takes a name like agents.example.com, not {name!r}")
+        hosts.add(found)
+    if host not in _EVERYWHERE:
+        hosts.add(host_of(f"[{host}]" if ":" in host else host) or "")
+    if settings.public_url:
+        hosts.add(host_of(_public(settings.public_url)[1]) or "")
+    return frozenset(hosts - {""})
+
+
+def origins_of(settings: Settings) -> frozenset[str]:
+    """Those of others whose pages may ask. A proxy may change the Host of our own pages, so theirs, too."""
+    for origin in settings.cors_origin:
+        if re.fullmatch(r"https?://[^/?#@]+", origin) is None:
+            raise WrongUsage(f"--cors-origin takes an origin like https://example.com, not {origin!r}")
+    own = ["://".join(_public(settings.public_url))] if settings.public_url else []
+    return frozenset([*settings.cors_origin, *own])
+
+
+def _public(url: str) -> tuple[str, str]:
+    """Its scheme, and its host with the port."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or host_of(parts.netloc) is None:
+        raise WrongUsage(f"--public-url takes an address like https://agents.example.com, not {url!r}")
+    return parts.scheme, parts.netloc.lower()
+
+
+async def _find_caller(settings: Settings, tokens: Tokens, host: str) -> FindCaller | None:
+    """None: no token is asked for. That is so only on this machine alone, or where somebody insists."""
+    fixed = _fixed_token(settings)
+    if settings.insecure_no_auth and fixed is not None:
+        raise WrongUsage("a token and --insecure-no-auth were both given; leave one of them out")
+    if settings.insecure_no_auth:
+        return None
+    if fixed is None and not await tokens.list():
+        if not is_loopback(host):
+            raise InvalidRequest(
+                f"{host} is not this machine alone, and there is no token: give --token-file or --token-env, "
+                "make one with `lastgood tokens create`, or insist with --insecure-no-auth"
+            )
+        return None
+
+    async def find(given: str) -> Caller | None:
+        if fixed is not None and hmac.compare_digest(given.encode(), fixed.encode()):
+            return Caller(DEFAULT_TENANT, "the server's own token", frozenset({Scope.ADMIN}))
+        token = await tokens.check(given)
+        return None if token is None else Caller(token.tenant, token.id, token.scopes)
+
+    return find
+
+
+def _fixed_token(settings: Settings) -> str | None:
+    if settings.token_env is not None and settings.token_file is not None:
+        raise WrongUsage("--token-env and --token-file were both given; give one of them")
+    if settings.token_env is not None:
+        token, where = os.environ.get(settings.token_env, ""), f"the variable {settings.token_env}"
+    elif settings.token_file is not None:
+        where = f"the first line of {settings.token_file}"
+        try:
+            token = settings.token_file.read_text().partition("\n")[0]
+        except OSError as error:
+            raise InvalidRequest(
+                f"cannot read --token-file {settings.token_file}: {error.strerror}"
+            ) from None
+        except UnicodeDecodeError:
+            token = ""
+    else:
+        return None
+    token = token.strip()
+    if _TOKEN.fullmatch(token) is None:
+        raise InvalidRequest(f"{where} must be a token: 16 or more visible ASCII characters")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def warn_of_agents(server: Server) -> list[str]:
+    """What is wrong with the agents that are served, one line each."""
+    lines = []
+    for key in server.agents.served():
+        try:
+            agent = await server.agents.load(key)
+        except LastgoodError as error:
+            lines.append(f"{key}: {error.message}")
+        else:
+            lines += [f"{key}: {warning}" for warning in agent.warnings]
+    return lines
+
+
+async def offline_agents(server: Server) -> list[str]:
+    """Agents that wanted any model and found no key: people should know whom they talk to."""
+    lines = []
+    for key in server.agents.served():
+        with suppress(LastgoodError):
+            agent = await server.agents.load(key)
+            if agent.model == AUTO and server.engine.any_model == SCRIPTED:
+                lines.append(
+                    f"no key of a model is set, so {key} answers from the offline scripted model; "
+                    "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another, or run Ollama, and start again"
+                )
+            elif agent.model == AUTO and server.engine.any_model.provider == "ollama":
+                lines.append(f"no key of a model is set, so {key} answers from {server.engine.any_model.ref}")
+    return lines

@@ -1,0 +1,163 @@
+"""What a check reads of every row, the same for both databases.
+
+Reads rows as they are, of all tenants, and says what is wrong with each by itself: it cannot be read, does
+not match its checksum, or belongs to something that is not there. Turns are handed on with their
+neighbours; whether they are as they were committed is for the hash chain to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lastgood.errors import HistoryDamaged
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.ids import TurnId
+from lastgood.model.sessions import Head
+from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
+from lastgood.store.queue_rows import to_queued
+from lastgood.store.rows import Row, to_attempt, to_branch, to_request, to_steps, to_turn
+from lastgood.store.session_rows import to_session
+
+GONE = "its session does not exist"
+
+
+def check_turn(row: Row) -> StoredTurn:
+    tenant, parent_tenant, parent, seq, hash, is_reached, segment, *turn = row
+    whole = isinstance(seq, int) and isinstance(hash, bytes)
+    head = Head(TurnId(str(parent)), seq, hash) if parent is not None and whole else None
+    return StoredTurn(str(tenant), to_turn(turn), head, parent_tenant, bool(is_reached), str(segment))
+
+
+def check_branch(row: Row) -> StoredRow:
+    session_tenant, old_tenant, seq, new_tenant, tenant, session, *plain = row
+    branch = to_branch(plain)
+
+    def found(problem: str = "") -> StoredRow:
+        return StoredRow(str(tenant), str(session), f"branch {branch.number}", problem)
+
+    if session_tenant != tenant:
+        return found(GONE)
+    if old_tenant != tenant or seq != branch.seq:
+        return found(f"its head, turn {branch.head}, does not exist as it is recorded")
+    if new_tenant != tenant:
+        return found(f"the turn that replaced it, {branch.replaced_by}, does not exist")
+    return found()
+
+
+def check_session(row: Row) -> StoredRow:
+    head_tenant, seq, hash, origin, origin_tenant, is_held, *plain = row
+    id, tenant = str(plain[0]), str(plain[1])
+
+    def found(problem: str = "") -> StoredRow:
+        return StoredRow(tenant, id, "its row", problem)
+
+    try:
+        session = to_session(plain)
+    except HistoryDamaged:
+        return found("it cannot be read")
+    if session.head is not None:
+        if head_tenant != tenant:
+            return found(f"its head, turn {session.head.turn}, does not exist")
+        if (seq, hash) != (session.head.seq, session.head.hash):
+            return found(f"its head is not turn {session.head.turn} as that is stored")
+    if origin is not None and origin_tenant != tenant:
+        return found(f"the turn that it was forked from, {origin}, does not exist")
+    if session.attempt is not None and not is_held:
+        return found(f"the attempt that holds it, {session.attempt}, is not running")
+    return found()
+
+
+def check_attempt(row: Row) -> StoredRow:
+    session_tenant, holder, has_turn, *plain = row
+    id, tenant, session = str(plain[0]), str(plain[1]), str(plain[2])
+
+    def found(problem: str = "") -> StoredRow:
+        return StoredRow(tenant, session, f"attempt {id}", problem)
+
+    try:
+        attempt = to_attempt(plain)
+    except HistoryDamaged:
+        return found("it cannot be read")
+    if session_tenant != tenant:
+        return found(GONE)
+    if attempt.ended_at is None and holder != attempt.id:
+        return found("it has not ended, and its session is not held by it")
+    if attempt.status is AttemptStatus.COMMITTED and not has_turn:
+        return found(f"it is committed, and its turn {attempt.turn} does not exist")
+    return found()
+
+
+class CheckSteps:
+    """Steps come in the order of their journals; each has to be the next one of its attempt."""
+
+    def __init__(self) -> None:
+        self._attempt: object = None
+        self._number = 0
+
+    def __call__(self, row: Row) -> StoredRow:
+        tenant, session, *plain = row
+        attempt, n = plain[0], plain[1]
+        self._number = self._number + 1 if attempt == self._attempt else 1
+        self._attempt = attempt
+        what = f"step {n} of attempt {attempt}"
+        if tenant is None:
+            return StoredRow("", "", what, "its attempt does not exist")
+        try:
+            # Judged as the first of a journal, so that one that is missing is reported once.
+            to_steps([(session, attempt, 1, *plain[2:])])
+        except (HistoryDamaged, ValueError, TypeError, KeyError):
+            return StoredRow(tenant, session, what, "it does not match its checksum")
+        if n != self._number:
+            self._number = n if isinstance(n, int) else self._number
+            return StoredRow(tenant, session, what, "a step before it is missing")
+        return StoredRow(tenant, session, what)
+
+
+def check_request(row: Row) -> StoredRow:
+    session_tenant, has_turn, *plain = row
+    turn, tenant, session = str(plain[0]), str(plain[1]), str(plain[2])
+
+    def found(problem: str = "") -> StoredRow:
+        return StoredRow(tenant, session, f"the request for turn {turn}", problem)
+
+    try:
+        request = to_request(plain)
+    except (HistoryDamaged, ValueError, TypeError, KeyError):
+        return found("it does not match its checksum")
+    if session_tenant != tenant:
+        return found(GONE)
+    if (request.messages is None) != bool(has_turn):
+        return found(
+            "its turn is committed, and its input is still there" if has_turn else "its input is lost"
+        )
+    return found()
+
+
+def check_queued(row: Row) -> StoredRow:
+    session_tenant, *plain = row
+    number, tenant, session = plain[0], str(plain[1]), str(plain[2])
+    what = f"queue entry {number}"
+    try:
+        is_damaged = to_queued(plain).is_damaged
+    except (ValueError, TypeError, KeyError):
+        is_damaged = True
+    problem = "it does not match its checksum" if is_damaged else ""
+    return StoredRow(tenant, session, what, problem or ("" if session_tenant == tenant else GONE))
+
+
+def checks_of(table: Table) -> Callable[[Row], StoredRow | StoredTurn]:
+    match table:
+        case Table.SESSIONS:
+            return check_session
+        case Table.TURNS:
+            return check_turn
+        case Table.BRANCHES:
+            return check_branch
+        case Table.ATTEMPTS:
+            return check_attempt
+        case Table.STEPS:
+            return CheckSteps()
+        case Table.REQUESTS:
+            return check_request
+        case Table.QUEUED:
+            return check_queued

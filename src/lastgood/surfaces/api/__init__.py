@@ -1,0 +1,1 @@
+"""The session API: sessions, runs, events and agents under `/api`."""

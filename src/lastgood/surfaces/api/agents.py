@@ -1,0 +1,59 @@
+"""The agents that are served, as docker-agent's clients ask for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lastgood.errors import LastgoodError
+from lastgood.flows.agent_resolution import resolve
+from lastgood.model.agents import AgentSpec
+from lastgood.ports import Agents
+from lastgood.surfaces.http.asgi import Answer, Request, json_reply
+from lastgood.surfaces.http.turn_headers import Asking
+
+
+class AgentList:
+    def __init__(self, agents: Agents, asking: Asking) -> None:
+        self._agents = agents
+        self._asking = asking
+
+    async def list(self, request: Request) -> Answer:
+        """One that cannot be loaded is listed all the same, and says that it cannot."""
+        found: list[dict[str, Any]] = []
+        for key in self._agents.served():
+            try:
+                found.append(_brief(key, await self._agents.load(key)))
+            except LastgoodError as error:
+                found.append({"name": key, "description": "", "multi": False, "error": error.code})
+        return json_reply(sorted(found, key=lambda agent: str(agent["name"])))
+
+    async def read(self, request: Request) -> Answer:
+        agent, decision = await resolve(self._agents, self._asking.agent_key(request.path["agent"]))
+        members = [_member(member) for member in agent.members.values()]
+        told = _brief(agent.key, agent) | {"digest": agent.digest, "decision": decision}
+        return json_reply(told | {"agents": [_member(agent), *members], "warnings": list(agent.warnings)})
+
+
+def _brief(key: str, agent: AgentSpec) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "name": key,
+        "description": agent.description,
+        "multi": bool(agent.members),
+        "welcome_message": agent.welcome_message,
+        "model": agent.model,
+    }
+    if agent.commands:
+        told["commands"] = {command.name: command.description for command in agent.commands}
+    return told
+
+
+def _member(agent: AgentSpec) -> dict[str, Any]:
+    """What it is and what it may use. Its instruction is its author's, and not told to every caller."""
+    return {
+        "name": agent.name,
+        "description": agent.description,
+        "model": agent.model,
+        "toolsets": [toolset.type for toolset in agent.toolsets],
+        "sub_agents": list(agent.sub_agents),
+        "handoffs": list(agent.handoffs),
+    }

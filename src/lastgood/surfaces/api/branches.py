@@ -1,0 +1,38 @@
+"""The branches of a session over HTTP: what edits have replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lastgood.flows.session_reader import MOST_IN_PAGE, SessionReader
+from lastgood.model.sessions import Branch
+from lastgood.surfaces.api.schemas import when
+from lastgood.surfaces.http.asgi import Answer, Request, json_reply
+from lastgood.surfaces.http.parsing import whole_number
+from lastgood.surfaces.http.turn_headers import session_of
+
+
+class BranchList:
+    def __init__(self, sessions: SessionReader) -> None:
+        self._sessions = sessions
+
+    async def list(self, request: Request) -> Answer:
+        """Oldest first, page by page."""
+        after = whole_number(request.query, "cursor", 0, most=2**62)
+        limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
+        found = await self._sessions.branches(
+            request.caller.tenant, session_of(request), after=after, limit=limit + 1
+        )
+        page = found[:limit]
+        headers = {"x-next-cursor": str(page[-1].number)} if len(found) > limit else {}
+        return json_reply([_branch_json(branch) for branch in page], 200, headers)
+
+
+def _branch_json(branch: Branch) -> dict[str, Any]:
+    return {
+        "head": branch.head,
+        "turns": branch.seq,
+        "after": branch.after,
+        "replaced_by": branch.replaced_by,
+        "created_at": when(branch.created_at),
+    }

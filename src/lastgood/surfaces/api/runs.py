@@ -1,0 +1,323 @@
+"""Runs over the session API: turns, their events, and what may be done to one that runs or failed.
+
+A run belongs to its session. Whoever asked for it only watches, and may leave: it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from lastgood.errors import (
+    InvalidRequest,
+    LastgoodError,
+    SessionNotFound,
+    StoreUnavailable,
+    TurnFailed,
+)
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.event_feed import follow
+from lastgood.flows.queue import CAPACITY, Queue, as_one
+from lastgood.flows.run import Outcome
+from lastgood.flows.submit import Submission, Submitter
+from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turns import Turns
+from lastgood.model.attempts import After, Ask
+from lastgood.model.events import TERMINAL
+from lastgood.model.ids import AttemptId
+from lastgood.model.messages import Role
+from lastgood.model.queue import NewQueued, QueueKind
+from lastgood.model.sessions import Session, Turn
+from lastgood.surfaces.api.schemas import (
+    ApiMessage,
+    ContinueBody,
+    LaterBody,
+    RunBody,
+    TurnBody,
+    attempt_json,
+    messages_of,
+    queued_json,
+    turn_json,
+)
+from lastgood.surfaces.api.sse import frame, unnumbered
+from lastgood.surfaces.http import error_responses
+from lastgood.surfaces.http.asgi import Answer, Reply, Request, Stream, json_reply
+from lastgood.surfaces.http.parsing import flag, parse, parse_paced
+from lastgood.surfaces.http.rate_limit import Limiter
+from lastgood.surfaces.http.turn_headers import Asking, fingerprint, key_of, session_of, user_of
+
+Frames = AsyncGenerator[bytes, None]
+
+#: How long a stream goes on without asking whether its token is still good.
+_TRUST_SECONDS = 5.0
+
+
+class Runs:
+    def __init__(
+        self,
+        parts: Parts,
+        submitter: Submitter,
+        turns: Turns,
+        queue: Queue,
+        asking: Asking,
+        limiter: Limiter,
+    ) -> None:
+        self._parts = parts
+        self._submitter = submitter
+        self._turns = turns
+        self._queue = queue
+        self._asking = asking
+        self._limiter = limiter
+
+    # -- turns ---------------------------------------------------------------------------
+
+    async def run(self, request: Request) -> Answer:
+        """As docker-agent has it: the agent in the path, the run as a stream."""
+        self._asking.check_open()
+        plain = await request.json()
+        given = {"messages": plain} if isinstance(plain, list) else plain
+        body = await parse_paced(RunBody, ApiMessage, given)
+        agent = self._asking.agent_key(request.path["agent"], request.path.get("name"))
+        ask = self._asking.ask(request, body, plain, agent, accepted=False)
+        named = _is_named(request)  # before anything begins: it may be refused
+        submitted = await self._submit(request, ask, body.where())
+        frames = self._frames(submitted, named=named)
+        return Stream(_while_allowed(request, frames), _headers(submitted))
+
+    async def turn(self, request: Request) -> Answer:
+        """Accepted now and followed by its events, or waited for."""
+        self._asking.check_open()
+        plain = await request.json()
+        body = await parse_paced(TurnBody, ApiMessage, plain)
+        agent = None if body.agent is None else self._asking.agent_key(body.agent)
+        # Whoever asks again under the same key may wait this time.
+        same = {name: value for name, value in plain.items() if name != "wait"}
+        ask = self._asking.ask(request, body, same, agent, accepted=not body.wait)
+        return await self._told(request, await self._submit(request, ask, body.where()), waits=body.wait)
+
+    async def continue_from(self, request: Request) -> Answer:
+        self._asking.check_open()
+        plain = await request.json() if await request.body() else {}
+        body = parse(ContinueBody, plain)
+        tenant, attempt = request.caller.tenant, AttemptId(request.path["attempt"])
+        user = await self._user_of(request, attempt)
+        with self._limiter.take(request.caller, user) as taken:
+            submitted = await self._turns.continue_from(tenant, session_of(request), attempt)
+            taken.until_ended(submitted)
+        return await self._told(request, submitted, waits=body.wait)
+
+    async def _user_of(self, request: Request, attempt: AttemptId) -> str:
+        """For whom the turn was asked, whoever continues it."""
+        found = await self._parts.store.get_attempt(request.caller.tenant, attempt)
+        asked = await self._parts.store.read_request(request.caller.tenant, found.turn) if found else None
+        return asked.user if asked and asked.user else user_of(request, None)
+
+    async def cancel(self, request: Request) -> Answer:
+        """Answers when it has ended, with how: it may have been too late."""
+        tenant, session = request.caller.tenant, session_of(request)
+        outcome = await self._turns.cancel(tenant, session)
+        attempt = await self._parts.store.get_attempt(tenant, outcome.attempt)
+        if attempt is None:
+            raise SessionNotFound()
+        return json_reply(attempt_json(attempt))
+
+    async def _submit(self, request: Request, ask: Ask, after: After | None) -> TurnHandle:
+        reserve = partial(self._limiter.take, request.caller, ask.user)
+        return await self._submitter.submit(Submission(ask, after), reserve)
+
+    async def _told(self, request: Request, submitted: TurnHandle, *, waits: bool) -> Answer:
+        headers = _headers(submitted)
+        if waits:
+            try:
+                outcome = await request.unless_gone(submitted.outcome())
+            except LastgoodError as error:
+                return _refusal(request, submitted, error, has_effects=submitted.has_effects)
+            if outcome.turn is None:
+                return _failed(request, submitted, outcome)
+            # Another node may have taken it up and committed it, as an attempt of its own.
+            return json_reply(turn_json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
+        return json_reply(attempt_json(await submitted.stored()), 202, headers)
+
+    # -- events --------------------------------------------------------------------------
+
+    async def events(self, request: Request) -> Answer:
+        """Exactly what is missing after a number, then what comes; ends with the session."""
+        session = await self._parts.store.get_session(request.caller.tenant, session_of(request))
+        if session is None:
+            raise SessionNotFound()
+        after = _since(request)
+        start = session.events_dropped if after is None else after
+        frames = self._all_frames(session, start, named=_is_named(request))
+        return Stream(_while_allowed(request, frames), only_watches=True)
+
+    async def _all_frames(self, session: Session, after: int, *, named: bool) -> Frames:
+        events = follow(self._parts, session.tenant, session.id, after=after)
+        async with aclosing(events):
+            async for event in events:
+                yield frame(event, session.id, named=named)
+        yield unnumbered(
+            {"type": "session_exited", "session_id": session.id, "reason": "deleted"}, named=named
+        )
+
+    async def _frames(self, submitted: TurnHandle, *, named: bool) -> Frames:
+        ended = False
+        try:
+            async with aclosing(submitted.events()) as events:
+                async for event in events:
+                    ended = ended or event.kind in TERMINAL
+                    yield frame(event, submitted.session, named=named)
+        except StoreUnavailable:
+            pass  # the run may go on and commit, so nothing is said before that is known
+        if not ended:
+            # Its events have served their time, or could not be stored or read; it has an end all the same.
+            for told in await self._ending(submitted):
+                yield unnumbered(told, named=named)
+
+    async def _ending(self, submitted: TurnHandle) -> list[dict[str, Any]]:
+        try:
+            outcome = await submitted.outcome()
+        except LastgoodError as error:
+            may = error_responses.may_be_sent_again(error, has_effects=submitted.has_effects)
+            words = error_responses.told_as(error.code)
+            return [{"type": "error", **words, "error": error.message, "retryable": may}]
+        about = {"session_id": submitted.session, "attempt": submitted.attempt, "turn": submitted.turn}
+        if outcome.turn is not None:
+            about["attempt"] = outcome.turn.attempt
+            said = {"type": "agent_choice", "content": _last_words(outcome.turn), **about}
+            committed = {"type": "turn_committed", "seq": outcome.turn.seq, **about}
+            return [said, committed, {"type": "stream_stopped", "reason": "normal", **about}]
+        why = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        words = error_responses.told_as(why.code)
+        may = error_responses.may_be_sent_again(why, has_effects=outcome.has_effects)
+        return [
+            {"type": "error", **words, "error": why.message, **about},
+            {"type": "turn_failed", **words, "message": why.message, "retryable": may, **about},
+            {"type": "stream_stopped", "reason": "error", **about},
+        ]
+
+    # -- for later -----------------------------------------------------------------------
+
+    async def steer(self, request: Request) -> Answer:
+        item, known = await self._later(request, QueueKind.STEER)
+        return json_reply({"status": "duplicate" if known else "queued", "duplicate": known, **item}, 202)
+
+    async def followup(self, request: Request) -> Answer:
+        tenant, id = request.caller.tenant, session_of(request)
+        session = await self._parts.store.get_session(tenant, id)
+        item, known = await self._later(request, QueueKind.FOLLOWUP)
+        streaming = session is not None and session.attempt is not None
+        status = "duplicate" if known else "queued_streaming" if streaming else "queued_idle"
+        return json_reply({"status": status, "duplicate": known, **item}, 202)
+
+    async def _later(self, request: Request, kind: QueueKind) -> tuple[dict[str, Any], bool]:
+        self._asking.check_open()
+        plain = await request.json()
+        given = {"messages": plain} if isinstance(plain, list) else plain
+        body = await parse_paced(LaterBody, ApiMessage, given)
+        messages = messages_of(body.messages)
+        if kind is QueueKind.STEER:
+            if body.model is not None or body.agent is not None:
+                raise InvalidRequest("a steer is for the turn that runs; it cannot name a model or an agent")
+            if any(message.role is not Role.USER for message in messages):
+                raise InvalidRequest("a steer holds messages of the user alone")
+            messages = (as_one(messages),)
+        new = NewQueued(
+            tenant=request.caller.tenant,
+            session=session_of(request),
+            turn=self._parts.ids.turn(),
+            kind=kind,
+            messages=messages,
+            model=body.model,
+            agent_key=None if body.agent is None else self._asking.agent_key(body.agent),
+            key=key_of(request),
+            fingerprint=fingerprint(request, plain),
+            caller=request.caller.name,
+            user=user_of(request, body.user),
+        )
+        # A steer, too: one that is not heard becomes a turn.
+        with self._limiter.take(request.caller, new.user, later=True) as taken:
+            item, known = await self._queue.put(new)
+            if not known:
+                taken.give_back()
+        return queued_json(item), known
+
+    async def queue(self, request: Request) -> Answer:
+        waiting = await self._queue.read(request.caller.tenant, session_of(request))
+        told: dict[str, Any] = {
+            kind.value: {
+                "depth": sum(item.kind is kind and item.parked is None for item in waiting),
+                "capacity": CAPACITY[kind],
+            }
+            for kind in QueueKind
+        }
+        return json_reply(told | {"items": [queued_json(item) for item in waiting]})
+
+    async def drop(self, request: Request) -> Answer:
+        await self._queue.drop(request.caller.tenant, session_of(request), _number(request))
+        return json_reply({"status": "dropped"})
+
+    async def retry(self, request: Request) -> Answer:
+        with self._limiter.take(request.caller, user_of(request, None), later=True) as taken:
+            await self._queue.retry(request.caller.tenant, session_of(request), _number(request))
+            taken.give_back()
+        return json_reply({"status": "queued"}, 202)
+
+
+async def _while_allowed(request: Request, frames: Frames) -> Frames:
+    """A token may end or be revoked while its stream is open; what happens after that is not for it."""
+    loop = asyncio.get_running_loop()
+    checked = loop.time()
+    async with aclosing(frames):
+        async for piece in frames:
+            if loop.time() - checked > _TRUST_SECONDS:
+                await request.check_caller()
+                checked = loop.time()
+            yield piece
+
+
+def _failed(request: Request, submitted: TurnHandle, outcome: Outcome) -> Reply:
+    error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+    return _refusal(request, submitted, error, has_effects=outcome.has_effects)
+
+
+def _refusal(request: Request, submitted: TurnHandle, error: LastgoodError, *, has_effects: bool) -> Reply:
+    """Names the attempt, so that it can be continued. A new request would run its tools again."""
+    told = error_responses.plain(error, request.id, has_effects=has_effects)
+    return Reply(told.status, told.body, {**told.headers, **_headers(submitted)})
+
+
+def _headers(submitted: TurnHandle) -> dict[str, str]:
+    headers = {
+        "x-session-id": submitted.session,
+        "x-turn-id": submitted.turn,
+        "x-attempt-id": submitted.attempt,
+    }
+    return headers | ({"idempotent-replayed": "true"} if submitted.replayed else {})
+
+
+def _is_named(request: Request) -> bool:
+    return flag(request.query, "named", False)
+
+
+def _since(request: Request) -> int | None:
+    # A browser that comes back sends its first address again, with the number it has come to.
+    given = (request.headers.get("last-event-id", "") or request.query.get("since", "")).strip()
+    if not given:
+        return None
+    if not given.isascii() or not given.isdecimal() or len(given) > 18:
+        raise InvalidRequest("since and Last-Event-ID take the number of an event")
+    return int(given)
+
+
+def _number(request: Request) -> int:
+    given = request.path["entry"]
+    if not given.isascii() or not given.isdecimal() or len(given) > 18:
+        raise InvalidRequest("an entry of the queue is called by its number")
+    return int(given)
+
+
+def _last_words(turn: Turn) -> str:
+    return turn.messages[-1].content if len(turn.messages) > turn.inputs else ""

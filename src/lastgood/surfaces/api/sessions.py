@@ -1,0 +1,399 @@
+"""The life of a session over HTTP: made, found, read, changed field by field, forked, moved, ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from lastgood.core.session_rules import NO_RULES, modes_of
+from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.session_export import Importing, as_evidence, document_pieces
+from lastgood.flows.session_reader import MOST_IN_PAGE
+from lastgood.flows.sessions import Sessions
+from lastgood.flows.submit import Submission, Submitter
+from lastgood.flows.turns import Turns
+from lastgood.model.agents import Safety
+from lastgood.model.attempts import Ask
+from lastgood.model.ids import AttemptId, SessionId, TurnId
+from lastgood.model.messages import Message, Role
+from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
+from lastgood.model.tokens import Scope
+from lastgood.surfaces.api.schemas import (
+    ApiMessage,
+    AppendBody,
+    CreateBody,
+    ForkBody,
+    IdsBody,
+    MetadataBody,
+    ModelBody,
+    PermissionsBody,
+    RebindBody,
+    SafetyBody,
+    StarredBody,
+    SummaryBody,
+    TitleBody,
+    TokensBody,
+    attempt_json,
+    safety_of,
+    session_json,
+    shown,
+    step_json,
+    turn_json,
+    usage_json,
+    when,
+)
+from lastgood.surfaces.http.asgi import Answer, Request, json_reply
+from lastgood.surfaces.http.json_stream import batch_pieces, json_document, session_pieces, turn_pieces
+from lastgood.surfaces.http.parsing import flag, parse, parse_paced, whole_number
+from lastgood.surfaces.http.turn_headers import (
+    Asking,
+    expected_head,
+    fingerprint,
+    key_of,
+    session_of,
+    user_of,
+)
+
+#: Of a session whose turn waits for a runtime. It may be asked for, and none has it here.
+_QUEUED = "queued"
+_STATUSES = (*SessionStatus, _QUEUED)
+
+
+class SessionLife:
+    """`folders`: there is a root below which sessions of any token may name a folder of their own."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        sessions: Sessions,
+        submitter: Submitter,
+        turns: Turns,
+        asking: Asking,
+        *,
+        folders: bool,
+    ) -> None:
+        self._folders = folders
+        self._parts = parts
+        self._sessions = sessions
+        self._submitter = submitter
+        self._turns = turns
+        self._asking = asking
+        self._importing = Importing(parts, sessions)
+
+    # -- making and finding --------------------------------------------------------------
+
+    async def create(self, request: Request) -> Answer:
+        body = parse(CreateBody, await request.json() if await request.body() else {})
+        agent = self._default_agent() if body.agent is None else self._asking.agent_key(body.agent)
+        if body.agent is not None:
+            await self._check_agent(agent)
+        if body.working_dir is not None and not self._folders and not request.caller.may(Scope.ADMIN):
+            raise Forbidden(
+                "this token may name no folder here; the operator opens one with --working-dir-root"
+            )
+        session = await self._sessions.create(
+            request.caller.tenant,
+            agent,
+            title=" ".join((body.title or "").split()),
+            model=body.model,
+            working_dir=body.working_dir,
+            rules=body.permissions.wanted() if body.permissions else NO_RULES,
+            safety=safety_of(body.safety or body.safety_policy),
+            setter=request.caller.setter,
+            metadata=body.metadata,
+        )
+        return json_reply(session_json(session))
+
+    async def _check_agent(self, key: str) -> None:
+        """That it is served. Whether it can be loaded just now is the first turn's business."""
+        with suppress(AgentInvalid, TurnFailed):
+            await self._turns.resolve(key)
+
+    def _default_agent(self) -> str:
+        """Where one agent is served there is no doubt; else the first run names one."""
+        served = self._parts.agents.served()
+        return served[0] if len(served) == 1 else ""
+
+    async def list(self, request: Request) -> Answer:
+        query = request.query
+        status = query.get("status") or None
+        if status is not None and status not in _STATUSES:
+            raise InvalidRequest(f"status is one of {', '.join(_STATUSES)}", param="status")
+        limit = whole_number(query, "limit", 50, least=1, most=MOST_IN_PAGE)
+        cursor = whole_number(query, "cursor", None, most=2**62)
+        if status == _QUEUED:
+            return json_reply([])
+        page = await self._sessions.list(
+            request.caller.tenant,
+            limit=limit,
+            cursor=cursor,
+            query=query.get("q", ""),
+            agent=query.get("agent") or None,
+            status=SessionStatus(status) if status else None,
+        )
+        headers = {} if page.next_cursor is None else {"x-next-cursor": str(page.next_cursor)}
+        return json_reply([session_json(session) for session in page.sessions], 200, headers)
+
+    async def read(self, request: Request) -> Answer:
+        """With its messages, unless they are not wanted."""
+        tenant, id = request.caller.tenant, session_of(request)
+        if not flag(request.query, "messages", True):
+            session = await self._sessions.get(tenant, id)
+            return json_reply(session_json(session), 200, _tag(session))
+        session = await self._sessions.get(tenant, id)
+        return await json_document(session_pieces(self._sessions, session), _tag(session))
+
+    async def turns(self, request: Request) -> Answer:
+        after = whole_number(request.query, "cursor", 0, most=2**62)
+        limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        headers = {"x-next-cursor": str(after + limit)} if after + limit < session.turns else {}
+        return await json_document(turn_pieces(self._sessions, session, after, limit), headers)
+
+    async def turn(self, request: Request) -> Answer:
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        return json_reply(turn_json(await self._sessions.turn_of(session, TurnId(request.path["turn"]))))
+
+    async def prompt(self, request: Request) -> Answer:
+        turn, prompt = await self._sessions.prompt(
+            request.caller.tenant, session_of(request), TurnId(request.path["turn"])
+        )
+        return json_reply(
+            {
+                "turn": turn.id,
+                "agent_digest": turn.agent_digest,
+                "model": turn.model,
+                "left_out": prompt.left_out,
+                "messages": [shown(message) for message in prompt.messages],
+            }
+        )
+
+    async def attempts(self, request: Request) -> Answer:
+        found = await self._sessions.attempts(request.caller.tenant, session_of(request))
+        after = whole_number(request.query, "cursor", 0, most=2**62)
+        limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
+        page = found[after : after + limit]
+        headers = {"x-next-cursor": str(after + limit)} if after + limit < len(found) else {}
+        return json_reply([attempt_json(attempt) for attempt in page], 200, headers)
+
+    async def attempt(self, request: Request) -> Answer:
+        tried = await self._sessions.attempt(
+            request.caller.tenant, session_of(request), AttemptId(request.path["attempt"])
+        )
+        steps = [step_json(step) for step in tried.steps]
+        return json_reply(attempt_json(tried.attempt) | {"usage": usage_json(tried.usage), "steps": steps})
+
+    # -- one field each ------------------------------------------------------------------
+
+    async def set_title(self, request: Request) -> Answer:
+        body = parse(TitleBody, await request.json())
+        await self._sessions.rename(request.caller.tenant, session_of(request), body.title)
+        return await self._as_it_is(request)
+
+    async def set_starred(self, request: Request) -> Answer:
+        body = parse(StarredBody, await request.json())
+        await self._sessions.star(request.caller.tenant, session_of(request), body.starred)
+        return await self._as_it_is(request)
+
+    async def set_metadata(self, request: Request) -> Answer:
+        body = parse(MetadataBody, await request.json())
+        await self._sessions.set_metadata(request.caller.tenant, session_of(request), body.metadata)
+        return await self._as_it_is(request)
+
+    async def set_model(self, request: Request) -> Answer:
+        body = parse(ModelBody, await request.json())
+        await self._sessions.set_model(request.caller.tenant, session_of(request), body.model)
+        return await self._as_it_is(request)
+
+    async def set_permissions(self, request: Request) -> Answer:
+        body = parse(PermissionsBody, await request.json())
+        await self._sessions.set_permissions(
+            request.caller.tenant, session_of(request), body.permissions.wanted(), request.caller.setter
+        )
+        return await self._as_it_is(request)
+
+    async def set_safety(self, request: Request) -> Answer:
+        body = parse(SafetyBody, await request.json())
+        await self._set_safety(request, safety_of(body.safety_policy))
+        return await self._as_it_is(request)
+
+    async def toggle_tools(self, request: Request) -> Answer:
+        """docker-agent's switch: everything may run, or the server's own mode holds again."""
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        is_on = modes_of(session.rules) == (Safety.AUTONOMOUS,)
+        await self._set_safety(request, None if is_on else Safety.AUTONOMOUS)
+        return await self._as_it_is(request)
+
+    async def _set_safety(self, request: Request, mode: Safety | None) -> None:
+        caller = request.caller
+        await self._sessions.set_safety(caller.tenant, session_of(request), mode, caller.setter)
+
+    async def rebind(self, request: Request) -> Answer:
+        body = parse(RebindBody, await request.json())
+        key = self._asking.agent_key(body.agent)
+        await self._sessions.get(request.caller.tenant, session_of(request))
+        await self._turns.resolve(key)
+        await self._sessions.rebind(request.caller.tenant, session_of(request), key)
+        return await self._as_it_is(request)
+
+    async def _as_it_is(self, request: Request) -> Answer:
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        return json_reply(session_json(session), 200, _tag(session))
+
+    # -- turns without a model -----------------------------------------------------------
+
+    async def reset(self, request: Request) -> Answer:
+        await self._without_model(request, None, (), TurnKind.RESET)
+        return await self._as_it_is(request)
+
+    async def append(self, request: Request) -> Answer:
+        plain = await request.json()
+        given = (await parse_paced(AppendBody, ApiMessage, plain)).given()
+        turn = await self._without_model(request, plain, given, TurnKind.APPEND)
+        return json_reply(turn_json(turn) | {"status": "added"}, 201)
+
+    async def summarize(self, request: Request) -> Answer:
+        """Prompts begin with the summary from here on, and what was kept after it. Nothing is deleted."""
+        plain = await request.json()
+        body = parse(SummaryBody, plain)
+        if not body.summary.strip():
+            raise InvalidRequest("the summary is blank; send some text", param="summary")
+        tenant, id = request.caller.tenant, session_of(request)
+        whole = await self._sessions.read(tenant, id)
+        kept: tuple[Message, ...] = ()
+        if body.first_kept_entry is not None:
+            kept = _kept(whole.chain.checked(), body.first_kept_entry)
+        summary = Message(Role.SYSTEM, f"Summary of the conversation so far: {body.summary}")
+        head = whole.session.head.turn if whole.session.head else None
+        turn = await self._without_model(request, plain, (summary, *kept), TurnKind.RESET, head)
+        return json_reply(turn_json(turn) | {"status": "added"}, 201)
+
+    async def _without_model(
+        self,
+        request: Request,
+        plain: Any,
+        messages: tuple[Message, ...],
+        kind: TurnKind,
+        head: TurnId | None = None,
+    ) -> Turn:
+        self._asking.check_open()
+        ask = Ask(
+            tenant=request.caller.tenant,
+            session=session_of(request),
+            messages=messages,
+            kind=kind,
+            key=key_of(request),
+            fingerprint=fingerprint(request, plain),
+            caller=request.caller.name,
+            user=user_of(request, None),
+            expected_head=expected_head(request) or head,
+        )
+        outcome = await (await self._submitter.submit(Submission(ask))).outcome()
+        if outcome.turn is None:
+            raise outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        return outcome.turn
+
+    # -- forks, documents, the end -------------------------------------------------------
+
+    async def fork(self, request: Request) -> Answer:
+        body = parse(ForkBody, await request.json() if await request.body() else {})
+        if body.turn is not None and body.user_message_index is not None:
+            raise InvalidRequest("send either turn or user_message_index")
+        forked = await self._sessions.fork(
+            request.caller.tenant,
+            session_of(request),
+            TurnId(body.turn) if body.turn else None,
+            user_message=body.user_message_index,
+            setter=request.caller.setter,
+        )
+        return json_reply(session_json(forked))
+
+    async def export(self, request: Request) -> Answer:
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        return await json_document(document_pieces(self._sessions, session))
+
+    async def take_in(self, request: Request) -> Answer:
+        self._asking.check_open()
+        plain = await request.document()
+        if not isinstance(plain, dict):
+            raise InvalidRequest("the body must be an exported session")
+        session = await self._importing.take(request.caller.tenant, plain, request.caller.setter)
+        return json_reply(session_json(session), 201)
+
+    async def recovery(self, request: Request) -> Answer:
+        """Everything there is of a session, for whoever has to mend something."""
+        tenant, id = request.caller.tenant, session_of(request)
+        whole = await self._sessions.read(tenant, id)
+        failed = [found for found in await self._sessions.attempts(tenant, id) if found.error_code]
+        return json_reply(as_evidence(whole) | {"errors": [attempt_json(attempt) for attempt in failed]})
+
+    async def delete(self, request: Request) -> Answer:
+        await self._sessions.delete(request.caller.tenant, session_of(request))
+        return json_reply({"message": "session deleted"})
+
+    async def delete_many(self, request: Request) -> Answer:
+        body = parse(IdsBody, await request.json())
+        failed: list[str] = []
+        for id in dict.fromkeys(body.session_ids):
+            try:
+                await self._sessions.delete(request.caller.tenant, SessionId(id))
+            except LastgoodError:
+                failed.append(id)
+        deleted = len(set(body.session_ids)) - len(failed)
+        told = {"deleted_count": deleted, "failed_count": len(failed), "failed_ids": failed}
+        return json_reply(told)
+
+    async def export_many(self, request: Request) -> Answer:
+        body = parse(IdsBody, await request.json())
+        about = {"export_format": "json", "timestamp": when(time.time())}
+        ids = dict.fromkeys(body.session_ids)
+        return await json_document(batch_pieces(self._sessions, request.caller.tenant, ids, about))
+
+    # -- as docker-agent's clients ask ---------------------------------------------------
+
+    async def status(self, request: Request) -> Answer:
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        told = session_json(session)
+        names = ("id", "title", "streaming", "agent", "status", "turns", "input_tokens", "output_tokens")
+        return json_reply({name: told[name] for name in names})
+
+    async def count_tokens(self, request: Request) -> Answer:
+        """The server counts for itself: what a client says is checked, and what is counted is answered."""
+        parse(TokensBody, await request.json())
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        names = ("id", "input_tokens", "output_tokens", "cost")
+        return json_reply({name: session_json(session)[name] for name in names})
+
+    async def models(self, request: Request) -> Answer:
+        """The models that the session's agent knows, and which one answers."""
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        agent, _ = await self._turns.resolve(session.agent_key)
+        current = session.model or agent.model
+        refs = list(dict.fromkeys([current, agent.model, *agent.models]))
+        models = [
+            {"ref": ref, "is_current": ref == current, "is_default": ref == agent.model} for ref in refs
+        ]
+        return json_reply({"agent": agent.name, "current_model_ref": current, "models": models})
+
+
+def _kept(turns: Sequence[Turn], first: int) -> tuple[Message, ...]:
+    """Counted as a reader of the session sees them; what a reset has hidden stays hidden."""
+    numbered = list(enumerate(message for turn in turns for message in turn.messages))
+    if first > len(numbered):
+        raise InvalidRequest(
+            f"there are {len(numbered)} messages, and none is number {first}", param="first_kept_entry"
+        )
+    hidden = 0
+    passed = 0
+    for turn in turns:
+        if turn.kind is TurnKind.RESET:
+            hidden = passed
+        passed += len(turn.messages)
+    return tuple(message for number, message in numbered if number >= max(first, hidden))
+
+
+def _tag(session: Session) -> dict[str, str]:
+    return {"etag": f'"{session.head.turn}"'} if session.head else {}

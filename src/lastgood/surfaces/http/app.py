@@ -1,0 +1,339 @@
+"""The app: a list of routes, and what every request passes on its way to one.
+
+    request id → route → front door (host, origin, media type) → token and scope → handler
+
+Expected errors become answers here, once, by the table in `refusals`; anything else is a
+500 that names no internals and is logged under its request id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from lastgood.errors import (
+    AgentInvalid,
+    AgentUnavailable,
+    Forbidden,
+    InvalidRequest,
+    LastgoodError,
+    MethodNotAllowed,
+    NotFound,
+    Unauthorized,
+)
+from lastgood.model.tokens import Scope as TokenScope
+from lastgood.surfaces.api.sse import unnumbered
+from lastgood.surfaces.http import error_responses
+from lastgood.surfaces.http.access import Door
+from lastgood.surfaces.http.asgi import (
+    Answer,
+    Broken,
+    ClientGone,
+    Handler,
+    Receive,
+    Reply,
+    Request,
+    Scope,
+    Send,
+    request_of,
+    segments,
+    send_reply,
+    send_stream,
+    skip_stream,
+)
+from lastgood.surfaces.http.loop_monitor import mark_request
+from lastgood.surfaces.http.principal import Caller
+
+log = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+#: A key of an agent may be a URL, escaped twice. What is longer is no name of anything, and is not echoed.
+_LONGEST_SEGMENT = 4096
+
+#: What a change may depend on. One that is not looked at would be taken for one that holds.
+_CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since", "idempotency-key")
+
+#: By media type, the JSON schema of what is sent; None: it has none.
+Contents = Mapping[str, Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`path` has holes like `{session}`. No `scope`: anybody may ask, for example a probe."""
+
+    method: str
+    path: str
+    handler: Handler
+    scope: TokenScope | None
+    summary: str
+    limit_bytes: int = 8 * 1024 * 1024
+    takes: Mapping[str, Any] | None = None  # JSON schema of the body
+    #: Those that it looks at: what each means, and its JSON schema.
+    headers: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    query: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    may_be_empty: bool = False  # the body may be left out
+    gives: Mapping[int, Contents] = field(default_factory=dict)
+    probe: bool = False  # asked by machines that know no Host
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.path.split("/")[1:])
+
+
+class Ended(StrEnum):
+    SENT = "sent"
+    LEFT = "left"  # the client, before the end
+    BROKEN = "broken"  # a stream, by an error that came after its beginning
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request, for logs and counters. Nothing of what was said."""
+
+    request: Request
+    route: Route | None
+    status: int
+    ended: Ended
+    seconds: float
+
+
+class App:
+    """`running`: how many requests are being answered."""
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        door: Door,
+        *,
+        on_seen: Callable[[Seen], None],
+        ping_seconds: float = 15.0,
+    ) -> None:
+        self._table = _table(routes)
+        self._door = door
+        self._on_seen = on_seen
+        self._ping_seconds = ping_seconds
+        self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watching_ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.running = 0
+
+    # -- its end -----------------------------------------------------------------------
+
+    async def until_idle(self, seconds: float) -> None:
+        """Until no request is being answered, or for that long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return
+
+    def end_watching(self) -> None:
+        """Streams that only watch have nothing to wait for any more."""
+        if not self._watching_ends.done():
+            self._watching_ends.set_result(None)
+
+    def end(self) -> None:
+        """What is still being answered is told that it cannot be, streams in their last piece."""
+        self.end_watching()
+        if not self._ending.done():
+            self._ending.set_result(None)
+
+    # -- one request -------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        began = time.perf_counter()
+        request = request_of(scope, receive, secrets.token_hex(8), self._ending)
+        given = request.headers.get("x-request-id", "")
+        if _REQUEST_ID.fullmatch(given):
+            request.id = given
+        mark_request(request.id)
+        route: Route | None = None
+        status, ended = 499, Ended.LEFT
+        self.running += 1
+        self._idle.clear()
+        try:
+            route, answer = await self._answer(request)
+            status, ended = await self._send(send, request, answer)
+        except ClientGone:
+            pass  # there is nobody to answer
+        finally:
+            self.running -= 1
+            if not self.running:
+                self._idle.set()
+            self._on_seen(Seen(request, route, status, ended, time.perf_counter() - began))
+
+    async def _answer(self, request: Request) -> tuple[Route | None, Answer]:
+        route: Route | None = None
+        try:
+            request.check()
+            preflight = self._door.preflight(request)
+            if preflight is not None:
+                return None, preflight
+            route, allowed = self._find(request)
+            self._door.check(request, is_probe=route is not None and route.probe)
+            if route is None:
+                return None, _without_route(request, allowed)
+            request.limit_bytes = route.limit_bytes
+            if route.scope is not None:
+                request.caller = await self._caller(request, route.scope)
+                request.check_caller = partial(self._caller, request, route.scope)
+            _check_conditions(request, route)
+            return route, await route.handler(request)
+        except ClientGone:
+            raise
+        except Exception as error:
+            return route, _refusal(request, _told(request, error))
+
+    async def _send(self, send: Send, request: Request, answer: Answer) -> tuple[int, Ended]:
+        """With which status, and how it ended."""
+        headers = {
+            "x-request-id": request.id,
+            "x-content-type-options": "nosniff",
+            **self._door.cors_headers(request),
+        }
+        is_head = request.method == "HEAD"
+        if isinstance(answer, Reply):
+            await send_reply(send, answer, headers, has_body=not is_head)
+            return answer.status, Ended.SENT
+        if is_head:
+            await skip_stream(send, answer, headers)
+            return answer.status, Ended.SENT
+        if answer.only_watches:
+            request.ending = self._watching_ends
+        broken = False
+
+        def last_words(error: Exception) -> bytes:
+            nonlocal broken
+            broken = True
+            return _last_frame(request, _told(request, error))
+
+        try:
+            is_there = await send_stream(send, request, answer, headers, self._ping_seconds, last_words)
+        except ClientGone:
+            raise
+        except Exception as error:  # before it has begun
+            reply = error.reply if isinstance(error, Broken) else _refusal(request, _told(request, error))
+            await send_reply(send, reply, headers)
+            return reply.status, Ended.SENT
+        if not is_there:
+            return answer.status, Ended.LEFT
+        return answer.status, Ended.BROKEN if broken else Ended.SENT
+
+    async def _caller(self, request: Request, scope: TokenScope) -> Caller:
+        caller = await self._door.caller(request)
+        if caller is None and "authorization" in request.headers:
+            raise Unauthorized("this token is not known here, has ended or was revoked; send another one")
+        if caller is None:
+            raise Unauthorized()
+        if not caller.may(scope):
+            raise Forbidden(f"this token has not the scope {scope.value}; use one that has")
+        return caller
+
+    def _find(self, request: Request) -> tuple[Route | None, set[str]]:
+        """The route, or none and which methods there are at this address."""
+        path = segments(request.raw_path)
+        if any("\0" in segment for segment in path):
+            raise InvalidRequest("the address has a NUL in it; leave it out")
+        if any(len(segment) > _LONGEST_SEGMENT for segment in path):
+            raise InvalidRequest(f"a part of the address has more than {_LONGEST_SEGMENT} characters")
+        wanted = "GET" if request.method == "HEAD" else request.method
+        allowed: set[str] = set()
+        meant: str | None = None  # the first address that fits: no session is called `import`
+        for route in self._table.get(len(path), ()):
+            filled = _fill(route.parts, path) if meant in (None, route.path) else None
+            if filled is None:
+                continue
+            meant = route.path
+            if route.method == wanted:
+                request.path = filled
+                return route, set()
+            allowed |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
+        return None, allowed
+
+
+def _check_conditions(request: Request, route: Route) -> None:
+    if request.method in ("GET", "HEAD"):
+        return
+    for name in _CONDITIONS:
+        if name in request.headers and name not in route.headers:
+            raise InvalidRequest(f"{name} is not looked at here, so it is refused; leave it out", param=name)
+    if request.headers.get("if-none-match", "*").strip() != "*":
+        raise InvalidRequest(
+            "if-none-match takes * alone: only if there is no turn yet", param="if-none-match"
+        )
+
+
+def _without_route(request: Request, allowed: set[str]) -> Reply:
+    if not allowed:
+        raise NotFound("there is no such address here; GET /openapi.json lists all")
+    allow = ", ".join(sorted({*allowed, "OPTIONS"}))
+    if request.method == "OPTIONS":
+        return Reply(204, headers={"allow": allow})
+    raise MethodNotAllowed(allow=allow)
+
+
+def _told(request: Request, error: Exception) -> LastgoodError:
+    """What may be said of it. The rest stays in the log, under the request's id."""
+    if isinstance(error, AgentInvalid):
+        # The request is fine. Where the file is and what is in it is the operator's business.
+        log.warning("an agent cannot be used: %s", error, extra={"fields": {"request_id": request.id}})
+        return AgentUnavailable("this agent has errors in its file; the server's log names them")
+    if isinstance(error, LastgoodError):
+        return error
+    log.error("a request failed", exc_info=error, extra={"fields": {"request_id": request.id}})
+    return LastgoodError(f"internal error; please report it with its request id, {request.id}")
+
+
+def _last_frame(request: Request, error: LastgoodError) -> bytes:
+    """Of a stream that cannot go on. It has no number: whoever comes back goes on after the last one."""
+    if _speaks_openai(request):
+        return b"data: " + error_responses.openai(error).body + b"\n\n"
+    words = {"error": error.message, "message": error.message, "request_id": request.id}
+    told = {"type": "error", **error_responses.told_as(error.code), **words}
+    return unnumbered(told, named=request.query.get("named") == "1")
+
+
+def _speaks_openai(request: Request) -> bool:
+    return request.raw_path.startswith("/v1/")
+
+
+def _refusal(request: Request, error: LastgoodError) -> Reply:
+    if _speaks_openai(request):
+        reply = error_responses.openai(error)
+    else:
+        reply = error_responses.plain(error, request.id)
+    if isinstance(error, MethodNotAllowed):
+        return Reply(reply.status, reply.body, {**reply.headers, "allow": error.detail["allow"]})
+    if isinstance(error, Unauthorized):
+        return Reply(reply.status, reply.body, {**reply.headers, "www-authenticate": "Bearer"})
+    return reply
+
+
+def _table(routes: Sequence[Route]) -> dict[int, list[Route]]:
+    """By the number of segments; those without holes first, so that a word beats a hole."""
+    table: dict[int, list[Route]] = {}
+    for route in sorted(routes, key=lambda route: route.path.count("{")):
+        table.setdefault(len(route.parts), []).append(route)
+    return table
+
+
+def _fill(parts: tuple[str, ...], path: tuple[str, ...]) -> dict[str, str] | None:
+    filled: dict[str, str] = {}
+    for part, given in zip(parts, path, strict=True):
+        if part.startswith("{"):
+            filled[part[1:-1]] = given
+        elif part != given:
+            return None
+    return filled

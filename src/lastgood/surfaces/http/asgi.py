@@ -1,0 +1,375 @@
+"""HTTP over ASGI, as little of it as the surfaces need.
+
+Written for three things that frameworks make hard: a path whose segments may hold
+an escaped URL, limits that act on bytes read, and handlers that learn at once when
+their client has gone or the server has to end. Knows no route and no session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import orjson
+
+from lastgood.core.limits import IMPORT_VALUES
+from lastgood.errors import InvalidRequest, ShuttingDown, TooLarge
+from lastgood.surfaces.http.json_body import check_values, parse_document, parse_json
+from lastgood.surfaces.http.principal import ANYBODY, Caller
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON = "application/json"
+SSE = "text/event-stream; charset=utf-8"
+
+#: How long a body may pause, and how long it may take in all.
+BODY_PAUSE_SECONDS = 30.0
+BODY_SECONDS = 300.0
+
+#: How long a client may take no byte of a stream before it is given up: nobody else waits for it.
+STUCK_SECONDS = 60.0
+
+#: How a connection offers to be ended in the middle of an answer, in the extensions of a scope.
+ABORT = "lastgood.abort"
+
+#: Where a second one with the same name would let two readers of a request read two requests.
+_ONCE = frozenset(
+    {"host", "origin", "authorization", "content-type", "content-encoding"}
+    | {"idempotency-key", "if-match", "if-none-match", "last-event-id", "x-user-id"}
+    | {"x-conversation-id", "x-conversation-mode", "x-openwebui-chat-id"}
+)
+
+_T = TypeVar("_T")
+
+
+async def _nothing() -> None:
+    return
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Broken(Exception):
+    """A stream that cannot go on. `reply` is the answer if it has not begun, `last` its end if it has."""
+
+    def __init__(self, reply: Reply, last: bytes) -> None:
+        super().__init__(reply, last)
+        self.reply = reply
+        self.last = last
+
+
+@dataclass(slots=True)
+class Request:
+    method: str
+    raw_path: str
+    query_string: str
+    headers: Mapping[str, str]  # names in lower case; of several with one name, the last
+    peer: str
+    id: str
+    receive: Receive
+    ending: asyncio.Future[None]  # done: the server ends, and this request with it
+    repeated: frozenset[str] = frozenset()  # names of headers that came more than once
+    limit_bytes: int = 0
+    caller: Caller = ANYBODY
+    path: Mapping[str, str] = field(default_factory=dict)  # what the route's holes were filled with
+    #: Raises what the caller would be answered now: tokens end while streams go on.
+    check_caller: Callable[[], Awaitable[object]] = field(default=lambda: _nothing())
+    #: Ends the connection at once, in the middle of whatever is being sent.
+    abort: Callable[[], None] = field(default=lambda: None)
+    _read: bytes | None = None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Of several with one name, the last."""
+        pairs = dict(parse_qsl(self.query_string, keep_blank_values=True))
+        if any("\0" in name + value for name, value in pairs.items()):
+            raise InvalidRequest("the query has a NUL in it; leave it out")
+        return pairs
+
+    def check(self) -> None:
+        """That it can be read in one way only."""
+        twice = sorted(_ONCE & self.repeated)
+        if twice:
+            raise InvalidRequest(f"the header {twice[0]} came more than once; send it once")
+
+    async def body(self) -> bytes:
+        if self._read is None:
+            length = self.headers.get("content-length", "")
+            if length.isdecimal() and int(length[:19]) > self.limit_bytes:
+                raise self._too_large()
+            try:
+                self._read = await self._read_body()
+            except TimeoutError:
+                raise InvalidRequest("the body took too long to come; send it again") from None
+        return self._read
+
+    async def _read_body(self) -> bytes:
+        """However long it is said to be: what counts is what came."""
+        now = asyncio.get_running_loop().time
+        ends = now() + BODY_SECONDS
+        pieces: list[bytes] = []
+        size = 0
+        more = True
+        while more:
+            async with asyncio.timeout_at(min(ends, now() + BODY_PAUSE_SECONDS)):
+                message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > self.limit_bytes:
+                raise self._too_large()
+            pieces.append(piece)
+            more = message.get("more_body", False)
+        return b"".join(pieces)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the request has more than {self.limit_bytes} bytes; send less")
+
+    async def json(self) -> Any:
+        """Any JSON value; of several keys with one name, the last. Else InvalidRequest."""
+        body = await self.body()
+        await check_values(body)
+        return parse_json(body)
+
+    async def document(self) -> Any:
+        """As `json`, for an export: it may hold far more values, and is parsed in slices."""
+        body = await self.body()
+        await check_values(body, IMPORT_VALUES)
+        return await parse_document(body)
+
+    async def unless_gone(self, work: Awaitable[_T]) -> _T:
+        """What `work` returns. ClientGone as soon as nobody waits for it, ShuttingDown if it may not end:
+        then the work is cancelled, and has stopped when this returns."""
+        working = asyncio.ensure_future(work)
+        leaving = asyncio.ensure_future(_until_gone(self.receive))
+        try:
+            any_of: set[asyncio.Future[Any]] = {working, leaving, self.ending}
+            await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise ClientGone if leaving.done() else ShuttingDown()
+        finally:
+            await _stop(leaving)
+            await _stop(working)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    type: str = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Pieces as they come. The generator is closed when the client has gone, so it can clean up.
+
+    With `patience_seconds` it begins when there is a piece, or when that time is over: what fails
+    before can be told by a status. Its first piece is preceded by `opening`.
+    """
+
+    pieces: AsyncGenerator[bytes, None]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+    type: str = SSE
+    opening: bytes = b""
+    patience_seconds: float = 0.0
+    only_watches: bool = False  # nobody waits for its end: it ends as soon as nothing runs any more
+    #: One document, not frames: nothing is said in silence, and an error cuts the connection, because a
+    #: body that was ended in order would pass for a whole one.
+    is_document: bool = False
+
+
+Answer = Reply | Stream
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply(status, orjson.dumps(value), headers or {})
+
+
+def request_of(scope: Scope, receive: Receive, id: str, ending: asyncio.Future[None]) -> Request:
+    headers: dict[str, str] = {}
+    repeated: set[str] = set()
+    for raw_name, value in scope["headers"]:
+        name = raw_name.decode("latin-1")
+        if name in headers:
+            repeated.add(name)
+        headers[name] = value.decode("latin-1")
+    raw = scope.get("raw_path") or scope["path"].encode()
+    client = scope.get("client")
+    return Request(
+        method=scope["method"],
+        raw_path=raw.partition(b"?")[0].decode("latin-1"),
+        query_string=scope["query_string"].decode("latin-1"),
+        headers=headers,
+        peer=client[0] if client else "",
+        id=id,
+        receive=receive,
+        ending=ending,
+        repeated=frozenset(repeated),
+        abort=scope.get("extensions", {}).get(ABORT, lambda: None),
+    )
+
+
+def segments(raw_path: str) -> tuple[str, ...]:
+    """Split where slashes are, then decoded once: an escaped slash is part of its segment."""
+    return tuple(unquote(segment) for segment in raw_path.split("/")[1:])
+
+
+# -- answers on their way ----------------------------------------------------------------
+
+
+async def send_reply(send: Send, reply: Reply, headers: Mapping[str, str], *, has_body: bool = True) -> None:
+    """Without its body, for HEAD: everything else is as it would be."""
+    all_headers = {"content-type": reply.type, "content-length": str(len(reply.body)), **headers}
+    if reply.status == 204:
+        all_headers = dict(headers)
+    await send(_start(reply.status, {**all_headers, **reply.headers}))
+    await send({"type": "http.response.body", "body": reply.body if has_body else b""})
+
+
+async def send_stream(
+    send: Send,
+    request: Request,
+    stream: Stream,
+    headers: Mapping[str, str],
+    pause_seconds: float,
+    last_words: Callable[[Exception], bytes],
+) -> bool:
+    """To its end. False: the client went before it.
+
+    What breaks the stream, or the end of the server, is said in a last piece: a stream that
+    simply stopped could be taken for one that had come to its end. Before the stream
+    has begun it is raised, and can still be answered.
+    """
+    more = {"content-type": stream.type, "cache-control": "no-store", "x-accel-buffering": "no", **headers}
+    outgoing = _Outgoing(send, _start(stream.status, {**more, **stream.headers}), stream, pause_seconds)
+    # A stream has many pieces and one end: watching for the end costs one task, not one for each piece.
+    sending = asyncio.create_task(outgoing.send_all(stream.pieces))
+    leaving = asyncio.create_task(_until_gone(request.receive))
+    try:
+        any_of: set[asyncio.Future[None]] = {sending, leaving, outgoing.stuck, request.ending}
+        await asyncio.wait(any_of, return_when=asyncio.FIRST_COMPLETED)
+        is_there = sending.done() or not (leaving.done() or outgoing.stuck.done())
+        await _stop(sending)
+        await outgoing.stop()
+        broken = ShuttingDown() if sending.cancelled() else sending.exception()
+        if not outgoing.has_begun and broken is not None:
+            raise broken if is_there else ClientGone
+        if is_there:
+            last = _last(broken, last_words)
+            if stream.is_document and broken is not None:
+                request.abort()
+            else:
+                await send({"type": "http.response.body", "body": last})
+        return is_there
+    finally:
+        await _stop(sending)
+        await outgoing.stop()
+        await _stop(leaving)
+
+
+def _last(broken: BaseException | None, last_words: Callable[[Exception], bytes]) -> bytes:
+    if isinstance(broken, Broken):
+        return broken.last
+    return last_words(broken) if isinstance(broken, Exception) else b""
+
+
+async def skip_stream(send: Send, stream: Stream, headers: Mapping[str, str]) -> None:
+    """For HEAD: as the stream would begin."""
+    await stream.pieces.aclose()
+    await send_reply(send, Reply(stream.status, b"", stream.headers, stream.type), headers)
+
+
+class _Outgoing:
+    """A stream on its way: it begins when it may, and says something in silence. Frames are never mixed."""
+
+    def __init__(self, send: Send, start: dict[str, Any], stream: Stream, pause_seconds: float) -> None:
+        self._send = send
+        self._start = start
+        self._opening = stream.opening
+        self._sign_of_life = b"" if stream.is_document else b": ping\n\n"
+        self._patience = stream.patience_seconds
+        self._pause = pause_seconds
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._timer = self._loop.call_later(self._patience or self._pause, self._tick)
+        self._sign: asyncio.Task[None] | None = None
+        self.has_begun = False
+        self.stuck: asyncio.Future[None] = self._loop.create_future()  # its client does not read any more
+
+    async def send_all(self, pieces: AsyncGenerator[bytes, None]) -> None:
+        async with aclosing(pieces):
+            if not self._patience:
+                await self._begin()
+            async for piece in pieces:
+                self._last = self._loop.time()
+                if self.has_begun:
+                    await self._send(_piece(piece))
+                else:
+                    await self._begin(piece)
+            await self._begin()
+
+    async def stop(self) -> None:
+        self._timer.cancel()
+        if self._sign is not None:
+            await _stop(self._sign)
+
+    async def _begin(self, piece: bytes = b"") -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            await self._send(self._start)
+            if self._opening or piece:
+                await self._send(_piece(self._opening + piece))
+
+    def _tick(self) -> None:
+        """A timer, not a task: nearly every stream ends before it has anything to do."""
+        quiet = self._loop.time() - self._last
+        if self.has_begun and quiet < self._pause:
+            self._timer = self._loop.call_later(self._pause - quiet, self._tick)
+        else:
+            self._sign = asyncio.create_task(self._give_sign())
+
+    async def _give_sign(self) -> None:
+        try:
+            async with asyncio.timeout(STUCK_SECONDS):
+                if self.has_begun:
+                    await self._send(_piece(self._sign_of_life))
+                else:
+                    await self._begin()
+        except TimeoutError:
+            self.stuck.set_result(None)
+            return
+        self._last = self._loop.time()
+        self._timer = self._loop.call_later(self._pause, self._tick)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _stop(task: asyncio.Future[Any]) -> None:
+    """Cancelled, and waited for: what it holds is free afterwards."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _start(status: int, headers: Mapping[str, str]) -> dict[str, Any]:
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": encoded}
+
+
+def _piece(body: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": True}

@@ -1,0 +1,200 @@
+"""The OpenAPI description, made from the routes, and the shapes of answers that it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from lastgood import __version__
+from lastgood.surfaces.http.app import Contents, Route
+from lastgood.surfaces.http.asgi import JSON
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+
+
+def object_of(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
+    return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
+
+
+def or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+# -- shapes of answers -------------------------------------------------------------------
+
+HEALTH = object_of({"status": {"const": "ok"}, "version": TEXT})
+READY = object_of({"status": {"enum": ["ready", "not ready"]}}, {"reason": TEXT})
+
+MODEL = object_of({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT})
+MODELS = object_of({"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
+
+_CALL = object_of(
+    {
+        "id": TEXT,
+        "type": {"const": "function"},
+        "function": object_of({"name": TEXT, "arguments": TEXT}),
+    }
+)
+_MESSAGE = object_of(
+    {"role": {"const": "assistant"}, "content": or_null(TEXT)},
+    {"refusal": {"type": "null"}, "tool_calls": {"type": "array", "items": _CALL, "minItems": 1}},
+)
+COMPLETION = object_of(
+    {
+        "id": TEXT,
+        "object": {"const": "chat.completion"},
+        "created": COUNT,
+        "model": TEXT,
+        "choices": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1,
+            "items": object_of(
+                {
+                    "index": {"const": 0},
+                    "message": _MESSAGE,
+                    "finish_reason": {"enum": ["stop", "length", "tool_calls"]},
+                }
+            ),
+        },
+        "usage": object_of({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT}),
+    }
+)
+
+#: The session API's; the top-level copy is for docker-agent's clients.
+ERROR = object_of(
+    {
+        "error": object_of(
+            {"code": TEXT, "message": TEXT, "request_id": TEXT}, {"detail": {"type": "object"}}
+        ),
+        "message": TEXT,
+    }
+)
+OPENAI_ERROR = object_of(
+    {
+        "error": object_of({"message": TEXT, "type": TEXT, "param": or_null(TEXT), "code": or_null(TEXT)}),
+    }
+)
+
+#: What may come instead of an answer, by whether the route needs a token and takes a body.
+_EVERYWHERE = {
+    400: "the request is malformed",
+    403: "the token, host or origin is not good for this",
+    405: "this address does not take that method",
+    500: "the turn failed, or the server did; nothing was committed",
+}
+_WITH_TOKEN = {
+    401: "a token is needed",
+    404: "unknown, deleted, or another tenant's",
+    409: "the session is busy, or the state has moved on",
+    412: "the session has moved past the expected turn",
+    422: "a model nobody can serve, or a key that was used with another body",
+    424: "the turn failed after a tool that is not repeatable ran, or the outcome is unknown; do not retry",
+    429: "too many requests",
+    503: "try again shortly",
+}
+_WITH_BODY = {
+    413: "too large",
+    415: "not JSON, or packed",
+}
+
+_REQUEST_ID = {"x-request-id": {"description": "in our log, too", "required": True, "schema": TEXT}}
+
+
+def schema_of(model: type[BaseModel]) -> Schema:
+    """Self-contained: its definitions are inside it, under `$defs`."""
+    return model.model_json_schema(by_alias=True)
+
+
+# -- the description ---------------------------------------------------------------------
+
+
+def openapi(routes: Sequence[Route]) -> Schema:
+    paths: dict[str, Schema] = {}
+    definitions: Schema = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, definitions)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Lastgood", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": definitions,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: Route, definitions: Schema) -> Schema:
+    operation: Schema = {
+        "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
+        "summary": route.summary,
+        "parameters": _parameters(route),
+        "responses": _responses(route, definitions),
+    }
+    if route.takes is not None:
+        body = _moved(route.takes, definitions)
+        required = not route.may_be_empty
+        operation["requestBody"] = {"required": required, "content": {JSON: {"schema": body}}}
+    if route.scope is not None:
+        # Where the server asks for no token, none is needed.
+        operation["security"] = [{"token": []}, {}]
+    return operation
+
+
+def _parameters(route: Route) -> list[Schema]:
+    holes = re.findall(r"{(\w+)}", route.path)
+    return [
+        *({"name": hole, "in": "path", "required": True, "schema": TEXT} for hole in holes),
+        *(
+            {"name": name, "in": place, "description": about, "schema": schema}
+            for place, named in (("header", route.headers), ("query", route.query))
+            for name, (about, schema) in named.items()
+        ),
+    ]
+
+
+def _responses(route: Route, definitions: Schema) -> Schema:
+    refusals = dict(_EVERYWHERE)
+    if route.scope is not None:
+        refusals |= _WITH_TOKEN
+    if route.takes is not None:
+        refusals |= _WITH_BODY
+    error = OPENAI_ERROR if route.path.startswith("/v1/") else ERROR
+    told = {status: _response(about, {JSON: error}, definitions) for status, about in refusals.items()}
+    given = {status: _response("done", contents, definitions) for status, contents in route.gives.items()}
+    return {str(status): response for status, response in sorted((told | given).items())}
+
+
+def _response(about: str, contents: Contents, definitions: Schema) -> Schema:
+    content = {
+        kind: {} if schema is None else {"schema": _moved(schema, definitions)}
+        for kind, schema in contents.items()
+    }
+    return {"description": about, "headers": _REQUEST_ID, "content": content}
+
+
+def _moved(schema: Mapping[str, Any], definitions: Schema) -> Any:
+    """Definitions belong to the components of the whole description."""
+    plain = dict(schema)
+    for name, definition in plain.pop("$defs", {}).items():
+        definitions[name] = _refer(definition)
+    return _refer(plain)
+
+
+def _refer(value: Any) -> Any:
+    match value:
+        case str() if value.startswith("#/$defs/"):
+            return value.replace("#/$defs/", "#/components/schemas/", 1)
+        case dict():
+            return {key: _refer(item) for key, item in value.items()}
+        case list():
+            return [_refer(item) for item in value]
+        case _:
+            return value

@@ -1,0 +1,137 @@
+"""How much one token, and one user behind it, may ask of this process.
+
+What is counted are turns that begin. A request that is refused, or that finds its turn begun
+already, has begun none; so a client that asks again under its key is not punished for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Self, TypeVar
+
+from lastgood.core.token_bucket import Allowance, Used, Wait, begin, begin_paid, end, is_forgettable, undo
+from lastgood.errors import TooMany
+from lastgood.flows.turn_handle import TurnHandle
+from lastgood.model.ids import TenantId
+from lastgood.model.queue import Queued
+from lastgood.surfaces.http.principal import Caller
+
+_T = TypeVar("_T")
+
+Begins = Callable[[Allowance, Used | None, float], Used | Wait]
+
+#: Names are forgotten when nothing is known of them any more; looked for whenever there are twice as many.
+_FEW = 1000
+
+
+def _begin_later(allowance: Allowance, used: Used | None, now: float) -> Used | Wait:
+    return begin(replace(allowance, at_once=0), used, now)
+
+
+@dataclass(slots=True)
+class _Counted:
+    what: str
+    allowance: Allowance
+    used: dict[str, Used] = field(default_factory=dict)
+    _next_tidy: int = _FEW
+
+    def ask(self, name: str, now: float, how: Begins) -> Used:
+        """How it would stand with one more; TooMany: it may not. Nothing is taken yet."""
+        found = how(self.allowance, self.used.get(name), now)
+        if isinstance(found, Wait):
+            error = TooMany(f"this {self.what} asks for too much: {found.reason}; send it again later")
+            error.retry_after = found.seconds
+            raise error
+        return found
+
+    def take(self, name: str, used: Used, now: float) -> None:
+        self.used[name] = used
+        if len(self.used) >= self._next_tidy:
+            self._tidy(now)
+
+    def change(self, name: str, how: Callable[[Used], Used]) -> None:
+        # It is there: what is running is never forgotten.
+        self.used[name] = how(self.used[name])
+
+    def _tidy(self, now: float) -> None:
+        self.used = {
+            name: used for name, used in self.used.items() if not is_forgettable(self.allowance, used, now)
+        }
+        self._next_tidy = max(_FEW, 2 * len(self.used))
+
+
+class Limiter:
+    """`take` before a turn begins; what it returns is given back when the turn has ended."""
+
+    def __init__(self, per_token: Allowance, per_user: Allowance, now: Callable[[], float]) -> None:
+        self._token = _Counted("token", per_token)
+        self._user = _Counted("user", per_user)
+        self._now = now
+
+    def take(self, caller: Caller, user: str, *, later: bool = False) -> Taken:
+        """`later`: it does not begin now, so it does not matter how many run now."""
+        return self._take(caller.name, caller.tenant, user, _begin_later if later else begin)
+
+    @contextmanager
+    def running(self, item: Queued) -> Iterator[None]:
+        """While a turn that was asked for earlier runs. TooMany: it may not begin yet."""
+        taken = self._take(item.caller, item.tenant, item.user, begin_paid)
+        try:
+            yield
+        finally:
+            taken.give_back()
+
+    def _take(self, caller: str, tenant: TenantId, user: str, how: Begins) -> Taken:
+        now = self._now()
+        named = [(self._token, caller)]
+        if user:
+            named.append((self._user, f"{tenant}\n{user}"))
+        # All are asked before one is taken: what a user may not have must not be taken from its token,
+        # which others use, too.
+        limited = [one for one in named if one[0].allowance != Allowance()]
+        asked = [(counted, name, counted.ask(name, now, how)) for counted, name in limited]
+        for counted, name, used in asked:
+            counted.take(name, used, now)
+        return Taken(limited)
+
+
+@dataclass(slots=True)
+class Taken:
+    """Undone when the block ends, unless a turn has begun by then."""
+
+    _counted: Sequence[tuple[_Counted, str]]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release(undo)
+
+    def __del__(self) -> None:
+        # A generator that is closed before it has begun runs none of its code, and no `with` in it.
+        self._release(undo)
+
+    def until_ended(self, submitted: TurnHandle) -> None:
+        kept, self._counted = Taken(self._counted), ()
+        if not submitted.call_when_ended(kept.give_back):
+            self._counted, kept._counted = kept._counted, ()
+
+    async def during(self, work: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
+        """The same, for what is not stored: until it has come to its end, or was closed."""
+        try:
+            async with aclosing(work):
+                async for item in work:
+                    yield item
+        finally:
+            self.give_back()
+
+    def give_back(self) -> None:
+        """What has begun has ended, or will be counted by somebody else."""
+        self._release(end)
+
+    def _release(self, how: Callable[[Used], Used]) -> None:
+        counted, self._counted = self._counted, ()
+        for one, name in counted:
+            one.change(name, how)

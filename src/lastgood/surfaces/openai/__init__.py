@@ -1,0 +1,1 @@
+"""The OpenAI-compatible API: agents as models under `/v1`."""

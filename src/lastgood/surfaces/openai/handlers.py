@@ -1,0 +1,360 @@
+"""The OpenAI-compatible API: agents as models, conversations that the server holds.
+
+    without X-Conversation-Id   the history is the request's, nothing is stored
+    with it                     a session like any other; only what is new in the body counts
+
+Who may leave: a request with an Idempotency-Key goes on without its client; one with a
+conversation is kept for a while for the client's own retry; any other is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from lastgood.core.client_presets import Preset, Understood, understand
+from lastgood.core.disconnect import Origin, on_disconnect
+from lastgood.core.recovery import has_effects
+from lastgood.errors import (
+    AgentNotFound,
+    InvalidRequest,
+    LastgoodError,
+    NeedsAnswer,
+    OutcomeUnknown,
+    ShuttingDown,
+    StoreUnavailable,
+    TurnFailed,
+)
+from lastgood.flows.dependencies import Parts
+from lastgood.flows.run import Outcome
+from lastgood.flows.stateless_run import run_once
+from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission, Submitter
+from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turns import Turns
+from lastgood.model.agents import AgentSpec
+from lastgood.model.attempts import Ask, AttemptStatus, Step, StepKind
+from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.messages import Message
+from lastgood.model.sessions import Turn, Usage
+from lastgood.surfaces.http.asgi import Answer, Request, json_reply
+from lastgood.surfaces.http.rate_limit import Limiter
+from lastgood.surfaces.http.turn_headers import fingerprint, key_of, user_of, visible
+from lastgood.surfaces.openai.completions import Chunks, Finished, finished, whole
+from lastgood.surfaces.openai.schemas import ChatRequest, messages_of, options_of, parse_chat
+from lastgood.surfaces.openai.stream import Failed, Frames, streamed
+
+#: Told before the attempt has loaded what it adopts.
+_AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
+
+Running = AsyncGenerator[Event | Step, None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """A request that was understood."""
+
+    request: Request
+    chat: ChatRequest
+
+    @property
+    def user(self) -> str:
+        return user_of(self.request, self.chat.user)
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.chat.stream)
+
+    @property
+    def with_usage(self) -> bool:
+        options = self.chat.stream_options
+        return options is not None and bool(options.include_usage)
+
+
+class Chat:
+    def __init__(
+        self,
+        parts: Parts,
+        submitter: Submitter,
+        turns: Turns,
+        is_draining: Callable[[], bool],
+        limiter: Limiter,
+        presets: Collection[Preset] = (),
+    ) -> None:
+        self._parts = parts
+        self._turns = turns
+        self._submitter = submitter
+        self._is_draining = is_draining
+        self._limiter = limiter
+        self._presets = presets
+
+    async def models(self, request: Request) -> Answer:
+        created = 0
+        found = []
+        for key in self._parts.agents.served():
+            with suppress(LastgoodError):
+                agent = await self._parts.agents.load(key)
+                found += [key, *(f"{key}/{name}" for name in agent.members)]
+                continue
+            found.append(key)
+        data = [{"id": id, "object": "model", "created": created, "owned_by": "lastgood"} for id in found]
+        return json_reply({"object": "list", "data": data})
+
+    async def model(self, request: Request) -> Answer:
+        id = "/".join(request.path.values())
+        await self._agent(id)
+        return json_reply({"id": id, "object": "model", "created": 0, "owned_by": "lastgood"})
+
+    async def complete(self, request: Request) -> Answer:
+        plain = await request.json()
+        chat = await parse_chat(plain)
+        key = key_of(request)
+        body = messages_of(chat)
+        if request.headers.get("x-conversation-mode", "append") not in ("append", "reconcile"):
+            raise InvalidRequest("x-conversation-mode is append or reconcile", param="x-conversation-mode")
+        meant = understand(self._presets, request.headers, body)
+        if self._is_draining():
+            if meant.conversation is not None:
+                await self._submitter.remember_refusal(_submission(request, chat, plain, body, key, meant))
+            raise ShuttingDown()
+        agent = await self._agent(chat.model)
+        if meant.is_errand:
+            agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
+        call = ChatCall(request, chat)
+        if meant.conversation is None:
+            if key is not None:
+                raise InvalidRequest(
+                    "an Idempotency-Key needs an X-Conversation-Id: without one, nothing is kept",
+                    param="idempotency-key",
+                )
+            return await self._once(call, agent, body)
+        visible("x-conversation-id", meant.conversation)
+        return await self._in_conversation(call, _submission(request, chat, plain, body, key, meant))
+
+    async def _agent(self, model: str) -> AgentSpec:
+        try:
+            agent, _ = await self._turns.resolve(model)
+        except AgentNotFound as error:
+            there = ", ".join(self._parts.agents.served())
+            why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
+            raise AgentNotFound(
+                f"there is no model {model!r} here{why}; there are {there}", param="model"
+            ) from None
+        return agent
+
+    # -- without a conversation --------------------------------------------------------
+
+    async def _once(self, call: ChatCall, agent: AgentSpec, body: tuple[Message, ...]) -> Answer:
+        tenant, options = call.request.caller.tenant, options_of(call.chat)
+        taken = self._limiter.take(call.request.caller, call.user)
+        running = taken.during(run_once(self._parts, tenant, agent, body, options))
+        id = self._parts.ids.turn()
+        if call.streams:
+            chunks = self._chunks(call, id)
+            return streamed(_frames_once(chunks, running), chunks, {})
+        try:
+            done = await call.request.unless_gone(_until_done(running))
+        except Failed as failed:
+            return failed.reply({})
+        return json_reply(whole(id, call.chat.model, _now(), done))
+
+    # -- with one -----------------------------------------------------------------------
+
+    async def _in_conversation(self, call: ChatCall, submission: Submission) -> Answer:
+        assert submission.conversation is not None
+        reserve = partial(self._limiter.take, call.request.caller, call.user)
+        submitted = await self._submitter.submit(submission, reserve)
+        headers = {
+            "x-conversation-id": submission.conversation.name,
+            "x-session-id": submitted.session,
+            "x-turn-id": submitted.turn,
+        }
+        if submitted.replayed:
+            headers["idempotent-replayed"] = "true"
+        if call.streams:
+            chunks = self._chunks(call, submitted.turn)
+            return streamed(self._frames(chunks, submitted), chunks, headers)
+        try:
+            done = await call.request.unless_gone(self._attended(submitted))
+        except Failed as failed:
+            return failed.reply(headers)
+        return json_reply(whole(submitted.turn, call.chat.model, _now(), done), 200, headers)
+
+    async def _frames(self, chunks: Chunks, submitted: TurnHandle) -> Frames:
+        ended = False
+        try:
+            unread = None
+            try:
+                async with aclosing(self._streamed(chunks, submitted)) as frames:
+                    async for frame in frames:
+                        yield frame
+            except StoreUnavailable as error:
+                unread = error  # the run may go on and commit, so nothing is said before that is known
+            done = await self._done(submitted)
+            ended = True
+            if unread is not None:
+                raise Failed(_committed_unread(submitted), has_effects=True) from unread
+            if submitted.replayed and done.text:
+                yield chunks.text(done.text)
+            yield chunks.end(done)
+        except Failed:
+            ended = True
+            raise
+        finally:
+            if not ended:
+                await submitted.leave()
+
+    async def _streamed(self, chunks: Chunks, submitted: TurnHandle) -> Frames:
+        tells = False
+        if submitted.replayed:
+            return
+        async with aclosing(submitted.events(from_begin=False)) as events:
+            async for event in events:
+                if not tells and event.kind not in _AT_BEGIN:
+                    tells = True
+                    for earlier in _said_before(chunks, submitted):
+                        yield earlier
+                if frame := _frame_of(chunks, event):
+                    yield frame
+
+    async def _attended(self, submitted: TurnHandle) -> Finished:
+        try:
+            return await self._done(submitted)
+        except asyncio.CancelledError:
+            await submitted.leave()
+            raise
+
+    async def _done(self, submitted: TurnHandle) -> Finished:
+        """When all is over. Failed: nothing was committed."""
+        try:
+            outcome = await submitted.outcome()
+            if outcome.turn is None:
+                raise await self._failed(submitted, outcome)
+        except LastgoodError as error:
+            raise Failed(error, has_effects=submitted.has_effects) from error
+        return _finished_turn(outcome.turn)
+
+    async def _failed(self, submitted: TurnHandle, outcome: Outcome) -> Failed:
+        error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        if outcome.status is AttemptStatus.WAITING and isinstance(error, NeedsAnswer):
+            # Nobody can be asked here: what would wait for a person is ended.
+            await self._turns.cancel(submitted.tenant, submitted.session)
+            error = TurnFailed("a person's word is needed, and nobody can be asked here")
+        return Failed(error, has_effects=outcome.has_effects)
+
+    def _chunks(self, call: ChatCall, id: str) -> Chunks:
+        return Chunks(id, call.chat.model, _now(), call.with_usage)
+
+
+def _submission(
+    request: Request,
+    chat: ChatRequest,
+    plain: Any,
+    body: tuple[Message, ...],
+    key: str | None,
+    meant: Understood,
+) -> Submission:
+    assert meant.conversation is not None
+    ask = Ask(
+        request.caller.tenant,
+        NOT_LOCATED,
+        (),
+        agent_key=chat.model,
+        options=options_of(chat),
+        key=key,
+        fingerprint=fingerprint(request, plain, meant.conversation),
+        caller=request.caller.name,
+        user=user_of(request, chat.user),
+        is_retry=key is None and _is_retry(request),
+        on_leave=on_disconnect(Origin.OPENAI_API, key, conversation=meant.conversation),
+        accepted=key is not None,
+    )
+    named = Conversation(meant.conversation, body, meant.reconciles, request.caller.setter)
+    return Submission(ask, conversation=named)
+
+
+def _is_retry(request: Request) -> bool:
+    """The official SDKs count their own retries."""
+    count = request.headers.get("x-stainless-retry-count", "0")
+    return count.isdecimal() and int(count[:9]) > 0
+
+
+# -- small things ------------------------------------------------------------------------
+
+
+async def _until_done(running: Running) -> Finished:
+    """To its end, and closed in any case."""
+    steps: list[Step] = []
+    async for _ in _items(running, steps):
+        pass
+    return _finished_steps(steps)
+
+
+async def _frames_once(chunks: Chunks, running: Running) -> Frames:
+    steps: list[Step] = []
+    async with aclosing(_items(running, steps)) as items:
+        async for item in items:
+            if isinstance(item, Event) and (frame := _frame_of(chunks, item)):
+                yield frame
+    yield chunks.end(_finished_steps(steps))
+
+
+async def _items(running: Running, steps: list[Step]) -> Running:
+    async with aclosing(running):
+        try:
+            async for item in running:
+                if isinstance(item, Step):
+                    steps.append(item)
+                yield item
+        except LastgoodError as error:
+            raise Failed(error, has_effects=has_effects(steps)) from error
+
+
+def _committed_unread(submitted: TurnHandle) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "The turn was committed, but the rest of its answer could not be read from the database. Do not send "
+        f"it again; read it with GET /api/sessions/{submitted.session}/turns.",
+        session=submitted.session,
+        turn=submitted.turn,
+    )
+
+
+def _said_before(chunks: Chunks, submitted: TurnHandle) -> Iterator[bytes]:
+    """What was said before this attempt took the turn up: part of the answer, and told by no event of it."""
+    for step in submitted.adopted:
+        if step.kind is StepKind.MODEL and not step.within and step.message.content:
+            yield chunks.text(step.message.content)
+            chunks.response_ended()
+
+
+def _frame_of(chunks: Chunks, event: Event | StoredEvent) -> bytes | None:
+    if "agent" in event.data:  # another agent of the team, at work on a task
+        return None
+    match event.kind:
+        case EventKind.TEXT_STREAMED:
+            return chunks.text(str(event.data["content"]))
+        case EventKind.REASONING_STREAMED:
+            return chunks.reasoning(str(event.data["content"]))
+        case EventKind.MODEL_ANSWERED:
+            chunks.response_ended()
+            return None
+        case _:
+            return None
+
+
+def _finished_steps(steps: list[Step]) -> Finished:
+    own = [step for step in steps if not step.within]
+    usage = sum((step.usage for step in steps), Usage())
+    return finished([step.message for step in own], usage, own[-1].cut_short)
+
+
+def _finished_turn(turn: Turn) -> Finished:
+    return finished(turn.messages[turn.inputs :], turn.usage, bool(turn.decision.get("cut_short")))
+
+
+def _now() -> int:
+    return int(time.time())

@@ -1,0 +1,267 @@
+"""OpenAI's chat completions on the wire: what a request may say, and how answers look.
+
+Parameters are checked and used, or refused: nothing is accepted and then ignored
+that would change an answer. Fields that nobody knows are let through, as OpenAI does.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from lastgood.core.limits import MESSAGES, TOOLS
+from lastgood.errors import InvalidRequest
+from lastgood.model.call_options import CallOptions
+from lastgood.model.messages import File, Image, Message, Part, Role, ToolCall, text_of
+from lastgood.model.sessions import Usage
+from lastgood.surfaces.http.parsing import Body, parse_paced
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(Body):
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class ImagePart(Body):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class FileData(Body):
+    file_data: str
+    filename: str = "file"
+
+
+class FilePart(Body):
+    type: Literal["file"]
+    file: FileData
+
+
+ContentPart = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
+
+
+class CalledFunction(Body):
+    name: str = Field(min_length=1, max_length=256)
+    arguments: str
+
+
+class ChatToolCall(Body):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    tool_calls: list[ChatToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> ChatMessage:
+        if self.role == "tool" and not self.tool_call_id:
+            raise ValueError("a tool message needs the tool_call_id of the call that it answers")
+        if self.role != "assistant" and self.content is None:
+            raise ValueError("content is missing")
+        return self
+
+
+class ToolFunction(Body):
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,256}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ChatTool(Body):
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class NamedFunction(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Body):
+    name: str
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> ResponseFormat:
+        if self.type == "json_schema" and self.json_schema is None:
+            raise ValueError("json_schema is missing")
+        return self
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+StopText = Annotated[str, Field(min_length=1)]
+
+
+class ChatRequest(Body):
+    model: str = Field(min_length=1, max_length=2048, description="an agent's key, or key/name of its team")
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MESSAGES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = None
+    n: int | None = Field(default=None, ge=1, le=1, description="one answer is given")
+    tools: list[ChatTool] | None = Field(default=None, max_length=TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    user: str | None = Field(default=None, max_length=512)
+
+
+# -- in ------------------------------------------------------------------------------
+
+
+#: What OpenAI knows and nobody does here. Where it is asked for, leaving it out would change the answer.
+_NOT_HERE = {
+    "functions": "use tools",
+    "logprobs": "no model here is asked for them",
+    "top_logprobs": "no model here is asked for them",
+    "logit_bias": "no model here is asked for it",
+    "audio": "answers are text",
+    "web_search_options": "give the agent a tool for it",
+}
+
+
+async def parse_chat(plain: Any) -> ChatRequest:
+    chat = await parse_paced(ChatRequest, ChatMessage, plain)
+    _check(chat)
+    return chat
+
+
+def _check(chat: ChatRequest) -> None:
+    """What no single field can tell."""
+    for name, advice in _NOT_HERE.items():
+        if (chat.model_extra or {}).get(name):
+            raise InvalidRequest(f"{name} is not supported: {advice}", param=name)
+    names = [tool.function.name for tool in chat.tools or ()]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("two tools have the same name; give each its own", param="tools")
+    choice = chat.tool_choice
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        raise InvalidRequest(f"there is no tool {choice.function.name!r} to choose", param="tool_choice")
+
+
+def messages_of(request: ChatRequest) -> tuple[Message, ...]:
+    return tuple(map(message_of, request.messages))
+
+
+def message_of(given: ChatMessage) -> Message:
+    role = Role.SYSTEM if given.role == "developer" else Role(given.role)
+    calls = tuple(
+        ToolCall(call.id, call.function.name, call.function.arguments) for call in given.tool_calls or ()
+    )
+    content = given.content or ""
+    if isinstance(content, str):
+        return Message(role, content, calls, given.tool_call_id)
+    parts = tuple(map(_part, content))
+    # A list of texts alone is only another way to write a text.
+    kept = parts if any(not isinstance(part, str) for part in parts) else ()
+    return Message(role, text_of(parts), calls, given.tool_call_id, kept)
+
+
+def _part(given: ContentPart) -> Part:
+    match given:
+        case TextPart():
+            return given.text
+        case ImagePart():
+            return Image(given.image_url.url, given.image_url.detail)
+        case FilePart():
+            return File(given.file.filename, given.file.file_data)
+
+
+def options_of(request: ChatRequest) -> CallOptions:
+    stop = request.stop or []
+    choice = request.tool_choice
+    form = request.response_format
+    return CallOptions(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        max_tokens=request.max_completion_tokens or request.max_tokens,
+        frequency_penalty=request.frequency_penalty,
+        presence_penalty=request.presence_penalty,
+        seed=request.seed,
+        stop=tuple([stop] if isinstance(stop, str) else stop),
+        response_format=None if form is None else form.model_dump(by_alias=True, exclude_none=True),
+        tools=tuple(tool.model_dump(exclude_none=True) for tool in request.tools or ()),
+        tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+    )
+
+
+# -- out -----------------------------------------------------------------------------
+
+
+def usage_json(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+def calls_json(calls: tuple[ToolCall, ...], *, streamed: bool = False) -> list[dict[str, Any]]:
+    plain: list[dict[str, Any]] = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in calls
+    ]
+    return [{"index": index, **call} for index, call in enumerate(plain)] if streamed else plain
+
+
+def completion_json(
+    id: str, model: str, created: int, text: str, calls: tuple[ToolCall, ...], finish: str, usage: Usage
+) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": None}
+    if calls:
+        message["tool_calls"] = calls_json(calls)
+    elif not text:
+        message["content"] = ""
+    return {
+        "id": id,
+        "object": "chat.completion",
+        "created": created,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+        "usage": usage_json(usage),
+    }
+
+
+def chunk_json(
+    id: str, model: str, created: int, delta: dict[str, Any], finish: str | None = None
+) -> dict[str, Any]:
+    return {
+        "id": id,
+        "object": "chat.completion.chunk",
+        "created": created,
+        "model": model,
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}],
+    }

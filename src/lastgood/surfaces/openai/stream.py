@@ -1,0 +1,51 @@
+"""A stream that begins when there is something to stream.
+
+What fails before the first word is told by a status, as it is without a stream: clients
+understand that best, and SDKs send the request again by themselves if they may. But nobody is
+left without a byte for long: after a moment the stream begins, and what fails then is told in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from lastgood.errors import LastgoodError
+from lastgood.surfaces.http import error_responses
+from lastgood.surfaces.http.asgi import Broken, Reply, Stream
+from lastgood.surfaces.openai.completions import Chunks
+
+#: How long the first word may take before the stream begins without it.
+PATIENCE_SECONDS = 5.0
+
+Frames = AsyncGenerator[bytes, None]
+
+
+class Failed(Exception):
+    """The frames end here, and not well."""
+
+    def __init__(self, error: LastgoodError, *, has_effects: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.has_effects = has_effects
+
+    def reply(self, headers: Mapping[str, str]) -> Reply:
+        told = error_responses.openai(self.error, has_effects=self.has_effects)
+        return Reply(told.status, told.body, {**told.headers, **headers})
+
+
+def streamed(frames: Frames, chunks: Chunks, headers: Mapping[str, str]) -> Stream:
+    """`frames` raise Failed where they cannot go on. They are closed in any case."""
+    pieces = _pieces(frames, chunks, headers)
+    return Stream(pieces, headers, opening=chunks.start(), patience_seconds=PATIENCE_SECONDS)
+
+
+async def _pieces(frames: Frames, chunks: Chunks, headers: Mapping[str, str]) -> Frames:
+    async with aclosing(frames):
+        try:
+            async for frame in frames:
+                yield frame
+        except Failed as failed:
+            raise Broken(
+                failed.reply(headers), chunks.failure(failed.error, has_effects=failed.has_effects)
+            ) from failed

@@ -1,0 +1,96 @@
+"""Tracing that is off, and the way to one that is on.
+
+Off, everything is given back as it was given: nothing is wrapped, nothing is asked per turn,
+and nothing of OpenTelemetry is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from lastgood.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from lastgood.engine.providers.provider import Providers
+    from lastgood.engine.tools.tool import Toolsets
+    from lastgood.flows.running_attempts import Live
+    from lastgood.ports import Engine
+
+EXTRA = "pip install 'lastgood[tracing]'"
+
+#: An ASGI application.
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class _Request(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+class _Route(Protocol):
+    @property
+    def path(self) -> str: ...
+    @property
+    def probe(self) -> bool: ...
+
+
+class Seen(Protocol):
+    """What a request span needs of a request that was answered."""
+
+    @property
+    def request(self) -> _Request: ...
+    @property
+    def route(self) -> _Route | None: ...
+    @property
+    def ended(self) -> str: ...
+
+
+S = TypeVar("S", bound=Seen)
+
+
+class Tracing:
+    """Off. Whoever is on overrides every method."""
+
+    def providers(self, providers: Providers) -> Providers:
+        return providers
+
+    def toolsets(self, toolsets: Toolsets) -> Toolsets:
+        return toolsets
+
+    def engine(self, engine: Engine) -> Engine:
+        return engine
+
+    def follow(self, live: Live) -> None:
+        """Hears how attempts end: the engine has done its work before anybody knows."""
+
+    def asgi(self, app: Asgi) -> Asgi:
+        return app
+
+    def seeing(self, on_seen: Callable[[S], None]) -> Callable[[S], None]:
+        """Hears which route a request took: the app knows it, and who is around the app does not."""
+        return on_seen
+
+    async def close(self) -> None:
+        """Sends what is left, for a moment at most."""
+
+
+OFF = Tracing()
+
+
+def open_tracing(on: bool) -> Tracing:
+    if not on:
+        return OFF
+    try:
+        from lastgood.tracing.spans import open_spans
+
+        return open_spans()
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith(("opentelemetry", "google", "requests")):
+            raise
+        raise InvalidRequest(f"--tracing needs packages that are not installed: {EXTRA}") from None
+    except (ValueError, RuntimeError) as error:
+        # Its text may show what is in a variable, and that may be a key.
+        raise InvalidRequest(
+            f"--tracing cannot begin ({type(error).__name__}); correct the OTEL_… variables"
+        ) from None
