@@ -19,7 +19,7 @@ from lastgood.agents.schema import tables
 from lastgood.cli.parser import all_words
 from lastgood.core.lifecycle import ATTEMPT, Move, is_final
 from lastgood.errors import LastgoodError
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import AttemptStatus
 
 DOCS = Path(__file__).parent
@@ -121,8 +121,8 @@ def variables() -> Iterator[str]:
 
 def limits() -> Iterator[str]:
     yield from _table("limit", "value", "meaning")
-    now = Limits()
-    for field in fields(Limits):
+    now = FlowLimits()
+    for field in fields(FlowLimits):
         name, _, unit = field.name.rpartition("_")
         value = getattr(now, field.name)
         yield _row(name.replace("_", " "), f"{value:,.10g} {unit}", LIMITS[field.name])

@@ -29,7 +29,7 @@ from lastgood.agents.catalog import Catalog
 from lastgood.core.commit import plan_commit
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.engine.tools.echo import ECHO
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.events import Event, EventKind
@@ -232,7 +232,7 @@ async def whole_turns(folder: Path, turns: int) -> None:
     """Submit to commit through the flows, with the scripted model: one caller each of sixteen sessions."""
     store = open_sqlite(folder / "flows.db")
     engine = Kit({SCRIPTED: Scripted()}, [ECHO]).engine()
-    app = assemble(store, engine, Catalog([scripted_agent()]), limits=Limits())
+    app = assemble(store, engine, Catalog([scripted_agent()]), limits=FlowLimits())
 
     async def call() -> None:
         session = await app.sessions.create(DEFAULT_TENANT, "builtin/scripted", title="bench")

@@ -12,12 +12,12 @@ from pathlib import Path
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, history_of
 from lastgood.flows.database_check import check_database
-from lastgood.flows.history_cache import Histories
+from lastgood.flows.history_cache import HistoryCache
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import Head, NewSession
-from lastgood.model.stored_rows import Table
+from lastgood.model.stored_rows import StoredTable
 from lastgood.ports import Store
 from lastgood.store.sqlite import open_sqlite
 from lastgood.wiring import RandomIds
@@ -60,7 +60,7 @@ async def _compare(folder: Path, size: int) -> tuple[float, float]:
         return history_of(await store.read_turns(DEFAULT_TENANT, head.turn))
 
     async def verified() -> History:
-        return await Histories(store).at(DEFAULT_TENANT, head)
+        return await HistoryCache(store).at(DEFAULT_TENANT, head)
 
     assert await unverified() == await verified()
     costs: tuple[list[float], list[float]] = ([], [])
@@ -73,7 +73,7 @@ async def _compare(folder: Path, size: int) -> tuple[float, float]:
         rows = sum(report.rows.values())
         assert report.is_good
         rate = rows / (time.perf_counter() - began)
-        print(f"  db check: {rate:,.0f} rows/s ({report.rows[Table.TURNS]} turns)")
+        print(f"  db check: {rate:,.0f} rows/s ({report.rows[StoredTable.TURNS]} turns)")
     await store.close()
     return statistics.median(costs[0]), statistics.median(costs[1])
 

@@ -21,7 +21,7 @@ from lastgood.cli.remote import TOKEN_VARIABLE
 from lastgood.cli.serve_parser import DEFAULT_AGENT
 from lastgood.errors import WrongUsage
 from lastgood.settings import Settings, read_settings
-from lastgood.surfaces.http.metrics import Counts
+from lastgood.surfaces.http.metrics import Metrics
 from lastgood.surfaces.routes import probes
 
 ROOT = Path(__file__).parent.parent
@@ -103,7 +103,7 @@ def dead_health_checks(compose: dict[str, Any]) -> list[str]:
     async def is_ready() -> None:
         return None
 
-    known = {route.path for route in probes(Counts(), is_ready) if route.method == "GET" and route.probe}
+    known = {route.path for route in probes(Metrics(), is_ready) if route.method == "GET" and route.probe}
     port = environment_of_image(DOCKERFILE)["LASTGOOD_LISTEN"].rpartition(":")[2]
     wrong = []
     for name in NODES:

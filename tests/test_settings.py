@@ -8,7 +8,7 @@ import pytest
 
 from lastgood.errors import InvalidRequest
 from lastgood.outside.env_file import read_env_file, secrets_of
-from lastgood.settings import Alias, Settings, SettingsInvalid, read_settings
+from lastgood.settings import AliasSetting, Settings, SettingsInvalid, read_settings
 
 CANARY = "canary-7712aa"
 
@@ -181,7 +181,7 @@ def test_paths_in_the_file_start_at_its_folder(tmp_path: Path) -> None:
     assert found.database == f"sqlite:///{tmp_path}/etc/d/lastgood.db"
     assert found.env_file is not None
     assert found.env_file.resolve() == tmp_path / "keys"
-    assert found.aliases == {"a": Alias("x.yaml", False, tmp_path / "etc")}
+    assert found.aliases == {"a": AliasSetting("x.yaml", False, tmp_path / "etc")}
 
 
 # --- what it may say -------------------------------------------------------------------------------------
@@ -198,9 +198,9 @@ def test_agents_get_names(tmp_path: Path) -> None:
     found = read(tmp_path, toml)
     assert found.pull_interval == 0.0
     assert found.aliases == {
-        "team": Alias("https://agents.example.com/team.yaml", False, tmp_path),
-        "ours": Alias("https://ours.example.com/a.yaml", True, tmp_path),
-        "with space": Alias("./a.yaml", False, tmp_path),
+        "team": AliasSetting("https://agents.example.com/team.yaml", False, tmp_path),
+        "ours": AliasSetting("https://ours.example.com/a.yaml", True, tmp_path),
+        "with space": AliasSetting("./a.yaml", False, tmp_path),
     }
 
 

@@ -16,7 +16,7 @@ what callers may rely on; statuses and exit codes are the surfaces' business.
     ├── Unauthorized            no token, or a wrong one
     ├── Forbidden               the token, the host or the origin is not good for this
     ├── ShuttingDown            this server takes no more work
-    ├── TooMany                 this caller asks for more than it may
+    ├── TooManyRequests                 this caller asks for more than it may
     │   └── QueueFull
     ├── NotFound
     │   ├── SessionNotFound
@@ -129,14 +129,14 @@ class ShuttingDown(LastgoodError):
     code = "shutting_down"
 
 
-class TooMany(LastgoodError):
+class TooManyRequests(LastgoodError):
     """You ask for more than this server gives to one caller; wait a moment and send it again."""
 
     code = "rate_limited"
     retry_after: float = 1.0
 
 
-class QueueFull(TooMany):
+class QueueFull(TooManyRequests):
     """Too much waits for this session already; send it again when some of it is done."""
 
     code = "queue_full"

@@ -17,15 +17,15 @@ from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
     Begin,
+    BeginConflict,
     Begun,
     Commit,
     Committed,
     Hold,
     Interrupted,
-    Request,
-    Standing,
     Step,
-    Unreadable,
+    TurnRequest,
+    UnreadableAttempt,
 )
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event, StoredEvent
@@ -43,7 +43,7 @@ from lastgood.model.sessions import (
     TitleBy,
     Turn,
 )
-from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
+from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.model.tokens import Token
 
 #: Renews leases for so many seconds; returns those still held, as they now stand.
@@ -150,9 +150,9 @@ class TurnStore(Protocol):
 
 
 class AttemptStore(Protocol):
-    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing: ...
+    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | BeginConflict: ...
 
-    async def look_up(self, ask: Ask) -> Standing:
+    async def look_up(self, ask: Ask) -> BeginConflict:
         """Returns what a begin of this ask would meet now, read at one moment. Writes nothing."""
         ...
 
@@ -215,7 +215,7 @@ class AttemptStore(Protocol):
 
     async def interrupted_asks(
         self, limit: int, *, deaths_below: int, skip: int = 0
-    ) -> tuple[Interrupted | Unreadable, ...]:
+    ) -> tuple[Interrupted | UnreadableAttempt, ...]:
         """Promised asks with fewer deaths, whose last attempt was interrupted and whose session is free."""
         ...
 
@@ -229,7 +229,7 @@ class AttemptStore(Protocol):
         """No later SDK retry means the ended requests with this body any more. Those that run stay open."""
         ...
 
-    async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None:
+    async def read_request(self, tenant: TenantId, turn: TurnId) -> TurnRequest | None:
         """HistoryDamaged: it is not as it was stored."""
         ...
 
@@ -307,7 +307,7 @@ class Inspection(Protocol):
         """What the database itself finds wrong with its files, in its own words."""
         ...
 
-    def rows(self, table: Table) -> AsyncGenerator[StoredRow | StoredTurn, None]:
+    def rows(self, table: StoredTable) -> AsyncGenerator[StoredRow | StoredTurn, None]:
         """Every row, one after the other. Turns come by session and number. DatabaseDamaged: no further row
         of the table can be read."""
         ...

@@ -16,40 +16,40 @@ from urllib.parse import urlsplit
 
 from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import Source
-from lastgood.agents.url_source import Pulling
+from lastgood.agents.url_source import UrlPolicy
 from lastgood.core.client_presets import Preset
 from lastgood.core.quotas import Quota
 from lastgood.core.token_bucket import Allowance
 from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.model_references import AUTO, SCRIPTED
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.tokens import Tokens
 from lastgood.model.agents import Safety
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.tokens import Scope
 from lastgood.outside.env_file import secrets_of
 from lastgood.settings import Settings
-from lastgood.surfaces.api.agents import AgentList
-from lastgood.surfaces.api.branches import BranchList
+from lastgood.surfaces.api.agents import AgentHandlers
+from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.routes import session_routes
-from lastgood.surfaces.api.runs import Runs
-from lastgood.surfaces.api.sessions import SessionLife
-from lastgood.surfaces.http.access import Door, host_of
-from lastgood.surfaces.http.app import App, Route, Seen
-from lastgood.surfaces.http.loop_monitor import LoopWatch
-from lastgood.surfaces.http.metrics import Counts
-from lastgood.surfaces.http.principal import Caller
-from lastgood.surfaces.http.rate_limit import Limiter
-from lastgood.surfaces.http.turn_headers import Asking
-from lastgood.surfaces.openai.handlers import Chat
+from lastgood.surfaces.api.runs import RunHandlers
+from lastgood.surfaces.api.sessions import SessionHandlers
+from lastgood.surfaces.http.access import AccessControl, host_of
+from lastgood.surfaces.http.app import AnsweredRequest, App, Route
+from lastgood.surfaces.http.loop_monitor import LoopMonitor
+from lastgood.surfaces.http.metrics import Metrics
+from lastgood.surfaces.http.principal import Principal
+from lastgood.surfaces.http.rate_limit import RateLimiter
+from lastgood.surfaces.http.turn_headers import TurnRequests
+from lastgood.surfaces.openai.handlers import ChatHandlers
 from lastgood.surfaces.routes import probes, routes
 from lastgood.tracing.setup import OFF, Asgi, Tracing, open_tracing
 from lastgood.wiring import Lastgood, assemble, build_engine, look_nearby, open_store, running
 
 log = logging.getLogger("lastgood.requests")
 
-FindCaller = Callable[[str], Awaitable[Caller | None]]
+FindCaller = Callable[[str], Awaitable[Principal | None]]
 
 
 #: How long streams may take to say their last words.
@@ -63,7 +63,7 @@ class Server:
     lastgood: Lastgood
     agents: Catalog
     engine: AgentLoop
-    counts: Counts
+    counts: Metrics
     asks_for_token: bool
     grace_seconds: float
     tracing: Tracing = OFF
@@ -95,10 +95,10 @@ class Server:
         if self.draining:
             return "it was told to end"
         try:
-            await self.lastgood.parts.store.get_session(DEFAULT_TENANT, SessionId("nobody"))
+            await self.lastgood.deps.store.get_session(DEFAULT_TENANT, SessionId("nobody"))
         except StoreError as error:
             return error.message
-        return await self.lastgood.parts.store.why_not_writable()
+        return await self.lastgood.deps.store.why_not_writable()
 
     async def finish(self, hurried: asyncio.Event) -> None:
         """What runs may finish for the grace time, unless somebody is in a hurry. The rest is interrupted,
@@ -135,7 +135,7 @@ async def open_server(
     `ollama`: where to look for one, if not where they all are.
     """
     secrets = secrets_of(settings.env_file, os.environ)
-    pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
     agents = Catalog(sources, pulling)
     tracing = open_tracing(settings.tracing)
     engine = build_engine(settings, secrets, tracing)
@@ -153,9 +153,9 @@ async def open_server(
             token_quota=Quota(settings.token_sessions, settings.token_bytes),
         )
         tracing.follow(lastgood.live)
-        tokens = Tokens(store, lastgood.parts.clock)
+        tokens = Tokens(store, lastgood.deps.clock)
         find_caller = await _find_caller(settings, tokens, host)
-        counts, watch = Counts(), LoopWatch()
+        counts, watch = Metrics(), LoopMonitor()
         counts.gauges["lastgood_event_loop_lag_seconds"] = (
             "longest time the event loop was held, in the last 30 to 60 seconds",
             lambda: watch.lag_seconds,
@@ -182,8 +182,8 @@ async def open_server(
         await tracing.close()
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
+def _limits(settings: Settings) -> FlowLimits:
+    return FlowLimits(
         idle_seconds=settings.turn_idle_timeout,
         turn_seconds=settings.turn_timeout,
         grace_seconds=settings.disconnect_grace,
@@ -198,12 +198,14 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
     lastgood.queue.admit_by(limiter.running)
-    chat = Chat(lastgood.parts, lastgood.submitter, lastgood.turns, server.is_draining, limiter, presets)
+    chat = ChatHandlers(
+        lastgood.deps, lastgood.submitter, lastgood.turns, server.is_draining, limiter, presets
+    )
     counts.gauges["lastgood_http_requests_running"] = (
         "requests that are being answered now",
         lambda: server.app.running + server.probes.running,
     )
-    door = Door(hosts_of(settings, host), origins_of(settings), find_caller, host in _EVERYWHERE)
+    door = AccessControl(hosts_of(settings, host), origins_of(settings), find_caller, host in _EVERYWHERE)
     listed = routes(
         chat,
         counts,
@@ -214,7 +216,7 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
         sessions=_session_routes(server, settings, limiter),
     )
 
-    def seen(one: Seen) -> None:
+    def seen(one: AnsweredRequest) -> None:
         counts.request(one)
         _log(one)
 
@@ -222,28 +224,28 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
     return App(listed, door, on_seen=server.tracing.seeing(seen)), App(alone, door, on_seen=seen)
 
 
-def _session_routes(server: Server, settings: Settings, limiter: Limiter) -> Sequence[Route]:
+def _session_routes(server: Server, settings: Settings, limiter: RateLimiter) -> Sequence[Route]:
     lastgood = server.lastgood
-    asking = Asking(lastgood.parts.agents, server.is_draining)
+    asking = TurnRequests(lastgood.deps.agents, server.is_draining)
     folders = settings.working_dir_root is not None
-    life = SessionLife(
-        lastgood.parts, lastgood.sessions, lastgood.submitter, lastgood.turns, asking, folders=folders
+    life = SessionHandlers(
+        lastgood.deps, lastgood.sessions, lastgood.submitter, lastgood.turns, asking, folders=folders
     )
-    runs = Runs(lastgood.parts, lastgood.submitter, lastgood.turns, lastgood.queue, asking, limiter)
-    agents = AgentList(lastgood.parts.agents, asking)
-    branches = BranchList(lastgood.sessions)
+    runs = RunHandlers(lastgood.deps, lastgood.submitter, lastgood.turns, lastgood.queue, asking, limiter)
+    agents = AgentHandlers(lastgood.deps.agents, asking)
+    branches = BranchHandlers(lastgood.sessions)
     return session_routes(life, runs, agents, branches, import_bytes=settings.max_request_size)
 
 
-def _limiter(settings: Settings) -> Limiter:
-    return Limiter(
+def _limiter(settings: Settings) -> RateLimiter:
+    return RateLimiter(
         Allowance(settings.token_rate, settings.token_running),
         Allowance(settings.user_rate, settings.user_running),
         time.monotonic,
     )
 
 
-def _log(seen: Seen) -> None:
+def _log(seen: AnsweredRequest) -> None:
     """Who asked for what, and how it went; never what was said."""
     if seen.route is not None and seen.route.probe:
         return
@@ -318,11 +320,11 @@ async def _find_caller(settings: Settings, tokens: Tokens, host: str) -> FindCal
             )
         return None
 
-    async def find(given: str) -> Caller | None:
+    async def find(given: str) -> Principal | None:
         if fixed is not None and hmac.compare_digest(given.encode(), fixed.encode()):
-            return Caller(DEFAULT_TENANT, "the server's own token", frozenset({Scope.ADMIN}))
+            return Principal(DEFAULT_TENANT, "the server's own token", frozenset({Scope.ADMIN}))
         token = await tokens.check(given)
-        return None if token is None else Caller(token.tenant, token.id, token.scopes)
+        return None if token is None else Principal(token.tenant, token.id, token.scopes)
 
     return find
 

@@ -31,7 +31,7 @@ class SettingsInvalid(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Alias:
+class AliasSetting:
     """What a name in `[agents]` stands for. `trusted`: what comes from this URL may do what a file may."""
 
     source: str
@@ -44,7 +44,7 @@ class Config:
     """A `lastgood.toml`, and the agents it names."""
 
     path: Path
-    agents: Mapping[str, Alias] = field(default_factory=dict)
+    agents: Mapping[str, AliasSetting] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Settings:
     tracing: bool = False
 
     @property
-    def aliases(self) -> Mapping[str, Alias]:
+    def aliases(self) -> Mapping[str, AliasSetting]:
         return self.config.agents if self.config else {}
 
 
@@ -278,21 +278,21 @@ def _read_config(file: Path) -> Mapping[str, Any]:
     return table
 
 
-def _aliases(table: Mapping[str, Any], file: Path) -> Mapping[str, Alias]:
+def _aliases(table: Mapping[str, Any], file: Path) -> Mapping[str, AliasSetting]:
     agents = table.get("agents", {})
     if not isinstance(agents, dict):
         raise SettingsInvalid(f'{file}: agents must be a table: [agents] and lines of name = "reference"')
     return {name: _alias(value, f"{file}: agents.{name}", file) for name, value in agents.items()}
 
 
-def _alias(value: Any, who: str, file: Path) -> Alias:
+def _alias(value: Any, who: str, file: Path) -> AliasSetting:
     if not isinstance(value, dict):
-        return Alias(_text(value, who), False, file.parent)
+        return AliasSetting(_text(value, who), False, file.parent)
     _refuse_unknown(value, ("source", "trusted"), file)
     trusted = value.get("trusted", False)
     if not isinstance(trusted, bool):
         raise SettingsInvalid(f"{who}.trusted must be true or false")
-    return Alias(_text(value.get("source"), f"{who}.source"), trusted, file.parent)
+    return AliasSetting(_text(value.get("source"), f"{who}.source"), trusted, file.parent)
 
 
 def _written(value: Any, who: str) -> str:

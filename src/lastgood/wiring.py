@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lastgood.core.quotas import NO_QUOTA, Quota, Used
+from lastgood.core.quotas import NO_QUOTA, Quota, QuotaUsage
 from lastgood.errors import InvalidRequest, LastgoodError, StoreLocked, WrongUsage
 from lastgood.flows.conversations import Conversations
-from lastgood.flows.dependencies import Limits, Parts
+from lastgood.flows.dependencies import Dependencies, FlowLimits
 from lastgood.flows.heartbeat import beating
-from lastgood.flows.history_cache import Histories
+from lastgood.flows.history_cache import HistoryCache
 from lastgood.flows.queue import Queue
 from lastgood.flows.quotas import Quotas
 from lastgood.flows.recovery import Recovery
 from lastgood.flows.retention import Retention
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
@@ -76,8 +76,8 @@ class RandomIds:
 class Lastgood:
     """All flows over one store."""
 
-    parts: Parts
-    live: Live
+    deps: Dependencies
+    live: RunningAttempts
     submitter: Submitter
     turns: Turns
     sessions: Sessions
@@ -90,7 +90,7 @@ def assemble(
     engine: Engine,
     agents: Agents,
     *,
-    limits: Limits | None = None,
+    limits: FlowLimits | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
     node: str | None = None,
@@ -103,35 +103,35 @@ def assemble(
     """`safety`: no session may have more. `retain_seconds`: zero keeps sessions for ever."""
     signals = Signals(store.hint)
     store.on_hint(signals.heard)
-    parts = Parts(
+    deps = Dependencies(
         store=store,
         engine=engine,
         agents=agents,
         clock=clock or SystemClock(),
         ids=ids or RandomIds(),
         node=node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
-        histories=Histories(store, kept),
+        histories=HistoryCache(store, kept),
         signals=signals,
         quotas=Quotas(partial(_usage, store), tenant_quota, token_quota),
-        limits=limits or Limits(),
+        limits=limits or FlowLimits(),
     )
-    live = Live(parts)
-    return flows_of(parts, live, safety, retain_seconds)
+    live = RunningAttempts(deps)
+    return flows_of(deps, live, safety, retain_seconds)
 
 
 def flows_of(
-    parts: Parts,
-    live: Live,
+    deps: Dependencies,
+    live: RunningAttempts,
     safety: Safety = Safety.RESTRICTED,
     retain_seconds: float = 0,
 ) -> Lastgood:
-    sessions = Sessions(parts, live, safety)
-    submitter = Submitter(parts, live, Conversations(parts, sessions))
-    turns = Turns(parts, live, submitter)
-    queue = Queue(parts, live, turns)
-    retention = Retention(parts, sessions, retain_seconds) if retain_seconds else None
-    recovery = Recovery(parts, live, turns, queue, retention)
-    return Lastgood(parts, live, submitter, turns, sessions, queue, recovery)
+    sessions = Sessions(deps, live, safety)
+    submitter = Submitter(deps, live, Conversations(deps, sessions))
+    turns = Turns(deps, live, submitter)
+    queue = Queue(deps, live, turns)
+    retention = Retention(deps, sessions, retain_seconds) if retain_seconds else None
+    recovery = Recovery(deps, live, turns, queue, retention)
+    return Lastgood(deps, live, submitter, turns, sessions, queue, recovery)
 
 
 def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -> AgentLoop:
@@ -240,16 +240,16 @@ def _make_folder(folder: Path) -> None:
 async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> AsyncIterator[Lastgood]:
     """A Lastgood for one command: it has recovered, and keeps its leases until the block ends."""
     from lastgood.agents.catalog import Catalog
-    from lastgood.agents.url_source import Pulling
+    from lastgood.agents.url_source import UrlPolicy
     from lastgood.outside.env_file import secrets_of
 
     secrets = secrets_of(settings.env_file, os.environ)
-    pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
     engine, agents = build_engine(settings, secrets), Catalog(sources, pulling)
     store = await open_store(settings.database, migrate=settings.migrate)
     try:
         await look_nearby(engine, agents)
-        limits = Limits(idle_seconds=settings.turn_idle_timeout, turn_seconds=settings.turn_timeout)
+        limits = FlowLimits(idle_seconds=settings.turn_idle_timeout, turn_seconds=settings.turn_timeout)
         app = assemble(store, engine, agents, limits=limits, safety=Safety(settings.safety))
         async with running(app, pays_debts=False):
             yield app
@@ -259,9 +259,9 @@ async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> A
         await engine.close()
 
 
-async def _usage(store: Store, tenant: TenantId) -> dict[str, Used]:
+async def _usage(store: Store, tenant: TenantId) -> dict[str, QuotaUsage]:
     found = await store.usage_of_tenant(tenant)
-    return {token: Used(sessions, size) for token, (sessions, size) in found.items()}
+    return {token: QuotaUsage(sessions, size) for token, (sessions, size) in found.items()}
 
 
 @asynccontextmanager
@@ -270,7 +270,7 @@ async def running(
 ) -> AsyncIterator[Lastgood]:
     """`pays_debts`: promised turns of the dead are tried again, as a server does and a command does not."""
     await app.recovery.at_start()
-    async with beating(app.parts.store, app.live.leases, app.live.hear):
+    async with beating(app.deps.store, app.live.leases, app.live.hear):
         if pays_debts:
             await app.recovery.pay_at_start()
         sweep = asyncio.create_task(app.recovery.keep_sweeping(pays_debts=pays_debts))

@@ -15,7 +15,7 @@ from lastgood.agents.findings import Findings
 from lastgood.agents.schema.file import FILE
 from lastgood.agents.schema.kinds import Either, Kind, ListOf, MapOf, Section, Typed
 from lastgood.agents.type_checks import fits
-from lastgood.agents.yaml_tree import Items, Node, Scalar, Table, read_tree
+from lastgood.agents.yaml_tree import Node, Scalar, TreeList, TreeMapping, read_tree
 from lastgood.errors import AgentInvalid
 
 FOLDER = Path(__file__).parent / "corpus"
@@ -75,20 +75,20 @@ def keys_in(body: bytes) -> list[Named]:
 
 def _walk(node: Node, kind: Kind) -> Iterator[Named]:
     match kind, node:
-        case Section(name, _, keys, open_), Table(pairs):
+        case Section(name, _, keys, open_), TreeMapping(pairs):
             for key, child in pairs:
                 if key.text in keys:
                     yield Named(name, key.text, key.line, key.column, open_)
                     yield from _walk(child, keys[key.text].kind)
-        case Typed(section, _, _, implied), Table(pairs):
+        case Typed(section, _, _, implied), TreeMapping(pairs):
             texts = {key.text: child.text for key, child in pairs if isinstance(child, Scalar)}
             for key, child in pairs:
                 yield Named(f"{section.name} {texts.get('type', implied)}", key.text, key.line, key.column)
                 yield from _walk(child, section.keys[key.text].kind)
-        case MapOf(of), Table(pairs):
+        case MapOf(of), TreeMapping(pairs):
             for _, child in pairs:
                 yield from _walk(child, of)
-        case ListOf(of), Items(items):
+        case ListOf(of), TreeList(items):
             for child in items:
                 yield from _walk(child, of)
         case Either(kinds), _:

@@ -9,7 +9,7 @@ import pytest
 from lastgood.agents.agent_file import read_agent_file
 from lastgood.agents.schema.toolsets import TOOLSET
 from lastgood.errors import AgentInvalid
-from lastgood.model.agents import Command, Fallback, ModelSpec, Safety, StructuredOutput, ToolsetSpec
+from lastgood.model.agents import AgentCommand, Fallback, ModelSpec, Safety, StructuredOutput, ToolsetSpec
 from tests.agents.corpus import FILES, FOLDER, errors_of, parse, read, warnings_of
 
 # -- the file -----------------------------------------------------------------------------
@@ -157,14 +157,14 @@ def test_agents_from_elsewhere_are_left_out() -> None:
 def test_commands_in_every_form() -> None:
     file = read(FOLDER / "shortcuts.yaml")
     assert file.agents["root"].commands == (
-        Command("plan", "", "Makes a plan first", "planner"),
-        Command("explain", "Explain $1 to somebody who has never seen it."),
-        Command("named-only", "Say good morning", "Say good morning"),
-        Command("lint", "Correct what this says: !`ruff check`", "Corrects what the checker finds"),
-        Command("df", "Say how full the first disk is"),
-        Command("tidy", "Find files that nobody needs, and list them. Delete nothing.", "Tidies up"),
-        Command("sum", "Add up $1 and $2"),
-        Command("mean", "Say what $1 is on average"),
+        AgentCommand("plan", "", "Makes a plan first", "planner"),
+        AgentCommand("explain", "Explain $1 to somebody who has never seen it."),
+        AgentCommand("named-only", "Say good morning", "Say good morning"),
+        AgentCommand("lint", "Correct what this says: !`ruff check`", "Corrects what the checker finds"),
+        AgentCommand("df", "Say how full the first disk is"),
+        AgentCommand("tidy", "Find files that nobody needs, and list them. Delete nothing.", "Tidies up"),
+        AgentCommand("sum", "Add up $1 and $2"),
+        AgentCommand("mean", "Say what $1 is on average"),
     )
     assert [command.name for command in file.agents["planner"].commands] == ["next", "all"]
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from lastgood.agents.catalog import Catalog
 from lastgood.agents.file_source import LIMIT_BYTES
 from lastgood.agents.sources import UrlSource
-from lastgood.agents.url_source import Copy, Pulling, read_copy, write_copy
+from lastgood.agents.url_source import CachedCopy, UrlPolicy, read_copy, write_copy
 from lastgood.errors import AgentInvalid, AgentUnavailable
 from lastgood.outside.network import Network
 from lastgood.outside.secrets import Secrets
@@ -49,8 +49,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pulling(tmp_path: Path, clock: Clock) -> Pulling:
-    return Pulling(tmp_path / "url_cache", every_seconds=60.0, clock=clock)
+def pulling(tmp_path: Path, clock: Clock) -> UrlPolicy:
+    return UrlPolicy(tmp_path / "url_cache", every_seconds=60.0, clock=clock)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def site() -> AsyncIterator[Website]:
 class Served:
     """One URL, and a catalog that can be started again."""
 
-    def __init__(self, url: str, pulling: Pulling) -> None:
+    def __init__(self, url: str, pulling: UrlPolicy) -> None:
         self.source, self.pulling = UrlSource(url), pulling
         self.catalog = Catalog([self.source], pulling)
 
@@ -77,7 +77,7 @@ class Served:
 
 
 @pytest.fixture
-def served(site: Website, pulling: Pulling) -> Served:
+def served(site: Website, pulling: UrlPolicy) -> Served:
     return Served(site.url("/team.yaml?tag=v1"), pulling)
 
 
@@ -151,7 +151,9 @@ async def test_turns_at_the_same_time_ask_once(served: Served, site: Website) ->
     assert len(site.asked) == 1
 
 
-async def test_one_slow_source_holds_up_only_itself(served: Served, site: Website, pulling: Pulling) -> None:
+async def test_one_slow_source_holds_up_only_itself(
+    served: Served, site: Website, pulling: UrlPolicy
+) -> None:
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -286,7 +288,9 @@ async def test_what_was_never_good_fails_with_its_reason_and_is_asked_again(
     assert await served.load() == ("one", "")
 
 
-async def test_a_server_that_is_down_is_survived_also_by_a_restart(served: Served, pulling: Pulling) -> None:
+async def test_a_server_that_is_down_is_survived_also_by_a_restart(
+    served: Served, pulling: UrlPolicy
+) -> None:
     async with website() as site:
         site.publishes("/a.yaml", agent_file("kept"), '"1"')
         served = Served(site.url("/a.yaml"), replace(pulling, every_seconds=0.0, pause_seconds=0.0))
@@ -368,7 +372,7 @@ async def test_a_failure_that_nobody_waited_for_disturbs_nobody(served: Served, 
     assert await served.load() == ("one", "")
 
 
-async def test_a_copy_of_another_url_is_not_taken(site: Website, pulling: Pulling) -> None:
+async def test_a_copy_of_another_url_is_not_taken(site: Website, pulling: UrlPolicy) -> None:
     light = Served(site.url("/team.yaml?tag=light"), pulling)
     await light.load()
     site.says("/team.yaml", status=500)
@@ -376,7 +380,7 @@ async def test_a_copy_of_another_url_is_not_taken(site: Website, pulling: Pullin
         await Served(site.url("/team.yaml?tag=dev"), pulling).load()
 
 
-async def test_a_broken_definition_is_never_kept(served: Served, site: Website, pulling: Pulling) -> None:
+async def test_a_broken_definition_is_never_kept(served: Served, site: Website, pulling: UrlPolicy) -> None:
     spoil(site, "broken")
     with pytest.raises(AgentInvalid):
         await served.load()
@@ -389,7 +393,7 @@ async def test_a_broken_definition_is_never_kept(served: Served, site: Website, 
 
 def test_a_copy_comes_back_as_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "url_cache"
-    copy = Copy(b"line\nline\xff" + b"x" * LIMIT_BYTES, '"1"', "a date", 12.5)
+    copy = CachedCopy(b"line\nline\xff" + b"x" * LIMIT_BYTES, '"1"', "a date", 12.5)
     write_copy(folder, "https://a/?q", copy)
     assert read_copy(folder, "https://a/?q") == copy
     assert read_copy(folder, "https://a/?r") is None
@@ -435,7 +439,7 @@ async def test_a_damaged_copy_is_no_copy(served: Served, site: Website, damage: 
 async def test_a_copy_that_is_no_agent_file_any_more_is_no_copy(served: Served, site: Website) -> None:
     """As when a newer version of the server is stricter than the one that kept it."""
     assert served.pulling.folder is not None
-    write_copy(served.pulling.folder, served.source.url, Copy(b"agents: []", '"1"', "", 1.0))
+    write_copy(served.pulling.folder, served.source.url, CachedCopy(b"agents: []", '"1"', "", 1.0))
     assert await served.load() == ("one", "")
     assert "If-None-Match" not in site.asked[0].headers
 
@@ -464,7 +468,7 @@ def public(hosts: dict[str, Sequence[str]]) -> Network:
     return Network(resolve, {PUBLIC: "127.0.0.1"}, contexts()[1])
 
 
-async def test_I39_a_public_url_may_not_lead_to_this_machine(site: Website, pulling: Pulling) -> None:
+async def test_I39_a_public_url_may_not_lead_to_this_machine(site: Website, pulling: UrlPolicy) -> None:
     """The operator may name this machine; a stranger may not."""
     async with website(tls=True) as secure:
         secure.publishes("/team.yaml", agent_file("public"), '"1"')
@@ -484,7 +488,7 @@ async def test_I39_a_public_url_may_not_lead_to_this_machine(site: Website, pull
         assert site.asked == []
 
 
-async def test_I39_a_host_whose_address_turns_inward_is_not_asked(pulling: Pulling) -> None:
+async def test_I39_a_host_whose_address_turns_inward_is_not_asked(pulling: UrlPolicy) -> None:
     async with website(tls=True) as secure:
         secure.publishes("/team.yaml", agent_file("public"), '"1"')
         hosts: dict[str, Sequence[str]] = {"agents.example.com": [PUBLIC]}
@@ -502,7 +506,7 @@ NOT_GITHUB = ("agents.example.com", "evil-github.com", "raw.githubusercontent.co
 
 
 @pytest.mark.parametrize(("host", "sees"), [*((h, True) for h in GITHUB), *((h, False) for h in NOT_GITHUB)])
-async def test_I41_the_github_token_goes_to_github_alone(host: str, sees: bool, pulling: Pulling) -> None:
+async def test_I41_the_github_token_goes_to_github_alone(host: str, sees: bool, pulling: UrlPolicy) -> None:
     async with website(tls=True) as secure:
         secure.leads("/a.yaml", f"https://agents.example.com:{secure.port}/b.yaml")
         secure.publishes("/b.yaml", agent_file(), '"1"')
@@ -514,7 +518,7 @@ async def test_I41_the_github_token_goes_to_github_alone(host: str, sees: bool, 
         assert seen == [f"Bearer {CANARY}" if sees else None, None]
 
 
-async def test_without_a_token_nothing_is_sent(pulling: Pulling) -> None:
+async def test_without_a_token_nothing_is_sent(pulling: UrlPolicy) -> None:
     async with website(tls=True) as secure:
         secure.publishes("/a.yaml", agent_file(), '"1"')
         network = public({"github.com": [PUBLIC]})
@@ -523,7 +527,7 @@ async def test_without_a_token_nothing_is_sent(pulling: Pulling) -> None:
 
 
 async def test_I41_no_key_is_in_any_error_log_or_reason(
-    pulling: Pulling, caplog: pytest.LogCaptureFixture
+    pulling: UrlPolicy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server even says it back."""
     caplog.set_level(logging.DEBUG)
@@ -558,7 +562,7 @@ def spoil_with_key(site: Website, how: str) -> None:
         spoil(site, how)
 
 
-async def test_I39_a_url_is_trusted_only_where_its_alias_says_so(site: Website, pulling: Pulling) -> None:
+async def test_I39_a_url_is_trusted_only_where_its_alias_says_so(site: Website, pulling: UrlPolicy) -> None:
     """What a stranger writes may not put files of this machine into a prompt."""
     site.says("/team.yaml", agent_file() + "    add_prompt_files: [/etc/passwd]\n")
     for trusted in (False, True):

@@ -9,7 +9,18 @@ from typing import Any
 import anyio
 
 from lastgood.core.commit import plan_commit
-from lastgood.model.attempts import Ask, Begin, Begun, Commit, Committed, Edit, Hold, Standing, Step, StepKind
+from lastgood.model.attempts import (
+    Ask,
+    Begin,
+    BeginConflict,
+    Begun,
+    Commit,
+    Committed,
+    Edit,
+    Hold,
+    Step,
+    StepKind,
+)
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, assistant, tool_result, user
@@ -84,9 +95,9 @@ async def start(store: Store, asked: Ask, events: Sequence[Event] = (), **fields
     return Try(wanted, begun)
 
 
-async def refused(store: Store, asked: Ask, events: Sequence[Event] = (), **fields: Any) -> Standing:
+async def refused(store: Store, asked: Ask, events: Sequence[Event] = (), **fields: Any) -> BeginConflict:
     standing = await store.begin_if_free(begin(asked, **fields), events)
-    assert isinstance(standing, Standing), standing
+    assert isinstance(standing, BeginConflict), standing
     return standing
 
 

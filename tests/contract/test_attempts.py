@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from lastgood.core.lifecycle import ATTEMPT, is_final
-from lastgood.model.attempts import NO_SUCH_HEAD, Ask, AttemptStatus, Committed, Expected, OnLeave, Standing
+from lastgood.model.attempts import (
+    NO_SUCH_HEAD,
+    Ask,
+    AttemptStatus,
+    BeginConflict,
+    Committed,
+    Expected,
+    OnLeave,
+)
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import ToolCall, assistant, user
@@ -123,7 +131,7 @@ async def test_an_unknown_session_cannot_begin(backend: Backend) -> None:
     session = await given.session(backend.store)
     before = await dump(backend)
     unknown = Ask(TENANT, SessionId("unknown"), (user("x"),), key="key")
-    assert await given.refused(backend.store, unknown, given.events("x")) == Standing(None)
+    assert await given.refused(backend.store, unknown, given.events("x")) == BeginConflict(None)
     assert await dump(backend) == before
     assert await given.again(backend.store, session) == session
 
@@ -171,7 +179,7 @@ async def test_a_session_without_turns_is_taken_by_who_expects_that(store: Store
 BODY: dict[str, Any] = {"fingerprint": "print", "caller": "caller"}
 
 
-async def prior_of(store: Store, session: Session, **fields: Any) -> Standing:
+async def prior_of(store: Store, session: Session, **fields: Any) -> BeginConflict:
     """What an SDK's retry with this body finds."""
     return await store.look_up(given.ask(session, is_retry=True, **(BODY | fields)))
 

@@ -13,7 +13,7 @@ from lastgood.flows.database_check import Report, check_database
 from lastgood.flows.verified_history import read_chain
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.messages import user
-from lastgood.model.stored_rows import Table
+from lastgood.model.stored_rows import StoredTable
 from lastgood.ports import Store
 from lastgood.store.sqlite import open_sqlite
 from tests.contract import given
@@ -176,7 +176,7 @@ async def test_I6_a_whole_database_is_found_whole_and_counted(backend: Backend) 
     await furnished(backend.store)
     report = await check_database(backend.store)
     assert report.findings == []
-    for table in Table:
+    for table in StoredTable:
         (count,) = await backend.rows(f"SELECT count(*) FROM {table.value}")
         assert report.rows[table] == count[0] > 0
     assert report.tenants == {TENANT, STRANGER}
@@ -224,11 +224,11 @@ async def test_a_check_sees_one_moment_while_others_write(backend: Backend) -> N
     session = await given.session(store)
     await given.talk(store, session, 3)
     async with store.inspect() as look:
-        seen = [row async for row in look.rows(Table.SESSIONS)]
+        seen = [row async for row in look.rows(StoredTable.SESSIONS)]
         await given.talk(store, session, 2)
-        assert len([row async for row in look.rows(Table.TURNS)]) == 3
+        assert len([row async for row in look.rows(StoredTable.TURNS)]) == 3
     assert len(seen) == 1
-    assert (await check_database(store)).rows[Table.TURNS] == 5
+    assert (await check_database(store)).rows[StoredTable.TURNS] == 5
 
 
 async def test_deleting_leaves_nothing_that_is_reported(backend: Backend) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from lastgood.core.commit import broken_link
-from lastgood.model.attempts import AttemptStatus, Begun, Committed, Edit, Interrupted, Standing
+from lastgood.model.attempts import AttemptStatus, BeginConflict, Begun, Committed, Edit, Interrupted
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import user
 from lastgood.model.sessions import Session, Turn
@@ -129,7 +129,7 @@ async def test_an_edit_begins_only_at_the_head_that_it_replaces(backend: Backend
     await given.edit(store, session, first)  # as many turns as before, but other ones
     before = await dump(backend)
     stale = given.begin(given.ask(session, edit=Edit(first.id, second.id)), base=first.head)
-    assert isinstance(await store.begin_if_free(stale, given.events("x")), Standing)
+    assert isinstance(await store.begin_if_free(stale, given.events("x")), BeginConflict)
     assert await dump(backend) == before
 
 

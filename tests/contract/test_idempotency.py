@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from lastgood.core.admission import Admitted, Attach, Refused, Replay, admit
+from lastgood.core.admission import Admitted, Attach, Rejected, Replay, admit
 from lastgood.errors import IdempotencyMismatch
 from lastgood.flows.turns import ask_of
 from lastgood.model.attempts import AttemptStatus, Committed, Interrupted
@@ -51,7 +51,7 @@ async def test_I20_a_key_used_in_another_session_is_found_too(store: Store) -> N
     assert standing.prior is not None
     assert (standing.prior.session, standing.prior.turn) == (one.id, turn.id)
     decision = admit(asked, standing)
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, Rejected)
     assert isinstance(decision.error, IdempotencyMismatch)
     await given.start(store, given.ask(other))
 

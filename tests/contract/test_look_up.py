@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lastgood.core.admission import Admitted, Attach, Busy, Replay, admit
-from lastgood.model.attempts import AttemptStatus, Committed, OnLeave, Standing
+from lastgood.model.attempts import AttemptStatus, BeginConflict, Committed, OnLeave
 from lastgood.model.ids import SessionId
 from lastgood.ports import Store
 from tests.contract import given
@@ -21,7 +21,7 @@ async def test_a_look_at_a_free_session_writes_nothing_and_takes_nothing(backend
     await given.talk(store, session, 2)
     asked = given.ask(session, key="key", fingerprint="print")
     before = await dump(backend)
-    assert await store.look_up(asked) == Standing(await given.again(store, session))
+    assert await store.look_up(asked) == BeginConflict(await given.again(store, session))
     assert await dump(backend) == before
     await given.start(store, asked)
 
@@ -30,8 +30,8 @@ async def test_I35_a_look_does_not_see_the_sessions_or_keys_of_another_tenant(st
     session = await given.session(store)
     await given.commit(store, session, key="key")
     asked = given.ask(session, key="key")
-    assert await store.look_up(replace(asked, session=SessionId("unknown"))) == Standing(None)
-    assert await store.look_up(replace(asked, tenant=STRANGER)) == Standing(None)
+    assert await store.look_up(replace(asked, session=SessionId("unknown"))) == BeginConflict(None)
+    assert await store.look_up(replace(asked, tenant=STRANGER)) == BeginConflict(None)
     theirs = given.ask(await given.session(store, STRANGER), key="key")
     assert (await store.look_up(theirs)).prior is None
 

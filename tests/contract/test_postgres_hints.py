@@ -11,7 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.event_feed import follow
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask
@@ -106,7 +106,7 @@ async def test_a_hint_to_nobody_costs_nothing(stores: tuple[PostgresStore, Postg
 
 
 def node(store: PostgresStore, name: str) -> Lastgood:
-    limits = replace(Limits(), poll_seconds=PATIENCE_SECONDS * 10, tick_seconds=0.002)
+    limits = replace(FlowLimits(), poll_seconds=PATIENCE_SECONDS * 10, tick_seconds=0.002)
     return World(store).node(name, limits=limits)
 
 
@@ -119,7 +119,7 @@ async def test_a_watcher_on_another_node_need_not_wait_for_its_own_look(
         session = await here.sessions.create(DEFAULT_TENANT, "builtin/scripted", title="named")
         watching = asyncio.create_task(_first_commit(there, session.id))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not there.parts.signals.is_heard(session.id):
+            while not there.deps.signals.is_heard(session.id):
                 await asyncio.sleep(0.005)
             started = time.monotonic()
             ask = Ask(DEFAULT_TENANT, session.id, (user("!slow 0.01\n!say a b c"),))
@@ -129,6 +129,6 @@ async def test_a_watcher_on_another_node_need_not_wait_for_its_own_look(
 
 
 async def _first_commit(there: Lastgood, session: SessionId) -> None:
-    async for event in follow(there.parts, DEFAULT_TENANT, session):
+    async for event in follow(there.deps, DEFAULT_TENANT, session):
         if event.kind is EventKind.TURN_COMMITTED:
             return

@@ -15,7 +15,7 @@ import pytest
 
 from lastgood.core.commit import broken_link
 from lastgood.errors import InvalidRequest, NotADatabase, OutcomeUnknown, StoreError, StoreUnavailable
-from lastgood.model.attempts import AttemptStatus, Begun, Committed, Standing
+from lastgood.model.attempts import AttemptStatus, BeginConflict, Begun, Committed
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.sessions import Session
 from lastgood.store.postgres import PostgresStore, open_postgres
@@ -110,7 +110,7 @@ async def test_I9_of_sixteen_begins_one_holds_the_session(store: PostgresStore) 
         begun = [each for each in found if isinstance(each, Begun)]
         assert len(begun) == 1
         for each in found:
-            if isinstance(each, Standing):
+            if isinstance(each, BeginConflict):
                 assert each.holder is not None
                 assert each.holder.hold == begun[0].hold
         assert len(await store.list_attempts(session.tenant, session.id)) == 1
@@ -124,7 +124,7 @@ async def test_I20_one_key_on_two_sessions_begins_once(store: PostgresStore, out
         found = await asyncio.gather(*(store.begin_if_free(each, []) for each in begins))
         assert sum(isinstance(each, Begun) for each in found) == 1
         for each in found:
-            if isinstance(each, Standing):
+            if isinstance(each, BeginConflict):
                 assert each.prior is not None
                 assert each.holder is None, "the whole begin was undone, its hold, too"
     assert await outside.value("SELECT count(*) FROM requests") == 10
@@ -143,7 +143,7 @@ async def test_I3_a_begin_that_waited_for_the_commit_of_its_turn_does_not_try_it
         await outside.value("UPDATE requests SET input = NULL WHERE turn_id = $1", tried.begin.turn)
         begin = asyncio.ensure_future(store.begin_if_free(again, given.events("x")))
         await outside.until_waiting(1)
-    assert isinstance(await begin, Standing)
+    assert isinstance(await begin, BeginConflict)
     now = await given.again(store, session)
     assert (now.attempt, now.fence, now.last_event_seq) == (None, 2, 2**20)
 
@@ -160,7 +160,7 @@ async def test_I3_of_sixteen_more_tries_of_one_turn_one_begins(store: PostgresSt
         tried = given.Try(next(each for each in begins if each.attempt == begun.hold.attempt), begun)
     assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
     again = replace(tried.begin, attempt=AttemptId(given.new_id()), again=True)
-    assert isinstance(await store.begin_if_free(again, []), Standing)
+    assert isinstance(await store.begin_if_free(again, []), BeginConflict)
 
 
 # --- commit ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from lastgood.model.attempts import AttemptStatus, Begun, Committed, Standing
+from lastgood.model.attempts import AttemptStatus, BeginConflict, Begun, Committed
 from lastgood.model.ids import AttemptId
 from lastgood.model.queue import NotQueued, Queued, QueueKind
 from lastgood.model.sessions import Session
@@ -258,7 +258,7 @@ async def test_I3_a_begin_that_waited_while_its_followup_was_settled_begins_noth
         await outside.value("UPDATE queued SET settled_at = 1 WHERE n = $1", row.number)
         begin = asyncio.ensure_future(store.begin_if_free(taking(session, row, again=again), []))
         await outside.until_waiting(1)
-    assert isinstance(await begin, Standing)
+    assert isinstance(await begin, BeginConflict)
     assert await given.again(store, session) == before
     assert await outside.value("SELECT count(*) FROM requests") == int(again)
 
@@ -283,7 +283,7 @@ async def test_I3_a_begin_that_waited_while_one_of_its_steers_was_taken_takes_no
         await outside.value("UPDATE queued SET settled_at = 1 WHERE n = $1", steers[1].number)
         waits = asyncio.ensure_future(store.begin_if_free(begin, given.events("x")))
         await outside.until_waiting(1)
-    assert isinstance(await waits, Standing)
+    assert isinstance(await waits, BeginConflict)
     assert await given.queue(store, session) == [before[0], before[2]]
     assert (await given.again(store, session)).attempt is None
 
@@ -350,7 +350,7 @@ async def test_whatever_happens_at_once_nobody_waits_for_each_other(store: Postg
         begun = await store.begin_if_free(begin, given.events("x"))
         key = f"key {dice.randrange(40)}"
         await store.enqueue(given.said(session, dice.choice(list(QueueKind)), key=key), most=4)
-        if isinstance(begun, Standing):
+        if isinstance(begun, BeginConflict):
             return
         tried = given.Try(begin, begun)
         await given.hear(store, tried.hold, *(await store.steers_of(tried.hold)))

@@ -7,7 +7,7 @@ import pytest
 
 from lastgood.errors import StoreError
 from lastgood.model.agents import Permissions, Safety
-from lastgood.model.attempts import AttemptStatus, Committed, Standing
+from lastgood.model.attempts import AttemptStatus, BeginConflict, Committed
 from lastgood.model.events import Event, EventKind
 from lastgood.model.ids import SessionId
 from lastgood.model.rules import RuleLayer
@@ -372,9 +372,9 @@ async def test_I15_nothing_of_a_deleted_session_is_left_or_comes_back(backend: B
         assert not await store.set_field(TENANT, session.id, field, value)
     assert not await store.set_rules_if_unchanged(TENANT, session.id, (), RULES)
     standing = await store.begin_if_free(given.begin(given.ask(session)), given.events("late"))
-    assert standing == Standing(None)
+    assert standing == BeginConflict(None)
     again = given.begin(given.ask(session), turn=tried.begin.turn, again=True)
-    assert await store.begin_if_free(again, []) == Standing(None)
+    assert await store.begin_if_free(again, []) == BeginConflict(None)
     assert await store.fork_session(session, None, given.new_session()) is None
     assert not await store.delete_session(TENANT, session.id)
     assert is_empty(await dump(backend))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lastgood.model.agents import Permissions
-from lastgood.model.attempts import AttemptStatus, Commit, Hold, Standing
+from lastgood.model.attempts import AttemptStatus, BeginConflict, Commit, Hold
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import QueueKind
 from lastgood.model.rules import RuleLayer
@@ -191,7 +191,7 @@ async def test_I35_a_foreign_id_answers_like_an_unknown_one_and_changes_nothing(
     before = await dump(backend)
     foreign = await call(store, it.foreign)
     assert foreign == await call(store, it.unknown)
-    assert foreign == Standing(None) if name.startswith(("begin", "look_up")) else str(foreign) in EMPTY
+    assert foreign == BeginConflict(None) if name.startswith(("begin", "look_up")) else str(foreign) in EMPTY
     assert await dump(backend) == before
 
 

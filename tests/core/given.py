@@ -4,7 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 from lastgood.core.commit import link
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave, Request, Standing, Step, StepKind
+from lastgood.model.attempts import (
+    Ask,
+    Attempt,
+    AttemptStatus,
+    BeginConflict,
+    OnLeave,
+    Step,
+    StepKind,
+    TurnRequest,
+)
 from lastgood.model.call_options import CallOptions
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, encode, user
@@ -75,8 +84,8 @@ def attempt(status: AttemptStatus = AttemptStatus.RUNNING, **changes: Any) -> At
     return replace(plain, **changes)
 
 
-def request(**changes: Any) -> Request:
-    plain = Request(
+def request(**changes: Any) -> TurnRequest:
+    plain = TurnRequest(
         turn=TURN,
         tenant=TENANT,
         session=SESSION,
@@ -101,8 +110,8 @@ def ask(**changes: Any) -> Ask:
     return replace(plain, **changes)
 
 
-def standing(**changes: Any) -> Standing:
-    return replace(Standing(session()), **changes)
+def standing(**changes: Any) -> BeginConflict:
+    return replace(BeginConflict(session()), **changes)
 
 
 def step(message: Message, usage: Usage | None = None) -> Step:

@@ -13,13 +13,13 @@ from lastgood.core.admission import (
     Attach,
     Busy,
     Displace,
-    Refused,
+    Rejected,
     Replay,
     admit,
 )
 from lastgood.core.lifecycle import ATTEMPT, Move
 from lastgood.errors import IdempotencyMismatch, SessionNotFound, StaleHead
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Edit, OnLeave, Standing
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, BeginConflict, Edit, OnLeave
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.sessions import Head
 from tests.core.given import HEAD, ask, attempt, request, session, standing
@@ -32,12 +32,12 @@ LIVE = (AttemptStatus.RUNNING, AttemptStatus.WAITING)
 
 
 def refusal(decision: Admission) -> type[Exception]:
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, Rejected)
     return type(decision.error)
 
 
 def test_an_unknown_session_is_refused() -> None:
-    assert refusal(admit(ask(), Standing(None))) is SessionNotFound
+    assert refusal(admit(ask(), BeginConflict(None))) is SessionNotFound
 
 
 def test_a_free_session_admits() -> None:
@@ -122,7 +122,7 @@ def test_who_means_to_be_first_is_refused_where_somebody_was_faster() -> None:
 
 def test_a_stale_request_is_told_the_head() -> None:
     decision = admit(ask(expected_head=TurnId("older")), standing())
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, Rejected)
     assert decision.error.detail == {"head": HEAD.turn}
 
 

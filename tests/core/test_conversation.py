@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.admission import Admission, Admitted, Refused, admit
+from lastgood.core.admission import Admission, Admitted, Rejected, admit
 from lastgood.core.conversation import Append, Change, Reconciled, new_input, reconcile
 from lastgood.errors import InvalidRequest, StaleHead
 from lastgood.model.messages import (
@@ -112,7 +112,7 @@ def test_a_body_that_begins_a_session_is_refused_where_there_is_a_turn() -> None
 
 
 def is_stale(decision: Admission) -> bool:
-    return isinstance(decision, Refused) and isinstance(decision.error, StaleHead)
+    return isinstance(decision, Rejected) and isinstance(decision.error, StaleHead)
 
 
 # -- where it goes on --------------------------------------------------------------

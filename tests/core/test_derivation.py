@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from lastgood.core.derivation import ORIGINS, Origin, derive
+from lastgood.core.derivation import ORIGINS, FieldOrigin, derive
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.ids import SessionId
 from lastgood.model.rules import RuleLayer
@@ -26,5 +26,5 @@ def test_rules_and_safety_are_always_inherited() -> None:
     assert (derived.created_by, derived.stored_bytes) == ("tok_b", source.stored_bytes)
     assert (derived.id, derived.title, derived.conversation) == ("new", "Old (2)", None)
     for field, origin in ORIGINS.items():
-        if origin is Origin.INHERITED:
+        if origin is FieldOrigin.INHERITED:
             assert getattr(derived, field) == getattr(source, field), field

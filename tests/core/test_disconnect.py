@@ -4,10 +4,10 @@ from itertools import product
 
 import pytest
 
-from lastgood.core.disconnect import ON_DISCONNECT, Origin, on_disconnect
+from lastgood.core.disconnect import ON_DISCONNECT, RequestOrigin, on_disconnect
 from lastgood.model.attempts import OnLeave
 
-API, OPENAI, TERMINAL = Origin.SESSION_API, Origin.OPENAI_API, Origin.TERMINAL
+API, OPENAI, TERMINAL = RequestOrigin.SESSION_API, RequestOrigin.OPENAI_API, RequestOrigin.TERMINAL
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ API, OPENAI, TERMINAL = Origin.SESSION_API, Origin.OPENAI_API, Origin.TERMINAL
     ],
 )
 def test_what_a_disconnect_means(
-    origin: Origin, conversation: str | None, key: str | None, expected: OnLeave
+    origin: RequestOrigin, conversation: str | None, key: str | None, expected: OnLeave
 ) -> None:
     assert on_disconnect(origin, key, conversation=conversation) is expected
 
@@ -33,6 +33,6 @@ def test_whatever_has_a_key_goes_on_without_its_client() -> None:
 
 
 def test_only_requests_that_are_refused_have_no_row() -> None:
-    every = set(product(Origin, (False, True), (False, True)))
+    every = set(product(RequestOrigin, (False, True), (False, True)))
     without_conversations = {row for row in every if row[0] is not OPENAI and row[1]}
     assert every - set(ON_DISCONNECT) == without_conversations | {(OPENAI, False, True)}

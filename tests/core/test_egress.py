@@ -3,11 +3,11 @@
 import pytest
 
 from lastgood.core.egress import (
-    Askable,
+    Allowed,
+    Denial,
     Loopback,
     Policy,
     Public,
-    Refused,
     judge_address,
     judge_redirect,
     judge_url,
@@ -15,8 +15,8 @@ from lastgood.core.egress import (
 )
 
 STRANGERS, ALSO_HERE = Policy(), Policy(loopback=True)
-OUTSIDE = Askable("https", "agents.example.com", 443, loopback=False)
-HERE = Askable("http", "localhost", 80, loopback=True)
+OUTSIDE = Allowed("https", "agents.example.com", 443, loopback=False)
+HERE = Allowed("http", "localhost", 80, loopback=True)
 
 
 # --- URLs ------------------------------------------------------------------------------------------------
@@ -28,19 +28,19 @@ HERE = Askable("http", "localhost", 80, loopback=True)
         ("https://agents.example.com/team.yaml?tag=v9#part", OUTSIDE),
         ("HTTPS://Agents.Example.COM", OUTSIDE),
         ("https://agents.example.com./", OUTSIDE),
-        ("https://agents.example.com:8443", Askable("https", "agents.example.com", 8443, False)),
-        ("https://93.184.216.34/", Askable("https", "93.184.216.34", 443, False)),
-        ("https://[2606:2800::1]:8/", Askable("https", "2606:2800::1", 8, False)),
+        ("https://agents.example.com:8443", Allowed("https", "agents.example.com", 8443, False)),
+        ("https://93.184.216.34/", Allowed("https", "93.184.216.34", 443, False)),
+        ("https://[2606:2800::1]:8/", Allowed("https", "2606:2800::1", 8, False)),
         # Spelled so that only the resolver knows; its addresses will be judged as a stranger's.
-        ("https://0x7f.1/", Askable("https", "0x7f.1", 443, False)),
-        ("https://2130706433/", Askable("https", "2130706433", 443, False)),
-        ("https://127.1/", Askable("https", "127.1", 443, False)),
-        ("https://[::ffff:127.0.0.1]/", Askable("https", "::ffff:127.0.0.1", 443, False)),
-        ("https://127.0.0.1.nip.io/", Askable("https", "127.0.0.1.nip.io", 443, False)),
-        ("https://me.localhost/", Askable("https", "me.localhost", 443, False)),
+        ("https://0x7f.1/", Allowed("https", "0x7f.1", 443, False)),
+        ("https://2130706433/", Allowed("https", "2130706433", 443, False)),
+        ("https://127.1/", Allowed("https", "127.1", 443, False)),
+        ("https://[::ffff:127.0.0.1]/", Allowed("https", "::ffff:127.0.0.1", 443, False)),
+        ("https://127.0.0.1.nip.io/", Allowed("https", "127.0.0.1.nip.io", 443, False)),
+        ("https://me.localhost/", Allowed("https", "me.localhost", 443, False)),
     ],
 )
-def test_https_may_be_asked_of_anybody_whose_addresses_may(url: str, asked: Askable) -> None:
+def test_https_may_be_asked_of_anybody_whose_addresses_may(url: str, asked: Allowed) -> None:
     assert judge_url(url, STRANGERS) == asked
     assert judge_url(url, ALSO_HERE) == asked
 
@@ -60,9 +60,9 @@ def test_https_may_be_asked_of_anybody_whose_addresses_may(url: str, asked: Aska
 )
 def test_this_machine_is_asked_under_its_own_name_where_the_policy_says_so(url: str) -> None:
     asked = judge_url(url, ALSO_HERE)
-    assert isinstance(asked, Askable)
+    assert isinstance(asked, Allowed)
     assert asked.loopback
-    assert isinstance(judge_url(url, STRANGERS), Refused)
+    assert isinstance(judge_url(url, STRANGERS), Denial)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_this_machine_is_asked_under_its_own_name_where_the_policy_says_so(url: 
 def test_nothing_else_is_asked_for(url: str, because: str) -> None:
     for policy in (STRANGERS, ALSO_HERE):
         judged = judge_url(url, policy)
-        assert isinstance(judged, Refused)
+        assert isinstance(judged, Denial)
         assert because in judged.reason
         assert "canary" not in judged.reason
 
@@ -116,21 +116,21 @@ def test_nothing_else_is_asked_for(url: str, because: str) -> None:
 
 def test_nobody_outside_leads_to_this_machine() -> None:
     for url in ("http://localhost/", "https://127.0.0.1/", "https://[::1]/"):
-        assert isinstance(judge_redirect(OUTSIDE, url, ALSO_HERE), Refused)
-        assert isinstance(judge_redirect(HERE, url, STRANGERS), Refused)
-        assert isinstance(judge_redirect(HERE, url, ALSO_HERE), Askable)
+        assert isinstance(judge_redirect(OUTSIDE, url, ALSO_HERE), Denial)
+        assert isinstance(judge_redirect(HERE, url, STRANGERS), Denial)
+        assert isinstance(judge_redirect(HERE, url, ALSO_HERE), Allowed)
 
 
 def test_https_does_not_lead_to_http() -> None:
-    here = Askable("https", "localhost", 443, loopback=True)
-    assert judge_redirect(here, "http://localhost/", ALSO_HERE) == Refused("https does not lead to http")
-    assert isinstance(judge_redirect(OUTSIDE, "http://agents.example.com/", STRANGERS), Refused)
+    here = Allowed("https", "localhost", 443, loopback=True)
+    assert judge_redirect(here, "http://localhost/", ALSO_HERE) == Denial("https does not lead to http")
+    assert isinstance(judge_redirect(OUTSIDE, "http://agents.example.com/", STRANGERS), Denial)
 
 
 def test_an_answer_may_lead_outside() -> None:
     assert judge_redirect(HERE, "https://agents.example.com/", ALSO_HERE) == OUTSIDE
     onward = judge_redirect(OUTSIDE, "https://agents.example.org:8/", STRANGERS)
-    assert onward == Askable("https", "agents.example.org", 8, loopback=False)
+    assert onward == Allowed("https", "agents.example.org", 8, loopback=False)
     assert onward.origin != OUTSIDE.origin
 
 
@@ -159,7 +159,7 @@ def test_an_answer_may_lead_outside() -> None:
 def test_a_public_address_is_a_strangers(address: str) -> None:
     assert judge_address(address, OUTSIDE) == Public()
     judged = judge_address(address, HERE)
-    assert isinstance(judged, Refused)
+    assert isinstance(judged, Denial)
     assert "localhost is this machine by its name" in judged.reason
 
 
@@ -167,7 +167,7 @@ def test_a_public_address_is_a_strangers(address: str) -> None:
 def test_an_address_of_this_machine_is_for_its_own_name_only(address: str) -> None:
     assert judge_address(address, HERE) == Loopback()
     judged = judge_address(address, OUTSIDE)
-    assert isinstance(judged, Refused)
+    assert isinstance(judged, Denial)
     assert "this machine" in judged.reason
 
 
@@ -191,7 +191,7 @@ NOBODYS = [
 @pytest.mark.parametrize("address", NOBODYS)
 def test_no_other_address_is_anybodys(address: str) -> None:
     for asked in (OUTSIDE, HERE):
-        assert isinstance(judge_address(address, asked), Refused), address
+        assert isinstance(judge_address(address, asked), Denial), address
 
 
 # --- showing ---------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from lastgood.core.fallback import (
     LONGEST_PATIENCE_SECONDS,
     LONGEST_WAIT_SECONDS,
     Decision,
-    Failed,
+    ModelFailure,
     Next,
+    NoMoreModels,
     Retry,
-    Stop,
     after_failure,
     order,
 )
@@ -40,7 +40,7 @@ def decide(
     retries: int = 2,
     jitter: float = 0.0,
 ) -> Decision:
-    failed = Failed(error, spoken, tries, others)
+    failed = ModelFailure(error, spoken, tries, others)
     return after_failure(failed, retries=retries, cooldown_seconds=60.0, jitter=jitter)
 
 
@@ -52,18 +52,18 @@ def asks_for(error: ModelError, seconds: float) -> ModelError:
 @pytest.mark.parametrize("kind", [*PASSING, *LASTING, ContextOverflow])
 @pytest.mark.parametrize("others", [0, 1])
 def test_after_the_first_word_nothing_is_tried_again(kind: type[ModelError], others: int) -> None:
-    assert isinstance(decide(kind(), spoken=True, others=others), Stop)
+    assert isinstance(decide(kind(), spoken=True, others=others), NoMoreModels)
 
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_conversation_that_is_too_long_goes_back_to_the_caller(others: int) -> None:
-    assert isinstance(decide(ContextOverflow(), others=others), Stop)
+    assert isinstance(decide(ContextOverflow(), others=others), NoMoreModels)
 
 
 @pytest.mark.parametrize("kind", LASTING)
 def test_what_does_not_pass_goes_to_the_next_model_at_once(kind: type[ModelError]) -> None:
     assert decide(kind(), others=1) == Next()
-    assert isinstance(decide(kind(), others=0), Stop)
+    assert isinstance(decide(kind(), others=0), NoMoreModels)
 
 
 @pytest.mark.parametrize("kind", [Overloaded, Unreachable])
@@ -72,7 +72,7 @@ def test_what_passes_is_tried_again_before_another_model_is(kind: type[ModelErro
     assert decide(kind(), tries=1, others=others) == Retry(FIRST_WAIT_SECONDS)
     assert decide(kind(), tries=2, others=others) == Retry(2 * FIRST_WAIT_SECONDS)
     last = decide(kind(), tries=3, others=others)
-    assert last == Next() if others else isinstance(last, Stop)
+    assert last == Next() if others else isinstance(last, NoMoreModels)
 
 
 def test_too_many_requests_cools_the_model_when_there_is_another() -> None:
@@ -84,7 +84,7 @@ def test_too_many_requests_cools_the_model_when_there_is_another() -> None:
 def test_too_many_requests_of_the_only_model_is_waited_out() -> None:
     assert decide(RateLimited(), tries=1) == Retry(FIRST_WAIT_SECONDS)
     assert decide(asks_for(RateLimited(), 7.0)) == Retry(7.0)
-    assert isinstance(decide(RateLimited(), tries=3), Stop)
+    assert isinstance(decide(RateLimited(), tries=3), NoMoreModels)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1])
@@ -95,7 +95,7 @@ def test_our_own_wait_is_the_least(seconds: float) -> None:
 def test_a_provider_that_asks_for_too_much_patience_is_not_waited_for() -> None:
     assert decide(asks_for(Overloaded(), LONGEST_PATIENCE_SECONDS)) == Retry(LONGEST_PATIENCE_SECONDS)
     too_long = asks_for(Overloaded(), LONGEST_PATIENCE_SECONDS + 0.1)
-    assert isinstance(decide(too_long), Stop)
+    assert isinstance(decide(too_long), NoMoreModels)
     assert decide(too_long, others=1) == Next()
 
 
@@ -110,7 +110,7 @@ def test_jitter_shortens_a_wait_by_at_most_a_half() -> None:
 
 
 def test_no_retries_means_none() -> None:
-    assert isinstance(decide(Overloaded(), retries=0), Stop)
+    assert isinstance(decide(Overloaded(), retries=0), NoMoreModels)
     assert decide(Overloaded(), retries=0, others=1) == Next()
 
 

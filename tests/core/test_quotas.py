@@ -7,33 +7,35 @@ from lastgood.core.quotas import (
     NOTHING,
     Breach,
     Quota,
+    QuotaUsage,
     TooManyBytes,
     TooManySessions,
-    Used,
     breach_of,
     describe,
 )
 
-ONE = Used(sessions=1)
+ONE = QuotaUsage(sessions=1)
 
 
 @pytest.mark.parametrize(
     ("quota", "used", "adds", "breach"),
     [
-        (NO_QUOTA, Used(10**6, 10**12), Used(1, 10**9), None),
-        (Quota(sessions=2), Used(1), ONE, None),
-        (Quota(sessions=2), Used(2), ONE, TooManySessions(2, 2)),
-        (Quota(sessions=2), Used(3), ONE, TooManySessions(3, 2)),
-        (Quota(sessions=2), Used(3), NOTHING, None),  # turns go on in the sessions that are there
-        (Quota(bytes=100), Used(1, 99), NOTHING, None),
-        (Quota(bytes=100), Used(1, 100), NOTHING, TooManyBytes(100, 0, 100)),
-        (Quota(bytes=100), Used(1, 100), ONE, TooManyBytes(100, 0, 100)),
-        (Quota(bytes=100), Used(0, 40), Used(1, 60), None),
-        (Quota(bytes=100), Used(0, 40), Used(1, 61), TooManyBytes(40, 61, 100)),
-        (Quota(1, 100), Used(1, 100), ONE, TooManySessions(1, 1)),
+        (NO_QUOTA, QuotaUsage(10**6, 10**12), QuotaUsage(1, 10**9), None),
+        (Quota(sessions=2), QuotaUsage(1), ONE, None),
+        (Quota(sessions=2), QuotaUsage(2), ONE, TooManySessions(2, 2)),
+        (Quota(sessions=2), QuotaUsage(3), ONE, TooManySessions(3, 2)),
+        (Quota(sessions=2), QuotaUsage(3), NOTHING, None),  # turns go on in the sessions that are there
+        (Quota(bytes=100), QuotaUsage(1, 99), NOTHING, None),
+        (Quota(bytes=100), QuotaUsage(1, 100), NOTHING, TooManyBytes(100, 0, 100)),
+        (Quota(bytes=100), QuotaUsage(1, 100), ONE, TooManyBytes(100, 0, 100)),
+        (Quota(bytes=100), QuotaUsage(0, 40), QuotaUsage(1, 60), None),
+        (Quota(bytes=100), QuotaUsage(0, 40), QuotaUsage(1, 61), TooManyBytes(40, 61, 100)),
+        (Quota(1, 100), QuotaUsage(1, 100), ONE, TooManySessions(1, 1)),
     ],
 )
-def test_what_does_not_fit_is_a_breach(quota: Quota, used: Used, adds: Used, breach: Breach | None) -> None:
+def test_what_does_not_fit_is_a_breach(
+    quota: Quota, used: QuotaUsage, adds: QuotaUsage, breach: Breach | None
+) -> None:
     assert breach_of(quota, used, adds) == breach
 
 
@@ -49,4 +51,4 @@ def test_a_breach_says_what_is_used_and_what_to_do() -> None:
 
 
 def test_what_is_used_adds_up() -> None:
-    assert sum([Used(1, 10), Used(2, 30)], NOTHING) == Used(3, 40)
+    assert sum([QuotaUsage(1, 10), QuotaUsage(2, 30)], NOTHING) == QuotaUsage(3, 40)

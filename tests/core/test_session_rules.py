@@ -10,7 +10,7 @@ import pytest
 
 from lastgood.core.session_rules import (
     Layers,
-    Refused,
+    RulesRefused,
     WantedRules,
     first_layer,
     judging_call,
@@ -54,7 +54,7 @@ def judged(layers: Layers, tool: str = "act", server: Safety = AUTONOMOUS, **age
 
 # --- setter x changer x change -------------------------------------------------------------------------
 
-Change = Callable[[Layers, Setter], Layers | Refused]
+Change = Callable[[Layers, Setter], Layers | RulesRefused]
 
 
 def wants(**lists: tuple[str, ...]) -> Change:
@@ -95,11 +95,11 @@ def test_a_weaker_scope_may_only_narrow(setter: Scope, changer: Scope, change: s
     needed = least[SETTERS.index(setter)]
     after = make(before, by(changer))
     if SETTERS.index(changer) < SETTERS.index(needed):
-        assert isinstance(after, Refused)
+        assert isinstance(after, RulesRefused)
         assert after.needs is needed
         assert f"`{needed}`" in after.reason
         return
-    assert not isinstance(after, Refused)
+    assert not isinstance(after, RulesRefused)
     if SETTERS.index(changer) < SETTERS.index(setter):
         assert judged(after) is Denied, "the deny of a stronger scope is gone"
         assert judged(after, "look") is not Allowed, "the ask of a stronger scope is gone"
@@ -117,13 +117,13 @@ def test_a_refusal_names_the_rule_the_list_and_the_scope() -> None:
         (WantedRules(ask=("x",)), "The rule `fetch` under `ask` was set with the scope `admin`; keep it in"),
     ):
         refused = with_permissions(layers, by(SESSION), wanted)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RulesRefused)
         assert refused.reason.startswith(words)
     refused = with_permissions(layers, by(APPROVE), WantedRules(allow=("fetch",)))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RulesRefused)
     assert "`fetch` under `ask`" in refused.reason
     refused = with_safety(layers, by(APPROVE), AUTONOMOUS)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RulesRefused)
     assert refused.reason.startswith("The safety mode `restricted` was set with the scope `admin`")
 
 
@@ -154,12 +154,12 @@ def test_the_whole_of_what_is_shown_may_be_sent_back_by_anybody() -> None:
 
 
 def test_rules_that_stay_the_same_are_one_layer_however_often_they_are_set() -> None:
-    layers: Layers | Refused = ()
+    layers: Layers | RulesRefused = ()
     for _ in range(3):
         for scope in SETTERS:
-            assert not isinstance(layers, Refused)
+            assert not isinstance(layers, RulesRefused)
             layers = with_permissions(layers, by(scope), WantedRules(deny=("x", "x")))
-            assert not isinstance(layers, Refused)
+            assert not isinstance(layers, RulesRefused)
             layers = with_safety(layers, by(scope), STRICT)
     assert layers == (layer(ADMIN, STRICT), layer(ADMIN, deny=("x",)))
 
@@ -170,7 +170,7 @@ def test_a_new_session_has_the_rules_of_its_maker() -> None:
     )
     assert first_layer(by(ADMIN), WantedRules(), STRICT) == (layer(ADMIN, STRICT),)
     assert first_layer(by(ADMIN), WantedRules(), None) == ()
-    assert isinstance(first_layer(by(SESSION), WantedRules(allow=("x",)), None), Refused)
+    assert isinstance(first_layer(by(SESSION), WantedRules(allow=("x",)), None), RulesRefused)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.todo import MOST, Done, Refused, Status, Todo, Todos, apply, todos_of
+from lastgood.core.todo import MOST, Done, Status, Todo, TodoRefused, Todos, apply, todos_of
 from lastgood.model.messages import Message, ToolCall, assistant, tool_result, user
 
 PENDING, IN_PROGRESS, COMPLETED = Status
@@ -56,10 +56,10 @@ def test_an_update_says_what_it_did_not_find() -> None:
 
 
 def test_an_update_that_finds_nothing_is_refused() -> None:
-    assert apply(after(create("a")), *update(todo_9="completed")) == Refused(
+    assert apply(after(create("a")), *update(todo_9="completed")) == TodoRefused(
         "there is no todo todo_9; there are todo_1"
     )
-    assert isinstance(apply(Todos(), *update(todo_9="completed")), Refused)
+    assert isinstance(apply(Todos(), *update(todo_9="completed")), TodoRefused)
 
 
 def test_old_finished_ones_make_room_and_open_ones_do_not() -> None:
@@ -70,7 +70,7 @@ def test_old_finished_ones_make_room_and_open_ones_do_not() -> None:
     assert len(ids) == MOST
     assert "todo_2" not in ids
     assert {"todo_1", "todo_5", f"todo_{MOST + 1}"} <= set(ids)
-    assert isinstance(apply(full, *create("y", "y", "y")), Refused)
+    assert isinstance(apply(full, *create("y", "y", "y")), TodoRefused)
 
 
 def test_the_list_is_what_the_answered_calls_make_of_it() -> None:

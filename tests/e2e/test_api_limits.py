@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.errors import TooMany
+from lastgood.errors import TooManyRequests
 from lastgood.surfaces.http.error_responses import retry_headers
 from tests.e2e.api import TOOLS, Api, Given, Trace, run_path, said, user
 from tests.e2e.command import AGENT, until
@@ -72,7 +72,7 @@ def hold(api: Api, trace: Trace, word: str, **more: Any) -> str:
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (19.5, "20")])
 def test_whoever_waits_as_long_as_told_has_waited_long_enough(seconds: float, told: str) -> None:
-    error = TooMany()
+    error = TooManyRequests()
     error.retry_after = seconds
     assert retry_headers(error)["retry-after"] == told
 

@@ -15,7 +15,7 @@ import pytest
 import lastgood.cli as commands
 from lastgood.cli.logs import log_as_json
 from lastgood.cli.output import harmless, one_line
-from lastgood.cli.render import Text
+from lastgood.cli.render import TextScreen
 from lastgood.model.events import EventKind, StoredEvent
 from tests.e2e.command import AGENT, Command
 from tests.e2e.test_cli import Terminal
@@ -94,7 +94,7 @@ def test_sequences_split_over_streamed_chunks_are_escaped(text: str, monkeypatch
 
 
 async def _stream(*chunks: str) -> None:
-    screen = Text()
+    screen = TextScreen()
     for number, chunk in enumerate(chunks, 1):
         await screen.event(StoredEvent(number, EventKind.TEXT_STREAMED, None, {"content": chunk}, 0.0))
 

@@ -23,7 +23,7 @@ from lastgood.client import AsyncClient, Client, events
 from lastgood.client.events import Event, event_of
 from lastgood.client.models import as_messages
 from lastgood.client.retry_policy import may_go_again
-from lastgood.client.transport import Call, Connection
+from lastgood.client.transport import ApiCall, Transport
 from lastgood.model.messages import Role, user
 from tests.e2e.command import AGENT, SECONDS
 from tests.e2e.cutting import CuttingProxy
@@ -323,8 +323,10 @@ async def test_what_a_provider_did_is_its_own_class_however_it_is_heard_of(
         assert type(raised.value) is kind
         assert {one.error_code for one in await client.attempts(session)} == {kind.code}
         # And as an answer of its own.
-        call = Call("POST", f"/api/sessions/{session}/turns", {"messages": as_messages(word), "wait": True})
-        connection = Connection(served.url, None, SECONDS)
+        call = ApiCall(
+            "POST", f"/api/sessions/{session}/turns", {"messages": as_messages(word), "wait": True}
+        )
+        connection = Transport(served.url, None, SECONDS)
         try:
             with pytest.raises(errors.ModelError) as refused:
                 await connection.call(call)
@@ -614,7 +616,7 @@ def _forget_events(server: LiveServer, session: str) -> None:
         (errors.StoreUnavailable(), False, False, True),
         (errors.StoreFull(), True, False, False),
         (errors.StoreError(), False, False, False),
-        (errors.TooMany(), False, False, True),
+        (errors.TooManyRequests(), False, False, True),
         (errors.QueueFull(), True, False, False),
         (errors.SessionBusy(), True, False, False),
         (errors.SessionBusy(), True, True, True),
@@ -629,7 +631,7 @@ def test_only_what_cannot_be_done_twice_is_sent_again(
     assert may_go_again(error, repeatable=repeatable, accepted=accepted) is again
 
 
-@pytest.mark.parametrize("error", [errors.TooMany(), errors.StoreUnavailable(), errors.SessionBusy()])
+@pytest.mark.parametrize("error", [errors.TooManyRequests(), errors.StoreUnavailable(), errors.SessionBusy()])
 def test_what_the_server_forbids_to_retry_is_not_retried(error: errors.LastgoodError) -> None:
     """A 424 has the code of what failed: "too many requests" of a provider, after a tool has run."""
     assert may_go_again(error, repeatable=True, accepted=True)

@@ -435,7 +435,7 @@ async def test_off_nothing_is_wrapped(tmp_path: Path) -> None:
     async with open_server(settings, [parse(AGENT, {})], "127.0.0.1") as server:
         assert server.tracing is OFF
         assert server.asgi == server.app
-        assert server.lastgood.parts.engine is server.engine
+        assert server.lastgood.deps.engine is server.engine
         assert type(server.engine) is AgentLoop
         assert type(server.engine._asking._providers).__module__ == "lastgood.engine.providers.registry"
 

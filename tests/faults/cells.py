@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import ToolCall, assistant, tool_result, user
 from lastgood.model.sessions import SessionStatus, TurnKind
@@ -29,7 +29,7 @@ from tests.faults.faults import READS, Faults, FaultyStore, Mode, faulty_engine
 from tests.faults.stores import Place
 from tests.faults.world import OTHER_MODEL, World
 
-LIMITS = Limits(
+LIMITS = FlowLimits(
     lease_seconds=0.3,
     heartbeat_seconds=0.06,
     sweep_seconds=0.05,
@@ -118,7 +118,7 @@ class Story:
         for messages in BEFORE:
             await self.world.ask(self.struck, session, "", "", kind=TurnKind.APPEND, messages=messages)
         self.strike(cell, session)
-        self.struck.parts.histories._kept.clear()  # so that the history is read, too
+        self.struck.deps.histories._kept.clear()  # so that the history is read, too
         await self.ask_third(self.struck, session, cell.turn)
         await asyncio.sleep(0.01)  # titles are given beside the turn
         return session
@@ -243,7 +243,7 @@ async def _go_on(place: Place, turn: str, diary: Diary) -> list[str]:
     world = World(store)
     diary.read(world)
     story = Story(store, world)
-    story.healthy.parts.store.alone = store.alone
+    story.healthy.deps.store.alone = store.alone
     try:
         await story.healthy.recovery.at_start()
         story.keep_alive(story.healthy)
@@ -287,7 +287,7 @@ async def _die_recovering(place: Place, cell: Cell, diary: Diary) -> None:
     world.log = []
     diary.keep(world)
     story = Story(store, world)
-    story.struck.parts.store.alone = store.alone
+    story.struck.deps.store.alone = store.alone
     story.strike(cell, session)
     async with asyncio.timeout(10):
         await story.struck.recovery.at_start()

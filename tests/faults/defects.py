@@ -24,18 +24,18 @@ from lastgood.core import session_rules as core_session_rules
 from lastgood.core.history import History
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import OutcomeUnknown, StoreError, TurnCancelled
-from lastgood.flows import attempt_driver as flow_driving
-from lastgood.flows import begin as flow_beginning
+from lastgood.flows import attempt_driver as flow_driver
+from lastgood.flows import begin as flow_begin
 from lastgood.flows import queue as flow_queue
 from lastgood.flows import recovery as flow_recovery
 from lastgood.flows import run as flow_run
-from lastgood.flows import running_attempts as flow_live
+from lastgood.flows import running_attempts as flow_running
 from lastgood.flows import sessions as flow_sessions
 from lastgood.flows import submit as flow_submit
-from lastgood.flows import verified_history as flow_chains
-from lastgood.flows.history_cache import Histories
-from lastgood.flows.run import Outcome, Run, Stop
-from lastgood.model.attempts import AttemptStatus, Begin, Begun, Commit, Committed, Standing, Step
+from lastgood.flows import verified_history as flow_history
+from lastgood.flows.history_cache import HistoryCache
+from lastgood.flows.run import Outcome, Run, StopReason
+from lastgood.model.attempts import AttemptStatus, Begin, BeginConflict, Begun, Commit, Committed, Step
 from lastgood.model.events import TERMINAL, Event
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.sessions import Head, NewSession, Session, Turn, TurnKind
@@ -105,13 +105,13 @@ ONE_PLACE = ("UNIQUE (segment, seq),\n", "")
 
 @defect("the input is appended to the kept history before the run")
 def _() -> Iterator[None]:
-    real = flow_driving.work
+    real = flow_driver.work
 
     async def work(run: Run) -> list[Step]:
         head = run.history.head
         if head is not None:
             polluted = replace(run.history, settled=run.history.settled + run.begin.ask.messages)
-            run.parts.histories._kept[head.turn] = polluted
+            run.deps.histories._kept[head.turn] = polluted
         return await real(run)
 
     with patch.object(flow_run, "work", work):
@@ -122,12 +122,12 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = flow_run._end
 
-    async def end(run: Run, stop: Stop) -> Outcome:
+    async def end(run: Run, stop: StopReason) -> Outcome:
         outcome = await real(run, stop)
         head = run.history.head
         if head is not None and outcome.status is not AttemptStatus.COMMITTED:
             polluted = replace(run.history, settled=(*run.history.settled, *run.begin.ask.messages))
-            run.parts.histories._kept[head.turn] = polluted
+            run.deps.histories._kept[head.turn] = polluted
         return outcome
 
     with patch.object(flow_run, "_end", end):
@@ -149,15 +149,18 @@ def _() -> Iterator[None]:
 
 @defect("a history that cannot be read is taken for an empty one")
 def _() -> Iterator[None]:
-    real = Histories.at
+    real = HistoryCache.at
 
-    async def at(self: Histories, tenant: TenantId, head: Head | None) -> History:
+    async def at(self: HistoryCache, tenant: TenantId, head: Head | None) -> History:
         try:
             return await real(self, tenant, head)
         except StoreError:
             return History(head)
 
-    with patch.object(Histories, "at", at), patch.object(Histories, "grow", lambda self, history, turn: None):
+    with (
+        patch.object(HistoryCache, "at", at),
+        patch.object(HistoryCache, "grow", lambda self, history, turn: None),
+    ):
         yield
 
 
@@ -207,7 +210,7 @@ def _() -> Iterator[None]:
 
 @defect("a history is not verified when it is read")
 def _() -> Iterator[None]:
-    with patch.object(flow_chains, "damage_of", lambda base, turn: None):
+    with patch.object(flow_history, "damage_of", lambda base, turn: None):
         yield
 
 
@@ -278,7 +281,7 @@ def _() -> Iterator[None]:
 
 @defect("a run goes on after its lease has ended")
 def _() -> Iterator[None]:
-    with patch.object(flow_live.Live, "_watch_lease", lambda self, run: None):
+    with patch.object(flow_running.RunningAttempts, "_watch_lease", lambda self, run: None):
         yield
 
 
@@ -290,10 +293,10 @@ def _() -> Iterator[None]:
 
 @defect("a cancel is acknowledged before the run has stopped")
 def _() -> Iterator[None]:
-    async def stop(self: flow_live.Live, run: Run, stop: Stop) -> Outcome:
+    async def stop(self: flow_running.RunningAttempts, run: Run, stop: StopReason) -> Outcome:
         return Outcome(run.hold.attempt, AttemptStatus.CANCELLED, None, TurnCancelled())
 
-    with patch.object(flow_live.Live, "stop", stop):
+    with patch.object(flow_running.RunningAttempts, "stop", stop):
         yield
 
 
@@ -341,12 +344,12 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
         try:
-            return await run.parts.store.commit_if_head(run.hold, plan, events)
+            return await run.deps.store.commit_if_head(run.hold, plan, events)
         except OutcomeUnknown:
-            run.stop(Stop(None, TurnCancelled()))
+            run.stop(StopReason(None, TurnCancelled()))
             return Committed.LOST
 
-    async def as_stored(run: Run, stop: Stop) -> Outcome:
+    async def as_stored(run: Run, stop: StopReason) -> Outcome:
         return Outcome(run.hold.attempt, AttemptStatus.FAILED, None, stop.error)
 
     with patch.object(flow_run, "_commit_once", once), patch.object(flow_run, "_as_stored", as_stored):
@@ -357,7 +360,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
         try:
-            return await run.parts.store.commit_if_head(run.hold, plan, events)
+            return await run.deps.store.commit_if_head(run.hold, plan, events)
         except OutcomeUnknown:
             return Committed.YES
 
@@ -371,12 +374,12 @@ def _() -> Iterator[None]:
 
     async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
         try:
-            return await run.parts.store.commit_if_head(run.hold, plan, events)
+            return await run.deps.store.commit_if_head(run.hold, plan, events)
         except OutcomeUnknown:
-            found = await run.parts.store.find_turn(run.hold.tenant, plan.turn.id)
+            found = await run.deps.store.find_turn(run.hold.tenant, plan.turn.id)
             if found is None:
                 return await real(run, plan, events)
-            store: Any = run.parts.store
+            store: Any = run.deps.store
 
             def work(connection: apsw.Connection) -> None:
                 connection.execute(
@@ -400,11 +403,11 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = SqliteAttempts.begin_if_free
 
-    async def begin_if_free(self: Any, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
+    async def begin_if_free(self: Any, begin: Begin, events: Sequence[Event]) -> Begun | BeginConflict:
         found = await real(self, replace(begin, ask=replace(begin.ask, key=None)), events)
         if isinstance(found, Begun):
             return found
-        standing: Standing = self._standing(begin)
+        standing: BeginConflict = self._standing(begin)
         return standing
 
     with patch.object(SqliteAttempts, "begin_if_free", begin_if_free):
@@ -543,7 +546,7 @@ def _() -> Iterator[None]:
     def try_again(tried: Any, steps: Any, **now: Any) -> TryAgain:
         return TryAgain(False, "a retry is a new try")
 
-    with patch.object(flow_beginning, "try_again", try_again):
+    with patch.object(flow_begin, "try_again", try_again):
         yield
 
 
@@ -582,7 +585,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = core_admission.admit
 
-    def admit(ask: Any, standing: Standing) -> Any:
+    def admit(ask: Any, standing: BeginConflict) -> Any:
         if standing.prior is not None:
             ask = replace(ask, fingerprint=standing.prior.fingerprint)
         return real(ask, standing)

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from lastgood.errors import LastgoodError
-from lastgood.flows.session_reader import Whole
+from lastgood.flows.session_reader import FullSession
 from lastgood.model.attempts import After, OnLeave
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import Message, Role
@@ -57,14 +57,14 @@ async def edit(simulation: Simulation, node: Lastgood, session: SessionId, token
             return
 
 
-async def _read(node: Lastgood, session: SessionId) -> Whole | None:
+async def _read(node: Lastgood, session: SessionId) -> FullSession | None:
     try:
         return await node.sessions.read(DEFAULT_TENANT, session)
     except LastgoodError:
         return None  # deleted, or the store is away
 
 
-def _resent(whole: Whole, dice: random.Random) -> dict[str, Any]:
+def _resent(whole: FullSession, dice: random.Random) -> dict[str, Any]:
     """What a chat client sends that changes one of its messages: all it was shown before, and the new one.
 
     It was shown nothing of a reset, nor of tools. A changed last message is a regenerate; that its

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 from lastgood.engine.agent_loop import AgentLoop
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall, Provider
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import ModelError, OutcomeUnknown, StoreUnavailable
 from lastgood.model.ids import SessionId
@@ -170,10 +170,10 @@ class _FaultyProvider:
         self._provider = provider
         self._faults = faults
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         await self._faults.before("model.call")
         async for part in self._provider.stream(call):
-            point = "model.answer" if isinstance(part, Answer) else "model.chunk"
+            point = "model.answer" if isinstance(part, ModelAnswer) else "model.chunk"
             mode = await self._faults.before(point)
             await self._faults.after(point, mode)
             yield part

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lastgood.errors import LastgoodError, StoreError
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import After
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.wiring import Lastgood, running
@@ -35,7 +35,7 @@ from tests.faults.outage import KINDS, Outages, outage_seconds
 from tests.faults.stores import Place
 from tests.faults.world import OTHER_MODEL, World
 
-LIMITS = Limits(
+LIMITS = FlowLimits(
     lease_seconds=0.5,
     heartbeat_seconds=0.1,
     sweep_seconds=0.05,

@@ -12,11 +12,11 @@ from lastgood.core.recovery import MOST_DEATHS
 from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
 from lastgood.flows import run as flow_run
-from lastgood.flows import running_attempts as flow_live
+from lastgood.flows import running_attempts as flow_running
 from lastgood.flows.begin import Plan
 from lastgood.flows.leases import Beat
 from lastgood.flows.outages import interrupted_by_outage
-from lastgood.flows.run import Outcome, Run, Stop
+from lastgood.flows.run import Outcome, Run, StopReason
 from lastgood.flows.submit import Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import AttemptStatus, Begin
@@ -26,22 +26,25 @@ from tests.faults.defects import defect, statement
 
 @defect("a lease is renewed on the loop that it vouches for")
 def _() -> Iterator[None]:
-    def watch(self: flow_live.Live, run: Run) -> None:
+    def watch(self: flow_running.RunningAttempts, run: Run) -> None:
         """As if only what the loop has heard counted: an overdue timer stops the run."""
-        seconds = self._parts.limits.lease_stop_seconds
-        lost = Stop(Move.INTERRUPT, interrupted_by_outage(run.begin))
+        seconds = self._deps.limits.lease_stop_seconds
+        lost = StopReason(Move.INTERRUPT, interrupted_by_outage(run.begin))
         run.lease_timer = asyncio.get_running_loop().call_later(seconds, run.stop, lost)
 
-    real = flow_live.Live.hear
+    real = flow_running.RunningAttempts.hear
 
-    def hear(self: flow_live.Live, beat: Beat) -> None:
+    def hear(self: flow_running.RunningAttempts, beat: Beat) -> None:
         real(self, beat)
         for run in self._runs.values():
             if run.hold.attempt in beat.held and run.lease_timer is not None:
                 run.lease_timer.cancel()
                 watch(self, run)
 
-    with patch.object(flow_live.Live, "_watch_lease", watch), patch.object(flow_live.Live, "hear", hear):
+    with (
+        patch.object(flow_running.RunningAttempts, "_watch_lease", watch),
+        patch.object(flow_running.RunningAttempts, "hear", hear),
+    ):
         yield
 
 
@@ -68,14 +71,14 @@ def _() -> Iterator[None]:
     with (
         patch.object(flow_outbox, "through_outage", once),
         patch.object(Run, "through_outage", at_once),
-        patch.object(flow_run, "_stop_for", lambda run, error: Stop(Move.FAIL, error)),
+        patch.object(flow_run, "_stop_for", lambda run, error: StopReason(Move.FAIL, error)),
     ):
         yield
 
 
 @defect("a committed turn is told as failed")
 def _() -> Iterator[None]:
-    def untold(run: Run, stop: Stop) -> Outcome:
+    def untold(run: Run, stop: StopReason) -> Outcome:
         return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, interrupted_by_outage(run.begin))
 
     with patch.object(flow_run, "_untold", untold):

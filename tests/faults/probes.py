@@ -19,10 +19,10 @@ from lastgood.model.attempts import (
     Ask,
     AttemptStatus,
     Begin,
+    BeginConflict,
     Begun,
     Committed,
     OnLeave,
-    Standing,
     Step,
     StepKind,
 )
@@ -65,7 +65,7 @@ class Stage:
             asyncio.create_task(node.recovery.keep_sweeping()),
         ]
 
-    async def begin(self, session: Any, number: int, **ask: Any) -> tuple[Begin, Begun | Standing]:
+    async def begin(self, session: Any, number: int, **ask: Any) -> tuple[Begin, Begun | BeginConflict]:
         begin = Begin(
             Ask(DEFAULT_TENANT, session, (user(f"by hand {number}"),), **ask),
             TurnId(f"turn-by-hand-{number}"),
@@ -395,7 +395,7 @@ async def a_history_that_cannot_be_read_reaches_no_model(stage: Stage) -> None:
         return Mode.RAISE if point == "store.read_turns" else None
 
     stage.faults.jitter = unreadable
-    stage.node.parts.histories._kept.clear()
+    stage.node.deps.histories._kept.clear()
     told = await stage.world.ask(stage.node, session, "and now", "tok2")
     assert (told.outcome, told.code) == ("failed", "store_unavailable")
     assert len(stage.world.prompts) == 1

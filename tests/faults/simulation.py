@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import OnLeave
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.sessions import TurnKind
@@ -59,7 +59,7 @@ class Weather:
         return not (self.fault or self.stall or self.outages)
 
 
-LIMITS = Limits(
+LIMITS = FlowLimits(
     lease_seconds=15,
     heartbeat_seconds=4,
     sweep_seconds=5,
@@ -155,7 +155,7 @@ class Simulation:
 
     async def _left_by(self, node: Node, too_long: float) -> list[str]:
         """What a stopped node still holds. With faults, its leases may have to end by themselves."""
-        name = node.app.parts.node
+        name = node.app.deps.node
         sql = "SELECT id, attempt_id FROM sessions WHERE attempt_id IS NOT NULL AND holder = ?"
         held = await self.store.db.write(lambda connection: connection.execute(sql, (name,)).fetchall())
         found = [

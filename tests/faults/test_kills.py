@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lastgood.errors import AttemptLost
-from lastgood.flows import running_attempts as flow_live
-from lastgood.flows.run import Stop
-from lastgood.model.attempts import Begin, Begun, Standing
+from lastgood.flows import running_attempts as flow_running
+from lastgood.flows.run import StopReason
+from lastgood.model.attempts import Begin, BeginConflict, Begun
 from lastgood.model.events import Event
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from tests.faults.kills import Ending, rounds
@@ -60,7 +60,7 @@ def test_an_edit_that_moves_the_head_before_its_commit_is_noticed(
     """A planted defect: the children inherit it."""
     real = SqliteAttempts.begin_if_free
 
-    async def begin_if_free(self: Any, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
+    async def begin_if_free(self: Any, begin: Begin, events: Sequence[Event]) -> Begun | BeginConflict:
         found = await real(self, begin, events)
         if isinstance(found, Begun) and begin.ask.edit is not None:
             base = begin.base
@@ -82,7 +82,7 @@ def test_a_stop_that_leaves_its_attempts_held_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted defect: the children inherit it."""
-    monkeypatch.setattr(flow_live, "_STOPPED", Stop(None, AttemptLost("planted")))
+    monkeypatch.setattr(flow_running, "_STOPPED", StopReason(None, AttemptLost("planted")))
     places = Places(tmp_path, None)
     results = (rounds(places.new(), places.diary(), seed, 4, (Ending.STOP,)) for seed in range(25))
     assert any(result.found for result in results)

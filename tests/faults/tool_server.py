@@ -35,7 +35,7 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import DirectorySource
 from lastgood.core.recovery import MOST_DEATHS
 from lastgood.errors import SessionBusy
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import Ask, Hold, Step, StepKind
@@ -50,7 +50,7 @@ from tests.faults.tool_defects import DEFECTS
 
 #: Everything that is waited for is waited for so long.
 SECONDS = 30.0
-LIMITS = Limits(sweep_seconds=0.1, tick_seconds=0.01, poll_seconds=0.05)
+LIMITS = FlowLimits(sweep_seconds=0.1, tick_seconds=0.01, poll_seconds=0.05)
 _LOOK_AGAIN_SECONDS = 0.01
 
 Line = dict[str, Any]

@@ -21,7 +21,7 @@ from lastgood.engine.tools.echo import ECHO
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import AttemptLost, InvalidRequest, LastgoodError, OutcomeUnknown, StoreUnavailable
 from lastgood.flows.conversations import Conversations
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.run import Outcome
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
@@ -151,7 +151,7 @@ class World:
         *,
         store: Store | None = None,
         engine: Any = None,
-        limits: Limits | None = None,
+        limits: FlowLimits | None = None,
         seed: str = "",
     ) -> Lastgood:
         return assemble(
@@ -290,7 +290,7 @@ class World:
 
 async def _submit_resent(node: Lastgood, ask: Ask, resent: Resent) -> TurnHandle:
     """As a chat request with a whole conversation is submitted that is to be reconciled."""
-    conversations = Conversations(node.parts, node.sessions)
+    conversations = Conversations(node.deps, node.sessions)
     try:
         place = await conversations.place(resent.session, (*resent.old, *ask.messages), reconciles=True)
     except InvalidRequest:

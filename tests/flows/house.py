@@ -15,12 +15,12 @@ from typing import Any
 
 from lastgood.agents.catalog import Catalog
 from lastgood.engine.agent_loop import AgentLoop
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall, Provider
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider
 from lastgood.engine.tools.tool import Tool, ToolUse
-from lastgood.flows.dependencies import Limits
-from lastgood.flows.history_cache import Histories
+from lastgood.flows.dependencies import FlowLimits
+from lastgood.flows.history_cache import HistoryCache
 from lastgood.flows.run import Outcome
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
@@ -44,7 +44,7 @@ Plain = dict[str, Any]
 PATIENCE_SECONDS = 15.0
 
 #: A lease that no slow machine loses, and short times for all that a test waits for.
-LIMITS = Limits(
+LIMITS = FlowLimits(
     lease_seconds=20.0,
     heartbeat_seconds=0.1,
     sweep_seconds=0.05,
@@ -95,13 +95,13 @@ class TitleModel:
         self.gate = gate
         self.prompts: list[tuple[Message, ...]] = []
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         self.prompts.append(call.messages)
         if self.gate is not None:
             await self.gate()
         if isinstance(self.says, Exception):
             raise self.says
-        yield Answer(assistant(self.says), Usage())
+        yield ModelAnswer(assistant(self.says), Usage())
 
 
 async def eventually(check: Callable[[], Awaitable[Any]]) -> Any:
@@ -141,7 +141,7 @@ class House:
         tools: Sequence[Tool] = (),
         providers: Mapping[str, Provider] | None = None,
         engine: AgentLoop | None = None,
-        limits: Limits = LIMITS,
+        limits: FlowLimits = LIMITS,
         kept_histories: int = 256,
         alone: bool = False,
         alive: bool = True,
@@ -158,9 +158,9 @@ class House:
         if agents is None:
             agents = [self.agent(tools=tuple(tool.name for tool in tools))]
         plain = assemble(store, engine, served or Catalog(agents), limits=limits, node=name)
-        parts = replace(plain.parts, histories=Histories(store, kept_histories))
-        live = Live(parts)
-        node = flows_of(parts, live)
+        deps = replace(plain.deps, histories=HistoryCache(store, kept_histories))
+        live = RunningAttempts(deps)
+        node = flows_of(deps, live)
         # What `running` does, in pieces: a killed node must not be closed by leaving a block.
         tasks = []
         if alive:
@@ -173,7 +173,7 @@ class House:
         return node
 
     def faults(self, node: Lastgood) -> Faults:
-        return self._faults[node.parts.node]
+        return self._faults[node.deps.node]
 
     def strike(self, node: Lastgood, point: str, mode: Mode, *, always: bool = False) -> None:
         """The next call of this point fails, or each of them until `heal`."""
@@ -194,14 +194,14 @@ class House:
     async def kill(self, node: Lastgood) -> None:
         """No word of it reaches the store any more, and its tasks are gone: nothing is closed or ended."""
         self.faults(node).dead = True
-        _, tasks = self._nodes.pop(node.parts.node)
+        _, tasks = self._nodes.pop(node.deps.node)
         runs = list(node.live._runs.values())
         left: list[asyncio.Task[Any] | None] = [*tasks, *node.live._tasks]
         left += [task for run in runs for task in (run.worker, run.outbox._flusher)]
         await _cancel(left)
 
     async def stop(self, node: Lastgood) -> None:
-        _, tasks = self._nodes.pop(node.parts.node)
+        _, tasks = self._nodes.pop(node.deps.node)
         await node.live.close(0.0)
         await _cancel(tasks)
 
@@ -240,7 +240,7 @@ class House:
     async def outcome(self, node: Lastgood, submitted: TurnHandle) -> Outcome:
         """As this node tells it, whichever node began it."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            return await replace(submitted, parts=node.parts, live=node.live).outcome()
+            return await replace(submitted, deps=node.deps, live=node.live).outcome()
 
     async def good(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Turn:
         outcome = await self.say(node, session, *texts, **fields)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lastgood.errors import InvalidRequest, SessionBusy, StaleHead
-from lastgood.flows.conversations import Conversations, Place
+from lastgood.flows.conversations import ConversationMatch, Conversations
 from lastgood.flows.run import Outcome
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, AttemptStatus
@@ -29,9 +29,9 @@ class Client:
     def __init__(self, house: House, node: Lastgood) -> None:
         self.house = house
         self.node = node
-        self.conversations = Conversations(node.parts, node.sessions)
+        self.conversations = Conversations(node.deps, node.sessions)
 
-    async def place(self, *body: Message, reconciles: bool = True) -> Place:
+    async def place(self, *body: Message, reconciles: bool = True) -> ConversationMatch:
         session = await self.conversations.find(DEFAULT_TENANT, NAME, AGENT, body)
         return await self.conversations.place(session, body, reconciles=reconciles)
 
@@ -54,7 +54,7 @@ class Client:
         return [message.content for turn in await self.house.turns(session.id) for message in turn.messages]
 
     async def session(self) -> Session:
-        found = await self.node.parts.store.find_conversation(DEFAULT_TENANT, NAME)
+        found = await self.node.deps.store.find_conversation(DEFAULT_TENANT, NAME)
         assert found is not None
         return found
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import HistoryDamaged
-from lastgood.flows.session_export import Importing, document_pieces
+from lastgood.flows.session_export import SessionImport, document_pieces
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.messages import user
@@ -149,7 +149,7 @@ async def test_I8_a_damaged_session_can_be_read_exported_forked_before_it_and_de
     pieces = [piece async for piece in document_pieces(later.sessions, whole.session)]
     document = json.loads(b"".join(pieces))
     assert "turn 3" in document["damage"]
-    again = await Importing(later.parts, later.sessions).take(DEFAULT_TENANT, document, LOCAL)
+    again = await SessionImport(later.deps, later.sessions).take(DEFAULT_TENANT, document, LOCAL)
     assert again.turns == 2
 
     fork = await later.sessions.fork(DEFAULT_TENANT, session, turns[1].id)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.errors import InvalidRequest, LastgoodError, ModelError, SessionBusy, StoreUnavailable, TooLarge
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import AttemptStatus, StepKind
 from lastgood.model.events import TERMINAL, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId
@@ -50,7 +50,7 @@ class Failure:
     name: str
     text: str
     code: str
-    limits: Limits = LIMITS
+    limits: FlowLimits = LIMITS
     point: str = ""
 
 
@@ -86,7 +86,7 @@ FAILURES = [
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that fail for good are given up in milliseconds."""
-    monkeypatch.setattr(Limits, "outage_seconds", 0.1)
+    monkeypatch.setattr(FlowLimits, "outage_seconds", 0.1)
     monkeypatch.setattr("lastgood.flows.run._END_SECONDS", 0.1)
 
 
@@ -426,11 +426,11 @@ async def test_M2_4_a_model_may_spoil_the_tool_definitions_it_is_given(house: Ho
     seen: list[Any] = []
 
     class Spoiling:
-        async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+        async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
             parameters = call.tools[0]["function"]["parameters"]
             seen.append(dict(parameters))
             parameters["spoiled"] = True
-            yield Answer(assistant("fine"), Usage())
+            yield ModelAnswer(assistant("fine"), Usage())
 
     tool = Tool("free", "", {"type": "object"}, broken)
     agent = replace(house.agent(model="builtin/spoiling"), toolsets=toolsets("free"))

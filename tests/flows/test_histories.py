@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lastgood.flows.history_cache import Histories
+from lastgood.flows.history_cache import HistoryCache
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.sessions import Head
 from lastgood.wiring import Lastgood
@@ -18,7 +18,7 @@ async def heads(house: House, node: Lastgood, *texts: str) -> list[Head]:
     return [(await house.good(node, await house.session(node, title="named"), text)).head for text in texts]
 
 
-async def reads(house: House, node: Lastgood, histories: Histories, *wanted: Head) -> int:
+async def reads(house: House, node: Lastgood, histories: HistoryCache, *wanted: Head) -> int:
     """How often the store had to be read for these."""
     before = house.faults(node).hits["store.read_turns"]
     for head in wanted:
@@ -28,7 +28,7 @@ async def reads(house: House, node: Lastgood, histories: Histories, *wanted: Hea
 
 async def test_the_most_that_are_kept_are_those_used_last(house: House, node: Lastgood) -> None:
     one, two, three = await heads(house, node, "one", "two", "three")
-    histories = Histories(node.parts.store, most=2)
+    histories = HistoryCache(node.deps.store, most=2)
     assert await reads(house, node, histories, one, two, one, three, one) == 3
     assert await reads(house, node, histories, two) == 1
 
@@ -36,7 +36,7 @@ async def test_the_most_that_are_kept_are_those_used_last(house: House, node: La
 async def test_large_ones_are_fewer(house: House, node: Lastgood) -> None:
     """What is kept is bounded in bytes, too; one that is larger than that is read each time."""
     one, two, large = await heads(house, node, "one", "two", "l" * 400)
-    histories = Histories(node.parts.store, most=10, most_bytes=700)
+    histories = HistoryCache(node.deps.store, most=10, most_bytes=700)
     assert await reads(house, node, histories, one, two, one, two) == 2
     assert await reads(house, node, histories, large, large) == 2
     assert await reads(house, node, histories, one, two) == 2
@@ -45,7 +45,7 @@ async def test_large_ones_are_fewer(house: House, node: Lastgood) -> None:
 async def test_a_history_grows_with_its_session_and_counts_once(house: House, node: Lastgood) -> None:
     session = await house.session(node, title="named")
     turns = [await house.good(node, session, text) for text in ("one", "two", "three")]
-    histories = Histories(node.parts.store)
+    histories = HistoryCache(node.deps.store)
     history = await histories.at(DEFAULT_TENANT, turns[0].head)
     for turn in turns[1:]:
         histories.grow(history, turn)
@@ -59,7 +59,7 @@ async def test_a_conversation_that_is_resent_is_compared_with_what_is_kept(
 ) -> None:
     session = await house.session(node, title="named")
     first = await house.good(node, session, "one")
-    histories = node.parts.histories
+    histories = node.deps.histories
     hits = house.faults(node).hits
     before = hits["store.read_turns"]
     assert await histories.turns(DEFAULT_TENANT, first.head) == (first,)
@@ -73,7 +73,7 @@ async def test_a_conversation_that_is_resent_is_compared_with_what_is_kept(
 
 async def test_kept_conversations_are_bounded(house: House, node: Lastgood) -> None:
     one, two, large = await heads(house, node, "one", "two", "l" * 400)
-    histories = Histories(node.parts.store, most=10, most_bytes=700)
+    histories = HistoryCache(node.deps.store, most=10, most_bytes=700)
     hits = house.faults(node).hits
     before = hits["store.read_turns"]
     for head in (one, two, one, large, large):

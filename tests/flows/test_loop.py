@@ -11,7 +11,7 @@ import pytest
 
 from lastgood.core.context import RESULT_CHARACTERS
 from lastgood.engine.agent_loop import AgentLoop
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import ContextOverflow, InvalidRequest
 from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety, ToolsetSpec
@@ -38,12 +38,12 @@ class Small:
         self.most = most
         self.seen: list[tuple[Message, ...]] = []
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         self.seen.append(call.messages)
         if len(call.messages) > self.most:
             raise ContextOverflow()
         yield Chunk("saw ")
-        yield Answer(assistant(f"saw {len(call.messages)}"), Usage(1, 1))
+        yield ModelAnswer(assistant(f"saw {len(call.messages)}"), Usage(1, 1))
 
 
 def big_tool(size: int) -> Tool:
@@ -311,7 +311,7 @@ class Served:
 
 
 def counting_runtimes(node: Lastgood) -> set[SessionId]:
-    engine = node.parts.engine
+    engine = node.deps.engine
     assert isinstance(engine, AgentLoop)
     return set(engine._runtimes._kept)
 
@@ -431,6 +431,6 @@ class Asked:
     def __init__(self) -> None:
         self.calls: list[ModelCall] = []
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         self.calls.append(call)
-        yield Answer(assistant("yes"), Usage(1, 1))
+        yield ModelAnswer(assistant("yes"), Usage(1, 1))

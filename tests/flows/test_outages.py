@@ -15,8 +15,8 @@ import pytest
 
 from lastgood.core.lifecycle import Move
 from lastgood.errors import OutcomeUnknown, StoreUnavailable, TurnCancelled
-from lastgood.flows.dependencies import Limits
-from lastgood.flows.run import Outcome, Stop
+from lastgood.flows.dependencies import FlowLimits
+from lastgood.flows.run import Outcome, StopReason
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
@@ -44,7 +44,7 @@ def proxy(postgres_server: PostgresServer) -> PostgresProxy:
 
 
 @asynccontextmanager
-async def behind(proxy: PostgresProxy, house: House, limits: Limits) -> AsyncIterator[Lastgood]:
+async def behind(proxy: PostgresProxy, house: House, limits: FlowLimits) -> AsyncIterator[Lastgood]:
     """A node as it serves, heartbeat thread and all, whose database is behind the proxy."""
     assert isinstance(house.where, str)
     with proxy:
@@ -71,7 +71,7 @@ async def promise(house: House, node: Lastgood, n: int) -> list[SessionId]:
         elif number % 3 == 1:
             await house.submit(node, session, text, accepted=True, key=f"key {session}")
         else:
-            turn = node.parts.ids.turn()
+            turn = node.deps.ids.turn()
             await node.queue.put(NewQueued(DEFAULT_TENANT, session, turn, QueueKind.FOLLOWUP, (user(text),)))
     return sessions
 
@@ -196,7 +196,7 @@ async def test_I22_a_batch_whose_answer_is_lost_is_stored_once(house: House, poi
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Limits, "outage_seconds", 0.2)
+    monkeypatch.setattr(FlowLimits, "outage_seconds", 0.2)
     monkeypatch.setattr("lastgood.flows.run._END_SECONDS", 0.1)
 
 
@@ -252,7 +252,7 @@ async def test_a_commit_whose_answer_is_lost_is_read_back_when_it_is_cancelled(
         return submitted.run.commit_is_unknown
 
     await eventually(unknown)
-    cancelling = asyncio.create_task(node.live.stop(submitted.run, Stop(Move.CANCEL, TurnCancelled())))
+    cancelling = asyncio.create_task(node.live.stop(submitted.run, StopReason(Move.CANCEL, TurnCancelled())))
     await asyncio.sleep(0)
     house.heal(node)
     outcome = await cancelling

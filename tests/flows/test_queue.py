@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def put(node: Lastgood, session: SessionId, kind: QueueKind, text: str) -> Queued:
-    new = NewQueued(DEFAULT_TENANT, session, node.parts.ids.turn(), kind, (user(text),))
+    new = NewQueued(DEFAULT_TENANT, session, node.deps.ids.turn(), kind, (user(text),))
     item, known = await node.queue.put(new)
     assert not known
     return item
@@ -143,11 +143,11 @@ async def test_a_session_that_still_owes_a_turn_is_kept_however_old_it_is(house:
     owing, parked, idle = [await house.session(node) for _ in range(3)]
     store = house.backend.store
     for session in (owing, parked):
-        new = NewQueued(DEFAULT_TENANT, session, node.parts.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
+        new = NewQueued(DEFAULT_TENANT, session, node.deps.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
         await store.enqueue(new, most=1)
     (item,) = await queue(house, parked)
     assert await store.park_queued(DEFAULT_TENANT, parked, item.number, "nobody came")
-    assert await Retention(node.parts, node.sessions, seconds=-1.0).step() == 2
+    assert await Retention(node.deps, node.sessions, seconds=-1.0).step() == 2
     page = await store.list_sessions(DEFAULT_TENANT, limit=10)
     assert [session.id for session in page.sessions] == [owing]
     assert idle != owing

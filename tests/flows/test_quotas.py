@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from lastgood.core.quotas import NO_QUOTA, Quota, Used
+from lastgood.core.quotas import NO_QUOTA, Quota, QuotaUsage
 from lastgood.errors import QuotaExceeded
 from lastgood.flows import quotas
 from lastgood.flows.quotas import Quotas
-from lastgood.flows.session_export import Importing, document_pieces
+from lastgood.flows.session_export import SessionImport, document_pieces
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, TenantId
@@ -29,7 +29,7 @@ OTHER = Setter(Scope.SESSION, "tok_other")
 
 def limit(node: Lastgood, *, tenant: Quota = NO_QUOTA, token: Quota = NO_QUOTA) -> None:
     """Gives a node other quotas; what it knew is forgotten."""
-    own = node.parts.quotas
+    own = node.deps.quotas
     own.__init__(own._read, tenant, token)  # type: ignore[misc]
 
 
@@ -66,7 +66,7 @@ async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
     for kind in (TurnKind.RUN, TurnKind.APPEND):
         with pytest.raises(QuotaExceeded, match="delete sessions, or have the operator raise --tenant-bytes"):
             await node.submitter.submit(Submission(Ask(DEFAULT_TENANT, session, (user("more"),), kind=kind)))
-    queued = NewQueued(DEFAULT_TENANT, session, node.parts.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
+    queued = NewQueued(DEFAULT_TENANT, session, node.deps.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
     with pytest.raises(QuotaExceeded):
         await node.queue.put(queued)
     assert await node.sessions.get(DEFAULT_TENANT, session) == before
@@ -94,7 +94,7 @@ async def test_an_import_that_does_not_fit_is_refused_whole(house: House, node: 
     await house.good(node, session, "x" * 1000)
     known = await node.sessions.get(DEFAULT_TENANT, session)
     document = json.loads(b"".join([piece async for piece in document_pieces(node.sessions, known)]))
-    importing = Importing(node.parts, node.sessions)
+    importing = SessionImport(node.deps, node.sessions)
     limit(node, tenant=Quota(bytes=known.stored_bytes * 2))
     imported = await importing.take(DEFAULT_TENANT, document, OTHER)
     assert (imported.created_by, imported.stored_bytes) == ("tok_other", known.stored_bytes)
@@ -120,24 +120,24 @@ async def test_usage_is_read_once_in_a_while_and_not_at_all_without_quotas() -> 
     reads = 0
     now = 1000.0
 
-    async def read(tenant: TenantId) -> dict[str, Used]:
+    async def read(tenant: TenantId) -> dict[str, QuotaUsage]:
         nonlocal reads
         reads += 1
-        return {"a": Used(1, 10)}
+        return {"a": QuotaUsage(1, 10)}
 
     free = Quotas(read, NO_QUOTA, NO_QUOTA, lambda: now)
-    await free.check(DEFAULT_TENANT, "a", Used(1, 1))
+    await free.check(DEFAULT_TENANT, "a", QuotaUsage(1, 1))
     assert reads == 0
     limited = Quotas(read, Quota(sessions=3), NO_QUOTA, lambda: now)
     for _ in range(100):
-        await limited.check(DEFAULT_TENANT, "a", Used(sessions=1))
+        await limited.check(DEFAULT_TENANT, "a", QuotaUsage(sessions=1))
     assert reads == 1
     for _ in range(2):  # what this process adds counts at once
-        limited.add(DEFAULT_TENANT, "b", Used(sessions=1))
+        limited.add(DEFAULT_TENANT, "b", QuotaUsage(sessions=1))
     with pytest.raises(QuotaExceeded):
-        await limited.check(DEFAULT_TENANT, "b", Used(sessions=1))
+        await limited.check(DEFAULT_TENANT, "b", QuotaUsage(sessions=1))
     now += quotas.FRESH_SECONDS
-    await limited.check(DEFAULT_TENANT, "b", Used(sessions=1))
+    await limited.check(DEFAULT_TENANT, "b", QuotaUsage(sessions=1))
     assert reads == 2
 
 

@@ -167,7 +167,7 @@ async def test_I33_a_follow_up_that_failed_runs_no_finished_tool_again(house: Ho
     payments = Payments()
     node = await house.node(tools=[payments.tool])
     session = await house.session(node)
-    new = NewQueued(DEFAULT_TENANT, session, node.parts.ids.turn(), QueueKind.FOLLOWUP, (user(FAILS_ONCE),))
+    new = NewQueued(DEFAULT_TENANT, session, node.deps.ids.turn(), QueueKind.FOLLOWUP, (user(FAILS_ONCE),))
     await node.queue.put(new)
 
     async def committed() -> bool:
@@ -275,7 +275,7 @@ async def test_I21_the_retry_of_a_refused_request_is_never_told_an_older_turn(
     session = await house.session(node, conversation="name")
     sent = SDK | {"fingerprint": "print"}
     first = await house.good(node, session, "yes", **sent)
-    refused = RefusedRequests(node.parts)
+    refused = RefusedRequests(node.deps)
     await refused.remember(DEFAULT_TENANT, "name", fingerprint="print", caller="sdk")
     asked_on = node if where_to == "the same node" else await house.node("other")
     second = await house.good(asked_on, session, "yes", is_retry=True, **sent)
@@ -287,7 +287,7 @@ async def test_I21_the_retry_of_a_refused_request_is_never_told_an_older_turn(
 
 async def test_I21_a_refusal_is_remembered_here_when_the_store_is_away(house: House, node: Lastgood) -> None:
     await house.session(node, conversation="name")
-    remembers = RefusedRequests(node.parts)
+    remembers = RefusedRequests(node.deps)
     body: dict[str, Any] = {"fingerprint": "print", "caller": "sdk"}
     house.strike(node, "store.close_requests", Mode.RAISE)
     await remembers.remember(DEFAULT_TENANT, "name", **body)

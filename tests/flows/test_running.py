@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from lastgood.errors import InvalidRequest, ModelError, ModelUnknown, SessionNotFound, StoreUnavailable
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus
@@ -98,7 +98,7 @@ async def test_M3_4_a_failed_turn_leaves_no_override(
 async def test_M3_4_a_failed_write_leaves_no_override(
     house: House, world: World, node: Lastgood, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    monkeypatch.setattr(Limits, "outage_seconds", 0.1)
+    monkeypatch.setattr(FlowLimits, "outage_seconds", 0.1)
     session = await world.create(node)
     await world.ask(node, session, "hello", "tok1")
     before = await house.get(session)

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from lastgood.errors import LastgoodError, SessionBusy, StaleHead, TooMany
+from lastgood.errors import LastgoodError, SessionBusy, StaleHead, TooManyRequests
 from lastgood.flows.begin import MOST_TRIES
 from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission
 from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
@@ -28,13 +28,13 @@ def submission(text: str, **fields: Any) -> Submission:
 
 
 def reached() -> NoReturn:
-    raise TooMany()
+    raise TooManyRequests()
 
 
 async def overtaking(house: House, node: Lastgood, times: int) -> list[int]:
     """Another node commits a turn before each of the next begins of this one; the list counts them."""
     other = await house.node("other")
-    session = await node.parts.store.find_conversation(DEFAULT_TENANT, NAME)
+    session = await node.deps.store.find_conversation(DEFAULT_TENANT, NAME)
     assert session is not None
     overtaken: list[int] = []
 
@@ -91,9 +91,9 @@ async def test_a_rate_limit_does_not_keep_a_client_from_the_turn_it_began(house:
 async def test_a_rate_limit_that_is_reached_begins_nothing_and_makes_no_session(
     house: House, node: Lastgood, key: str | None
 ) -> None:
-    with pytest.raises(TooMany):
+    with pytest.raises(TooManyRequests):
         await node.submitter.submit(submission("first", key=key), reached)
-    assert await node.parts.store.find_conversation(DEFAULT_TENANT, NAME) is None
+    assert await node.deps.store.find_conversation(DEFAULT_TENANT, NAME) is None
 
 
 @pytest.mark.parametrize("leaves", [True, False])

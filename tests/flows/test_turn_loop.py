@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import AttemptLost
 from lastgood.model.agents import AgentSpec
@@ -27,12 +27,12 @@ WORK = BenchWork(AgentSpec("a", "a", MODEL, "", toolsets=toolsets("noisy")), MOD
 class OneCall:
     """Calls the tool once, then answers."""
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         if call.messages[-1].role is Role.TOOL:
-            yield Answer(assistant("done"), Usage(1, 1))
+            yield ModelAnswer(assistant("done"), Usage(1, 1))
             return
         calls = (ToolCall("call_1", "noisy", "{}"),)
-        yield Answer(Message(Role.ASSISTANT, "", calls), Usage(1, 1))
+        yield ModelAnswer(Message(Role.ASSISTANT, "", calls), Usage(1, 1))
 
 
 class Noisy:

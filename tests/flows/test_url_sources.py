@@ -9,7 +9,7 @@ from aiohttp import web
 
 from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import DirectorySource, FileSource, Source, UrlSource
-from lastgood.agents.url_source import Pulling
+from lastgood.agents.url_source import UrlPolicy
 from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.wiring import Lastgood
@@ -37,7 +37,9 @@ class Server:
             await self.house.stop(self.node)
             await self.house.reopen()
         folder = (data_dir or self.data_dir) / "url_cache"
-        catalog = Catalog(sources, Pulling(folder, every_seconds=0.0, again_seconds=10.0, pause_seconds=0.0))
+        catalog = Catalog(
+            sources, UrlPolicy(folder, every_seconds=0.0, again_seconds=10.0, pause_seconds=0.0)
+        )
         self.node = await self.house.node("server", served=catalog, alone=True)
         return self.node
 
@@ -89,7 +91,7 @@ async def test_M1_2_a_server_relaunched_with_another_query_goes_on(
         assert (kept.decision["recorded"], kept.decision["key"]) == (light.key, dev.key)
         assert "differs from it only in its query" in kept.decision["reason"]
     assert first.agent_digest != second.agent_digest, "another tag is another definition"
-    assert second.agent_digest == (await node.parts.agents.load(dev.key)).digest
+    assert second.agent_digest == (await node.deps.agents.load(dev.key)).digest
 
 
 async def test_M1_1_an_exact_key_wins_among_variants(house: House, server: Server, site: Website) -> None:
@@ -98,7 +100,7 @@ async def test_M1_1_an_exact_key_wins_among_variants(house: House, server: Serve
     for source in (light, dev, plain):
         turn = await house.good(node, await house.session(node, source.key), "hello")
         assert (turn.agent_key, turn.decision["agent"]) == (source.key, "exact")
-        assert turn.agent_digest == (await node.parts.agents.load(source.key)).digest
+        assert turn.agent_digest == (await node.deps.agents.load(source.key)).digest
 
 
 async def test_M1_3_two_variants_are_refused_by_name_whatever_was_loaded_before(

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.flows.event_feed import follow
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.events import EventKind, StoredEvent
@@ -27,13 +27,11 @@ async def watched(
     node: Lastgood, session: SessionId, *, after: int = 0, until: AttemptId | None = None
 ) -> list[StoredEvent]:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        return [
-            event async for event in follow(node.parts, DEFAULT_TENANT, session, after=after, until=until)
-        ]
+        return [event async for event in follow(node.deps, DEFAULT_TENANT, session, after=after, until=until)]
 
 
 async def tidied(node: Lastgood) -> None:
-    await node.parts.store.tidy(events_older_than=-1.0, keys_older_than=1e9)
+    await node.deps.store.tidy(events_older_than=-1.0, keys_older_than=1e9)
 
 
 async def test_I22_a_watcher_that_comes_back_gets_exactly_what_it_missed(
@@ -52,7 +50,7 @@ async def test_I22_a_watcher_that_comes_back_gets_exactly_what_it_missed(
 async def test_I22_a_watcher_whose_events_are_gone_is_told_once(house: House, node: Lastgood) -> None:
     session = await house.session(node, title="named")
     await house.good(node, session, "one")
-    seen = (await node.parts.store.read_events(DEFAULT_TENANT, session, after=0))[0]
+    seen = (await node.deps.store.read_events(DEFAULT_TENANT, session, after=0))[0]
     await tidied(node)
     dropped = (await house.get(session)).events_dropped
     assert dropped > seen.seq
@@ -73,7 +71,7 @@ async def test_I22_a_number_that_was_never_given_is_answered_with_a_resync(house
     await house.good(node, session, "one")
     now = (await house.get(session)).last_event_seq
     last = await house.submit(node, session, "!tool gate\n!say two")
-    events = follow(node.parts, DEFAULT_TENANT, session, after=now + 10**9, until=last.attempt)
+    events = follow(node.deps, DEFAULT_TENANT, session, after=now + 10**9, until=last.attempt)
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
         assert (await anext(events)).kind is EventKind.RESYNC
         gate.open()
@@ -109,18 +107,18 @@ async def test_I24_watching_what_has_ended_ends_also_when_its_events_are_gone(
 async def test_I23_watchers_that_leave_or_are_slow_change_nothing(house: House, node: Lastgood) -> None:
     session = await house.session(node, title="named")
     submitted = await house.submit(node, session, "!say a b c d e")
-    slow = follow(node.parts, DEFAULT_TENANT, session, until=submitted.attempt)
+    slow = follow(node.deps, DEFAULT_TENANT, session, until=submitted.attempt)
     first = await anext(slow)
     gone = asyncio.create_task(watched(node, session))
     whole = await watched(node, session, until=submitted.attempt)
     gone.cancel()
     assert whole[-2].kind is EventKind.TURN_COMMITTED
     assert [first, *[event async for event in slow]] == whole
-    assert not node.parts.signals._ears or await eventually(lambda: _nobody_listens(node))
+    assert not node.deps.signals._ears or await eventually(lambda: _nobody_listens(node))
 
 
 async def _nobody_listens(node: Lastgood) -> bool:
-    return not node.parts.signals._ears
+    return not node.deps.signals._ears
 
 
 async def test_a_watcher_of_a_deleted_session_is_let_go(house: House, node: Lastgood) -> None:
@@ -140,12 +138,12 @@ class Speaker:
     def __init__(self) -> None:
         self.words: asyncio.Queue[str] = asyncio.Queue()
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         said = ""
         while word := await self.words.get():
             said += word
             yield Chunk(word)
-        yield Answer(assistant(said), Usage())
+        yield ModelAnswer(assistant(said), Usage())
 
 
 async def speaking(house: House, speaker: Speaker) -> tuple[Lastgood, TurnHandle]:
@@ -198,7 +196,7 @@ async def test_I23_who_lags_reads_the_table_and_misses_nothing(house: House) -> 
             assert (await anext(quick)).data["content"] == word
             await house.until_told(submitted.session, EventKind.TEXT_STREAMED, number)
         assert house.faults(node).hits["store.read_events"] == 0
-        (ear,) = (ear for ear in node.parts.signals._ears[submitted.session] if ear._has_heard)
+        (ear,) = (ear for ear in node.deps.signals._ears[submitted.session] if ear._has_heard)
         assert ear._handed == ()
         speaker.words.put_nowait("")
         assert [seen, *[event async for event in slow]] == await stored(house, submitted)
@@ -216,9 +214,9 @@ async def test_I22_only_what_comes_next_by_its_number_is_taken_from_hand_to_hand
         one = await first
         second = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
-        node.parts.signals.tell(submitted.session, [replace(one, seq=one.seq + 2)])
+        node.deps.signals.tell(submitted.session, [replace(one, seq=one.seq + 2)])
         await eventually(lambda: _has_read(house, node))
-        node.parts.signals.tell(submitted.session, [one])
+        node.deps.signals.tell(submitted.session, [one])
         await asyncio.sleep(0)
         assert not second.done()
         speaker.words.put_nowait("two ")

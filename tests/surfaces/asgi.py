@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lastgood.surfaces.http.access import Door
-from lastgood.surfaces.http.app import App, Route, Seen
+from lastgood.surfaces.http.access import AccessControl
+from lastgood.surfaces.http.app import AnsweredRequest, App, Route
 from lastgood.surfaces.http.asgi import Handler
 
 HOST = "127.0.0.1:8080"
@@ -122,12 +122,15 @@ async def post(app: App, path: str, body: bytes | Sequence[bytes], **headers: st
     )
 
 
-DOOR = Door(frozenset({"127.0.0.1", "localhost"}), frozenset(), None)
+DOOR = AccessControl(frozenset({"127.0.0.1", "localhost"}), frozenset(), None)
 
 
 @asynccontextmanager
 async def app_of(
-    *routes: Route, door: Door = DOOR, seen: list[Seen] | None = None, ping_seconds: float = 15.0
+    *routes: Route,
+    door: AccessControl = DOOR,
+    seen: list[AnsweredRequest] | None = None,
+    ping_seconds: float = 15.0,
 ) -> AsyncIterator[App]:
     """Judged at its end: nothing of it is still running."""
     before = asyncio.all_tasks()

@@ -38,7 +38,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(
     stream = Client(inside.server.app, "GET", f"/api/sessions/{session}/events", headers, [b""])
     await inside.turn(session, "for you", "owner")
     await stream.until(b"stream_stopped")
-    tokens = Tokens(inside.server.lastgood.parts.store, SystemClock())
+    tokens = Tokens(inside.server.lastgood.deps.store, SystemClock())
     (watcher,) = [token for token in await tokens.list() if token.name == "watcher"]
     await tokens.revoke(watcher.id)
     await inside.turn(session, "not for you", "owner")

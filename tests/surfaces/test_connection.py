@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from lastgood.surfaces.http.app import App
-from lastgood.surfaces.http.asgi import Answer, Request, Stream, json_reply
+from lastgood.surfaces.http.asgi import Request, Response, Stream, json_reply
 from lastgood.surfaces.http.connection import Connection
 from tests.surfaces.asgi import SECONDS, app_of, route
 
@@ -102,13 +102,13 @@ class Wire:
 async def served(connection: type[Connection] = Patient) -> AsyncIterator[House]:
     ended: list[str] = []
 
-    async def hello(request: Request) -> Answer:
+    async def hello(request: Request) -> Response:
         return json_reply({"hello": dict(request.headers)})
 
-    async def body(request: Request) -> Answer:
+    async def body(request: Request) -> Response:
         return json_reply({"bytes": len(await request.body())})
 
-    async def flood(request: Request) -> Answer:
+    async def flood(request: Request) -> Response:
         async def pieces() -> AsyncGenerator[bytes, None]:
             try:
                 while True:
@@ -119,7 +119,7 @@ async def served(connection: type[Connection] = Patient) -> AsyncIterator[House]
 
         return Stream(pieces())
 
-    async def ticks(request: Request) -> Answer:
+    async def ticks(request: Request) -> Response:
         async def pieces() -> AsyncGenerator[bytes, None]:
             try:
                 while True:
@@ -130,7 +130,7 @@ async def served(connection: type[Connection] = Patient) -> AsyncIterator[House]
 
         return Stream(pieces())
 
-    async def silence(request: Request) -> Answer:
+    async def silence(request: Request) -> Response:
         async def pieces() -> AsyncGenerator[bytes, None]:
             try:
                 yield b"data: 1\n\n"

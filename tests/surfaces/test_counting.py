@@ -4,29 +4,29 @@ import asyncio
 
 import pytest
 
-from lastgood.surfaces.http.app import Ended, Route, Seen
-from lastgood.surfaces.http.asgi import Answer, Reply, Request
-from lastgood.surfaces.http.metrics import Counts
+from lastgood.surfaces.http.app import AnsweredRequest, ResponseEnd, Route
+from lastgood.surfaces.http.asgi import Reply, Request, Response
+from lastgood.surfaces.http.metrics import Metrics
 from tests.surfaces.asgi import route
 from tests.surfaces.prometheus import families
 
 pytestmark = pytest.mark.anyio
 
 
-async def nothing(request: Request) -> Answer:
+async def nothing(request: Request) -> Response:
     return Reply(200)
 
 
 ROUTE = route("GET", "/things/{thing}", nothing)
 
 
-def seen(route: Route | None, status: int, seconds: float, method: str = "GET") -> Seen:
+def seen(route: Route | None, status: int, seconds: float, method: str = "GET") -> AnsweredRequest:
     async def receive() -> dict[str, object]:
         raise AssertionError
 
     ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     request = Request(method, '/things/a"b\\c\nd', "", {}, "", "1", receive, ending)
-    return Seen(request, route, status, Ended.SENT, seconds)
+    return AnsweredRequest(request, route, status, ResponseEnd.SENT, seconds)
 
 
 def labels(**pairs: str) -> frozenset[tuple[str, str]]:
@@ -34,7 +34,7 @@ def labels(**pairs: str) -> frozenset[tuple[str, str]]:
 
 
 async def test_every_state_of_the_counters_is_valid_text() -> None:
-    counts = Counts()
+    counts = Metrics()
     families(counts.text())
     counts.gauges["lastgood_turns_running"] = ("turns that run here now", lambda: 3)
     counts.turns.update(["committed", "committed", "failed"])
@@ -63,7 +63,7 @@ async def test_every_state_of_the_counters_is_valid_text() -> None:
 
 async def test_strangers_cannot_make_up_series() -> None:
     """Of an address or a method that nobody knows, only that there was one is counted."""
-    counts = Counts()
+    counts = Metrics()
     for number in range(100):
         counts.request(seen(None, 405, 0.0, method=f"M{number}"))
     requests = families(counts.text())["lastgood_http_requests_total"].samples

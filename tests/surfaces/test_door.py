@@ -10,10 +10,10 @@ from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope
 from lastgood.server import hosts_of, is_loopback, origins_of
 from lastgood.settings import Settings
-from lastgood.surfaces.http.access import Door, host_of
+from lastgood.surfaces.http.access import AccessControl, host_of
 from lastgood.surfaces.http.app import Route
-from lastgood.surfaces.http.asgi import Answer, Request, json_reply
-from lastgood.surfaces.http.principal import Caller
+from lastgood.surfaces.http.asgi import Request, Response, json_reply
+from lastgood.surfaces.http.principal import Principal
 from tests.surfaces.asgi import DOOR, Client, app_of, ask, route
 
 pytestmark = pytest.mark.anyio
@@ -22,11 +22,11 @@ PAGE = "https://app.example.com"
 TOKEN = "a-token-of-somebody"
 
 
-async def who(request: Request) -> Answer:
+async def who(request: Request) -> Response:
     return json_reply({"tenant": request.caller.tenant, "name": request.caller.name})
 
 
-async def boom(request: Request) -> Answer:
+async def boom(request: Request) -> Response:
     raise RuntimeError
 
 
@@ -41,9 +41,9 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-async def find(given: str) -> Caller | None:
+async def find(given: str) -> Principal | None:
     name, _, scope = given.partition(":")
-    return Caller(TenantId("t1"), name, frozenset({Scope(scope)})) if name == TOKEN else None
+    return Principal(TenantId("t1"), name, frozenset({Scope(scope)})) if name == TOKEN else None
 
 
 # -- hosts -------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ async def test_a_host_of_ours_is_let_in(host: str) -> None:
 )
 async def test_a_host_that_is_not_ours_is_refused(host: str, any_address: bool) -> None:
     """A page whose name was made to point here (DNS rebinding) says its own name."""
-    async with app_of(*ROUTES, door=Door(HOSTS, frozenset(), None, any_address)) as app:
+    async with app_of(*ROUTES, door=AccessControl(HOSTS, frozenset(), None, any_address)) as app:
         for path in ("/open", "/nowhere"):
             given = await ask(app, "GET", path, {"host": host})
             assert (given.status, given.code) == (403, "forbidden")
@@ -90,7 +90,7 @@ async def test_a_host_that_is_not_ours_is_refused(host: str, any_address: bool) 
 @pytest.mark.parametrize("host", ADDRESSES)
 async def test_where_it_listens_on_every_address_each_is_let_in(host: str) -> None:
     """Nobody can make an address point elsewhere."""
-    async with app_of(*ROUTES, door=Door(HOSTS, frozenset(), None, any_address=True)) as app:
+    async with app_of(*ROUTES, door=AccessControl(HOSTS, frozenset(), None, any_address=True)) as app:
         assert (await ask(app, "GET", "/open", {"host": host})).status == 200
 
 
@@ -338,7 +338,7 @@ async def test_a_token_is_good_for_its_scopes_alone(scope: Scope, lets_in: set[s
 
 
 async def test_a_body_is_not_read_for_somebody_without_a_token() -> None:
-    async def read(request: Request) -> Answer:
+    async def read(request: Request) -> Response:
         return json_reply(await request.json())
 
     door = replace(DOOR, find_caller=find)

@@ -44,7 +44,7 @@ async def served(folder: Path, sessions: int, turns: int) -> AsyncIterator[Insid
 
 async def work_of(inside: Inside, more: str) -> Work:
     """What SQLite does for one page, asked for as a client does."""
-    store = inside.server.lastgood.parts.store
+    store = inside.server.lastgood.deps.store
     assert isinstance(store, SqliteStore)
     reader, work = store.db._reader, Work(set(), 0)
 

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from lastgood.surfaces.http import loop_monitor
-from lastgood.surfaces.http.loop_monitor import LoopWatch, mark_request
+from lastgood.surfaces.http.loop_monitor import LoopMonitor, mark_request
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +24,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def watch() -> AsyncIterator[LoopWatch]:
-    watch = LoopWatch()
+async def watch() -> AsyncIterator[LoopMonitor]:
+    watch = LoopMonitor()
     async with watch.watching():
         yield watch
 
@@ -37,7 +37,7 @@ def hold(seconds: float) -> None:
         pass
 
 
-async def until_counted(watch: LoopWatch, stalls: int) -> None:
+async def until_counted(watch: LoopMonitor, stalls: int) -> None:
     async with asyncio.timeout(20):
         while watch.stalls < stalls:
             await asyncio.sleep(0.01)
@@ -48,7 +48,7 @@ def held(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 async def test_a_stall_is_counted_measured_and_logged_with_its_request(
-    watch: LoopWatch, caplog: pytest.LogCaptureFixture
+    watch: LoopMonitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
 
@@ -71,7 +71,7 @@ async def test_a_stall_is_counted_measured_and_logged_with_its_request(
 
 
 async def test_what_a_request_starts_carries_its_id(
-    watch: LoopWatch, caplog: pytest.LogCaptureFixture
+    watch: LoopMonitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     started: list[asyncio.Task[None]] = []
 
@@ -88,14 +88,14 @@ async def test_what_a_request_starts_carries_its_id(
 
 
 async def test_a_stall_that_no_request_made_names_none(
-    watch: LoopWatch, caplog: pytest.LogCaptureFixture
+    watch: LoopMonitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     asyncio.get_running_loop().call_soon(hold, 0.5)
     await until_counted(watch, 1)
     assert held(caplog)[0]["request_ids"] == []
 
 
-async def test_short_steps_are_no_stall(watch: LoopWatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_short_steps_are_no_stall(watch: LoopMonitor, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         hold(0.02)
         await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_short_steps_are_no_stall(watch: LoopWatch, caplog: pytest.LogCapt
 
 
 async def test_the_longest_lag_is_forgotten_after_two_periods(
-    watch: LoopWatch, monkeypatch: pytest.MonkeyPatch
+    watch: LoopMonitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_monitor, "PERIOD_SECONDS", 0.2)
     watch._period_ends = 0.0

@@ -9,12 +9,12 @@ from schemathesis.core.result import Ok
 
 from lastgood.surfaces.http import openapi as shapes
 from lastgood.surfaces.http.app import Route
-from lastgood.surfaces.http.asgi import JSON, Answer, Reply, Request
+from lastgood.surfaces.http.asgi import JSON, Reply, Request, Response
 from lastgood.surfaces.http.openapi import openapi
 from tests.surfaces.asgi import route
 
 
-async def nothing(request: Request) -> Answer:
+async def nothing(request: Request) -> Response:
     return Reply(200)
 
 

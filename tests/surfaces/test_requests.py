@@ -10,8 +10,8 @@ import pytest
 from lastgood.cli.logs import _Lines
 from lastgood.errors import AgentInvalid, InvalidRequest
 from lastgood.surfaces.http import asgi
-from lastgood.surfaces.http.app import Ended, Route, Seen
-from lastgood.surfaces.http.asgi import Answer, Reply, Request, Stream, json_reply
+from lastgood.surfaces.http.app import AnsweredRequest, ResponseEnd, Route
+from lastgood.surfaces.http.asgi import Reply, Request, Response, Stream, json_reply
 from tests.surfaces.asgi import Client, app_of, ask, post, route
 
 pytestmark = pytest.mark.anyio
@@ -20,15 +20,15 @@ LIMIT = 1000
 JSON = {"content-type": "application/json"}
 
 
-async def tell_body(request: Request) -> Answer:
+async def tell_body(request: Request) -> Response:
     return json_reply({"value": await request.json()})
 
 
-async def tell_path(request: Request) -> Answer:
+async def tell_path(request: Request) -> Response:
     return json_reply({"path": dict(request.path), "query": request.query})
 
 
-async def say_hello(request: Request) -> Answer:
+async def say_hello(request: Request) -> Response:
     return json_reply({"hello": "world"})
 
 
@@ -96,13 +96,13 @@ async def test_a_body_that_stops_coming_is_given_up(limit: str, monkeypatch: pyt
 
 
 async def test_a_client_that_leaves_in_mid_body_is_answered_by_nobody() -> None:
-    seen: list[Seen] = []
+    seen: list[AnsweredRequest] = []
     async with app_of(*ROUTES, seen=seen) as app:
         client = Client(app, "POST", "/body", JSON, [b"[1,"], stops=True)
         client.leave()
         given = await client.end()
     assert given.status == 0
-    assert [(one.status, one.ended) for one in seen] == [(499, Ended.LEFT)]
+    assert [(one.status, one.ended) for one in seen] == [(499, ResponseEnd.LEFT)]
 
 
 # -- what is in it -----------------------------------------------------------------------
@@ -279,7 +279,7 @@ async def test_head_is_get_without_the_body() -> None:
 async def test_head_of_a_stream_begins_nothing() -> None:
     began = []
 
-    async def stream(request: Request) -> Answer:
+    async def stream(request: Request) -> Response:
         async def pieces() -> AsyncGenerator[bytes, None]:
             began.append(True)
             yield b"data: 1\n\n"
@@ -304,7 +304,7 @@ async def test_options_tell_the_methods() -> None:
 
 
 async def test_every_answer_has_a_request_id_and_a_good_one_of_the_client_is_kept() -> None:
-    seen: list[Seen] = []
+    seen: list[AnsweredRequest] = []
     async with app_of(*ROUTES, seen=seen) as app:
         first, second = await ask(app, "GET", "/hello"), await ask(app, "GET", "/nowhere")
         kept = await ask(app, "GET", "/hello", {"x-request-id": "a.B-c_1"})
@@ -327,7 +327,7 @@ async def test_what_nobody_expected_is_a_500_without_internals(
 ) -> None:
     """I41: neither in the answer nor in the log stands what the error was about."""
 
-    async def boom(request: Request) -> Answer:
+    async def boom(request: Request) -> Response:
         raise RuntimeError(SECRET)
 
     async with app_of(route("GET", path, boom)) as app:
@@ -352,7 +352,7 @@ async def test_a_broken_agent_file_is_the_operators_and_told_in_the_log_alone(
 ) -> None:
     """The request is fine; where the file is and what is in it is nobody else's business."""
 
-    async def load(request: Request) -> Answer:
+    async def load(request: Request) -> Response:
         raise AgentInvalid("/srv/agents/team.yaml:3: unknown key 'modle'", where="/srv/agents/team.yaml")
 
     async with app_of(route("POST", path, load)) as app:
@@ -367,7 +367,7 @@ async def test_a_broken_agent_file_is_the_operators_and_told_in_the_log_alone(
 
 
 async def test_each_surface_has_its_own_envelope() -> None:
-    async def refuse(request: Request) -> Answer:
+    async def refuse(request: Request) -> Response:
         raise InvalidRequest("no", param="x")
 
     async with app_of(route("GET", "/api/x", refuse), route("GET", "/v1/x", refuse)) as app:
@@ -390,7 +390,7 @@ async def test_work_for_a_client_that_leaves_is_stopped_before_the_request_ends(
             await asyncio.sleep(0)  # cleaning up takes a moment
             stopped.append(True)
 
-    async def handler(request: Request) -> Answer:
+    async def handler(request: Request) -> Response:
         await request.unless_gone(work())
         return Reply(200)
 
@@ -404,7 +404,7 @@ async def test_work_for_a_client_that_leaves_is_stopped_before_the_request_ends(
 
 
 async def test_work_that_may_not_end_is_answered_when_the_server_ends() -> None:
-    async def handler(request: Request) -> Answer:
+    async def handler(request: Request) -> Response:
         await request.unless_gone(asyncio.Event().wait())
         return Reply(200)
 

@@ -10,8 +10,8 @@ import pytest
 
 from lastgood.errors import ModelError, ShuttingDown
 from lastgood.surfaces.http import asgi
-from lastgood.surfaces.http.app import Ended, Route, Seen
-from lastgood.surfaces.http.asgi import Answer, Broken, Reply, Request, Stream
+from lastgood.surfaces.http.app import AnsweredRequest, ResponseEnd, Route
+from lastgood.surfaces.http.asgi import Broken, Reply, Request, Response, Stream
 from tests.surfaces.asgi import Client, Given, app_of, route
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ class Source:
         self.closed = asyncio.Event()
 
     def route(self, path: str = "/stream", **more: Any) -> Route:
-        async def handler(request: Request) -> Answer:
+        async def handler(request: Request) -> Response:
             return Stream(self._pieces(), {"x-mine": "1"}, **more)
 
         return route("GET", path, handler)
@@ -49,7 +49,7 @@ def frames(given: Given) -> list[str]:
 
 
 async def test_a_stream_passes_on_what_comes_and_ends() -> None:
-    source, seen = Source(), list[Seen]()
+    source, seen = Source(), list[AnsweredRequest]()
     async with app_of(source.route(), seen=seen) as app:
         client = Client(app, "GET", "/stream")
         source.says.put_nowait(b"data: 1\n\n")
@@ -64,7 +64,7 @@ async def test_a_stream_passes_on_what_comes_and_ends() -> None:
     assert given.headers["x-accel-buffering"] == "no"
     assert given.headers["cache-control"] == "no-store"
     assert given.headers["x-mine"] == "1"
-    assert [(one.status, one.ended) for one in seen] == [(200, Ended.SENT)]
+    assert [(one.status, one.ended) for one in seen] == [(200, ResponseEnd.SENT)]
 
 
 async def test_silence_is_filled_with_comments_and_frames_are_never_mixed() -> None:
@@ -95,7 +95,7 @@ async def test_no_comment_comes_while_there_is_something_to_say() -> None:
 
 
 async def test_a_client_that_leaves_closes_the_stream_before_the_request_ends() -> None:
-    source, seen = Source(), list[Seen]()
+    source, seen = Source(), list[AnsweredRequest]()
     async with app_of(source.route(), seen=seen) as app:
         client = Client(app, "GET", "/stream")
         source.says.put_nowait(b"data: 1\n\n")
@@ -106,13 +106,13 @@ async def test_a_client_that_leaves_closes_the_stream_before_the_request_ends() 
         assert source.closed.is_set()
         assert app.running == 0
     assert not given.is_whole
-    assert [(one.status, one.ended) for one in seen] == [(200, Ended.LEFT)]
+    assert [(one.status, one.ended) for one in seen] == [(200, ResponseEnd.LEFT)]
 
 
 @pytest.mark.parametrize("path", ["/stream", "/v1/stream"])
 async def test_the_servers_end_is_the_last_frame_of_a_stream(path: str) -> None:
     """Never a cut connection, and never what could be taken for a good end."""
-    source, seen = Source(), list[Seen]()
+    source, seen = Source(), list[AnsweredRequest]()
     async with app_of(source.route(path), seen=seen) as app:
         client = Client(app, "GET", path)
         source.says.put_nowait(b"data: 1\n\n")
@@ -131,7 +131,7 @@ async def test_the_servers_end_is_the_last_frame_of_a_stream(path: str) -> None:
         assert (told["type"], told["code"]) == ("error", "shutting_down")
         assert told["error"] == told["message"] == str(ShuttingDown())
         assert told["request_id"] == seen[0].request.id
-    assert seen[0].ended is Ended.BROKEN
+    assert seen[0].ended is ResponseEnd.BROKEN
 
 
 async def test_where_frames_have_names_the_last_one_has_too() -> None:
@@ -167,7 +167,7 @@ SECRET = "what the user said"
 async def test_an_error_in_mid_stream_is_its_last_frame(
     error: Exception, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source, seen = Source(), list[Seen]()
+    source, seen = Source(), list[AnsweredRequest]()
     async with app_of(source.route("/v1/stream"), seen=seen) as app:
         client = Client(app, "GET", "/v1/stream")
         source.says.put_nowait(b"data: 1\n\n")
@@ -178,7 +178,7 @@ async def test_an_error_in_mid_stream_is_its_last_frame(
     last = frames(given)[-1]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == code
     assert SECRET not in given.body.decode()
-    assert seen[0].ended is Ended.BROKEN
+    assert seen[0].ended is ResponseEnd.BROKEN
     logged = [record.fields["request_id"] for record in caplog.records if hasattr(record, "fields")]
     assert logged == ([seen[0].request.id] if code == "internal_error" else [])
 
@@ -235,7 +235,7 @@ async def test_a_patient_stream_without_a_piece_is_whole_all_the_same() -> None:
 async def test_what_breaks_a_stream_before_it_begins_is_told_by_a_status(
     error: Exception, status: int
 ) -> None:
-    source, seen = Source(), list[Seen]()
+    source, seen = Source(), list[AnsweredRequest]()
     async with app_of(source.route(**PATIENT), seen=seen) as app:
         source.says.put_nowait(error)
         client = Client(app, "GET", "/stream")
@@ -246,11 +246,11 @@ async def test_what_breaks_a_stream_before_it_begins_is_told_by_a_status(
     assert given.status == status
     assert given.headers["content-type"] == "application/json"
     assert b"secret" not in given.body
-    assert [(one.status, one.ended) for one in seen] == [(status, Ended.SENT)]
+    assert [(one.status, one.ended) for one in seen] == [(status, ResponseEnd.SENT)]
 
 
 async def test_after_its_patience_a_stream_begins_and_what_breaks_it_is_its_last_frame() -> None:
-    source, seen = Source(), list[Seen]()
+    source, seen = Source(), list[AnsweredRequest]()
     async with app_of(source.route(**PATIENT | {"patience_seconds": 0.01}), seen=seen) as app:
         client = Client(app, "GET", "/stream")
         await client.until(b"data: 0\n\n")
@@ -258,11 +258,11 @@ async def test_after_its_patience_a_stream_begins_and_what_breaks_it_is_its_last
         given = await client.end()
         client.leave()
     assert (given.status, frames(given)) == (200, ["data: 0", "data: broken"])
-    assert [(one.status, one.ended) for one in seen] == [(200, Ended.SENT)]
+    assert [(one.status, one.ended) for one in seen] == [(200, ResponseEnd.SENT)]
 
 
 async def test_a_client_that_leaves_before_a_stream_begins_closes_it() -> None:
-    source, seen = Source(), list[Seen]()
+    source, seen = Source(), list[AnsweredRequest]()
     async with app_of(source.route(**PATIENT), seen=seen) as app:
         client = Client(app, "GET", "/stream")
         await asyncio.sleep(0)
@@ -270,7 +270,7 @@ async def test_a_client_that_leaves_before_a_stream_begins_closes_it() -> None:
         given = await client.end()
         assert source.closed.is_set()
     assert given.status == 0
-    assert [(one.status, one.ended) for one in seen] == [(499, Ended.LEFT)]
+    assert [(one.status, one.ended) for one in seen] == [(499, ResponseEnd.LEFT)]
 
 
 async def test_the_servers_end_before_a_stream_begins_is_told_by_a_status() -> None:
@@ -298,14 +298,14 @@ async def test_I23_a_client_that_does_not_read_is_given_up_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(asgi, "STUCK_SECONDS", 0.05)
-    slow, quick, seen = Source(), Source(), list[Seen]()
+    slow, quick, seen = Source(), Source(), list[AnsweredRequest]()
     async with app_of(slow.route("/slow"), quick.route("/quick"), seen=seen, ping_seconds=0.01) as app:
         deaf, other = Deaf(app, "GET", "/slow"), Client(app, "GET", "/quick")
         for source in (slow, quick):
             source.says.put_nowait(b"data: 1\n\n")
         await deaf.end()
         assert slow.closed.is_set()
-        assert [(one.route.path, one.ended) for one in seen if one.route] == [("/slow", Ended.LEFT)]
+        assert [(one.route.path, one.ended) for one in seen if one.route] == [("/slow", ResponseEnd.LEFT)]
         quick.says.put_nowait(b"data: 2\n\n")
         quick.says.put_nowait(None)
         given = await other.end()

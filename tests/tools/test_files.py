@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lastgood.engine.tools import rooted_files
-from lastgood.engine.tools.cancellation import Stop, Stopped
+from lastgood.engine.tools.cancellation import StopSignal, WorkStopped
 from lastgood.engine.tools.rooted_files import (
     Root,
     folder_under,
@@ -53,7 +53,7 @@ def read(root: Path, path: str) -> str:
 
 
 def write(root: Path, path: str, text: str) -> Path:
-    return write_under(Root(root), path, text.encode(), Stop())
+    return write_under(Root(root), path, text.encode(), StopSignal())
 
 
 def snapshot(folder: Path) -> dict[str, str]:
@@ -345,7 +345,7 @@ def test_a_closed_folder_is_closed_however_one_gets_there(root: Path) -> None:
         with pytest.raises(ToolFailed, match=r"not open|not found"):
             read_under(closed, path, 10)
         with pytest.raises(ToolFailed, match="not open"):
-            write_under(closed, path, b"y", Stop())
+            write_under(closed, path, b"y", StopSignal())
     assert sorted(path.name for path in (root / "sub/deep").iterdir()) == ["file"]
     assert read_under(closed, "sub/file", 10).data == b"below"
 
@@ -357,7 +357,7 @@ def test_what_is_not_listed_as_open_is_closed(root: Path) -> None:
     narrow = Root(root, open=("sub",), closed=("sub/deep",))
     for path in ("file", ".", "subway/file", "sub/deep/new"):
         with pytest.raises(ToolFailed, match=r"not open|folder"):
-            write_under(narrow, path, b"x", Stop())
+            write_under(narrow, path, b"x", StopSignal())
     with pytest.raises(ToolFailed, match="outside"):
         read_under(only, "/etc/passwd", 10)
     assert not (root / "subway").exists()
@@ -401,9 +401,9 @@ def test_a_reader_sees_the_old_file_or_the_new_one_and_nothing_between(root: Pat
 
 
 def test_a_stopped_write_changes_nothing_and_leaves_nothing(root: Path) -> None:
-    stop = Stop()
+    stop = StopSignal()
     stop.set()
-    with pytest.raises(Stopped):
+    with pytest.raises(WorkStopped):
         write_under(Root(root), "file", b"new", stop)
     assert read(root, "file") == "inside"
     assert drafts(root) == []
@@ -425,11 +425,11 @@ def test_a_version_that_somebody_changed_is_not_overwritten(root: Path) -> None:
     version = read_under(Root(root), "file", 100).version
     (root / "file").write_text("theirs")
     with pytest.raises(ToolFailed, match="changed meanwhile"):
-        write_under(Root(root), "file", b"ours", Stop(), version)
+        write_under(Root(root), "file", b"ours", StopSignal(), version)
     assert read(root, "file") == "theirs"
     (root / "file").unlink()
     with pytest.raises(ToolFailed, match="changed meanwhile"):
-        write_under(Root(root), "file", b"ours", Stop(), version)
+        write_under(Root(root), "file", b"ours", StopSignal(), version)
     assert drafts(root) == []
 
 

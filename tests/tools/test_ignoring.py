@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.engine.tools.gitignore import Ignored
+from lastgood.engine.tools.gitignore import IgnoreRules
 
 FILES = ["a", "a.log", "b/a.log", "b/c/a.log", "build/x", "b/build/x", "b/c/d/e", "doc/x.txt", "doc/y/x.txt",
          "#odd", "!odd", "x y", "trail ", "foo/bar", "b/foo/bar", "star*", "abc", "aXc", "a[c"]  # fmt: skip
@@ -54,10 +54,10 @@ def test_it_hides_what_git_ignores(tmp_path: Path, patterns: str) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     listed = ["git", "-C", str(tmp_path), "ls-files", "-z", "--others", "--exclude-standard"]
     theirs = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0")
-    assert sorted(_visible(tmp_path, Ignored().within("", patterns))) == sorted(filter(None, theirs))
+    assert sorted(_visible(tmp_path, IgnoreRules().within("", patterns))) == sorted(filter(None, theirs))
 
 
-def _visible(root: Path, ignored: Ignored) -> list[str]:
+def _visible(root: Path, ignored: IgnoreRules) -> list[str]:
     found = []
 
     def walk(folder: Path) -> None:
@@ -75,7 +75,7 @@ def _visible(root: Path, ignored: Ignored) -> list[str]:
 
 
 def test_rules_further_down_come_first() -> None:
-    above = Ignored().within("", "*.log\n/only")
+    above = IgnoreRules().within("", "*.log\n/only")
     below = above.within("b", "!a.log\n/only")
     assert above.hides("b/a.log", False)
     assert not below.hides("b/a.log", False)
@@ -88,5 +88,5 @@ def test_I40_no_pattern_keeps_us_busy() -> None:
     patterns = "\n".join(["*a" * 100 + "b", "**/" * 100 + "x", "a/**/" * 60 + "b", "[" * 1000])
     path = "/".join(["a" * 200] * 60)
     began = time.process_time()
-    Ignored().within("", patterns).hides(path, False)
+    IgnoreRules().within("", patterns).hides(path, False)
     assert time.process_time() - began < 2

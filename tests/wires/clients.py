@@ -21,7 +21,7 @@ import httpx2
 import orjson
 
 from lastgood.engine.providers.chat_completions import ChatCompletions
-from lastgood.engine.providers.provider import Answer, ModelCall
+from lastgood.engine.providers.provider import ModelAnswer, ModelCall
 from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import user
 from lastgood.outside.secrets import Secrets
@@ -90,7 +90,7 @@ async def _lastgood(url: str) -> AsyncIterator[Call]:
     async def call() -> str:
         async with aclosing(provider.stream(ModelCall(spec, (user("hello"),)))) as parts:
             async for part in parts:
-                if isinstance(part, Answer):
+                if isinstance(part, ModelAnswer):
                     return part.message.content
         raise AssertionError("no answer")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lastgood.engine.providers.chat_limits import ChatLimits
-from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind, ModelCall, Provider
+from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall, Provider
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.model.agents import ModelSpec, StructuredOutput
@@ -30,7 +30,7 @@ HELLO = (user("hello"),)
 @dataclass(frozen=True)
 class Heard:
     chunks: list[Chunk]
-    answer: Answer
+    answer: ModelAnswer
 
     @property
     def text(self) -> str:
@@ -44,11 +44,11 @@ class Heard:
 async def listen(provider: Provider, call: ModelCall, chunks: list[Chunk] | None = None) -> Heard:
     """Everything up to the answer, which comes once and last."""
     heard = [] if chunks is None else chunks
-    answers: list[Answer] = []
+    answers: list[ModelAnswer] = []
     async with aclosing(provider.stream(call)) as parts:
         async for part in parts:
             assert not answers, "something came after the answer"
-            if isinstance(part, Answer):
+            if isinstance(part, ModelAnswer):
                 answers.append(part)
             else:
                 heard.append(part)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.fallback_chain import Asking, FellBack, Retried
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Retried
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.errors import (
     ContextOverflow,
@@ -54,7 +54,7 @@ class House:
         ]
         self.now = 1000.0
         self.slept: list[float] = []
-        self.asking = Asking(table, sleep=self._sleep, clock=lambda: self.now, jitter=lambda: 0.0)
+        self.asking = FallbackChain(table, sleep=self._sleep, clock=lambda: self.now, jitter=lambda: 0.0)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -103,7 +103,7 @@ async def test_an_answer_is_asked_for_once(house: House) -> None:
     parts = await house.ask()
     assert house.asked == [1, 0]
     assert told(parts) == "Hello."
-    assert isinstance(parts[-1], Answer)
+    assert isinstance(parts[-1], ModelAnswer)
     assert house.slept == []
 
 

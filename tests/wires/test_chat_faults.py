@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lastgood.engine.providers.chat_limits import ChatLimits
-from lastgood.engine.providers.chat_stream_parser import ReadingLimits
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.chat_stream_parser import ParserLimits
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.errors import (
     ContextOverflow,
     Garbled,
@@ -43,7 +43,7 @@ MIB = 1 << 20
 
 
 def quick(**reading: int) -> ChatLimits:
-    return ChatLimits(connect_seconds=2.0, idle_seconds=0.15, reading=ReadingLimits(**reading))
+    return ChatLimits(connect_seconds=2.0, idle_seconds=0.15, reading=ParserLimits(**reading))
 
 
 def resident() -> int:
@@ -529,4 +529,4 @@ async def test_when_to_come_back_is_read(
 async def test_a_refused_call_leaves_the_next_one_alone(chat: Wired) -> None:
     with pytest.raises(ContextOverflow):
         await chat.hear(Chat().error(400, "context_length_exceeded", "too long"))
-    assert (await chat.ask(Says(("Hi.",)))).answer == Answer(assistant("Hi."), Usage(12, 7))
+    assert (await chat.ask(Says(("Hi.",)))).answer == ModelAnswer(assistant("Hi."), Usage(12, 7))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.chat_stream_parser import Reading, ReadingLimits
-from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind
+from lastgood.engine.providers.chat_stream_parser import ChatStreamParser, ParserLimits
+from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
 from lastgood.errors import (
     ContextOverflow,
     Garbled,
@@ -47,8 +47,10 @@ def feed(request: pytest.FixtureRequest) -> Feed:
     return found
 
 
-def read(body: bytes, feed: Feed = whole, limits: ReadingLimits | None = None) -> tuple[list[Chunk], Answer]:
-    reading = Reading(MODEL, Secrets({}), limits or ReadingLimits())
+def read(
+    body: bytes, feed: Feed = whole, limits: ParserLimits | None = None
+) -> tuple[list[Chunk], ModelAnswer]:
+    reading = ChatStreamParser(MODEL, Secrets({}), limits or ParserLimits())
     chunks: list[Chunk] = []
     for piece in feed(body):
         if reading.done:
@@ -415,7 +417,7 @@ def test_nonsense_among_words_is_no_answer() -> None:
             read(head + nonsense + DONE)
 
 
-SMALL = ReadingLimits(line_bytes=1000, answer_bytes=2000, stream_bytes=100_000)
+SMALL = ParserLimits(line_bytes=1000, answer_bytes=2000, stream_bytes=100_000)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.engine.providers.chat_limits import ChatLimits
-from lastgood.engine.providers.chat_stream_parser import ReadingLimits
+from lastgood.engine.providers.chat_stream_parser import ParserLimits
 from lastgood.engine.providers.provider import Chunk, ModelCall
 from lastgood.errors import ContextOverflow, Garbled, ModelError, Overloaded, RateLimited, Unreachable
 from lastgood.model.messages import Image, Message, Reasoning, Role, ToolCall, tool_result, user, user_parts
@@ -39,7 +39,7 @@ async def test_silence_ends(name: str) -> None:
 @pytest.mark.parametrize("name", ["anthropic", "google"])
 @pytest.mark.parametrize("head", [b"data: ", b""])
 async def test_I40_what_is_too_much_is_not_kept(name: str, head: bytes) -> None:
-    limits = ChatLimits(reading=ReadingLimits(answer_bytes=MIB))
+    limits = ChatLimits(reading=ParserLimits(answer_bytes=MIB))
     async with wired_to(name, limits) as wired:
         with pytest.raises(Garbled):
             await wired.hear(Reply([head, *[b"x" * 65536] * 1600]))

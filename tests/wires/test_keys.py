@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from lastgood.engine.providers.chat_limits import ChatLimits
-from lastgood.engine.providers.chat_stream_parser import ReadingLimits
-from lastgood.engine.providers.fallback_chain import Asking
+from lastgood.engine.providers.chat_stream_parser import ParserLimits
+from lastgood.engine.providers.fallback_chain import FallbackChain
 from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.providers.provider_aliases import key_of
 from lastgood.engine.providers.registry import ProviderTable
@@ -116,7 +116,7 @@ async def test_I41_no_repr_holds_the_key(wired: Wired) -> None:
         wired.table,
         wired.table.find(wired.spec),
         wired.spec,
-        Asking(wired.table),
+        FallbackChain(wired.table),
         ModelCall(wired.spec, HELLO),
     ]
     assert all(KEY not in repr(one) for one in shown)
@@ -146,7 +146,7 @@ async def test_I41_what_comes_after_a_long_refusal_holds_no_half_of_a_key(chat: 
 
 async def test_I41_a_chain_that_failed_names_models_not_keys(chat: Wired) -> None:
     chat.server.say(Chat().error(401, "invalid_api_key", f"wrong: {KEY}"))
-    asking = Asking(chat.table)
+    asking = FallbackChain(chat.table)
     models = [chat.spec, replace(chat.spec, model="model-2")]
     with pytest.raises(KeyRefused) as raised:
         async for _ in asking.ask(models, ModelCall(models[0], HELLO), Fallback()):
@@ -158,7 +158,7 @@ async def test_I41_a_chain_that_failed_names_models_not_keys(chat: Wired) -> Non
 
 @pytest.fixture
 async def impatient() -> AsyncIterator[Wired]:
-    async with wired_to("chat", ChatLimits(2.0, 0.1, ReadingLimits(1000, 1000, 5000))) as wired:
+    async with wired_to("chat", ChatLimits(2.0, 0.1, ParserLimits(1000, 1000, 5000))) as wired:
         yield wired
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lastgood.engine.providers.chat_completions import ChatCompletions
 from lastgood.engine.providers.direct import Direct
-from lastgood.engine.providers.fallback_chain import Asking
+from lastgood.engine.providers.fallback_chain import FallbackChain
 from lastgood.engine.providers.model_references import AUTO_MODELS, chain_of, resolve_model
 from lastgood.engine.providers.provider_aliases import ALIASES, Dialect, chat_url, key_names
 from lastgood.engine.providers.registry import ProviderTable
@@ -145,7 +145,7 @@ def test_a_fallback_that_cannot_be_had_fails_no_turn() -> None:
 
 
 def test_an_override_is_checked_without_asking_anybody() -> None:
-    asking = Asking(table())
+    asking = FallbackChain(table())
     asking.check("builtin/scripted", {})
     asking.check("openai/gpt-5", {})
     for bad in ("nonsense", "opnai/gpt-5", "chatgpt/gpt-5"):

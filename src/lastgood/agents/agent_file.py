@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lastgood.agents.builder import Builder, ReadBeside
-from lastgood.agents.findings import MOST_FINDINGS, Finding, Findings, Level, Place, TooMany
+from lastgood.agents.builder import AgentBuilder, ReadBeside
+from lastgood.agents.findings import MOST_FINDINGS, Finding, Findings, Level, Location, TooManyFindings
 from lastgood.agents.schema.file import FILE, NEWEST
-from lastgood.agents.schema_reader import Fields, Reader
+from lastgood.agents.schema_reader import Fields, SchemaReader
 from lastgood.agents.toolset_builder import plain
 from lastgood.agents.type_checks import shown
-from lastgood.agents.yaml_tree import Scalar, Table, read_tree
+from lastgood.agents.yaml_tree import Scalar, TreeMapping, read_tree
 from lastgood.errors import AgentInvalid
 from lastgood.model.agents import AgentSpec
 
@@ -53,17 +53,17 @@ def read_agent_file(
     version = NEWEST
     try:
         tree = read_tree(body, findings)
-        if tree is not None and not isinstance(tree, Table):
+        if tree is not None and not isinstance(tree, TreeMapping):
             what = "an agent file is a mapping, with `agents:` among its keys"
-            findings.error(Place(tree.line, tree.column), f"{what}; this is {shown(tree)}")
+            findings.error(Location(tree.line, tree.column), f"{what}; this is {shown(tree)}")
         elif tree is not None:
             version = _version(tree, findings)
-            value = Reader(findings, version).read(tree, FILE, Place(tree.line, tree.column))
+            value = SchemaReader(findings, version).read(tree, FILE, Location(tree.line, tree.column))
             file = None if value is None else value.raw
         if file is not None:
-            builder = Builder(file, findings, trusted=trusted, read_beside=read_beside)
+            builder = AgentBuilder(file, findings, trusted=trusted, read_beside=read_beside)
             agents, read = builder.build(), builder.read
-    except TooMany:
+    except TooManyFindings:
         what = f"more than {MOST_FINDINGS} findings; correct these first"
         surplus = (Finding(1, 1, "", Level.ERROR, what),)
     found = (*findings.all(), *surplus)
@@ -85,12 +85,12 @@ def _others(name: str, agents: Mapping[str, AgentSpec]) -> dict[str, AgentSpec]:
     return {other: agent for other, agent in agents.items() if other != name}
 
 
-def _version(tree: Table, findings: Findings) -> int:
+def _version(tree: TreeMapping, findings: Findings) -> int:
     """Which keys of older versions are still keys. Said before anything else is read."""
     node = next((child for name, child in tree.pairs if name.text == "version"), None)
     if not isinstance(node, Scalar) or node.is_null:
         return NEWEST
-    place = Place(node.line, node.column, "version")
+    place = Location(node.line, node.column, "version")
     if not (node.text.isascii() and node.text.isdecimal() and len(node.text) < 6):
         findings.error(place, f"'{node.text}' is no version of the format; it is a number from 0 to {NEWEST}")
         return NEWEST

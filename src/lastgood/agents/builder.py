@@ -13,11 +13,11 @@ from typing import Any
 
 from lastgood.agents.builtin_names import AUTO
 from lastgood.agents.commands import Commands
-from lastgood.agents.findings import Findings, Place, hint
-from lastgood.agents.model_resolver import Models
+from lastgood.agents.findings import Findings, Location, hint
+from lastgood.agents.model_resolver import ModelResolver
 from lastgood.agents.schema_reader import Fields, Value
 from lastgood.agents.subagents import check_forced, local_agents
-from lastgood.agents.toolset_builder import Toolsets
+from lastgood.agents.toolset_builder import ToolsetBuilder
 from lastgood.core.limits import RULE_CHARACTERS, RULES
 from lastgood.core.tool_permissions import narrowing
 from lastgood.errors import AgentInvalid
@@ -36,7 +36,7 @@ _UNSET = AgentSpec("", "", "", "")
 _CONDITION = re.compile(r":[A-Za-z_][\w.-]*=")
 
 
-class Builder:
+class AgentBuilder:
     def __init__(
         self, file: Fields, findings: Findings, *, trusted: bool, read_beside: ReadBeside | None
     ) -> None:
@@ -45,8 +45,10 @@ class Builder:
         self._trusted = trusted
         self._read_beside = read_beside if trusted else None
         self._agents = _sections(file, "agents")
-        self._models = Models(_sections(file, "models"), _sections(file, "providers"), findings, trusted)
-        self._toolsets = Toolsets(
+        self._models = ModelResolver(
+            _sections(file, "models"), _sections(file, "providers"), findings, trusted
+        )
+        self._toolsets = ToolsetBuilder(
             _sections(file, "toolsets"), _sections(file, "mcps"), file.named("rag"), findings, trusted
         )
         self._commands = Commands(file.named("commands"), self._agents, findings)
@@ -140,7 +142,7 @@ class Builder:
         texts = (self._beside(one.raw, one.place) for one in fields.listed("instruction_file"))
         return "\n\n".join(text for text in texts if text is not None)
 
-    def _beside(self, path: str, place: Place) -> str | None:
+    def _beside(self, path: str, place: Location) -> str | None:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or not path.strip():
             self._findings.error(place, f"'{path}' must be a path below the folder of this file")
             return None

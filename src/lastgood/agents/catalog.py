@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import assert_never
 
 from lastgood.agents.builtin import BUILTIN_NAMES, SCRIPTED, builtin_file, scripted_agent
-from lastgood.agents.file_source import FileAgent, Folder, Unreadable
+from lastgood.agents.file_source import FileAgent, Folder, UnreadableFile
 from lastgood.agents.sources import (
     BuiltinSource,
     Definition,
@@ -27,25 +27,25 @@ from lastgood.agents.sources import (
     Source,
     UrlSource,
 )
-from lastgood.agents.url_source import Pulling, UrlAgent
+from lastgood.agents.url_source import UrlAgent, UrlPolicy
 from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable, InvalidRequest
 from lastgood.model.agents import AgentSpec
 
 
 class Catalog:
-    def __init__(self, agents: Iterable[AgentSpec | Source], pulling: Pulling | None = None) -> None:
+    def __init__(self, agents: Iterable[AgentSpec | Source], pulling: UrlPolicy | None = None) -> None:
         """Two sources with one key are refused here. What is in the sources is not looked at yet."""
         self._agents: tuple[Source, ...] = tuple(
             FixedSource(agent) if isinstance(agent, AgentSpec) else agent for agent in agents
         )
-        self._pulling = pulling or Pulling()
+        self._pulling = pulling or UrlPolicy()
         self._folders: dict[Path, Folder] = {}
         self._kept: dict[FileSource | UrlSource, FileAgent | UrlAgent] = {}
         self._reading: dict[FileSource | UrlSource, asyncio.Task[Definition]] = {}
         try:
             for key, sources in self._by_key().items():
                 _only_one(key, sources, InvalidRequest)
-        except Unreadable as error:
+        except UnreadableFile as error:
             raise InvalidRequest(str(error)) from None
 
     def served(self) -> Sequence[str]:
@@ -58,7 +58,7 @@ class Catalog:
             raise AgentNotFound(f"no agent is served under {key!r}")
         try:
             found = await self._load(_only_one(key, sources, AgentInvalid))
-        except Unreadable as error:
+        except UnreadableFile as error:
             raise AgentUnavailable(f"the agent cannot be loaded: {error}") from None
         agent = found.agents.get(name or found.root)
         if agent is None:
@@ -97,7 +97,7 @@ class Catalog:
             case BuiltinSource(name):
                 return _builtin(name)
             case OciSource(reference):
-                raise Unreadable(
+                raise UnreadableFile(
                     f"there is no file {reference!r} here, and pulling from a registry is not there yet; "
                     "save the agent as a file and serve that, or take one that is built in: "
                     + ", ".join(BUILTIN_NAMES)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from lastgood.agents.findings import Findings, hint
 from lastgood.agents.schema_reader import Fields, Value
-from lastgood.model.agents import Command
+from lastgood.model.agents import AgentCommand
 
 _MOST = 500
 _RUNS = re.compile(r"!`[^`]+`")
@@ -19,7 +19,7 @@ class Commands:
         self._findings = findings
         self._groups = {name: tuple(self._built(group)) for name, group in groups.items()}
 
-    def of(self, agent: Fields) -> tuple[Command, ...]:
+    def of(self, agent: Fields) -> tuple[AgentCommand, ...]:
         """Its own, then those of the groups it uses; of the same name its own."""
         commands = {one.name: one for one in self._built(agent.values.get("commands"))}
         for group in agent.listed("use_commands"):
@@ -33,7 +33,7 @@ class Commands:
             return ()
         return tuple(commands.values())
 
-    def _built(self, value: Value | None) -> Iterator[Command]:
+    def _built(self, value: Value | None) -> Iterator[AgentCommand]:
         seen: set[str] = set()
         for name, one in _pairs(value):
             if name in seen:
@@ -43,10 +43,10 @@ class Commands:
             if command is not None:
                 yield command
 
-    def _command(self, name: str, value: Value) -> Command | None:
+    def _command(self, name: str, value: Value) -> AgentCommand | None:
         if isinstance(value.raw, str):
             self._check_text(value.raw, value)
-            return Command(name, value.raw)
+            return AgentCommand(name, value.raw)
         fields: Fields = value.raw
         agent = fields.text("agent")
         if agent and agent not in self._agents:
@@ -62,7 +62,7 @@ class Commands:
             self._check_text(instruction, fields.values["instruction"])
         elif not agent:
             instruction = fields.text("description")
-        return Command(name, instruction, fields.text("description"), agent or None)
+        return AgentCommand(name, instruction, fields.text("description"), agent or None)
 
     def _check_text(self, text: str, value: Value) -> None:
         if _RUNS.search(text):

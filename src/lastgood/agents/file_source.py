@@ -28,7 +28,7 @@ _SETTLED_NS = 2_000_000_000
 Stamp = tuple[int, int, int] | None
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """What should be there cannot be read; the text says why, in one line."""
 
 
@@ -64,7 +64,7 @@ class FileAgent:
     def _read(self) -> Definition:
         try:
             return self._parsed(self._source.path)
-        except (Unreadable, AgentInvalid) as error:
+        except (UnreadableFile, AgentInvalid) as error:
             if self._good is None:
                 raise
             reason = " ".join(str(error).split())
@@ -99,7 +99,7 @@ class Folder:
         """As they are now; while the folder cannot be read, as they were."""
         now = stamp(self._path)
         if now is not None and now != self._seen:
-            with suppress(Unreadable):
+            with suppress(UnreadableFile):
                 self.files = self._list(now)
         return self.files
 
@@ -128,7 +128,7 @@ def list_folder(folder: Path) -> list[Path]:
         with os.scandir(folder) as entries:
             return [folder / name for name in sorted(entry.name for entry in entries if _is_agent(entry))]
     except OSError as error:
-        raise Unreadable(f"cannot read the folder {folder}: {error.strerror}") from None
+        raise UnreadableFile(f"cannot read the folder {folder}: {error.strerror}") from None
 
 
 def _is_agent(entry: os.DirEntry[str]) -> bool:
@@ -160,7 +160,7 @@ def beside(file: Path) -> Callable[[str], bytes | None]:
             return _read(
                 lambda flags: _open_under(folder, path.relative_to(folder), flags), str(path), LIMIT_BYTES
             )
-        except Unreadable as error:
+        except UnreadableFile as error:
             raise AgentInvalid(str(error)) from None
 
     return read
@@ -185,16 +185,16 @@ def _read(opened: Callable[[int], int], where: str, limit: int) -> bytes:
         file = opened(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise Unreadable(f"{where} is not a regular file")
+                raise UnreadableFile(f"{where} is not a regular file")
             body = bytearray()
             while len(body) <= limit and (piece := os.read(file, limit)):
                 body += piece
         finally:
             os.close(file)
     except FileNotFoundError:
-        raise Unreadable(f"there is no file {where}") from None
+        raise UnreadableFile(f"there is no file {where}") from None
     except OSError as error:
-        raise Unreadable(f"cannot read {where}: {error.strerror}") from None
+        raise UnreadableFile(f"cannot read {where}: {error.strerror}") from None
     if len(body) > limit:
-        raise Unreadable(f"{where} is larger than {limit} bytes")
+        raise UnreadableFile(f"{where} is larger than {limit} bytes")
     return bytes(body)

@@ -30,7 +30,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where in the file something stands."""
 
     line: int
@@ -45,7 +45,7 @@ _LONGEST_MESSAGE = 600
 _MOST_NAMES = 300
 
 
-class TooMany(Exception):
+class TooManyFindings(Exception):
     """Reading on would only find more."""
 
 
@@ -58,19 +58,19 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[tuple[int, int, Level, str], Finding] = {}
 
-    def error(self, place: Place, message: str) -> None:
+    def error(self, place: Location, message: str) -> None:
         self._add(Level.ERROR, place, message)
 
-    def warning(self, place: Place, message: str) -> None:
+    def warning(self, place: Location, message: str) -> None:
         self._add(Level.WARNING, place, message)
 
-    def _add(self, level: Level, place: Place, message: str) -> None:
+    def _add(self, level: Level, place: Location, message: str) -> None:
         if len(message) > _LONGEST_MESSAGE:
             message = f"{message[:_LONGEST_MESSAGE]}…"
         finding = Finding(place.line, place.column, place.key[:_LONGEST_MESSAGE], level, message)
         self._found.setdefault((place.line, place.column, level, message), finding)
         if len(self._found) > MOST_FINDINGS:
-            raise TooMany
+            raise TooManyFindings
 
     def all(self) -> tuple[Finding, ...]:
         """In the order of the file."""

@@ -35,7 +35,7 @@ JsonSchema = dict[str, Any]
 
 
 def json_schema() -> JsonSchema:
-    writer = _Writer()
+    writer = _SchemaWriter()
     top = writer.section(FILE)
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -45,7 +45,7 @@ def json_schema() -> JsonSchema:
     }
 
 
-class _Writer:
+class _SchemaWriter:
     def __init__(self) -> None:
         self.definitions: dict[str, JsonSchema] = {}
         self._written: dict[str, Section | Typed] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lastgood.agents.builtin_names import AUTO, KEYED, PROVIDERS, SIGNED
-from lastgood.agents.findings import Findings, Place, hint
+from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.schema_reader import Fields
 from lastgood.model.agents import ModelSpec
 
@@ -22,7 +22,7 @@ _OUTSIDE = "serve it from a file, or mark its alias as trusted"
 
 
 @dataclass(slots=True)
-class Models:
+class ModelResolver:
     """`specs` holds what agents refer to; a reference that needs no definition is not in it."""
 
     models: Mapping[str, Fields]
@@ -43,7 +43,7 @@ class Models:
 
     # -- references --------------------------------------------------------------------
 
-    def refer(self, text: str, place: Place) -> str | None:
+    def refer(self, text: str, place: Location) -> str | None:
         """The reference as it is known here. None: it means nothing, and the findings say so."""
         ref = text.strip()
         if ref in self.models or ref == AUTO:
@@ -60,7 +60,7 @@ class Models:
             return ref
         return f"{provider.lower()}/{model}" if self._is_known(provider, place) else None
 
-    def _alloy(self, ref: str, place: Place) -> str | None:
+    def _alloy(self, ref: str, place: Location) -> str | None:
         parts = [self.refer(part, place) for part in ref.split(",") if part.strip()]
         good = [part for part in parts if part is not None]
         if len(good) < len(parts):
@@ -68,7 +68,7 @@ class Models:
         self.specs[ref] = ModelSpec("", ref, alloy=self._flat(good, place))
         return ref
 
-    def _flat(self, refs: Sequence[str], place: Place) -> tuple[str, ...]:
+    def _flat(self, refs: Sequence[str], place: Location) -> tuple[str, ...]:
         """An alloy in an alloy is all of its models; one that holds itself adds nothing by that."""
         flat: dict[str, None] = {}
         seen: set[str] = set()
@@ -171,7 +171,7 @@ class Models:
 
     # -- providers ---------------------------------------------------------------------
 
-    def _is_known(self, provider: str, place: Place) -> bool:
+    def _is_known(self, provider: str, place: Location) -> bool:
         if provider.lower() not in PROVIDERS:
             known = hint(provider, [*self.providers, *sorted(PROVIDERS)])
             more = known or "; define it under `providers`, with its base_url"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lastgood.agents.findings import Findings, Place, hint, nearest, one_of
+from lastgood.agents.findings import Findings, Location, hint, nearest, one_of
 from lastgood.agents.scalar_values import core_value
 from lastgood.agents.schema.file import AGENT, FILE, NEWEST
 from lastgood.agents.schema.kinds import (
@@ -41,7 +41,7 @@ from lastgood.agents.type_checks import (
     shown,
     wanted,
 )
-from lastgood.agents.yaml_tree import Items, Node, Scalar, Table
+from lastgood.agents.yaml_tree import Node, Scalar, TreeList, TreeMapping
 
 #: Where a key may belong that stands in the wrong place.
 _HOMES = (FILE, AGENT, MODEL, PROVIDER, TOOLSET.section)
@@ -55,7 +55,7 @@ class Value:
     """
 
     raw: Any
-    place: Place
+    place: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Fields:
 
     values: Mapping[str, Value]
     seen: frozenset[str]
-    place: Place
+    place: Location
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
@@ -76,7 +76,7 @@ class Fields:
     def text(self, key: str) -> str:
         return str(self.raw(key, ""))
 
-    def at(self, key: str) -> Place:
+    def at(self, key: str) -> Location:
         """Where its value stands; where the section stands, if it has none."""
         value = self.values.get(key)
         return self.place if value is None else value.place
@@ -92,15 +92,15 @@ class Fields:
 
 
 @dataclass(slots=True)
-class Reader:
+class SchemaReader:
     findings: Findings
     version: int = NEWEST
     #: Inside of something that is not supported: that is told once, at its top.
     _quiet: int = field(default=0, init=False)
 
-    def read(self, node: Node, kind: Kind, at: Place) -> Value | None:
+    def read(self, node: Node, kind: Kind, at: Location) -> Value | None:
         """`at` is where its key stands. None: it is not what it should be, and the findings say so."""
-        place = Place(node.line, node.column, at.key) if isinstance(node, Scalar) else at
+        place = Location(node.line, node.column, at.key) if isinstance(node, Scalar) else at
         match kind:
             case Section():
                 return self._section(node, kind, place)
@@ -119,7 +119,7 @@ class Reader:
 
     # -- sections --------------------------------------------------------------------
 
-    def _section(self, node: Node, section: Section, place: Place) -> Value | None:
+    def _section(self, node: Node, section: Section, place: Location) -> Value | None:
         table = self._table(node, section.title, place)
         if table is None:
             return None
@@ -137,7 +137,7 @@ class Reader:
                 self.findings.error(place, f"{section.title} needs '{text}': {key.about}")
         return Value(Fields(values, frozenset(given | meant), place), place)
 
-    def _typed(self, node: Node, typed: Typed, place: Place) -> Value | None:
+    def _typed(self, node: Node, typed: Typed, place: Location) -> Value | None:
         section = typed.section
         table = self._table(node, section.title, place)
         if table is None:
@@ -164,7 +164,7 @@ class Reader:
             self._variant(kind, typed, fields)
         return Value(fields, place)
 
-    def _type(self, children: Mapping[str, Node], typed: Typed, place: Place) -> str | None:
+    def _type(self, children: Mapping[str, Node], typed: Typed, place: Location) -> str | None:
         """None: it is unknown, and that was or will be told."""
         node = children.get("type")
         if node is None and typed.implied:
@@ -177,7 +177,7 @@ class Reader:
             return None
         if not isinstance(node, Scalar) or node.text in typed.types:
             return node.text if isinstance(node, Scalar) else None
-        at = Place(node.line, node.column, f"{place.key}.type")
+        at = Location(node.line, node.column, f"{place.key}.type")
         known = hint(node.text, typed.types) or f"; there is {', '.join(typed.types)}"
         self.findings.error(at, f"there is no type '{node.text}' of {typed.section.title}{known}")
         return None
@@ -202,7 +202,7 @@ class Reader:
         if variant.later:
             self._not_yet(fields.at("type"), f"tools of type '{kind}' are not supported yet: {variant.later}")
 
-    def _field(self, values: dict[str, Value], key: Key, child: Node, at: Place, name: str) -> None:
+    def _field(self, values: dict[str, Value], key: Key, child: Node, at: Location, name: str) -> None:
         if key.until is not None and self.version > key.until:
             instead = f"; write {key.instead} instead" if key.instead else "; remove it"
             self.findings.error(at, f"'{name}' is no key any more since version {key.until + 1}{instead}")
@@ -218,13 +218,13 @@ class Reader:
         if value is not None:
             values[name] = value
 
-    def _not_yet(self, place: Place, message: str) -> None:
+    def _not_yet(self, place: Location, message: str) -> None:
         if not self._quiet:
             self.findings.warning(place, message)
 
     # -- keys that should not be there -------------------------------------------------
 
-    def _unknown(self, name: str, known: Iterable[str], section: Section, at: Place) -> set[str]:
+    def _unknown(self, name: str, known: Iterable[str], section: Section, at: Location) -> set[str]:
         """What was probably meant: nobody needs to be told that it is missing."""
         current = [key for key in known if self._has(section, key)]
         homes = [home.title for home in _HOMES if home is not section and self._has(home, name)]
@@ -236,7 +236,7 @@ class Reader:
         self.findings.error(at, f"unknown key '{name}'{hint(name, current)}{belongs}")
         return set() if close is None else {close}
 
-    def _wrong_type(self, name: str, kind: str, typed: Typed, at: Place) -> None:
+    def _wrong_type(self, name: str, kind: str, typed: Typed, at: Location) -> None:
         others = [f"'{one}'" for one, variant in typed.types.items() if name in variant.keys]
         where = f"; it belongs to type {one_of(others)}" if others else ""
         self.findings.error(at, f"'{name}' is no key of {typed.section.title} of type '{kind}'{where}")
@@ -247,10 +247,10 @@ class Reader:
 
     # -- lists, mappings and scalars -----------------------------------------------------
 
-    def _table(self, node: Node, title: str, place: Place) -> Table | None:
+    def _table(self, node: Node, title: str, place: Location) -> TreeMapping | None:
         if _is_null(node):
-            return Table((), (), node.line, node.column)
-        if not isinstance(node, Table):
+            return TreeMapping((), (), node.line, node.column)
+        if not isinstance(node, TreeMapping):
             self.findings.error(place, f"expected {title} as a mapping, got {shown(node)}")
             return None
         for name, first in node.repeated:
@@ -259,22 +259,22 @@ class Reader:
             )
         return node
 
-    def _list(self, node: Node, kind: ListOf, place: Place) -> Value | None:
+    def _list(self, node: Node, kind: ListOf, place: Location) -> Value | None:
         if kind.or_one and isinstance(node, Scalar):
             one = self.read(node, kind.of, place)
             return None if one is None else Value([one], place)
-        if not isinstance(node, Items):
+        if not isinstance(node, TreeList):
             self.findings.error(place, f"expected a list, got {shown(node)}")
             return None
         if len(node.items) < kind.least:
             self.findings.error(place, "the list is empty; it needs an entry at least")
         values = []
         for number, item in enumerate(node.items):
-            value = self.read(item, kind.of, Place(item.line, item.column, f"{place.key}[{number}]"))
+            value = self.read(item, kind.of, Location(item.line, item.column, f"{place.key}[{number}]"))
             values += [] if value is None else [value]
         return Value(values, place)
 
-    def _map(self, node: Node, kind: MapOf, place: Place) -> Value | None:
+    def _map(self, node: Node, kind: MapOf, place: Location) -> Value | None:
         table = self._table(node, "names with their values", place)
         if table is None:
             return None
@@ -294,30 +294,30 @@ class Reader:
                 values[name.text] = value
         return Value(values, place)
 
-    def _anything(self, node: Node, kind: Anything, place: Place) -> Value | None:
-        if kind.mapping and not isinstance(node, Table):
+    def _anything(self, node: Node, kind: Anything, place: Location) -> Value | None:
+        if kind.mapping and not isinstance(node, TreeMapping):
             self.findings.error(place, f"expected a mapping, got {shown(node)}")
             return None
         return Value(self._free(node, place), place)
 
-    def _free(self, node: Node, place: Place) -> Any:
+    def _free(self, node: Node, place: Location) -> Any:
         match node:
             case Scalar():
                 return core_value(node)
-            case Items(items):
+            case TreeList(items):
                 return [self._free(item, place) for item in items]
-            case Table(pairs):
+            case TreeMapping(pairs):
                 self._table(node, "", place)
                 return {name.text: self._free(child, _below(name, place)) for name, child in pairs}
 
-    def _either(self, node: Node, kind: Either, place: Place) -> Value | None:
+    def _either(self, node: Node, kind: Either, place: Location) -> Value | None:
         for one in kind.kinds:
             if fits(node, one):
                 return self.read(node, one, place)
         self.findings.error(place, f"expected {wanted(kind)}, got {shown(node)}")
         return None
 
-    def _scalar(self, node: Node, kind: ScalarKind, place: Place) -> Value | None:
+    def _scalar(self, node: Node, kind: ScalarKind, place: Location) -> Value | None:
         raw = scalar_of(node, kind)
         problem = f"expected {wanted(kind)}, got {shown(node)}" if raw is None else out_of_range(raw, kind)
         if problem:
@@ -335,6 +335,6 @@ def _is_blank(node: Node) -> bool:
     return isinstance(node, Scalar) and (node.is_null or not node.text.strip())
 
 
-def _below(name: Scalar, place: Place) -> Place:
+def _below(name: Scalar, place: Location) -> Location:
     plain = name.text if re.fullmatch(r"[\w-]+", name.text) else f'"{name.text}"'
-    return Place(name.line, name.column, f"{place.key}.{plain}" if place.key else plain)
+    return Location(name.line, name.column, f"{place.key}.{plain}" if place.key else plain)

@@ -19,7 +19,7 @@ from typing import Protocol
 from urllib.parse import quote_plus
 
 from lastgood.agents.builtin import BUILTIN_NAMES
-from lastgood.core.egress import Policy, Refused, judge_url, shown
+from lastgood.core.egress import Denial, Policy, judge_url, shown
 from lastgood.errors import InvalidRequest
 from lastgood.model.agents import AgentSpec
 
@@ -36,7 +36,7 @@ _OCI = re.compile(
 )
 
 
-class Alias(Protocol):
+class AgentAlias(Protocol):
     """A name that the operator gave to a reference. Paths in it start at `folder`."""
 
     @property
@@ -140,7 +140,7 @@ Source = Single | DirectorySource
 
 
 def parse(
-    reference: str, aliases: Mapping[str, Alias] | None = None, *, folder: Path | None = None
+    reference: str, aliases: Mapping[str, AgentAlias] | None = None, *, folder: Path | None = None
 ) -> Source:
     """What the reference means here and now. An alias stands for a reference, never for another alias."""
     alias = (aliases or {}).get(reference)
@@ -156,7 +156,7 @@ def _parse_plain(reference: str, folder: Path, *, trusted: bool) -> Source:
         return BuiltinSource(reference)
     if "://" in reference:
         judged = judge_url(reference, URL_POLICY)
-        if isinstance(judged, Refused):
+        if isinstance(judged, Denial):
             raise InvalidRequest(f"{shown(reference)} cannot be an agent: {judged.reason}")
         return UrlSource(reference, trusted)
     path = folder / Path(reference).expanduser()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from ipaddress import ip_network
 from typing import Any
 
-from lastgood.agents.findings import Findings, Place, hint
+from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.schema_reader import Fields, Value
 from lastgood.model.agents import ToolsetSpec
 
@@ -16,7 +16,7 @@ _DOCKER = "docker:"
 _HOMES = {"mcp": "mcps", "rag": "rag"}
 
 
-class Toolsets:
+class ToolsetBuilder:
     """Each definition is built once, however many agents use it."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Toolsets:
                 elif key.endswith("_domains"):
                     self._check_domain(one.raw.strip(), one.place)
 
-    def _check_domain(self, pattern: str, place: Place) -> None:
+    def _check_domain(self, pattern: str, place: Location) -> None:
         if "/" in pattern:
             try:
                 ip_network(pattern, strict=False)

@@ -20,7 +20,7 @@ from lastgood.agents.schema.kinds import (
     Typed,
     Whole,
 )
-from lastgood.agents.yaml_tree import Items, Node, Scalar, Table
+from lastgood.agents.yaml_tree import Node, Scalar, TreeList, TreeMapping
 
 ScalarKind = Text | Flag | Whole | Number | Span
 
@@ -29,13 +29,13 @@ def fits(node: Node, kind: Kind) -> bool:
     """Whether it looks like one; what is inside may be wrong all the same."""
     match kind:
         case Section() | Typed() | MapOf():
-            return isinstance(node, Table)
+            return isinstance(node, TreeMapping)
         case ListOf():
-            return isinstance(node, Items)
+            return isinstance(node, TreeList)
         case Text() | Flag() | Whole() | Number() | Span():
             return scalar_of(node, kind) is not None
         case Anything(mapping):
-            return not mapping or isinstance(node, Table)
+            return not mapping or isinstance(node, TreeMapping)
         case Either(kinds):
             return any(fits(node, one) for one in kinds)
 
@@ -104,9 +104,9 @@ def wanted(kind: Kind) -> str:
 def shown(node: Node) -> str:
     """What stands there instead."""
     match node:
-        case Items():
+        case TreeList():
             return "a list"
-        case Table():
+        case TreeMapping():
             return "a mapping"
         case Scalar() if node.is_null:
             return "nothing"

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from lastgood.agents.file_source import LIMIT_BYTES, Unreadable, read_file
+from lastgood.agents.file_source import LIMIT_BYTES, UnreadableFile, read_file
 from lastgood.agents.sources import URL_POLICY, Definition, UrlSource
 from lastgood.errors import AgentInvalid
 from lastgood.outside.secrets import Secrets
@@ -36,7 +36,7 @@ _HEAD_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Pulling:
+class UrlPolicy:
     """How URLs are asked for. `folder`: where good copies are kept; None keeps them in memory alone."""
 
     folder: Path | None = None
@@ -50,7 +50,7 @@ class Pulling:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CachedCopy:
     """What a server once said, and how to ask whether it still does."""
 
     body: bytes
@@ -58,7 +58,7 @@ class Copy:
     modified: str = ""
     fetched_at: float = 0.0
 
-    def says_the_same(self, other: Copy | None) -> bool:
+    def says_the_same(self, other: CachedCopy | None) -> bool:
         return other is not None and replace(self, fetched_at=other.fetched_at) == other
 
     def conditions(self) -> dict[str, str]:
@@ -69,10 +69,10 @@ class Copy:
 class UrlAgent:
     """One URL and its last good copy. One load at a time."""
 
-    def __init__(self, source: UrlSource, pulling: Pulling) -> None:
+    def __init__(self, source: UrlSource, pulling: UrlPolicy) -> None:
         self._source = source
         self._pulling = pulling
-        self._copy: Copy | None = None
+        self._copy: CachedCopy | None = None
         self._good: Definition | None = None
         self._due: float | None = None  # None: nobody has asked yet
 
@@ -103,7 +103,7 @@ class UrlAgent:
         pause = self._pulling.every_seconds
         try:
             self._good = replace(await self._asked_safely(), stale="")
-        except (Unreadable, AgentInvalid) as error:
+        except (UnreadableFile, AgentInvalid) as error:
             if self._good is None or self._copy is None:
                 raise
             reason = " ".join(str(error).split())
@@ -116,7 +116,7 @@ class UrlAgent:
         """A file may say a key back; what is wrong with it is told without it."""
         try:
             return await self._asked()
-        except (Unreadable, AgentInvalid) as error:
+        except (UnreadableFile, AgentInvalid) as error:
             scrub = self._pulling.secrets.scrub
             told = repr((error, getattr(error, "detail", None)))
             if scrub(told) == told:
@@ -129,9 +129,9 @@ class UrlAgent:
         if got.status == 304 and self._good is not None and before is not None and before.conditions():
             return self._good
         if got.status != 200:
-            raise Unreadable(f"{where} answered {got.status}")
+            raise UnreadableFile(f"{where} answered {got.status}")
         if got.truncated:
-            raise Unreadable(f"{where} is larger than {LIMIT_BYTES} bytes")
+            raise UnreadableFile(f"{where} is larger than {LIMIT_BYTES} bytes")
         good, copy = self._good, _copied(got)
         if good is None or before is None or before.body != copy.body:
             good = await self._parsed(copy.body)
@@ -156,7 +156,7 @@ class UrlAgent:
                 network=pulling.network or SYSTEM,
             )
         except EgressError as error:
-            raise Unreadable(str(error)) from None
+            raise UnreadableFile(str(error)) from None
 
     def _key(self) -> Mapping[str, str]:
         """Only to GitHub itself: `fetch` drops it where a redirect leads elsewhere."""
@@ -176,13 +176,13 @@ class UrlAgent:
         return Definition(file.root, file.agents)
 
 
-def _copied(got: Fetched) -> Copy:
+def _copied(got: Fetched) -> CachedCopy:
     def header(name: str) -> str:
         """What cannot be sent back as it came is not worth keeping."""
         value = got.headers.get(name, "")
         return value if value.isascii() and value.isprintable() else ""
 
-    return Copy(got.body, header("etag"), header("last-modified"), time.time())
+    return CachedCopy(got.body, header("etag"), header("last-modified"), time.time())
 
 
 # -- copies on disk ------------------------------------------------------------------
@@ -192,7 +192,7 @@ def _place(folder: Path, url: str) -> Path:
     return folder / hashlib.sha256(url.encode()).hexdigest()
 
 
-def read_copy(folder: Path, url: str) -> Copy | None:
+def read_copy(folder: Path, url: str) -> CachedCopy | None:
     """None: there is none, or it is damaged, which is the same."""
     try:
         kept = read_file(_place(folder, url), LIMIT_BYTES + _HEAD_BYTES)
@@ -201,12 +201,12 @@ def read_copy(folder: Path, url: str) -> Copy | None:
         if about["url"] != url or about["sha256"] != hashlib.sha256(body).hexdigest():
             return None
         fetched_at = datetime.fromtimestamp(about["fetched_at"], UTC).timestamp()
-        return Copy(body, str(about["etag"]), str(about["modified"]), fetched_at)
-    except (Unreadable, ValueError, KeyError, TypeError, OverflowError):
+        return CachedCopy(body, str(about["etag"]), str(about["modified"]), fetched_at)
+    except (UnreadableFile, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
-def write_copy(folder: Path, url: str, copy: Copy) -> None:
+def write_copy(folder: Path, url: str, copy: CachedCopy) -> None:
     """Whole or not at all. A disk that refuses costs the copy after the next restart, and no turn."""
     about = {
         "url": url,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from lastgood.agents.findings import Findings, Place
+from lastgood.agents.findings import Findings, Location
 
 MOST_BYTES = 1024 * 1024
 MOST_DEPTH = 64
@@ -48,14 +48,14 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class TreeList:
     items: tuple[Node, ...]
     line: int
     column: int
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TreeMapping:
     """Its keys differ from each other; those of merged mappings come first.
 
     `repeated` are the keys that were left out because they came before, each with the line of the first.
@@ -67,7 +67,7 @@ class Table:
     column: int
 
 
-Node = Scalar | Items | Table
+Node = Scalar | TreeList | TreeMapping
 
 
 class _Unreadable(Exception):
@@ -75,7 +75,7 @@ class _Unreadable(Exception):
 
     def __init__(self, line: int, column: int, message: str) -> None:
         super().__init__(message)
-        self.place = Place(line, column)
+        self.place = Location(line, column)
 
 
 def read_tree(body: bytes, findings: Findings) -> Node | None:
@@ -91,7 +91,7 @@ def read_tree(body: bytes, findings: Findings) -> Node | None:
     except yaml.MarkedYAMLError as problem:
         findings.error(*_malformed(problem, text))
     except yaml.YAMLError as problem:
-        findings.error(Place(1, 1), f"not valid YAML: {' '.join(str(problem).split())}")
+        findings.error(Location(1, 1), f"not valid YAML: {' '.join(str(problem).split())}")
     return None
 
 
@@ -170,7 +170,7 @@ class _Builder:
         done = self._open.pop()
         node: Node
         if isinstance(done.event, yaml.SequenceStartEvent):
-            node = Items(tuple(done.nodes), *_start(done.event))
+            node = TreeList(tuple(done.nodes), *_start(done.event))
         else:
             node = _table(done)
         self._put(node, done.size, done.event.anchor)
@@ -215,7 +215,7 @@ def _check_tag(event: yaml.ScalarEvent | yaml.CollectionStartEvent, allowed: set
         raise _Unreadable(*_start(event), f"the tag '{tag}' is not allowed: an agent file is plain data")
 
 
-def _table(done: _Open) -> Table:
+def _table(done: _Open) -> TreeMapping:
     own: dict[str, tuple[Scalar, Node]] = {}
     merged: dict[str, tuple[Scalar, Node]] = {}
     repeated: list[tuple[Scalar, int]] = []
@@ -229,14 +229,14 @@ def _table(done: _Open) -> Table:
         else:
             own[key.text] = (key, value)
     inherited = (pair for text, pair in merged.items() if text not in own)
-    return Table((*inherited, *own.values()), tuple(repeated), *_start(done.event))
+    return TreeMapping((*inherited, *own.values()), tuple(repeated), *_start(done.event))
 
 
 def _merged(value: Node) -> Iterator[tuple[Scalar, Node]]:
     """The pairs of one mapping, or of several: last come those that count."""
-    tables = value.items if isinstance(value, Items) else (value,)
+    tables = value.items if isinstance(value, TreeList) else (value,)
     for table in reversed(tables):
-        if not isinstance(table, Table):
+        if not isinstance(table, TreeMapping):
             raise _Unreadable(table.line, table.column, "'<<' takes a mapping, or a list of mappings")
         yield from table.pairs
 
@@ -269,17 +269,17 @@ _WORDS = (
 )
 
 
-def _malformed(problem: yaml.MarkedYAMLError, text: str) -> tuple[Place, str]:
+def _malformed(problem: yaml.MarkedYAMLError, text: str) -> tuple[Location, str]:
     mark, opened = problem.problem_mark, problem.context_mark
     if mark is None:
-        return Place(1, 1), f"not valid YAML: {problem.problem}"
+        return Location(1, 1), f"not valid YAML: {problem.problem}"
     lines = text.splitlines()
     if mark.line >= len(lines) and opened is not None:
         # The parser met the end of the file. What it was reading tells more.
-        place = Place(opened.line + 1, opened.column + 1)
+        place = Location(opened.line + 1, opened.column + 1)
         return place, "not valid YAML: what begins here, in quotes or brackets, is never closed"
     said = " ".join(f"{problem.context or ''} {problem.problem or ''}".split())
     words = next((words for pattern, words in _WORDS if re.search(pattern, said)), said)
     if lines[mark.line : mark.line + 1] and lines[mark.line][mark.column : mark.column + 1] == "\t":
         words = "a tab stands here; indent with spaces"
-    return Place(mark.line + 1, mark.column + 1), f"not valid YAML: {words}"
+    return Location(mark.line + 1, mark.column + 1), f"not valid YAML: {words}"

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from lastgood.cli.command_group import Command, Words
+from lastgood.cli.command_group import Command, CommandParser
 from lastgood.cli.parser import all_words
 from lastgood.errors import LastgoodError, WrongUsage
 
@@ -75,7 +75,7 @@ def _fail(error: LastgoodError, *, as_json: bool) -> int:
     return 2 if isinstance(error, WrongUsage) else 1
 
 
-def _parse(words: Words, argv: Sequence[str] | None) -> argparse.Namespace:
+def _parse(words: CommandParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Lets options stand between AGENT and MESSAGE: argparse leaves the words after them over."""
     args, left_over = words.parse_known_args(argv)
     end = left_over.index("--") if "--" in left_over else len(left_over)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lastgood.agents.agent_file import AgentFile, read_agent_file
-from lastgood.agents.file_source import Unreadable, beside, list_folder, read_file
+from lastgood.agents.file_source import UnreadableFile, beside, list_folder, read_file
 from lastgood.agents.json_schema import json_schema
 from lastgood.agents.schema.toolsets import TOOLSET
 from lastgood.cli.output import count, one_line, print_json, print_line
@@ -54,7 +54,7 @@ def _files(name: str) -> list[Path]:
         return [path]
     try:
         files = list_folder(path)
-    except Unreadable as error:
+    except UnreadableFile as error:
         raise InvalidRequest(str(error)) from None
     if not files:
         raise InvalidRequest(f"there is no agent file in {path}; they end in .yaml or .yml")
@@ -65,7 +65,7 @@ def _check(path: Path) -> Checked:
     try:
         body = read_file(path)
         file = read_agent_file(body, where=str(path), key=path.stem, read_beside=beside(path))
-    except Unreadable as error:
+    except UnreadableFile as error:
         raise InvalidRequest(str(error)) from None
     except AgentInvalid as error:
         return Checked(path, None, error.detail["findings"])

@@ -16,7 +16,7 @@ from typing import Any
 from lastgood.agents.builtin import SCRIPTED
 from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import parse
-from lastgood.agents.url_source import Pulling
+from lastgood.agents.url_source import UrlPolicy
 from lastgood.cli.output import one_line, print_json, print_line, remark
 from lastgood.cli.startup import settings_of
 from lastgood.engine.providers.model_references import AUTO, resolve_model
@@ -31,7 +31,7 @@ from lastgood.wiring import build_engine, look_nearby
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AgentFinding:
     """`error`: no turn could run on it, whatever keys there are."""
 
     level: str
@@ -39,11 +39,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedAgent:
     key: str
     model: str | None
     description: str
-    findings: tuple[Finding, ...]
+    findings: tuple[AgentFinding, ...]
 
     @property
     def is_good(self) -> bool:
@@ -61,9 +61,9 @@ def list_agents(args: argparse.Namespace) -> int:
     return 0 if all(one.is_good for one in listed) else 1
 
 
-async def _list(settings: Settings, references: Sequence[str]) -> list[Listed]:
+async def _list(settings: Settings, references: Sequence[str]) -> list[ListedAgent]:
     secrets = secrets_of(settings.env_file, os.environ)
-    pulling = Pulling(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
     agents = Catalog([parse(reference, settings.aliases) for reference in references], pulling)
     providers = ProviderTable(secrets, {SCRIPTED: Scripted()})
     engine = build_engine(settings, secrets)
@@ -76,41 +76,41 @@ async def _list(settings: Settings, references: Sequence[str]) -> list[Listed]:
         await engine.close()
 
 
-async def _look(key: str, agents: Catalog, providers: ProviderTable, any_model: ModelSpec) -> Listed:
+async def _look(key: str, agents: Catalog, providers: ProviderTable, any_model: ModelSpec) -> ListedAgent:
     try:
         agent = await agents.load(key)
     except LastgoodError as error:
-        return Listed(key, None, "", (Finding("error", error.message),))
+        return ListedAgent(key, None, "", (AgentFinding("error", error.message),))
     model, problem = _model_of(agent, providers, any_model)
     told = [problem] if problem else []
-    told += [Finding("warning", text) for text in (agent.stale, *agent.warnings) if text]
-    return Listed(key, model, agent.description, tuple(told))
+    told += [AgentFinding("warning", text) for text in (agent.stale, *agent.warnings) if text]
+    return ListedAgent(key, model, agent.description, tuple(told))
 
 
 def _model_of(
     agent: AgentSpec, providers: ProviderTable, any_model: ModelSpec
-) -> tuple[str | None, Finding | None]:
+) -> tuple[str | None, AgentFinding | None]:
     """The model that would be asked, and why it would not answer, or not as one might think."""
     try:
         model = resolve_model(agent.model, agent.models, providers.has_key, otherwise=any_model)
         providers.find(model)
     except KeyRefused as error:
-        return None, Finding("warning", error.message)
+        return None, AgentFinding("warning", error.message)
     except LastgoodError as error:
-        return None, Finding("error", error.message)
+        return None, AgentFinding("error", error.message)
     if agent.model == AUTO and model.ref == SCRIPTED:
         text = "no key of a model is set, so it answers offline, by a script; "
-        return model.ref, Finding("warning", text + "set OPENAI_API_KEY or another, or run Ollama")
+        return model.ref, AgentFinding("warning", text + "set OPENAI_API_KEY or another, or run Ollama")
     if not providers.has_key(model):
         names = " or ".join(key_names(model))
-        return model.ref, Finding("warning", f"no key for {model.ref}; set {names}")
+        return model.ref, AgentFinding("warning", f"no key for {model.ref}; set {names}")
     return model.ref, None
 
 
 # -- for people and for scripts ------------------------------------------------------
 
 
-def _print(listed: Sequence[Listed]) -> None:
+def _print(listed: Sequence[ListedAgent]) -> None:
     keys = max(len(one_line(one.key)) for one in listed)
     models = max(len(one_line(one.model or "-")) for one in listed)
     for one in listed:
@@ -121,7 +121,7 @@ def _print(listed: Sequence[Listed]) -> None:
             print_line(f"  {finding.level}: {one_line(finding.message)}")
 
 
-def _as_json(one: Listed) -> dict[str, Any]:
+def _as_json(one: ListedAgent) -> dict[str, Any]:
     return {
         "key": one.key,
         "ok": one.is_good,

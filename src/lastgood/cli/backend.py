@@ -20,7 +20,7 @@ from lastgood.settings import SAFETIES
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TurnEnd:
     """How a turn ended, or that it waits for a person. No `committed`: nothing was."""
 
     session: str
@@ -42,13 +42,13 @@ class Ended:
         return f"the turn ended {self.status}; nothing was committed"
 
 
-class Asked(Protocol):
+class BackendTurn(Protocol):
     """A turn that was accepted."""
 
     def events(self) -> AsyncGenerator[StoredEvent, None]:
         """To its end; none of one that is only told again."""
 
-    async def ended(self) -> Ended: ...
+    async def ended(self) -> TurnEnd: ...
 
     async def cancel(self) -> None:
         """It may be too late. An error: it could not be asked for."""
@@ -59,7 +59,7 @@ class Asked(Protocol):
     async def close(self) -> None: ...
 
 
-class Readable(Protocol):
+class ReadBackend(Protocol):
     async def find(self, text: str) -> SessionInfo:
         """The session with this id, or the N-th newest for -N."""
 
@@ -75,7 +75,7 @@ class Readable(Protocol):
         """The JSON document of a session, piece by piece."""
 
 
-class Place(Readable, Protocol):
+class Backend(ReadBackend, Protocol):
     async def create(self, agent: str) -> SessionInfo: ...
 
     async def fork(self, session: str, turn: str | None = None) -> SessionInfo: ...
@@ -98,7 +98,7 @@ class Place(Readable, Protocol):
         model: str | None,
         key: str | None,
         after: After | None = None,
-    ) -> Asked:
+    ) -> BackendTurn:
         """`after` replaces the turns that follow it; None: the turn follows the last one."""
 
 

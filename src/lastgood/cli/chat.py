@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from lastgood.cli.backend import Asked, Ended, Place
+from lastgood.cli.backend import Backend, BackendTurn, TurnEnd
 from lastgood.cli.output import complain, drop_stdout
 from lastgood.cli.render import Screen
 from lastgood.client.models import SessionInfo
@@ -64,18 +64,18 @@ class Interrupts:
 
 
 @dataclass(slots=True)
-class Talk:
+class Chat:
     """One session, made when the first message is accepted."""
 
-    place: Place
+    place: Backend
     agent: str  # the key of the agent that was named
     model: str | None
     session: str | None
     screen: Screen
     interrupts: Interrupts
-    last: tuple[Message, Ended] | None = None
+    last: tuple[Message, TurnEnd] | None = None
 
-    async def say(self, message: Message, key: str | None = None, after: After | None = None) -> Ended:
+    async def say(self, message: Message, key: str | None = None, after: After | None = None) -> TurnEnd:
         asked = await self.interrupts.unless_asked(self._ask(message, key, after))
         watching = asyncio.create_task(self._watch(asked))
         cancelling = asyncio.create_task(self._cancel_when_asked(asked))
@@ -92,7 +92,7 @@ class Talk:
         self.last = (message, ended)
         return ended
 
-    async def retry(self) -> Ended:
+    async def retry(self) -> TurnEnd:
         """The last message once more. If it was answered, on a fork from before that answer."""
         if self.last is None or self.session is None:
             raise NothingPending("nothing was said here yet; say something first")
@@ -120,7 +120,7 @@ class Talk:
 
     # -- one turn ------------------------------------------------------------------
 
-    async def _ask(self, message: Message, key: str | None, after: After | None) -> Asked:
+    async def _ask(self, message: Message, key: str | None, after: After | None) -> BackendTurn:
         session = self.session
         if session is None:
             session = (await self.place.create(self.agent)).id
@@ -134,11 +134,11 @@ class Talk:
         self.session = session
         return asked
 
-    async def _cancel_when_asked(self, asked: Asked) -> None:
+    async def _cancel_when_asked(self, asked: BackendTurn) -> None:
         await self.interrupts.asked.wait()
         await asked.cancel()
 
-    async def _watch(self, asked: Asked) -> Ended:
+    async def _watch(self, asked: BackendTurn) -> TurnEnd:
         try:
             async with aclosing(asked.events()) as events:
                 async for event in events:

@@ -10,13 +10,13 @@ from typing import Any, NoReturn, TypeAlias
 from lastgood.errors import WrongUsage
 
 Command = Callable[[argparse.Namespace], int]
-Commands: TypeAlias = "argparse._SubParsersAction[Words]"
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
 #: How a session is named on the command line.
 SESSION_ID = "a session's id, or -1 for the newest, -2 for the one before it, …"
 
 
-class Words(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Says what is wrong in one line, and where to read on; `args.words` are those that were said last."""
 
     def __init__(self, **options: Any) -> None:
@@ -37,7 +37,7 @@ def start(module: str, function: str) -> Command:
     return command
 
 
-def add_commands(words: Words) -> Commands:
+def add_commands(words: CommandParser) -> Commands:
     """Those of a group, one of which has to be said."""
     commands = words.add_subparsers(title="commands", metavar="COMMAND")
 
@@ -50,13 +50,13 @@ def add_commands(words: Words) -> Commands:
 
 def add(
     commands: Commands,
-    places: Words,
+    places: CommandParser,
     name: str,
     command: Command,
     summary: str,
     json: str,
     details: str = "",
-) -> Words:
+) -> CommandParser:
     about = f"{summary[0].upper()}{summary[1:]}. {details}".strip()
     parser = commands.add_parser(name, help=summary, description=about, parents=[places])
     parser.add_argument("--json", action="store_true", help=json)

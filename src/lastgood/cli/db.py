@@ -9,19 +9,19 @@ import time
 
 from lastgood.cli.output import count, one_line, print_json, print_line, show_progress
 from lastgood.cli.startup import settings_of
-from lastgood.flows.database_check import Finding, Report, check_database
-from lastgood.model.stored_rows import Table
+from lastgood.flows.database_check import DamagedRow, Report, check_database
+from lastgood.model.stored_rows import StoredTable
 from lastgood.settings import Settings
 from lastgood.wiring import open_store
 
 _NAMES = {
-    Table.SESSIONS: ("session", "sessions"),
-    Table.TURNS: ("turn", "turns"),
-    Table.BRANCHES: ("branch", "branches"),
-    Table.ATTEMPTS: ("attempt", "attempts"),
-    Table.STEPS: ("step", "steps"),
-    Table.REQUESTS: ("request", "requests"),
-    Table.QUEUED: ("queue entry", "queue entries"),
+    StoredTable.SESSIONS: ("session", "sessions"),
+    StoredTable.TURNS: ("turn", "turns"),
+    StoredTable.BRANCHES: ("branch", "branches"),
+    StoredTable.ATTEMPTS: ("attempt", "attempts"),
+    StoredTable.STEPS: ("step", "steps"),
+    StoredTable.REQUESTS: ("request", "requests"),
+    StoredTable.QUEUED: ("queue entry", "queue entries"),
 }
 
 
@@ -52,7 +52,7 @@ class Progress:
     def __init__(self) -> None:
         self._next = time.monotonic() + 0.5
 
-    def __call__(self, table: Table, rows: int) -> None:
+    def __call__(self, table: StoredTable, rows: int) -> None:
         if rows % 256 == 0 and time.monotonic() >= self._next:
             self._next = time.monotonic() + 0.5
             show_progress(f"checking {table.value}: {rows:,} rows")
@@ -62,7 +62,7 @@ class Progress:
 
 
 def _as_json(report: Report) -> dict[str, object]:
-    counts = {table.value: report.rows[table] for table in Table}
+    counts = {table.value: report.rows[table] for table in StoredTable}
     broken = [
         {"tenant": one.tenant, "session": one.session, "what": one.what, "problem": one.problem}
         for one in report.findings
@@ -75,14 +75,14 @@ def _print(report: Report) -> None:
         print_line(one_line(f"{_where(finding)}{finding.what}: {finding.problem}"))
     if report.more:
         print_line(f"and {report.more:,} more")
-    counts = [f"{report.rows[table]} {_NAMES[table][report.rows[table] != 1]}" for table in Table]
+    counts = [f"{report.rows[table]} {_NAMES[table][report.rows[table] != 1]}" for table in StoredTable]
     checked = f"{', '.join(counts[:-1])} and {counts[-1]} of {count(len(report.tenants), 'tenant')}"
     found = len(report.findings) + report.more
     verdict = f"{count(found, 'problem')} found" if found else "all as committed"
     print_line(f"checked {checked}: {verdict}")
 
 
-def _where(finding: Finding) -> str:
+def _where(finding: DamagedRow) -> str:
     if not finding.session:
         return ""
     return f"tenant {finding.tenant}, session {finding.session}, "

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from lastgood.cli.backend import Asked, Ended, other_than
+from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
 from lastgood.cli.startup import TENANT, open_to_read, session_of
 from lastgood.client.models import AttemptInfo, BranchInfo, RulesInfo, SessionInfo, SessionList, TurnInfo
-from lastgood.core.disconnect import Origin, on_disconnect
+from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.history import open_calls
 from lastgood.core.input_checks import check_text
 from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.errors import LastgoodError, StoreLocked
 from lastgood.flows.run import Outcome
-from lastgood.flows.session_export import Importing, document_pieces
+from lastgood.flows.session_export import SessionImport, document_pieces
 from lastgood.flows.session_reader import SessionReader
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
@@ -43,9 +43,9 @@ _LAST_EVENTS_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def read_here(settings: Settings) -> AsyncIterator[NearReader]:
+async def read_here(settings: Settings) -> AsyncIterator[LocalReader]:
     async with open_to_read(settings) as reader:
-        yield NearReader(reader)
+        yield LocalReader(reader)
 
 
 @asynccontextmanager
@@ -60,7 +60,7 @@ async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> Async
         ) from None
 
 
-class NearReader:
+class LocalReader:
     def __init__(self, reader: SessionReader) -> None:
         self._reader = reader
 
@@ -93,7 +93,7 @@ class NearReader:
                 yield piece
 
 
-class Near(NearReader):
+class LocalBackend(LocalReader):
     def __init__(self, app: Lastgood, working_dir: str | None = None) -> None:
         super().__init__(app.sessions)
         self._app = app
@@ -127,7 +127,7 @@ class Near(NearReader):
         await self._app.sessions.delete(TENANT, SessionId(session))
 
     async def take_in(self, document: Mapping[str, Any]) -> SessionInfo:
-        importing = Importing(self._app.parts, self._app.sessions)
+        importing = SessionImport(self._app.deps, self._app.sessions)
         return session_info(await importing.take(TENANT, document, LOCAL))
 
     async def ask(
@@ -138,7 +138,7 @@ class Near(NearReader):
         model: str | None,
         key: str | None,
         after: After | None = None,
-    ) -> Asked:
+    ) -> BackendTurn:
         check_text(key or "", "the key")
         recorded = (await self._app.sessions.get(TENANT, SessionId(session))).agent_key
         place = () if after is None else (after.turn,)
@@ -150,14 +150,14 @@ class Near(NearReader):
             agent_key=other_than(recorded, agent),
             key=key,
             fingerprint=_fingerprint(agent, session, [as_json(message)], model, *place) if key else "",
-            on_leave=on_disconnect(Origin.TERMINAL, key),
+            on_leave=on_disconnect(RequestOrigin.TERMINAL, key),
             accepted=key is not None,
         )
-        return NearAsked(self._app, await self._app.submitter.submit(Submission(ask, after)))
+        return LocalTurn(self._app, await self._app.submitter.submit(Submission(ask, after)))
 
 
 @dataclass(frozen=True, slots=True)
-class NearAsked:
+class LocalTurn:
     app: Lastgood
     submitted: TurnHandle
 
@@ -174,9 +174,9 @@ class NearAsked:
             if not ended.cancelled():
                 ended.exception()  # looked at: `ended` says it
 
-    async def ended(self) -> Ended:
+    async def ended(self) -> TurnEnd:
         outcome = await self.submitted.outcome()
-        return Ended(
+        return TurnEnd(
             self.submitted.session,
             self.submitted.turn,
             outcome.attempt,

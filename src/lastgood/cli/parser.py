@@ -6,14 +6,14 @@ import argparse
 import re
 
 from lastgood import __version__
-from lastgood.cli.command_group import Commands, Words, add, add_commands, add_group, start
+from lastgood.cli.command_group import CommandParser, Commands, add, add_commands, add_group, start
 from lastgood.cli.serve_parser import add_serve, add_served
 from lastgood.cli.session_parser import add_run, add_sessions
 
 
-def all_words() -> Words:
+def all_words() -> CommandParser:
     places = _places()
-    top = Words(
+    top = CommandParser(
         prog="lastgood",
         description="An agent server whose sessions go on from their last good turn.",
         parents=[places],
@@ -30,9 +30,9 @@ def all_words() -> Words:
     return top
 
 
-def _places() -> Words:
+def _places() -> CommandParser:
     """Before or after the command. Absent ones stay absent: a default would undo what stood before."""
-    places = Words(add_help=False, argument_default=argparse.SUPPRESS)
+    places = CommandParser(add_help=False, argument_default=argparse.SUPPRESS)
     places.add_argument(
         "--data-dir", metavar="DIR", help="where Lastgood keeps its files (LASTGOOD_DATA_DIR)"
     )
@@ -47,7 +47,7 @@ def _places() -> Words:
     return places
 
 
-def _add_db(commands: Commands, places: Words) -> None:
+def _add_db(commands: Commands, places: CommandParser) -> None:
     group = add_group(commands, "db", "look after the database")
     add(
         group,
@@ -61,7 +61,7 @@ def _add_db(commands: Commands, places: Words) -> None:
     )
 
 
-def _add_agents(commands: Commands, places: Words) -> None:
+def _add_agents(commands: Commands, places: CommandParser) -> None:
     group = add_group(commands, "agents", "look at agents and their files")
     listed = add(
         group,
@@ -101,7 +101,7 @@ def _add_agents(commands: Commands, places: Words) -> None:
     )
 
 
-def _add_init(commands: Commands, places: Words) -> None:
+def _add_init(commands: Commands, places: CommandParser) -> None:
     init = add(
         commands,
         places,
@@ -116,7 +116,7 @@ def _add_init(commands: Commands, places: Words) -> None:
     )
 
 
-def _add_tokens(commands: Commands, places: Words) -> None:
+def _add_tokens(commands: Commands, places: CommandParser) -> None:
     group = add_group(commands, "tokens", "say who may use a server, and for what")
     create = add(
         group,

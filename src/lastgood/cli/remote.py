@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lastgood.cli.backend import Asked, Ended, other_than
+from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
 from lastgood.client.calls import AsyncClient
 from lastgood.client.events import (
     AgentChoice,
@@ -55,14 +55,14 @@ _CANCEL_SECONDS = 10.0
 
 
 @asynccontextmanager
-async def open_there(args: argparse.Namespace) -> AsyncIterator[Far]:
+async def open_there(args: argparse.Namespace) -> AsyncIterator[RemoteBackend]:
     token = _token(args)
     try:
         client = AsyncClient(args.server, token)
     except InvalidRequest as error:
         raise WrongUsage(error.message) from None
     async with client:
-        yield Far(client, getattr(args, "working_dir", None), getattr(args, "safety", None))
+        yield RemoteBackend(client, getattr(args, "working_dir", None), getattr(args, "safety", None))
 
 
 def _token(args: argparse.Namespace) -> str | None:
@@ -75,7 +75,7 @@ def _token(args: argparse.Namespace) -> str | None:
         raise InvalidRequest(f"cannot read --token-file {args.server_token}: {why}") from None
 
 
-class Far:
+class RemoteBackend:
     """`working_dir` and `safety` are those of new sessions."""
 
     def __init__(self, client: AsyncClient, working_dir: str | None, safety: str | None) -> None:
@@ -147,7 +147,7 @@ class Far:
         model: str | None,
         key: str | None,
         after: After | None = None,
-    ) -> Asked:
+    ) -> BackendTurn:
         check_message(message, "message 1")
         check_text(model or "", "the model")
         recorded = (await self._client.get(session)).agent_key
@@ -155,10 +155,10 @@ class Far:
         accepted = await self._client.submit(
             session, message, agent=other_than(recorded, agent), model=model, key=key, **place
         )
-        return FarAsked(self._client, accepted, is_kept=key is not None)
+        return RemoteTurn(self._client, accepted, is_kept=key is not None)
 
 
-class FarAsked:
+class RemoteTurn:
     """`is_kept`: it goes on when nobody reads it any more."""
 
     def __init__(self, client: AsyncClient, accepted: Accepted, *, is_kept: bool) -> None:
@@ -184,7 +184,7 @@ class FarAsked:
             self._committed = await self._client.turn(self._accepted.session, event.turn)
         return as_stored(event, self._committed)
 
-    async def ended(self) -> Ended:
+    async def ended(self) -> TurnEnd:
         async for event in self._events:
             await self._see(event)
         end, about = self._end, self._accepted
@@ -193,7 +193,7 @@ class FarAsked:
             error = error_of(end.code, end.message)
         attempt = (end.attempt if end else None) or about.attempt.id
         status = end.status if isinstance(end, TurnFailed) else "committed"
-        return Ended(about.session, about.turn, attempt, status, self._committed, error, about.replayed)
+        return TurnEnd(about.session, about.turn, attempt, status, self._committed, error, about.replayed)
 
     async def cancel(self) -> None:
         try:

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from typing import Any, Protocol
 
-from lastgood.cli.backend import Ended
+from lastgood.cli.backend import TurnEnd
 from lastgood.cli.output import complain, for_stream, one_line, print_json, remark
 from lastgood.model.events import EventKind, StoredEvent
 
@@ -20,10 +20,10 @@ _MOST_OF_CALL = 200
 class Screen(Protocol):
     async def event(self, event: StoredEvent) -> None: ...
 
-    async def ended(self, ended: Ended) -> None: ...
+    async def ended(self, ended: TurnEnd) -> None: ...
 
 
-class Text:
+class TextScreen:
     """The answer on stdout, everything else on stderr."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Text:
             await self._end_line(sys.stdout.isatty())
             remark(told)
 
-    async def ended(self, ended: Ended) -> None:
+    async def ended(self, ended: TurnEnd) -> None:
         if ended.replayed:
             remark("this key was used before: told again, nothing was run")
             await self._print(ended.committed.text if ended.committed else "")
@@ -65,13 +65,13 @@ class Text:
             await self._print("\n")
 
 
-class JsonLines:
+class JsonScreen:
     async def event(self, event: StoredEvent) -> None:
         await self._print(
             {"seq": event.seq, "kind": event.kind.value, "attempt": event.attempt, "data": dict(event.data)}
         )
 
-    async def ended(self, ended: Ended) -> None:
+    async def ended(self, ended: TurnEnd) -> None:
         last: dict[str, Any] = {
             "session": ended.session,
             "turn": ended.turn,

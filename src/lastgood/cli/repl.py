@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lastgood.cli.chat import Interrupts, Talk
+from lastgood.cli.chat import Chat, Interrupts
 from lastgood.cli.output import complain, print_line, remark
 from lastgood.errors import InvalidRequest, LastgoodError
-from lastgood.model.agents import Command
+from lastgood.model.agents import AgentCommand
 from lastgood.model.messages import user
 
 _HELP = {
@@ -23,7 +23,7 @@ _HELP = {
 }
 
 
-async def chat(talk: Talk, welcome: str, known: Sequence[Command]) -> int:
+async def chat(talk: Chat, welcome: str, known: Sequence[AgentCommand]) -> int:
     """`known`: the commands of the agent itself."""
     if welcome:
         print_line(welcome)
@@ -41,7 +41,7 @@ async def chat(talk: Talk, welcome: str, known: Sequence[Command]) -> int:
     return 0
 
 
-async def _do(talk: Talk, line: str, commands: dict[str, Command]) -> bool:
+async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
     """False: the chat is over."""
     word, _, rest = line.partition(" ")
     if word in commands:

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lastgood.agents.sources import DirectorySource, Single, parse
-from lastgood.cli.backend import Place, check_place
-from lastgood.cli.chat import Interrupts, Talk
-from lastgood.cli.local import Near, open_here
+from lastgood.cli.backend import Backend, check_place
+from lastgood.cli.chat import Chat, Interrupts
+from lastgood.cli.local import LocalBackend, open_here
 from lastgood.cli.output import one_line, remark
-from lastgood.cli.render import JsonLines, Text
+from lastgood.cli.render import JsonScreen, TextScreen
 from lastgood.cli.repl import chat
 from lastgood.cli.startup import settings_of
 from lastgood.core.identity import Missing, resolve
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, TooLarge, WrongUsage
-from lastgood.flows.dependencies import Limits
-from lastgood.model.agents import Command
+from lastgood.flows.dependencies import FlowLimits
+from lastgood.model.agents import AgentCommand
 from lastgood.model.attempts import After
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import File, Image, Message, Part, user, user_parts
@@ -54,7 +54,7 @@ async def _here(args: argparse.Namespace, message: Message | None, interrupts: I
         agent, _ = await app.turns.resolve(key)
         for warning in agent.warnings:
             remark(f"warning: {one_line(warning)}")
-        place = Near(app, args.working_dir)
+        place = LocalBackend(app, args.working_dir)
         talk = await _begin(place, key, args, interrupts)
         return await _talk(talk, args, message, agent.welcome_message, agent.commands)
 
@@ -74,7 +74,7 @@ def _member(key: str, args: argparse.Namespace) -> str:
     return f"{key}/{args.member}" if args.member else key
 
 
-async def _begin(place: Place, key: str, args: argparse.Namespace, interrupts: Interrupts) -> Talk:
+async def _begin(place: Backend, key: str, args: argparse.Namespace, interrupts: Interrupts) -> Chat:
     known = None
     if args.session is not None:
         session = await interrupts.unless_asked(place.find(args.session))
@@ -82,11 +82,15 @@ async def _begin(place: Place, key: str, args: argparse.Namespace, interrupts: I
             own = one_line(session.agent_key) or "no agent yet"
             remark(f"this session belongs to {own}; {one_line(key)} answers now")
         known = session.id
-    return Talk(place, key, args.model, known, JsonLines() if args.json else Text(), interrupts)
+    return Chat(place, key, args.model, known, JsonScreen() if args.json else TextScreen(), interrupts)
 
 
 async def _talk(
-    talk: Talk, args: argparse.Namespace, message: Message | None, welcome: str, commands: Sequence[Command]
+    talk: Chat,
+    args: argparse.Namespace,
+    message: Message | None,
+    welcome: str,
+    commands: Sequence[AgentCommand],
 ) -> int:
     if message is None:
         code = await chat(talk, welcome, commands)
@@ -124,7 +128,7 @@ def _message(words: list[str]) -> str | None:
 
 
 def _standard_input() -> str:
-    most = Limits().input_bytes
+    most = FlowLimits().input_bytes
     body = sys.stdin.buffer.read(most + 1)
     if len(body) > most:
         raise TooLarge(f"standard input has more than {most} bytes, and no message may; send less")
@@ -141,7 +145,7 @@ def _with_attachments(text: str, paths: list[str]) -> Message:
 
 
 def _attachment(path: str) -> Part:
-    most = Limits().input_bytes
+    most = FlowLimits().input_bytes
     try:
         with Path(path).open("rb") as file:
             body = file.read(most + 1)

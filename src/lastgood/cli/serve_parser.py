@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lastgood.cli.command_group import Commands, Words, start
+from lastgood.cli.command_group import CommandParser, Commands, start
 
 #: Served where no agent is named.
 DEFAULT_AGENT = "default"
 
 
-def add_serve(commands: Commands, places: Words) -> None:
+def add_serve(commands: Commands, places: CommandParser) -> None:
     about = "serve agents over HTTP, until it is told to end"
     details = "SIGTERM or Ctrl-C ends it: running turns may finish for a while."
     serve = commands.add_parser(
@@ -71,7 +71,7 @@ def add_serve(commands: Commands, places: Words) -> None:
     )
 
 
-def add_served(parser: Words) -> None:
+def add_served(parser: CommandParser) -> None:
     parser.add_argument(
         "agents",
         metavar="AGENT",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
-from lastgood.cli.command_group import SESSION_ID, Commands, Words, add, add_group, add_server, start
+from lastgood.cli.command_group import SESSION_ID, CommandParser, Commands, add, add_group, add_server, start
 
 
-def add_run(commands: Commands, places: Words) -> None:
+def add_run(commands: Commands, places: CommandParser) -> None:
     run = add(
         commands,
         places,
@@ -77,7 +77,7 @@ def add_run(commands: Commands, places: Words) -> None:
     )
 
 
-def add_sessions(commands: Commands, places: Words) -> None:
+def add_sessions(commands: Commands, places: CommandParser) -> None:
     group = add_group(
         commands,
         "sessions",

@@ -12,8 +12,8 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lastgood.cli.backend import Place, Readable, check_place
-from lastgood.cli.local import Near, open_here, read_here
+from lastgood.cli.backend import Backend, ReadBackend, check_place
+from lastgood.cli.local import LocalBackend, open_here, read_here
 from lastgood.cli.output import (
     attempt_json,
     branch_json,
@@ -44,7 +44,7 @@ def _command(work: _Command) -> Callable[[argparse.Namespace], int]:
 
 
 @asynccontextmanager
-async def _to_read(args: argparse.Namespace) -> AsyncIterator[Readable]:
+async def _to_read(args: argparse.Namespace) -> AsyncIterator[ReadBackend]:
     if args.server is None:
         async with read_here(settings_of(args)) as reader:
             yield reader
@@ -54,10 +54,10 @@ async def _to_read(args: argparse.Namespace) -> AsyncIterator[Readable]:
 
 
 @asynccontextmanager
-async def _to_write(args: argparse.Namespace) -> AsyncIterator[Place]:
+async def _to_write(args: argparse.Namespace) -> AsyncIterator[Backend]:
     if args.server is None:
         async with open_here(settings_of(args)) as app:
-            yield Near(app)
+            yield LocalBackend(app)
     else:
         from lastgood.cli.remote import open_there  # an HTTP client only where it is used
 

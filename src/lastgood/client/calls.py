@@ -27,15 +27,15 @@ from lastgood.client.models import (
     session_of,
     turn_of,
 )
-from lastgood.client.stream import Accepted, Following, path_of
-from lastgood.client.transport import Answer, Call, Connection, escaped, visible, with_query
+from lastgood.client.stream import Accepted, TurnStream, path_of
+from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped, visible, with_query
 from lastgood.errors import AnswerLost, SessionNotFound, error_of
 from lastgood.errors import TurnFailed as TurnFailedError
 
 _PAGE = 200
 
 
-class Asked(TypedDict, total=False):
+class SendOptions(TypedDict, total=False):
     """How something is said. `key`: sent again under it, it is done once, also by another process."""
 
     agent: str | None  # None: the session's own
@@ -55,8 +55,8 @@ class AsyncClient:
     """
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0) -> None:
-        self._connection = Connection(url, token, timeout)
-        self._following = Following(self._connection)
+        self._connection = Transport(url, token, timeout)
+        self._following = TurnStream(self._connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,11 +72,11 @@ class AsyncClient:
     # -- agents ----------------------------------------------------------------------------
 
     async def agents(self) -> tuple[AgentInfo, ...]:
-        found = await self._call(Call("GET", "/api/agents"))
+        found = await self._call(ApiCall("GET", "/api/agents"))
         return tuple(read(agent_of, plain) for plain in found.plain)
 
     async def agent(self, key: str) -> AgentInfo:
-        return read(agent_of, (await self._call(Call("GET", f"/api/agents/{escaped(key)}"))).plain)
+        return read(agent_of, (await self._call(ApiCall("GET", f"/api/agents/{escaped(key)}"))).plain)
 
     # -- sessions --------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class AsyncClient:
             "metadata": metadata,
         }
         body = _given(fields)
-        return await self._session(Call("POST", "/api/sessions", body, repeatable=False))
+        return await self._session(ApiCall("POST", "/api/sessions", body, repeatable=False))
 
     async def list(
         self, *, query: str = "", agent: str | None = None, status: str | None = None
@@ -127,7 +127,7 @@ class AsyncClient:
         status: str | None = None,
     ) -> SessionList:
         asked = {"limit": limit, "cursor": cursor, "q": query or None, "agent": agent, "status": status}
-        answer = await self._call(Call("GET", with_query("/api/sessions", asked)))
+        answer = await self._call(ApiCall("GET", with_query("/api/sessions", asked)))
         after = answer.headers.get("x-next-cursor")
         sessions = tuple(read(session_of, plain) for plain in answer.plain)
         return SessionList(sessions, None if after is None else int(after))
@@ -138,10 +138,10 @@ class AsyncClient:
     async def delete(self, session: str) -> None:
         """Cancels what runs; then the session is gone."""
         try:
-            await self._call(Call("DELETE", path_of(session), repeatable=False))
+            await self._call(ApiCall("DELETE", path_of(session), repeatable=False))
         except AnswerLost:
             try:
-                await self._call(Call("DELETE", path_of(session)))
+                await self._call(ApiCall("DELETE", path_of(session)))
             except SessionNotFound:
                 return  # the answer was lost, and it was done
 
@@ -150,14 +150,14 @@ class AsyncClient:
     ) -> SessionInfo:
         """A session that goes on from a turn, or from before a message of the user's; else from the head."""
         body = _given({"turn": turn, "user_message_index": user_message_index})
-        return await self._session(Call("POST", path_of(session, "fork"), body, repeatable=False))
+        return await self._session(ApiCall("POST", path_of(session, "fork"), body, repeatable=False))
 
     async def reset(
         self, session: str, *, key: str | None = None, expected_head: str | None = None
     ) -> SessionInfo:
         """Its turns are kept, but its agent does not see them any more."""
         headers = _headers(key, expected_head)
-        return await self._session(Call("POST", path_of(session, "reset"), headers=headers))
+        return await self._session(ApiCall("POST", path_of(session, "reset"), headers=headers))
 
     async def append(
         self, session: str, said: Said, *, key: str | None = None, expected_head: str | None = None
@@ -165,11 +165,11 @@ class AsyncClient:
         """Messages without a model call, as a turn of their own."""
         body = {"messages": as_messages(said)}
         headers = _headers(key, expected_head)
-        answer = await self._call(Call("POST", path_of(session, "messages"), body, headers))
+        answer = await self._call(ApiCall("POST", path_of(session, "messages"), body, headers))
         return read(turn_of, answer.plain)
 
     async def rebind(self, session: str, agent: str) -> SessionInfo:
-        return await self._session(Call("POST", path_of(session, "rebind"), {"agent": agent}))
+        return await self._session(ApiCall("POST", path_of(session, "rebind"), {"agent": agent}))
 
     async def rename(self, session: str, title: str) -> SessionInfo:
         return await self._set(session, "title", {"title": title})
@@ -202,11 +202,11 @@ class AsyncClient:
         return await self._set(session, "safety-policy", {"safety_policy": safety})
 
     async def _set(self, session: str, field: str, body: Mapping[str, Any]) -> SessionInfo:
-        return await self._session(Call("PATCH", path_of(session, field), body))
+        return await self._session(ApiCall("PATCH", path_of(session, field), body))
 
     async def export(self, session: str) -> dict[str, Any]:
         """All of it as a document, which any server can import."""
-        document: dict[str, Any] = (await self._call(Call("GET", path_of(session, "export")))).plain
+        document: dict[str, Any] = (await self._call(ApiCall("GET", path_of(session, "export")))).plain
         return document
 
     def export_pieces(self, session: str) -> AsyncGenerator[bytes, None]:
@@ -215,7 +215,7 @@ class AsyncClient:
         return self._connection.pieces(path_of(session, "export"))
 
     async def import_(self, document: Mapping[str, Any]) -> SessionInfo:
-        return await self._session(Call("POST", "/api/sessions/import", document, repeatable=False))
+        return await self._session(ApiCall("POST", "/api/sessions/import", document, repeatable=False))
 
     async def turns(self, session: str) -> tuple[TurnInfo, ...]:
         """All that are committed, in order."""
@@ -232,7 +232,7 @@ class AsyncClient:
         found: tuple[Any, ...] = ()
         cursor = "0"
         while True:
-            answer = await self._call(Call("GET", f"{path}?limit={_PAGE}&cursor={cursor}"))
+            answer = await self._call(ApiCall("GET", f"{path}?limit={_PAGE}&cursor={cursor}"))
             found += tuple(answer.plain)
             if "x-next-cursor" not in answer.headers:
                 return found
@@ -240,7 +240,9 @@ class AsyncClient:
 
     # -- runs ------------------------------------------------------------------------------
 
-    async def run(self, session: str, said: Said, **asked: Unpack[Asked]) -> AsyncGenerator[Event, None]:
+    async def run(
+        self, session: str, said: Said, **asked: Unpack[SendOptions]
+    ) -> AsyncGenerator[Event, None]:
         """Says something, and tells what happens to the end: TurnCommitted or TurnFailed, then StreamStopped.
 
         Nothing is sent before the first event is asked for. Whoever stops listening leaves: the turn goes
@@ -252,7 +254,7 @@ class AsyncClient:
             async for event in events:
                 yield event
 
-    async def ask(self, session: str, said: Said, **asked: Unpack[Asked]) -> TurnInfo:
+    async def ask(self, session: str, said: Said, **asked: Unpack[SendOptions]) -> TurnInfo:
         """Says something and waits for the committed turn; raises what it failed with."""
         accepted = await self.submit(session, said, **asked)
         end: TurnCommitted | TurnFailed | None = None
@@ -267,18 +269,18 @@ class AsyncClient:
         error.detail = {"session": session, "turn": accepted.turn, "attempt": end and end.attempt}
         raise error
 
-    async def submit(self, session: str, said: Said, **asked: Unpack[Asked]) -> Accepted:
+    async def submit(self, session: str, said: Said, **asked: Unpack[SendOptions]) -> Accepted:
         """Says something and returns when the server has promised the turn; `follow` tells the rest."""
-        if unknown := set(asked) - set(Asked.__annotations__):
+        if unknown := set(asked) - set(SendOptions.__annotations__):
             raise TypeError(
-                f"there is no argument {min(unknown)!r}; there are {', '.join(Asked.__annotations__)}"
+                f"there is no argument {min(unknown)!r}; there are {', '.join(SendOptions.__annotations__)}"
             )
         named = {name: asked.get(name) for name in ("agent", "model", "user")}
         body = {"messages": as_messages(said)} | _given(named)
         if "after" in asked:  # None is not the same as leaving it out
             body["after"] = asked["after"]
         headers = _headers(asked.get("key"), asked.get("expected_head"))
-        call = Call("POST", path_of(session, "turns"), body, headers)
+        call = ApiCall("POST", path_of(session, "turns"), body, headers)
         return await self._following.accept(call, session, await self.get(session))
 
     async def follow(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
@@ -306,12 +308,12 @@ class AsyncClient:
 
     async def cancel(self, session: str) -> AttemptInfo:
         """Ends what runs, and says how it ended: it may have been too late."""
-        answer = await self._call(Call("POST", path_of(session, "cancel"), repeatable=False))
+        answer = await self._call(ApiCall("POST", path_of(session, "cancel"), repeatable=False))
         return read(attempt_of, answer.plain)
 
     async def continue_(self, session: str, attempt: str) -> AsyncGenerator[Event, None]:
         """Tries the turn of a failed attempt again, after its finished steps; tells it like `run`."""
-        call = Call("POST", path_of(session, "attempts", attempt, "continue"), repeatable=False)
+        call = ApiCall("POST", path_of(session, "attempts", attempt, "continue"), repeatable=False)
         accepted = await self._following.accept(call, session, await self.get(session))
         async with aclosing(self.follow(accepted)) as events:
             async for event in events:
@@ -338,25 +340,25 @@ class AsyncClient:
         return await self._later("followup", session, body, key)
 
     async def _later(self, kind: str, session: str, body: Mapping[str, Any], key: str | None) -> QueuedInfo:
-        answer = await self._call(Call("POST", path_of(session, kind), body, _headers(key, None)))
+        answer = await self._call(ApiCall("POST", path_of(session, kind), body, _headers(key, None)))
         return read(queued_of, answer.plain)
 
     async def queue(self, session: str) -> tuple[QueuedInfo, ...]:
-        answer = await self._call(Call("GET", path_of(session, "queue")))
+        answer = await self._call(ApiCall("GET", path_of(session, "queue")))
         return tuple(read(queued_of, plain) for plain in answer.plain["items"])
 
     async def drop(self, session: str, number: int) -> None:
         """Takes something out of the queue."""
-        await self._call(Call("DELETE", path_of(session, "queue", str(number)), repeatable=False))
+        await self._call(ApiCall("DELETE", path_of(session, "queue", str(number)), repeatable=False))
 
     async def retry(self, session: str, number: int) -> None:
         """Something that was parked, once more."""
-        await self._call(Call("POST", path_of(session, "queue", str(number), "retry"), repeatable=False))
+        await self._call(ApiCall("POST", path_of(session, "queue", str(number), "retry"), repeatable=False))
 
-    async def _session(self, call: Call) -> SessionInfo:
+    async def _session(self, call: ApiCall) -> SessionInfo:
         return read(session_of, (await self._call(call)).plain)
 
-    async def _call(self, call: Call) -> Answer:
+    async def _call(self, call: ApiCall) -> ApiResponse:
         return await self._connection.call(call)
 
 

@@ -18,7 +18,7 @@ from lastgood.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
-    TooMany,
+    TooManyRequests,
 )
 
 _FIRST_SECONDS = 0.1
@@ -46,7 +46,7 @@ def may_go_again(error: LastgoodError, *, repeatable: bool, accepted: bool = Fal
             return True
         case StoreFull() | NoDatabase() | QueueFull():
             return False
-        case StoreUnavailable() | TooMany():
+        case StoreUnavailable() | TooManyRequests():
             return True
         case StoreError():
             return repeatable

@@ -15,7 +15,7 @@ from typing import Any
 
 from lastgood.client.events import Event, Resync, SessionExited, StreamStopped, TurnFailed, event_of
 from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo, attempt_of, read, session_of, turn_of
-from lastgood.client.transport import Answer, Call, Connection, escaped
+from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped
 from lastgood.errors import AnswerLost, LastgoodError, SessionNotFound, TurnNotFound
 
 #: How often a turn whose server died is asked for again. One that kills its server would else do so for ever.
@@ -31,15 +31,15 @@ class Accepted:
     attempt: AttemptInfo
     replayed: bool
     since: int | None  # its events come after this number; None: it began before we looked
-    call: Call | None  # sent again as it was, it means the same turn; None: it has no key
+    call: ApiCall | None  # sent again as it was, it means the same turn; None: it has no key
 
 
 def path_of(session: str, *more: str) -> str:
     return "/".join(["/api/sessions", *map(escaped, (session, *more))])
 
 
-class Following:
-    def __init__(self, connection: Connection) -> None:
+class TurnStream:
+    def __init__(self, connection: Transport) -> None:
         self._connection = connection
 
     # -- reading ---------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Following:
         return read(turn_of, await self._read(path_of(session, "turns", turn)))
 
     async def _read(self, path: str) -> Any:
-        return (await self._connection.call(Call("GET", path))).plain
+        return (await self._connection.call(ApiCall("GET", path))).plain
 
     # -- a session -------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Following:
 
     # -- a turn ----------------------------------------------------------------------------
 
-    async def accept(self, call: Call, session: str, before: SessionInfo) -> Accepted:
+    async def accept(self, call: ApiCall, session: str, before: SessionInfo) -> Accepted:
         """`before`: the session before the call. What begins later comes after its last event."""
         answer = await self._connection.call(call)
         attempt = read(attempt_of, answer.plain)
@@ -171,7 +171,7 @@ class Following:
 
 
 def _accepted(
-    session: str, attempt: AttemptInfo, answer: Answer, since: int | None, call: Call | None
+    session: str, attempt: AttemptInfo, answer: ApiResponse, since: int | None, call: ApiCall | None
 ) -> Accepted:
     # Told as an old one, it may be our own all the same, if the answer that said so was lost.
     replayed = answer.headers.get("idempotent-replayed") == "true" and not answer.was_lost

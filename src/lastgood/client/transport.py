@@ -29,7 +29,7 @@ from lastgood.errors import (
     LastgoodError,
     ModelError,
     ServerUnreachable,
-    TooMany,
+    TooManyRequests,
     TurnFailed,
     error_of,
 )
@@ -44,7 +44,7 @@ _GATEWAYS = (502, 504)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     method: str
     path: str  # escaped
     body: Any = None
@@ -54,7 +54,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     plain: Any
     headers: Mapping[str, str]
     was_lost: bool  # an answer before this one did not arrive
@@ -68,7 +68,7 @@ class Frame:
     plain: Any
 
 
-class Connection:
+class Transport:
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
         self._url, self._socket = _place(url)
         self._shown = url
@@ -83,18 +83,18 @@ class Connection:
         if self._http is not None:
             await self._http.close()
 
-    def patience(self) -> Patience:
-        return Patience(self._timeout)
+    def patience(self) -> RetryBudget:
+        return RetryBudget(self._timeout)
 
     # -- calls ---------------------------------------------------------------------------
 
-    async def call(self, call: Call) -> Answer:
+    async def call(self, call: ApiCall) -> ApiResponse:
         patience, was_lost = self.patience(), False
         while True:
             try:
                 async with asyncio.timeout(patience.left):
                     plain, headers = await self._try(call)
-                return Answer(plain, headers, was_lost)
+                return ApiResponse(plain, headers, was_lost)
             except TimeoutError:
                 raise AnswerLost(
                     f"{self._shown} did not answer in {self._timeout:g} seconds; look whether it was done "
@@ -106,7 +106,7 @@ class Connection:
                 was_lost = was_lost or isinstance(error, AnswerLost)
                 await patience.pause(error)
 
-    def may_go_again(self, error: LastgoodError, call: Call | None = None) -> bool:
+    def may_go_again(self, error: LastgoodError, call: ApiCall | None = None) -> bool:
         """Without a call: reading once more."""
         if not self._was_there and type(error) is ServerUnreachable:
             return False  # who was never there will not come back
@@ -114,7 +114,7 @@ class Connection:
             return may_go_again(error, repeatable=True)
         return may_go_again(error, repeatable=call.repeatable, accepted=call.accepted)
 
-    async def _try(self, call: Call) -> tuple[Any, Mapping[str, str]]:
+    async def _try(self, call: ApiCall) -> tuple[Any, Mapping[str, str]]:
         data = None if call.body is None else _as_json(call.body)
         headers = {"content-type": "application/json"} if data is not None else {}
         try:
@@ -218,7 +218,7 @@ class Connection:
             )
         error.retryable = headers.get("x-should-retry") == "true"
         after = headers.get("retry-after", "")
-        if isinstance(error, TooMany) and after.isdecimal():
+        if isinstance(error, TooManyRequests) and after.isdecimal():
             error.retry_after = float(after)
         return error
 
@@ -247,7 +247,7 @@ class Connection:
         return self._http
 
 
-class Patience:
+class RetryBudget:
     """For how long a server may be away. Begins anew whenever it gives a sign of life."""
 
     def __init__(self, seconds: float) -> None:
@@ -266,7 +266,9 @@ class Patience:
     async def pause(self, error: LastgoodError) -> None:
         """Raises the error where it would take too long."""
         self._tries += 1
-        seconds = pause_seconds(self._tries, error.retry_after if isinstance(error, TooMany) else None)
+        seconds = pause_seconds(
+            self._tries, error.retry_after if isinstance(error, TooManyRequests) else None
+        )
         # Not all at once: many clients lose a server at the same moment.
         seconds *= 1 + random.random() / 4
         if seconds > self.left:
@@ -326,8 +328,8 @@ def _code_of(code: str, detail: Mapping[str, Any]) -> str:
 
 
 def _error_of(code: str, message: str, status: int) -> LastgoodError:
-    if code == TooMany.code and status == 429:
-        return TooMany(message)  # a provider's limit has the same code, and is told by events alone
+    if code == TooManyRequests.code and status == 429:
+        return TooManyRequests(message)  # a provider's limit has the same code, and is told by events alone
     error = error_of(code, message)
     if type(error) is TurnFailed and code != TurnFailed.code:
         error = LastgoodError(message)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lastgood.core.lifecycle import Move, is_final
 from lastgood.errors import IdempotencyMismatch, LastgoodError, SessionNotFound, StaleHead
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave, Standing
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, BeginConflict, OnLeave
 from lastgood.model.ids import TurnId
 
 #: For so long after a turn has ended, an SDK's retry may mean it. The same short message is soon meant again.
@@ -58,37 +58,37 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     error: LastgoodError
 
 
-Admission = Admitted | Replay | Attach | Busy | Refused
+Admission = Admitted | Replay | Attach | Busy | Rejected
 
 
-def admit(ask: Ask, standing: Standing) -> Admission:
+def admit(ask: Ask, standing: BeginConflict) -> Admission:
     if standing.session is None:
-        return Refused(SessionNotFound())
+        return Rejected(SessionNotFound())
     prior, tried = standing.prior, standing.prior_attempt
     if ask.key is None and ask.is_retry and not _is_retry_of(ask, standing):
         prior = tried = None
     if prior is not None and tried is not None:
         if prior.fingerprint != ask.fingerprint or prior.session != ask.session:
-            return Refused(IdempotencyMismatch())
+            return Rejected(IdempotencyMismatch())
         if (known := _of_prior(tried, standing)) is not None:
             return known
     if _moved_on(ask, standing):
-        return Refused(StaleHead(head=standing.session.head and standing.session.head.turn))
+        return Rejected(StaleHead(head=standing.session.head and standing.session.head.turn))
     if prior is not None and prior.edit != ask.edit:
         # The same request, sent again after the head has moved: it would go on from, or replace,
         # something else than it was first accepted for.
-        return Refused(StaleHead(head=standing.session.head and standing.session.head.turn))
+        return Rejected(StaleHead(head=standing.session.head and standing.session.head.turn))
     again = prior.turn if prior else None
     if standing.holder is None:
         return Admitted(again)
     return _of_holder(standing, standing.holder, again)
 
 
-def _moved_on(ask: Ask, standing: Standing) -> bool:
+def _moved_on(ask: Ask, standing: BeginConflict) -> bool:
     """A turn becomes the head once, when it is committed: one that is not the head now will not be later."""
     assert standing.session is not None
     head = standing.session.head
@@ -98,7 +98,7 @@ def _moved_on(ask: Ask, standing: Standing) -> bool:
     return expected is not None and (head is None or head.turn != expected)
 
 
-def _of_prior(attempt: Attempt, standing: Standing) -> Admission | None:
+def _of_prior(attempt: Attempt, standing: BeginConflict) -> Admission | None:
     """The same request again: its outcome, its running try, or None: it must be tried again."""
     if attempt.status in (AttemptStatus.COMMITTED, AttemptStatus.CANCELLED):
         return Replay(attempt)
@@ -107,7 +107,7 @@ def _of_prior(attempt: Attempt, standing: Standing) -> Admission | None:
     return None if standing.lease_expired else Attach(attempt)
 
 
-def _of_holder(standing: Standing, holder: Attempt, again: TurnId | None) -> Admission:
+def _of_holder(standing: BeginConflict, holder: Attempt, again: TurnId | None) -> Admission:
     if standing.lease_expired:
         # The holder is dead or paused. It is ended as interrupted first: its
         # fence then no longer opens anything, should it wake up.
@@ -117,7 +117,7 @@ def _of_holder(standing: Standing, holder: Attempt, again: TurnId | None) -> Adm
     return Busy(holder)
 
 
-def _is_retry_of(ask: Ask, standing: Standing) -> bool:
+def _is_retry_of(ask: Ask, standing: BeginConflict) -> bool:
     """An SDK's own retry: it has no key, but says that it is one, and all else is equal.
 
     A turn that somebody cancelled or displaced is not tried again: the retry is a new turn.

@@ -13,30 +13,30 @@ from lastgood.model.ids import SessionId
 from lastgood.model.sessions import NewSession, Session
 
 
-class Origin(StrEnum):
+class FieldOrigin(StrEnum):
     INHERITED = "inherited"  # the source's
     GIVEN = "given"  # the caller's
     FRESH = "fresh"  # as in any new session
 
 
 ORIGINS = {
-    "id": Origin.GIVEN,
-    "tenant": Origin.INHERITED,
-    "agent_key": Origin.INHERITED,
-    "title": Origin.GIVEN,  # numbered, so that people can tell forks apart
-    "title_by": Origin.INHERITED,
-    "model": Origin.INHERITED,
-    "working_dir": Origin.INHERITED,
-    "rules": Origin.INHERITED,  # all layers: what was denied there is denied here, for the same reason
-    "metadata": Origin.INHERITED,
-    "conversation": Origin.FRESH,  # a name belongs to one session
-    "created_by": Origin.GIVEN,
-    "stored_bytes": Origin.INHERITED,  # it keeps what it inherits, even if the source is deleted
+    "id": FieldOrigin.GIVEN,
+    "tenant": FieldOrigin.INHERITED,
+    "agent_key": FieldOrigin.INHERITED,
+    "title": FieldOrigin.GIVEN,  # numbered, so that people can tell forks apart
+    "title_by": FieldOrigin.INHERITED,
+    "model": FieldOrigin.INHERITED,
+    "working_dir": FieldOrigin.INHERITED,
+    "rules": FieldOrigin.INHERITED,  # all layers: what was denied there is denied here, for the same reason
+    "metadata": FieldOrigin.INHERITED,
+    "conversation": FieldOrigin.FRESH,  # a name belongs to one session
+    "created_by": FieldOrigin.GIVEN,
+    "stored_bytes": FieldOrigin.INHERITED,  # it keeps what it inherits, even if the source is deleted
 }
 
 
 def derive(source: Session, id: SessionId, title: str, created_by: str) -> NewSession:
     inherited: dict[str, Any] = {
-        field: getattr(source, field) for field, origin in ORIGINS.items() if origin is Origin.INHERITED
+        field: getattr(source, field) for field, origin in ORIGINS.items() if origin is FieldOrigin.INHERITED
     }
     return NewSession(id=id, title=title, created_by=created_by, **inherited)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from lastgood.model.attempts import OnLeave
 
 
-class Origin(StrEnum):
+class RequestOrigin(StrEnum):
     """Where a request for a turn comes from."""
 
     SESSION_API = "session api"
@@ -20,18 +20,18 @@ class Origin(StrEnum):
 
 
 #: (origin, has a conversation, has an idempotency key)
-ON_DISCONNECT: dict[tuple[Origin, bool, bool], OnLeave] = {
-    (Origin.SESSION_API, False, False): OnLeave.CONTINUE,
-    (Origin.SESSION_API, False, True): OnLeave.CONTINUE,
+ON_DISCONNECT: dict[tuple[RequestOrigin, bool, bool], OnLeave] = {
+    (RequestOrigin.SESSION_API, False, False): OnLeave.CONTINUE,
+    (RequestOrigin.SESSION_API, False, True): OnLeave.CONTINUE,
     # Kept for a while for the client's own retry; never commits while nobody is there.
-    (Origin.OPENAI_API, True, False): OnLeave.ORPHAN,
-    (Origin.OPENAI_API, True, True): OnLeave.CONTINUE,
+    (RequestOrigin.OPENAI_API, True, False): OnLeave.ORPHAN,
+    (RequestOrigin.OPENAI_API, True, True): OnLeave.CONTINUE,
     # Nothing of it is stored, so nobody could read its result. A key without a conversation is refused.
-    (Origin.OPENAI_API, False, False): OnLeave.CANCEL,
-    (Origin.TERMINAL, False, False): OnLeave.CANCEL,
-    (Origin.TERMINAL, False, True): OnLeave.CONTINUE,
+    (RequestOrigin.OPENAI_API, False, False): OnLeave.CANCEL,
+    (RequestOrigin.TERMINAL, False, False): OnLeave.CANCEL,
+    (RequestOrigin.TERMINAL, False, True): OnLeave.CONTINUE,
 }
 
 
-def on_disconnect(origin: Origin, key: str | None, *, conversation: str | None = None) -> OnLeave:
+def on_disconnect(origin: RequestOrigin, key: str | None, *, conversation: str | None = None) -> OnLeave:
     return ON_DISCONNECT[origin, conversation is not None, key is not None]

@@ -67,7 +67,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Askable:
+class Allowed:
     """A URL that may be asked for, if its addresses may. `loopback`: they must be this machine's own."""
 
     scheme: str
@@ -91,7 +91,7 @@ class Loopback:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Denial:
     reason: str
 
 
@@ -100,50 +100,50 @@ def is_plain(text: str) -> bool:
     return _SMUGGLED.search(text) is None
 
 
-def judge_url(url: str, policy: Policy) -> Askable | Refused:
+def judge_url(url: str, policy: Policy) -> Allowed | Denial:
     if len(url) > _LONGEST_URL:
-        return Refused(f"a URL has at most {_LONGEST_URL} characters")
+        return Denial(f"a URL has at most {_LONGEST_URL} characters")
     if not is_plain(url):
-        return Refused("a URL has no spaces, backslashes or control characters")
+        return Denial("a URL has no spaces, backslashes or control characters")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return Refused("this is not a URL")
+        return Denial("this is not a URL")
     scheme, host = parts.scheme, (parts.hostname or "").removesuffix(".")
     if scheme not in _PORTS:
-        return Refused("only https is asked for, and http on this machine")
+        return Denial("only https is asked for, and http on this machine")
     if not host:
-        return Refused("a URL needs a host")
+        return Denial("a URL needs a host")
     if parts.username is not None or parts.password is not None:
-        return Refused("a URL must not hold a user or a password")
+        return Denial("a URL must not hold a user or a password")
     if port == 0:
-        return Refused("0 is not a port")
+        return Denial("0 is not a port")
     loopback = _is_named_loopback(host)
     if loopback and not policy.loopback:
-        return Refused(f"{host} is this machine, which is not asked for")
+        return Denial(f"{host} is this machine, which is not asked for")
     if scheme == "http" and not loopback:
-        return Refused("http is asked for only on this machine; use https")
-    return Askable(scheme, host, port or _PORTS[scheme], loopback)
+        return Denial("http is asked for only on this machine; use https")
+    return Allowed(scheme, host, port or _PORTS[scheme], loopback)
 
 
-def judge_redirect(asked: Askable, url: str, policy: Policy) -> Askable | Refused:
+def judge_redirect(asked: Allowed, url: str, policy: Policy) -> Allowed | Denial:
     """Where an answer points to. Nobody outside may point at this machine, and nobody from https to http."""
     onward = judge_url(url, Policy(loopback=policy.loopback and asked.loopback))
-    if isinstance(onward, Askable) and asked.scheme == "https" and onward.scheme == "http":
-        return Refused("https does not lead to http")
+    if isinstance(onward, Allowed) and asked.scheme == "https" and onward.scheme == "http":
+        return Denial("https does not lead to http")
     return onward
 
 
-def judge_address(address: str, asked: Askable) -> Public | Loopback | Refused:
+def judge_address(address: str, asked: Allowed) -> Public | Loopback | Denial:
     """Whether this address may be connected to for that URL."""
     kind = _kind(address)
-    if isinstance(kind, Refused):
+    if isinstance(kind, Denial):
         return kind
     if asked.loopback and isinstance(kind, Public):
-        return Refused(f"{asked.host} is this machine by its name, but {address} is not")
+        return Denial(f"{asked.host} is this machine by its name, but {address} is not")
     if not asked.loopback and isinstance(kind, Loopback):
-        return Refused(f"{address} is not a public address: it is this machine's own")
+        return Denial(f"{address} is not a public address: it is this machine's own")
     return kind
 
 
@@ -166,21 +166,21 @@ def _is_named_loopback(host: str) -> bool:
         return False
 
 
-def _kind(address: str) -> Public | Loopback | Refused:
+def _kind(address: str) -> Public | Loopback | Denial:
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
-        return Refused(f"{address!r} is not an address")
+        return Denial(f"{address!r} is not an address")
     plain = ip if isinstance(ip, IPv4Address) else _embedded(ip) or ip
     if plain.is_loopback:
         # Only under its plain spelling: nobody who means well writes this machine as a tunnel.
-        return Loopback() if plain is ip else Refused(f"{address} is not a public address")
+        return Loopback() if plain is ip else Denial(f"{address} is not a public address")
     special = _SPECIAL_IPV4 if isinstance(plain, IPv4Address) else _SPECIAL_IPV6
     for network, reason in special:
         if plain in network:
-            return Refused(f"{address} is not a public address: it is {reason}")
+            return Denial(f"{address} is not a public address: it is {reason}")
     if isinstance(plain, IPv6Address) and plain not in _GLOBAL_IPV6:
-        return Refused(f"{address} is not a public address: it is reserved")
+        return Denial(f"{address} is not a public address: it is reserved")
     return Public()
 
 

@@ -24,7 +24,7 @@ LONGEST_COOLDOWN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ModelFailure:
     """One call that gave no answer."""
 
     error: ModelError | ModelUnknown
@@ -46,22 +46,22 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class NoMoreModels:
     reason: str
 
 
-Decision = Retry | Next | Stop
+Decision = Retry | Next | NoMoreModels
 
 
-def after_failure(failed: Failed, *, retries: int, cooldown_seconds: float, jitter: float) -> Decision:
+def after_failure(failed: ModelFailure, *, retries: int, cooldown_seconds: float, jitter: float) -> Decision:
     """`jitter` is a number from 0 to 1; it shortens a wait by up to a half."""
     error = failed.error
     if failed.spoken:
-        return Stop("a part of the answer was already passed on")
+        return NoMoreModels("a part of the answer was already passed on")
     if isinstance(error, ContextOverflow):
-        return Stop("the conversation is too long")
+        return NoMoreModels("the conversation is too long")
     if isinstance(error, ModelUnknown):
-        return Next() if failed.others else Stop("there is no other model")
+        return Next() if failed.others else NoMoreModels("there is no other model")
     if isinstance(error, RateLimited) and failed.others:
         asked = max(cooldown_seconds, error.retry_after or 0.0)
         return Next(min(asked, LONGEST_COOLDOWN_SECONDS))
@@ -69,7 +69,7 @@ def after_failure(failed: Failed, *, retries: int, cooldown_seconds: float, jitt
         wait = _wait(failed.tries, error.retry_after, jitter)
         if wait is not None:
             return Retry(wait)
-    return Next() if failed.others else Stop("there is no other model")
+    return Next() if failed.others else NoMoreModels("there is no other model")
 
 
 def _wait(tries: int, retry_after: float | None, jitter: float) -> float | None:

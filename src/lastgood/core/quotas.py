@@ -18,16 +18,16 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class QuotaUsage:
     sessions: int = 0
     bytes: int = 0
 
-    def __add__(self, other: Used) -> Used:
-        return Used(self.sessions + other.sessions, self.bytes + other.bytes)
+    def __add__(self, other: QuotaUsage) -> QuotaUsage:
+        return QuotaUsage(self.sessions + other.sessions, self.bytes + other.bytes)
 
 
 NO_QUOTA = Quota()
-NOTHING = Used()
+NOTHING = QuotaUsage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TooManyBytes:
 Breach = TooManySessions | TooManyBytes
 
 
-def breach_of(quota: Quota, used: Used, adds: Used) -> Breach | None:
+def breach_of(quota: Quota, used: QuotaUsage, adds: QuotaUsage) -> Breach | None:
     """Returns None if `adds` fits. Without a known size, anything fits while a byte is left: a turn's size is
     known when it has run, and what has run is committed."""
     if adds.sessions and quota.sessions and used.sessions + adds.sessions > quota.sessions:

@@ -51,7 +51,7 @@ NO_RULES = WantedRules()
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RulesRefused:
     """The change needs a stronger scope. `reason` is the error's message."""
 
     reason: str
@@ -70,16 +70,16 @@ def _rank(scope: Scope) -> int:
 # -- changing ------------------------------------------------------------------------
 
 
-def first_layer(setter: Setter, wanted: WantedRules, safety: Safety | None) -> Layers | Refused:
+def first_layer(setter: Setter, wanted: WantedRules, safety: Safety | None) -> Layers | RulesRefused:
     """The rules of a new session."""
     changed = with_permissions((), setter, wanted)
-    if isinstance(changed, Refused):
+    if isinstance(changed, RulesRefused):
         return changed
     permissions = changed[0].permissions if changed else Permissions()
     return _with(RuleLayer(setter.scope, setter.token, permissions, safety))
 
 
-def with_permissions(layers: Layers, setter: Setter, wanted: WantedRules) -> Layers | Refused:
+def with_permissions(layers: Layers, setter: Setter, wanted: WantedRules) -> Layers | RulesRefused:
     above = _above(layers, setter.scope)
     own: dict[Kind, tuple[str, ...]] = {}
     for kind in KINDS:
@@ -99,12 +99,12 @@ def with_permissions(layers: Layers, setter: Setter, wanted: WantedRules) -> Lay
     )
 
 
-def with_safety(layers: Layers, setter: Setter, safety: Safety | None) -> Layers | Refused:
+def with_safety(layers: Layers, setter: Setter, safety: Safety | None) -> Layers | RulesRefused:
     """None: no mode of its own. A stronger scope's mode stays."""
     above = _above(layers, setter.scope)
     for layer in above:
         if safety is not None and layer.safety is not None and is_above(safety, layer.safety):
-            return Refused(
+            return RulesRefused(
                 f"The safety mode `{layer.safety}` was set with the scope `{layer.set_by}`, and `{safety}` "
                 f"allows more; use a token with the scope `{layer.set_by}`",
                 layer.set_by,
@@ -113,14 +113,14 @@ def with_safety(layers: Layers, setter: Setter, safety: Safety | None) -> Layers
     return _with(mine, *above, *(replace(layer, safety=None) for layer in _upto(layers, setter)))
 
 
-def _refused_allow(above: Layers, setter: Setter, allow: tuple[str, ...]) -> Refused | None:
+def _refused_allow(above: Layers, setter: Setter, allow: tuple[str, ...]) -> RulesRefused | None:
     """An allow rule answers questions in advance, so it takes whoever may answer them."""
     for kind in ("deny", "ask"):
         for rule, scope in _rules_of(above, kind):
             if rule in allow:
                 return _fixed(kind, rule, scope, "leave it out of `allow`")
     if allow and _rank(setter.scope) < _rank(Scope.APPROVE):
-        return Refused(
+        return RulesRefused(
             f"The rule `{allow[0]}` under `allow` answers what a person would be asked; use a token with "
             f"the scope `{Scope.APPROVE}`",
             Scope.APPROVE,
@@ -128,8 +128,8 @@ def _refused_allow(above: Layers, setter: Setter, allow: tuple[str, ...]) -> Ref
     return None
 
 
-def _fixed(kind: str, rule: str, scope: Scope, otherwise: str) -> Refused:
-    return Refused(
+def _fixed(kind: str, rule: str, scope: Scope, otherwise: str) -> RulesRefused:
+    return RulesRefused(
         f"The rule `{rule}` under `{kind}` was set with the scope `{scope}`; {otherwise}, or use a token "
         f"with the scope `{scope}`",
         scope,

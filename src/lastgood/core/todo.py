@@ -54,11 +54,11 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class TodoRefused:
     reason: str
 
 
-def apply(todos: Todos, tool: str, arguments: Mapping[str, Any]) -> Done | Refused:
+def apply(todos: Todos, tool: str, arguments: Mapping[str, Any]) -> Done | TodoRefused:
     """One call; the arguments have the shape that the tool asks for."""
     match tool:
         case "create_todo":
@@ -71,7 +71,7 @@ def apply(todos: Todos, tool: str, arguments: Mapping[str, Any]) -> Done | Refus
             return Done(todos)
 
 
-def _create(todos: Todos, descriptions: Sequence[str]) -> Done | Refused:
+def _create(todos: Todos, descriptions: Sequence[str]) -> Done | TodoRefused:
     created = tuple(
         Todo(f"todo_{number}", description)
         for number, description in enumerate(descriptions, todos.created + 1)
@@ -81,11 +81,11 @@ def _create(todos: Todos, descriptions: Sequence[str]) -> Done | Refused:
         if len(items) > MOST and old.status is Status.COMPLETED:
             items.remove(old)
     if len(items) > MOST:
-        return Refused(f"the list holds at most {MOST} todos; complete some first")
+        return TodoRefused(f"the list holds at most {MOST} todos; complete some first")
     return Done(Todos(tuple(items), todos.created + len(created)), created=created)
 
 
-def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> Done | Refused:
+def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> Done | TodoRefused:
     items = {todo.id: todo for todo in todos.items}
     updated: list[Todo] = []
     for id_, status in updates:
@@ -95,7 +95,7 @@ def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> Done | Refus
     not_found = tuple(id_ for id_, _ in updates if id_ not in items)
     if not_found and not updated:
         known = ", ".join(items) or "none yet"
-        return Refused(f"there is no todo {', '.join(not_found)}; there are {known}")
+        return TodoRefused(f"there is no todo {', '.join(not_found)}; there are {known}")
     return Done(replace(todos, items=tuple(items.values())), updated=tuple(updated), not_found=not_found)
 
 

@@ -17,7 +17,7 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class BucketState:
     """How it stands with one of them: what is left in the bucket, as of then, and what runs."""
 
     left: float
@@ -31,40 +31,40 @@ class Wait:
     reason: str
 
 
-def begin(allowance: Allowance, used: Used | None, now: float) -> Used | Wait:
+def begin(allowance: Allowance, used: BucketState | None, now: float) -> BucketState | Wait:
     """One more: how it stands then, or how long to wait."""
     running = used.running if used else 0
     if allowance.at_once and running >= allowance.at_once:
         return Wait(1.0, f"{running} turns are running, and no more may at once")
     if not allowance.per_minute:
-        return Used(0.0, now, running + 1)
+        return BucketState(0.0, now, running + 1)
     full = float(allowance.per_minute)
     a_second = full / 60
     left = full if used is None else min(full, used.left + max(now - used.at, 0.0) * a_second)
     if left < 1:
         return Wait((1 - left) / a_second, f"no more than {allowance.per_minute} turns may begin in a minute")
-    return Used(left - 1, now, running + 1)
+    return BucketState(left - 1, now, running + 1)
 
 
-def begin_paid(allowance: Allowance, used: Used | None, now: float) -> Used | Wait:
+def begin_paid(allowance: Allowance, used: BucketState | None, now: float) -> BucketState | Wait:
     """One that was taken out of the bucket when it was asked for, and begins only now."""
     found = begin(Allowance(at_once=allowance.at_once), used, now)
     if isinstance(found, Wait):
         return found
     left, at = (float(allowance.per_minute), now) if used is None else (used.left, used.at)
-    return Used(left, at, found.running)
+    return BucketState(left, at, found.running)
 
 
-def end(used: Used) -> Used:
-    return Used(used.left, used.at, used.running - 1)
+def end(used: BucketState) -> BucketState:
+    return BucketState(used.left, used.at, used.running - 1)
 
 
-def undo(used: Used) -> Used:
+def undo(used: BucketState) -> BucketState:
     """It did not come to it: as if it had never begun."""
-    return Used(used.left + 1, used.at, used.running - 1)
+    return BucketState(used.left + 1, used.at, used.running - 1)
 
 
-def is_forgettable(allowance: Allowance, used: Used, now: float) -> bool:
+def is_forgettable(allowance: Allowance, used: BucketState, now: float) -> bool:
     """Nothing runs, and the bucket is full again: as if nobody had ever asked."""
     if used.running > 0:
         return False

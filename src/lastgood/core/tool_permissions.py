@@ -100,7 +100,7 @@ def judging(
 ) -> Judging[Verdict]:
     """As `judge`, in steps: what a caller does between them cannot change the verdict."""
     try:
-        ruled = yield from _by_rules(rules, readonly, effect, _Call(tool, arguments, root))
+        ruled = yield from _by_rules(rules, readonly, effect, _JudgedCall(tool, arguments, root))
     except RecursionError:
         return Denied("its arguments are nested too deeply to be judged")
     return ruled or _by_mode((safety,) if isinstance(safety, Safety) else safety, effect)
@@ -116,7 +116,7 @@ def _result(judging: Judging[_T]) -> _T:
 
 
 def _by_rules(
-    rules: Sequence[Permissions], readonly: bool, effect: Effect, call: _Call
+    rules: Sequence[Permissions], readonly: bool, effect: Effect, call: _JudgedCall
 ) -> Judging[Verdict | None]:
     for rule in (rule for one in rules for rule in one.deny):
         if found := (yield from _hits(rule, call)):
@@ -173,7 +173,7 @@ def is_granted(rules: Permissions, tool: str, arguments: Mapping[str, Any], root
 def granting(rules: Permissions, tool: str, arguments: Mapping[str, Any], root: str = "") -> Judging[bool]:
     """As `is_granted`, in steps."""
     try:
-        return bool((yield from _granted_by(rules.allow, _Call(tool, arguments, root))))
+        return bool((yield from _granted_by(rules.allow, _JudgedCall(tool, arguments, root))))
     except RecursionError:
         return False
 
@@ -186,7 +186,7 @@ _PATHS = ("path", "paths", "cwd", "dir", "directory", "file", "filename")
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _JudgedCall:
     """A call, and what was read off its arguments: hundreds of rules may look at each of them."""
 
     tool: str
@@ -259,7 +259,7 @@ class _Hit:
     but: str = ""  # why it counts as one although nothing was matched
 
 
-def _hits(rule: str, call: _Call) -> Judging[_Hit | None]:
+def _hits(rule: str, call: _JudgedCall) -> Judging[_Hit | None]:
     """For deny and ask: the rule speaks of the call if any spelling of each argument fits, in any case."""
     parsed = _parsed(rule)
     if not parsed.lower_tool.matches(call.tool.lower()):
@@ -276,7 +276,7 @@ def _hits(rule: str, call: _Call) -> Judging[_Hit | None]:
     return _Hit(but)
 
 
-def _spellings(call: _Call, name: str) -> Iterator[str]:
+def _spellings(call: _JudgedCall, name: str) -> Iterator[str]:
     value = call.arguments[name]
     for item in (value, *_items(value)):
         text = _text(item)
@@ -287,7 +287,7 @@ def _spellings(call: _Call, name: str) -> Iterator[str]:
         yield from guises(call.command)
 
 
-def _granted_by(rules: Sequence[str], call: _Call) -> Judging[str]:
+def _granted_by(rules: Sequence[str], call: _JudgedCall) -> Judging[str]:
     """The rules that allow it. Of a command line each command must be allowed, by whichever rule."""
     speaking = [rule for rule in rules if _parsed(rule).tool.matches(call.tool)]
     if call.command is None:
@@ -297,7 +297,7 @@ def _granted_by(rules: Sequence[str], call: _Call) -> Judging[str]:
         return whole
     used: dict[str, None] = {}
     for command in simple_commands(call.command) or ():
-        part = _Call(call.tool, {**call.arguments, _COMMANDS[call.tool]: command}, call.root)
+        part = _JudgedCall(call.tool, {**call.arguments, _COMMANDS[call.tool]: command}, call.root)
         rule = yield from _first_granting(speaking, part)
         if not rule:
             return ""
@@ -305,7 +305,7 @@ def _granted_by(rules: Sequence[str], call: _Call) -> Judging[str]:
     return ", ".join(used)
 
 
-def _first_granting(rules: Sequence[str], call: _Call) -> Judging[str]:
+def _first_granting(rules: Sequence[str], call: _JudgedCall) -> Judging[str]:
     for rule in rules:
         yield
         if _grants(rule, call):
@@ -313,11 +313,11 @@ def _first_granting(rules: Sequence[str], call: _Call) -> Judging[str]:
     return ""
 
 
-def _asks_for_command(rule: str, call: _Call) -> bool:
+def _asks_for_command(rule: str, call: _JudgedCall) -> bool:
     return any(name == _COMMANDS[call.tool] and glob != "*" for name, _, _, glob in _parsed(rule).conditions)
 
 
-def _grants(rule: str, call: _Call) -> bool:
+def _grants(rule: str, call: _JudgedCall) -> bool:
     """For allow: every item of every argument must fit, spelled plainly."""
     return all(
         name in call.arguments

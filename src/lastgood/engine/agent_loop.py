@@ -7,11 +7,11 @@ from contextlib import aclosing
 from pathlib import Path
 
 from lastgood.core.history import mend
-from lastgood.engine.providers.fallback_chain import Asking
+from lastgood.engine.providers.fallback_chain import FallbackChain
 from lastgood.engine.providers.model_references import AUTO
-from lastgood.engine.providers.provider import Answer, ModelCall, Providers
-from lastgood.engine.tool_calls import Calling
-from lastgood.engine.toolboxes import Runtimes
+from lastgood.engine.providers.provider import ModelAnswer, ModelCall, Providers
+from lastgood.engine.tool_calls import ToolCaller
+from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.tool import Toolsets
 from lastgood.engine.turn_loop import TurnLoop
 from lastgood.model.agents import AgentSpec, ModelSpec, Safety
@@ -33,9 +33,9 @@ class AgentLoop:
         scrub: Callable[[str], str] = str,
     ) -> None:
         """`scrub` removes secrets from tool results before anybody sees or stores them."""
-        self._asking = Asking(providers)
-        self._runtimes = Runtimes(toolsets, work_dirs, working_dir_root)
-        self._calling = Calling(self._runtimes, safety)
+        self._asking = FallbackChain(providers)
+        self._runtimes = Toolboxes(toolsets, work_dirs, working_dir_root)
+        self._calling = ToolCaller(self._runtimes, safety)
         self._now = now
         self._scrub = scrub
 
@@ -74,6 +74,6 @@ class AgentLoop:
         call = ModelCall(models[0], (system, *said), about={"purpose": "title"})
         async with aclosing(self._asking.ask(models, call, agent.fallback)) as parts:
             async for part in parts:
-                if isinstance(part, Answer):
+                if isinstance(part, ModelAnswer):
                     return " ".join(mend(part.message.content).split())[:80] or None
         return None

@@ -13,7 +13,7 @@ from lastgood.core.session_rules import judging_call
 from lastgood.core.tool_permissions import Allowed, Asks, Denied
 from lastgood.engine.stage import Stage
 from lastgood.engine.team_tools import handoff_tool
-from lastgood.engine.toolboxes import Runtimes
+from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError
 from lastgood.model.agents import OnUnknown, Safety
@@ -32,8 +32,8 @@ class Result:
     has_effects: bool = False  # a tool that is not repeatable ran
 
 
-class Calling:
-    def __init__(self, runtimes: Runtimes, safety: Safety) -> None:
+class ToolCaller:
+    def __init__(self, runtimes: Toolboxes, safety: Safety) -> None:
         self._runtimes = runtimes
         self._safety = safety
 

@@ -23,7 +23,7 @@ _MOST = 512
 
 
 @dataclass(slots=True)
-class Runtime:
+class Toolbox:
     """The tools of one version of an agent's file, by agent and by name."""
 
     digest: str
@@ -42,22 +42,22 @@ class Runtime:
         return built
 
 
-class Runtimes:
+class Toolboxes:
     def __init__(self, toolsets: Toolsets, work_dirs: Path | None, root: Path | None) -> None:
         """`work_dirs` is where sessions without a working directory get theirs; `root` bounds given ones."""
         self._toolsets = toolsets
         self._work_dirs = work_dirs
         self._root = root
-        self._kept: OrderedDict[SessionId, Runtime] = OrderedDict()
+        self._kept: OrderedDict[SessionId, Toolbox] = OrderedDict()
 
     @property
     def types(self) -> Collection[str]:
         return self._toolsets.keys()
 
-    def of(self, session: SessionId, agent: AgentSpec) -> Runtime:
+    def of(self, session: SessionId, agent: AgentSpec) -> Toolbox:
         kept = self._kept.get(session)
         if kept is None or kept.digest != agent.digest:
-            kept = self._kept[session] = Runtime(agent.digest, self._toolsets)
+            kept = self._kept[session] = Toolbox(agent.digest, self._toolsets)
         self._kept.move_to_end(session)
         while len(self._kept) > _MOST:
             self._kept.popitem(last=False)

@@ -20,13 +20,13 @@ from lastgood.core.context import cap_result, repeats, without_oldest
 from lastgood.core.history import mend, mend_text, repair
 from lastgood.core.recovery import unsettled
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
-from lastgood.engine.providers.fallback_chain import Asking, FellBack, Retried
-from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind, ModelCall
+from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Retried
+from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
 from lastgood.engine.stage import Stage
 from lastgood.engine.system_prompt import system_messages
 from lastgood.engine.team_tools import DEEPEST, task_definition, task_of
-from lastgood.engine.tool_calls import Calling, arguments_of
-from lastgood.engine.toolboxes import Runtimes
+from lastgood.engine.tool_calls import ToolCaller, arguments_of
+from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
 from lastgood.model.agents import ModelSpec, OnUnknown
@@ -59,9 +59,9 @@ _SETTINGS = (
 class TurnLoop:
     """The models and tools of the process, and the one turn they work on."""
 
-    models: Asking
-    runtimes: Runtimes
-    calling: Calling
+    models: FallbackChain
+    runtimes: Toolboxes
+    calling: ToolCaller
     now: Callable[[], float]
     scrub: Callable[[str], str]  # removes secrets from tool results
     work: Work
@@ -125,14 +125,14 @@ class TurnLoop:
                         await self._event(EventKind.MODEL_FELL_BACK, part.as_json())
                     case Retried():
                         await self._event(EventKind.MODEL_RETRIED, part.as_json())
-                    case Answer():
+                    case ModelAnswer():
                         step = self._step_of(part, model, stage)
                         await self._event(EventKind.MODEL_ANSWERED, _usage_json(model, step) | _who(stage))
                         await self._finish(stage, step)
                         return
         raise ModelError("the model ended its stream without an answer; nothing was committed")
 
-    def _step_of(self, answer: Answer, model: ModelSpec, stage: Stage) -> Step:
+    def _step_of(self, answer: ModelAnswer, model: ModelSpec, stage: Stage) -> Step:
         message = mend_text(answer.message)
         if message.is_blank and not message.tool_calls:
             raise Garbled("the model answered with nothing; nothing was committed. Send the turn again")

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 _LATE_SECONDS = 1.0
 
 
-class Stopped(Exception):
+class AttemptStopped(Exception):
     """The attempt was asked to stop; `Run.stopped` says why."""
 
 
 async def work(run: Run) -> list[Step]:
     if run.is_stopped():
-        raise Stopped
+        raise AttemptStopped
     if run.begin.ask.kind is not TurnKind.RUN:
         return []
     run.worker = asyncio.create_task(_drive(run))
     await _watch(run, run.worker)
     if run.is_stopped():
         # A tool that does not stop is left behind: its hold is ended next, so nothing it does counts.
-        await asyncio.wait({run.worker}, timeout=run.parts.limits.stop_seconds)
-        raise Stopped
+        await asyncio.wait({run.worker}, timeout=run.deps.limits.stop_seconds)
+        raise AttemptStopped
     if run.worker.cancelled():
         raise TurnFailed("a tool or a model cancelled itself; nothing was committed")
     return run.worker.result()
@@ -41,7 +41,7 @@ async def work(run: Run) -> list[Step]:
 
 async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
     """Until the work has ended, was stopped, or takes too long. One timer, however many signs of life."""
-    loop, limits = asyncio.get_running_loop(), run.parts.limits
+    loop, limits = asyncio.get_running_loop(), run.deps.limits
     ends = loop.time() + limits.turn_seconds
     run.last_sign = loop.time()
     while not worker.done() and not run.is_stopped():
@@ -80,5 +80,5 @@ async def _drive(run: Run) -> list[Step]:
         if item.within or item.kind is not StepKind.MODEL or item.message.tool_calls:
             await run.outbox.journal(item)
 
-    await run.parts.engine.run(AttemptWork(run, run.agent), emit)
+    await run.deps.engine.run(AttemptWork(run, run.agent), emit)
     return steps

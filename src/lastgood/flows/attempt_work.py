@@ -58,7 +58,7 @@ class AttemptWork:
         return self.run.begun.session.working_dir
 
     async def rules(self) -> tuple[RuleLayer, ...]:
-        store = self.run.parts.store
+        store = self.run.deps.store
         found = await self.run.through_outage(lambda: store.get_session(self.hold.tenant, self.hold.session))
         if found is None:
             raise AttemptLost()
@@ -66,7 +66,7 @@ class AttemptWork:
 
     async def steers(self) -> tuple[Step, ...]:
         """In the order they were said. A steer is one message, so that its step is one, too."""
-        waiting = await self.run.through_outage(lambda: self.run.parts.store.steers_of(self.hold))
+        waiting = await self.run.through_outage(lambda: self.run.deps.store.steers_of(self.hold))
         if any(item.is_damaged for item in waiting):
             raise HistoryDamaged(
                 f"a steer of session {self.hold.session} is not as it was stored, so no model sees it. "

@@ -24,10 +24,10 @@ from lastgood.errors import (
     TurnNotFound,
 )
 from lastgood.flows.agent_resolution import resolve
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
-from lastgood.flows.run import Run, Stop, failed_events, words_of
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.run import Run, StopReason, failed_events, words_of
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.titles import name_session
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.verified_history import find_verified, had_effects
@@ -37,10 +37,10 @@ from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
     Begin,
+    BeginConflict,
     Begun,
     Expected,
     Hold,
-    Standing,
     Step,
     StepKind,
 )
@@ -67,9 +67,9 @@ class Plan:
     base: Head | None = None  # what the turn goes on from, in the session as it was read
 
 
-class Beginning:
-    def __init__(self, parts: Parts, live: Live) -> None:
-        self._parts = parts
+class TurnStarter:
+    def __init__(self, deps: Dependencies, live: RunningAttempts) -> None:
+        self._deps = deps
         self._live = live
 
     async def plan(self, ask: Ask, session: Session) -> Plan:
@@ -78,14 +78,14 @@ class Beginning:
             return Plan(None, {"agent": "none", "reason": "no model is asked"}, base)
         if not ask.agent_key and not session.agent_key:
             raise InvalidRequest("this session has no agent yet; name one, or rebind the session to one")
-        agent, decision = await resolve(self._parts.agents, ask.agent_key or session.agent_key)
+        agent, decision = await resolve(self._deps.agents, ask.agent_key or session.agent_key)
         if ask.agent_key is not None and ask.agent_key != session.agent_key:
             decision["reason"] = f"the request named this agent; the session's own is {session.agent_key!r}"
         if agent.stale:
             log.warning("agent %s is not the newest: %s", agent.key, agent.stale)
         # Before anything is written: a bad reference leaves no trace.
         model = ask.model if ask.model is not None else session.model or agent.model
-        self._parts.engine.check_model(model, agent)
+        self._deps.engine.check_model(model, agent)
         return Plan(agent, decision, base)
 
     async def base_of(self, ask: Ask, session: Session) -> Head | None:
@@ -101,8 +101,8 @@ class Beginning:
             raise StaleHead(head=head and head.turn)
         if edit.after is None:
             return None
-        turn = await find_verified(self._parts.store, ask.tenant, edit.after)
-        there = turn and await self._parts.store.turn_at(ask.tenant, head.turn, turn.seq)
+        turn = await find_verified(self._deps.store, ask.tenant, edit.after)
+        there = turn and await self._deps.store.turn_at(ask.tenant, head.turn, turn.seq)
         if turn is None or there is None or there.id != turn.id:
             raise TurnNotFound()
         return turn.head
@@ -110,9 +110,9 @@ class Beginning:
     def prepare(self, ask: Ask, plan: Plan, again: TurnId | None = None) -> Begin:
         return Begin(
             ask=ask,
-            turn=again or self._parts.ids.turn(),
-            attempt=self._parts.ids.attempt(),
-            holder=self._parts.node,
+            turn=again or self._deps.ids.turn(),
+            attempt=self._deps.ids.attempt(),
+            holder=self._deps.node,
             lease_seconds=self._live.lease_seconds,
             agent_key=plan.agent.key if plan.agent else "",
             agent_digest=plan.agent.digest if plan.agent else "",
@@ -122,19 +122,19 @@ class Beginning:
             base=plan.base if ask.edit else None,
         )
 
-    async def start(self, begin: Begin, plan: Plan, lost: list[AttemptId]) -> TurnHandle | Standing:
+    async def start(self, begin: Begin, plan: Plan, lost: list[AttemptId]) -> TurnHandle | BeginConflict:
         """Takes the session and starts the run, or says what stands in the way. `lost` takes the attempt if
         its begin was sent and not answered."""
-        sent = self._parts.clock.monotonic()
+        sent = self._deps.clock.monotonic()
         told = _told_at_begin(begin, plan.agent)
         with self._live.expecting(begin.attempt):
             found = await self._begin_once(begin, told, lost)
-            if isinstance(found, Standing):
+            if isinstance(found, BeginConflict):
                 return found
-            run = Run(self._parts, begin, found, plan.agent, sent)
+            run = Run(self._deps, begin, found, plan.agent, sent)
             return self.run(run, after_event=found.session.last_event_seq - len(told))
 
-    async def again(self, ask: Ask, plan: Plan, turn: TurnId, found: Standing) -> Begin:
+    async def again(self, ask: Ask, plan: Plan, turn: TurnId, found: BeginConflict) -> Begin:
         """The same turn, tried again by its client: after the finished steps of its newest try, if they
         were made for what is there now. Begin compares the head and the try again: both may have moved."""
         tried, session = found.prior_attempt, found.session
@@ -143,7 +143,7 @@ class Beginning:
         begin = self.prepare(ask, plan, turn)
         if plan.agent is None:
             return begin
-        steps = await self._parts.store.read_steps(ask.tenant, tried.id)
+        steps = await self._deps.store.read_steps(ask.tenant, tried.id)
         head = session.head.turn if session.head else None
         model = ask.model or session.model or plan.agent.model
         decided = try_again(tried, steps, head=head, digest=plan.agent.digest, model=model)
@@ -165,23 +165,23 @@ class Beginning:
         """The steers in these steps, by their place in the queue; None: some of them are there no more."""
         heard = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
         if heard:
-            queue = await self._parts.store.read_queue(ask.tenant, ask.session)
+            queue = await self._deps.store.read_queue(ask.tenant, ask.session)
             if not {item.number for item in queue}.issuperset(heard):
                 return None
         return heard
 
     async def _begin_once(
         self, begin: Begin, told: tuple[Event, ...], lost: list[AttemptId]
-    ) -> Begun | Standing:
+    ) -> Begun | BeginConflict:
         try:
-            return await self._parts.store.begin_if_free(begin, told)
+            return await self._deps.store.begin_if_free(begin, told)
         except OutcomeUnknown:
             lost.append(begin.attempt)
         # The same ids once more: if the first try did happen, it is what stands in the way.
         found = await through_outage(
-            lambda: self._parts.store.begin_if_free(begin, told), self._parts.limits.outage_seconds
+            lambda: self._deps.store.begin_if_free(begin, told), self._deps.limits.outage_seconds
         )
-        if isinstance(found, Standing) and found.holder is not None and found.holder.id == begin.attempt:
+        if isinstance(found, BeginConflict) and found.holder is not None and found.holder.id == begin.attempt:
             assert found.session is not None
             return begun_of(found.holder, found.session, begin.base_at(found.session.head))
         return found
@@ -195,7 +195,7 @@ class Beginning:
         )
         run = self._live.get(attempt.id)
         if run is not None and move is Move.SUPERSEDE:
-            await self._live.stop(run, Stop(move, error))
+            await self._live.stop(run, StopReason(move, error))
             return
         died = move is Move.INTERRUPT
         await self.end(attempt, move, error, only_if_expired=died, most_deaths=MOST_DEATHS if died else None)
@@ -211,8 +211,8 @@ class Beginning:
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
-        effects = await had_effects(self._parts.store, attempt)
-        ended = await self._parts.store.finish_if_held(
+        effects = await had_effects(self._deps.store, attempt)
+        ended = await self._deps.store.finish_if_held(
             attempt.hold,
             status,
             words_of(error),
@@ -220,28 +220,28 @@ class Beginning:
             only_if_expired=only_if_expired,
             most_deaths=most_deaths,
         )
-        self._parts.signals.tell(attempt.session)
+        self._deps.signals.tell(attempt.session)
         return ended
 
     def run(self, run: Run, *, after_event: int) -> TurnHandle:
         self._live.start(run)
         if run.agent is not None and not run.begun.session.title:
-            self._live.spawn(name_session(self._parts, run, run.agent), may_be_cut=True)
+            self._live.spawn(name_session(self._deps, run, run.agent), may_be_cut=True)
         session = run.begun.session
         held = (session.tenant, session.id, run.begun.turn, run.hold.attempt)
-        return TurnHandle(self._parts, self._live, *held, after_event, run, began=True)
+        return TurnHandle(self._deps, self._live, *held, after_event, run, began=True)
 
     async def attach(self, ask: Ask, attempt: Attempt) -> TurnHandle:
         run = self._live.get(attempt.id)
         if run is not None:
             await self._live.attach(run)
         elif attempt.orphaned:
-            await self._parts.store.set_orphaned(attempt.hold, False)
+            await self._deps.store.set_orphaned(attempt.hold, False)
         return self.watch(ask, attempt, run)
 
     def watch(self, ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> TurnHandle:
         found = (ask.tenant, ask.session, attempt.turn, attempt.id)
-        return TurnHandle(self._parts, self._live, *found, run=run, replayed=replayed)
+        return TurnHandle(self._deps, self._live, *found, run=run, replayed=replayed)
 
 
 def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lastgood.core.conversation import Append, Change, new_input, reconcile
 from lastgood.core.history import open_calls
 from lastgood.core.input_checks import check_input
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.sessions import Sessions
 from lastgood.model.attempts import Edit
 from lastgood.model.ids import TenantId
@@ -23,7 +23,7 @@ from lastgood.model.sessions import Session, TurnKind
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConversationMatch:
     """Where a request goes on, and with what. `session` is as it was compared with the request."""
 
     session: Session
@@ -32,8 +32,8 @@ class Place:
 
 
 class Conversations:
-    def __init__(self, parts: Parts, sessions: Sessions) -> None:
-        self._parts = parts
+    def __init__(self, deps: Dependencies, sessions: Sessions) -> None:
+        self._deps = deps
         self._sessions = sessions
 
     async def find(
@@ -45,25 +45,29 @@ class Conversations:
         setter: Setter = LOCAL,
     ) -> Session:
         """Made if it is not there; but not for a request that would be refused."""
-        found = await self._parts.store.find_conversation(tenant, name)
+        found = await self._deps.store.find_conversation(tenant, name)
         if found is None:
-            check_input(body, TurnKind.RUN, self._parts.limits.input_bytes)
+            check_input(body, TurnKind.RUN, self._deps.limits.input_bytes)
             found = await self._sessions.of_conversation(tenant, name, agent_key, setter)
         return found
 
-    async def place(self, session: Session, body: Sequence[Message], *, reconciles: bool) -> Place:
+    async def place(
+        self, session: Session, body: Sequence[Message], *, reconciles: bool
+    ) -> ConversationMatch:
         """InvalidRequest: there is nothing new in the body."""
         if session.head is None:
-            return Place(session, new_input(body, is_first=True, open_calls=()))
+            return ConversationMatch(session, new_input(body, is_first=True, open_calls=()))
         if reconciles:
             return await self._reconciled(session, body)
-        history = await self._parts.histories.at(session.tenant, session.head)
-        return Place(session, new_input(body, is_first=False, open_calls=open_calls(history.tail)))
+        history = await self._deps.histories.at(session.tenant, session.head)
+        return ConversationMatch(
+            session, new_input(body, is_first=False, open_calls=open_calls(history.tail))
+        )
 
-    async def _reconciled(self, session: Session, body: Sequence[Message]) -> Place:
+    async def _reconciled(self, session: Session, body: Sequence[Message]) -> ConversationMatch:
         assert session.head is not None, "there is nothing to compare with in an empty session"
-        match reconcile(body, await self._parts.histories.turns(session.tenant, session.head)):
+        match reconcile(body, await self._deps.histories.turns(session.tenant, session.head)):
             case Append(messages):
-                return Place(session, messages)
+                return ConversationMatch(session, messages)
             case Change(after, messages):
-                return Place(session, messages, Edit(after, session.head.turn))
+                return ConversationMatch(session, messages, Edit(after, session.head.turn))

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 
 from lastgood.core.commit import damage_of
 from lastgood.errors import DatabaseDamaged
-from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
+from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Inspection, Store
 
 #: Findings that are kept; of more, only the number.
 MOST_FINDINGS = 1000
 
-Progress = Callable[[Table, int], None]
+Progress = Callable[[StoredTable, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DamagedRow:
     """`tenant` and `session` are empty where the row itself does not say them any more."""
 
     tenant: str
@@ -34,9 +34,9 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    rows: Counter[Table] = field(default_factory=Counter)
+    rows: Counter[StoredTable] = field(default_factory=Counter)
     tenants: set[str] = field(default_factory=set)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DamagedRow] = field(default_factory=list)
     more: int = 0  # findings that are not listed
 
     @property
@@ -45,7 +45,7 @@ class Report:
 
     def add(self, tenant: str, session: str, what: str, problem: str) -> None:
         if len(self.findings) < MOST_FINDINGS:
-            self.findings.append(Finding(tenant, session, what, problem))
+            self.findings.append(DamagedRow(tenant, session, what, problem))
         else:
             self.more += 1
 
@@ -55,7 +55,7 @@ async def check_database(store: Store, progress: Progress = lambda _table, _rows
     async with store.inspect() as look:
         for problem in await look.structure():
             report.add("", "", "the database", problem)
-        for table in Table:
+        for table in StoredTable:
             try:
                 await _check_table(look, table, report, progress)
             except DatabaseDamaged as error:
@@ -64,7 +64,7 @@ async def check_database(store: Store, progress: Progress = lambda _table, _rows
     return report
 
 
-async def _check_table(look: Inspection, table: Table, report: Report, progress: Progress) -> None:
+async def _check_table(look: Inspection, table: StoredTable, report: Report, progress: Progress) -> None:
     before: StoredTurn | None = None
     async for row in look.rows(table):
         report.rows[table] += 1
@@ -79,7 +79,7 @@ async def _check_table(look: Inspection, table: Table, report: Report, progress:
                 if not row.is_reached:
                     report.add(tenant, turn.session, what, "no session reaches it")
             case StoredRow(tenant, session, what, problem):
-                if table is Table.SESSIONS:
+                if table is StoredTable.SESSIONS:
                     report.tenants.add(tenant)
                 if problem:
                     report.add(tenant, session, what, problem)

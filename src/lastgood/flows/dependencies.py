@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lastgood.flows.history_cache import Histories
+from lastgood.flows.history_cache import HistoryCache
 from lastgood.flows.quotas import Quotas
 from lastgood.flows.signals import Signals
 from lastgood.ports import Agents, Clock, Engine, Ids, Store
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FlowLimits:
     lease_seconds: float = 15.0  # on a store that several processes share
     heartbeat_seconds: float = 5.0
     wedged_seconds: float = 60.0  # a loop that did not run for so long loses its leases
@@ -39,14 +39,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Dependencies:
     store: Store
     engine: Engine
     agents: Agents
     clock: Clock
     ids: Ids
     node: str
-    histories: Histories
+    histories: HistoryCache
     signals: Signals
     quotas: Quotas
-    limits: Limits = Limits()
+    limits: FlowLimits = FlowLimits()

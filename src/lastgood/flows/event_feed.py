@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
 from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId
 
 
 async def follow(
-    parts: Parts,
+    deps: Dependencies,
     tenant: TenantId,
     session: SessionId,
     *,
@@ -30,21 +30,21 @@ async def follow(
     Ends with the last event of attempt `until`, or with the session. `is_last`: nothing was stored
     after `after` when the first event is asked for, so there is nothing to look for yet.
     """
-    ear = parts.signals.listen(session)
+    ear = deps.signals.listen(session)
     sure = is_last  # that nothing up to `after` was missed
     over = False
     try:
         if is_last:
-            await ear.wait(parts.limits.poll_seconds)
+            await ear.wait(deps.limits.poll_seconds)
         while True:
             handed = ear.take()
             if handed and handed[0].seq <= after + 1:
                 page: Sequence[StoredEvent] = [event for event in handed if event.seq > after]
             else:
                 handed = ()
-                page = await _read(parts, tenant, session, after)
+                page = await _read(deps, tenant, session, after)
             if not handed and (page[0].seq != after + 1 if page else not sure):
-                missed = await _missed(parts, tenant, session, after)
+                missed = await _missed(deps, tenant, session, after)
                 sure = True
                 if missed is not None:
                     yield missed
@@ -59,34 +59,34 @@ async def follow(
                 continue
             if over and not handed:
                 return
-            sure = await ear.wait(parts.limits.poll_seconds)
+            sure = await ear.wait(deps.limits.poll_seconds)
             # What ended between that read and this look is read once more before leaving.
-            over = not sure and await _is_over(parts, tenant, session, until)
+            over = not sure and await _is_over(deps, tenant, session, until)
     finally:
-        parts.signals.leave(session, ear)
+        deps.signals.leave(session, ear)
 
 
-async def _read(parts: Parts, tenant: TenantId, session: SessionId, after: int) -> tuple[StoredEvent, ...]:
+async def _read(
+    deps: Dependencies, tenant: TenantId, session: SessionId, after: int
+) -> tuple[StoredEvent, ...]:
     """Through an outage: the run goes on meanwhile, so its watchers must, too."""
-    read = partial(parts.store.read_events, tenant, session, after=after)
-    return await through_outage(read, parts.limits.outage_seconds)
+    read = partial(deps.store.read_events, tenant, session, after=after)
+    return await through_outage(read, deps.limits.outage_seconds)
 
 
-async def _missed(parts: Parts, tenant: TenantId, session: SessionId, after: int) -> StoredEvent | None:
+async def _missed(deps: Dependencies, tenant: TenantId, session: SessionId, after: int) -> StoredEvent | None:
     """Numbers may be skipped; only what was stored and dropped is missed. So is a number never given."""
-    found = await through_outage(
-        lambda: parts.store.get_session(tenant, session), parts.limits.outage_seconds
-    )
+    found = await through_outage(lambda: deps.store.get_session(tenant, session), deps.limits.outage_seconds)
     if found is None or found.events_dropped <= after <= found.last_event_seq:
         return None
     known = found.events_dropped if after < found.events_dropped else found.last_event_seq
-    return StoredEvent(known, EventKind.RESYNC, None, {"after": known}, parts.clock.now())
+    return StoredEvent(known, EventKind.RESYNC, None, {"after": known}, deps.clock.now())
 
 
-async def _is_over(parts: Parts, tenant: TenantId, session: SessionId, until: AttemptId | None) -> bool:
+async def _is_over(deps: Dependencies, tenant: TenantId, session: SessionId, until: AttemptId | None) -> bool:
     """Nothing more will come: the session is deleted, or the attempt has ended."""
-    seconds = parts.limits.outage_seconds
+    seconds = deps.limits.outage_seconds
     if until is None:
-        return await through_outage(lambda: parts.store.get_session(tenant, session), seconds) is None
-    attempt = await through_outage(lambda: parts.store.get_attempt(tenant, until), seconds)
+        return await through_outage(lambda: deps.store.get_session(tenant, session), seconds) is None
+    attempt = await through_outage(lambda: deps.store.get_attempt(tenant, until), seconds)
     return attempt is None or attempt.ended_at is not None

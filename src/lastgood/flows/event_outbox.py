@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from lastgood.errors import AttemptLost, LastgoodError, OutcomeUnknown
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.events import STREAMED, Event, StoredEvent
@@ -29,12 +29,12 @@ _BATCH_BITS = 32
 class Outbox:
     def __init__(
         self,
-        parts: Parts,
+        deps: Dependencies,
         hold: Hold,
         halted: asyncio.Future[None],
         stop: Callable[[LastgoodError], None],
     ) -> None:
-        self._parts = parts
+        self._deps = deps
         self._hold = hold
         self._halted = halted  # the attempt was asked to stop: an outage is not waited for any more
         self._stop = stop
@@ -67,9 +67,9 @@ class Outbox:
         """Stores a finished step and everything told before it, as one."""
         self.is_untouched = False
         async with self._writing:
-            store, events = self._parts.store, self.take()
+            store, events = self._deps.store, self.take()
             await self._write(lambda batch: store.journal_if_held(self._hold, (step,), events, batch=batch))
-        self._parts.signals.tell(self._hold.session)
+        self._deps.signals.tell(self._hold.session)
 
     async def _write(self, write: Callable[[int], Awaitable[_T]]) -> _T:
         """Stores one batch, once. Nothing to tell of it: it was stored by a try whose answer was lost."""
@@ -83,11 +83,11 @@ class Outbox:
             except OutcomeUnknown:
                 is_unknown = True
                 raise
-            if not stored and not (is_unknown and await self._parts.store.is_stored(self._hold, batch)):
+            if not stored and not (is_unknown and await self._deps.store.is_stored(self._hold, batch)):
                 raise AttemptLost()
             return stored
 
-        return await through_outage(once, self._parts.limits.outage_seconds, self._halted)
+        return await through_outage(once, self._deps.limits.outage_seconds, self._halted)
 
     def take(self) -> Sequence[Event]:
         """What is not stored yet, for a transaction that stores it with something else."""
@@ -104,19 +104,19 @@ class Outbox:
 
     async def _flush(self) -> None:
         try:
-            if not self._parts.signals.is_heard(self._hold.session):
+            if not self._deps.signals.is_heard(self._hold.session):
                 # Nobody is waiting for the first word here. If the turn is quick,
                 # its commit stores what it told, and one write is saved.
-                await asyncio.sleep(self._parts.limits.tick_seconds)
+                await asyncio.sleep(self._deps.limits.tick_seconds)
             while self._waiting:
                 self.is_untouched = False
                 async with self._writing:
-                    events, now = self.take(), self._parts.clock.now()
-                    last = await self._write(_appending(self._parts.store, self._hold, events, now))
+                    events, now = self.take(), self._deps.clock.now()
+                    last = await self._write(_appending(self._deps.store, self._hold, events, now))
                 # Without a number, watchers read from the table what was stored.
                 stored = _numbered(events, last, now) if last else ()
-                self._parts.signals.tell(self._hold.session, stored)
-                await asyncio.sleep(self._parts.limits.tick_seconds)
+                self._deps.signals.tell(self._hold.session, stored)
+                await asyncio.sleep(self._deps.limits.tick_seconds)
         except LastgoodError as error:
             self._stop(error)
 

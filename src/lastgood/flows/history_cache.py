@@ -18,7 +18,7 @@ from lastgood.time_slices import paced
 MOST_BYTES = 64 * 1024 * 1024
 
 
-class Histories:
+class HistoryCache:
     """Keeps those used last: so many, and not too large together. Losing one costs a read, no more."""
 
     def __init__(self, store: TurnStore, most: int = 1000, most_bytes: int = MOST_BYTES) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lastgood.errors import StoreError
-from lastgood.flows.dependencies import Limits
+from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import Attempt, Hold
 from lastgood.model.ids import AttemptId
 from lastgood.ports import Clock, Renew
@@ -40,7 +40,7 @@ class Beat:
 
 
 class Leases:
-    def __init__(self, limits: Limits, clock: Clock) -> None:
+    def __init__(self, limits: FlowLimits, clock: Clock) -> None:
         self._limits = limits
         self._clock = clock
         self._leases: dict[AttemptId, Lease] = {}

@@ -25,13 +25,13 @@ from lastgood.errors import (
     SessionBusy,
     SessionNotFound,
     StoreError,
-    TooMany,
+    TooManyRequests,
 )
-from lastgood.flows.dependencies import Parts
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
-from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, Request
+from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, TurnRequest
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.messages import Message, Part, Role
 from lastgood.model.queue import NewQueued, NotQueued, Queued, QueueKind
@@ -48,8 +48,8 @@ WhileRuns = Callable[[Queued], AbstractContextManager[None]]
 
 
 class Queue:
-    def __init__(self, parts: Parts, live: Live, turns: Turns) -> None:
-        self._parts = parts
+    def __init__(self, deps: Dependencies, live: RunningAttempts, turns: Turns) -> None:
+        self._deps = deps
         self._live = live
         self._turns = turns
         self._draining: dict[SessionId, asyncio.Task[None]] = {}
@@ -57,16 +57,16 @@ class Queue:
         self._while_runs: WhileRuns = lambda _: nullcontext()
 
     def admit_by(self, while_runs: WhileRuns) -> None:
-        """Entered before a follow-up begins and left when it has ended. TooMany: it has to wait."""
+        """Entered before a follow-up begins and left when it has ended. TooManyRequests: it has to wait."""
         self._while_runs = while_runs
 
     async def put(self, new: NewQueued) -> tuple[Queued, bool]:
         """What waits now, and whether it was there already, under its key."""
-        check_input(new.messages, TurnKind.RUN, self._parts.limits.input_bytes)
+        check_input(new.messages, TurnKind.RUN, self._deps.limits.input_bytes)
         for what, text in (("model", new.model), ("agent", new.agent_key), ("user", new.user)):
             check_text(text or "", f"the {what}")
         await self._check_quota(new)
-        match await self._parts.store.enqueue(new, most=CAPACITY[new.kind]):
+        match await self._deps.store.enqueue(new, most=CAPACITY[new.kind]):
             case NotQueued.GONE:
                 raise SessionNotFound()
             case NotQueued.FULL:
@@ -85,19 +85,19 @@ class Queue:
 
     async def _check_quota(self, new: NewQueued) -> None:
         """Refused now. What was accepted runs, whatever the quota is by then."""
-        if not self._parts.quotas.is_limited:
+        if not self._deps.quotas.is_limited:
             return
-        session = await self._parts.store.get_session(new.tenant, new.session)
+        session = await self._deps.store.get_session(new.tenant, new.session)
         if session is not None:
-            await self._parts.quotas.check(new.tenant, session.created_by)
+            await self._deps.quotas.check(new.tenant, session.created_by)
 
     async def read(self, tenant: TenantId, session: SessionId) -> tuple[Queued, ...]:
-        if await self._parts.store.get_session(tenant, session) is None:
+        if await self._deps.store.get_session(tenant, session) is None:
             raise SessionNotFound()
-        return await self._parts.store.read_queue(tenant, session)
+        return await self._deps.store.read_queue(tenant, session)
 
     async def drop(self, tenant: TenantId, session: SessionId, number: int) -> None:
-        if not await self._parts.store.drop_queued(tenant, session, number):
+        if not await self._deps.store.drop_queued(tenant, session, number):
             await self.read(tenant, session)
             raise Conflict(
                 "there is no such entry in the queue, or a turn has taken it; read the queue again"
@@ -105,7 +105,7 @@ class Queue:
 
     async def retry(self, tenant: TenantId, session: SessionId, number: int) -> None:
         """A parked one is tried again, because a person said so."""
-        if not await self._parts.store.unpark_queued(tenant, session, number):
+        if not await self._deps.store.unpark_queued(tenant, session, number):
             await self.read(tenant, session)
             raise Conflict("there is no such parked entry in the queue; read the queue again")
         self.drain(tenant, session)
@@ -114,7 +114,7 @@ class Queue:
 
     async def sweep(self) -> None:
         """Finds what a dead process left waiting."""
-        for tenant, session in await self._parts.store.waiting_queues(_PAGE):
+        for tenant, session in await self._deps.store.waiting_queues(_PAGE):
             self.drain(tenant, session)
 
     def drain(self, tenant: TenantId, session: SessionId) -> None:
@@ -135,7 +135,7 @@ class Queue:
             log.error("the queue of %s is looked at again later", session, exc_info=task.exception())
 
     async def _drain(self, tenant: TenantId, session: SessionId) -> None:
-        store = self._parts.store
+        store = self._deps.store
         while not self._live.is_closing:
             item: Queued | None = None
             try:
@@ -166,8 +166,8 @@ class Queue:
                         if submitted is None:
                             return  # not yet; the sweep looks again
                         await submitted.outcome()
-            except (SessionBusy, TooMany):
-                await asyncio.sleep(self._parts.limits.poll_seconds)
+            except (SessionBusy, TooManyRequests):
+                await asyncio.sleep(self._deps.limits.poll_seconds)
             except StoreError as error:
                 log.warning("the queue of %s is looked at again later: %s", session, error)
                 return
@@ -183,7 +183,7 @@ class Queue:
         waiting = asyncio.ensure_future(submitted.outcome())
         try:
             while not waiting.done() and not self._live.is_closing:
-                await asyncio.wait({waiting}, timeout=self._parts.limits.poll_seconds)
+                await asyncio.wait({waiting}, timeout=self._deps.limits.poll_seconds)
             if waiting.done():
                 waiting.result()
         finally:
@@ -192,24 +192,24 @@ class Queue:
 
     async def _run(self, item: Queued) -> TurnHandle | None:
         """None: it was tried a moment ago, and too often before that."""
-        request = await self._parts.store.read_request(item.tenant, item.turn)
+        request = await self._deps.store.read_request(item.tenant, item.turn)
         if request is None:
             return await self._turns.run_queued(item)
-        attempts = await self._parts.store.list_attempts(item.tenant, item.session)
+        attempts = await self._deps.store.list_attempts(item.tenant, item.session)
         last = [attempt for attempt in attempts if attempt.turn == item.turn][-1]
-        if not is_due(last, self._parts.clock.now()):
+        if not is_due(last, self._deps.clock.now()):
             return None
         decided = await self._after(item, request, last)
         return await self._turns.try_again(request, last, decided, takes=item.number)
 
-    async def _after(self, item: Queued, request: Request, last: Attempt) -> TryAgain:
+    async def _after(self, item: Queued, request: TurnRequest, last: Attempt) -> TryAgain:
         """Whether a new try goes on after what the last one has finished."""
         if last.status is AttemptStatus.CANCELLED:
             return TryAgain(False, "its last try was cancelled, so it starts from its input")
-        session = await self._parts.store.get_session(item.tenant, item.session)
+        session = await self._deps.store.get_session(item.tenant, item.session)
         if session is None:
             raise SessionNotFound()
-        steps = await self._parts.store.read_steps(item.tenant, last.id)
+        steps = await self._deps.store.read_steps(item.tenant, last.id)
         agent, _ = await self._turns.resolve(request.agent_key or session.agent_key)
         model = request.model or session.model or agent.model
         head = session.head.turn if session.head else None

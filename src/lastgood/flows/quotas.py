@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from lastgood.core.quotas import NO_QUOTA, NOTHING, Quota, Used, breach_of, describe
+from lastgood.core.quotas import NO_QUOTA, NOTHING, Quota, QuotaUsage, breach_of, describe
 from lastgood.errors import QuotaExceeded
 from lastgood.model.ids import TenantId
 
@@ -20,12 +20,12 @@ FRESH_SECONDS = 5.0
 _MOST_OF_TIME = 0.01
 
 #: What each token of a tenant uses, by the token's id.
-ReadUsage = Callable[[TenantId], Awaitable[Mapping[str, Used]]]
+ReadUsage = Callable[[TenantId], Awaitable[Mapping[str, QuotaUsage]]]
 
 
 @dataclass(slots=True)
 class _Known:
-    by_token: dict[str, Used]
+    by_token: dict[str, QuotaUsage]
     until: float
 
 
@@ -42,7 +42,7 @@ class Quotas:
         self._known: dict[TenantId, _Known] = {}
         self.is_limited = tenant != NO_QUOTA or token != NO_QUOTA
 
-    async def check(self, tenant: TenantId, token: str, adds: Used = NOTHING) -> None:
+    async def check(self, tenant: TenantId, token: str, adds: QuotaUsage = NOTHING) -> None:
         """QuotaExceeded: the tenant, or the token that made the session, may not store this."""
         if not self.is_limited:
             return
@@ -56,7 +56,7 @@ class Quotas:
             if breach is not None:
                 raise QuotaExceeded(describe(breach, who, setting), quota=setting)
 
-    def add(self, tenant: TenantId, token: str, added: Used) -> None:
+    def add(self, tenant: TenantId, token: str, added: QuotaUsage) -> None:
         """Counts what was just stored, until it is read again."""
         known = self._known.get(tenant)
         if known is not None:

@@ -21,13 +21,13 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import INTERRUPTED
 from lastgood.flows.queue import Queue
 from lastgood.flows.retention import Retention
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turns import Turns
-from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, Unreadable
+from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, UnreadableAttempt
 
 _PAGE = 100
 #: How long a start may wait for owed turns to begin; their agents may come from slow places.
@@ -40,25 +40,30 @@ class Recovery:
     """`retention`: sessions are not kept for ever."""
 
     def __init__(
-        self, parts: Parts, live: Live, turns: Turns, queue: Queue, retention: Retention | None = None
+        self,
+        deps: Dependencies,
+        live: RunningAttempts,
+        turns: Turns,
+        queue: Queue,
+        retention: Retention | None = None,
     ) -> None:
-        self._parts = parts
+        self._deps = deps
         self._live = live
         self._turns = turns
         self._queue = queue
         self._retention = retention
-        self._swept = parts.clock.monotonic()  # when the store was last found to answer
+        self._swept = deps.clock.monotonic()  # when the store was last found to answer
 
     async def at_start(self) -> int:
         """On a store that only this process can use, whatever runs was left by a dead one."""
-        return await self._end_abandoned(died=True) if self._parts.store.alone else 0
+        return await self._end_abandoned(died=True) if self._deps.store.alone else 0
 
     async def _end_abandoned(self, *, died: bool) -> int:
         """Ends what runs according to the store, and not in this process, which has the store to itself."""
         ended = 0
         while True:
             before = frozenset(self._live.mine())
-            found = await self._parts.store.running_attempts(len(before) + _PAGE)
+            found = await self._deps.store.running_attempts(len(before) + _PAGE)
             mine, earlier = before | self._live.mine(), ended
             for attempt in found:
                 if attempt.id not in mine:
@@ -77,9 +82,9 @@ class Recovery:
     async def sweep(self) -> int:
         """Ends what has outlived its lease or its deadline, and what an outage has left."""
         await self._live.write_ends()
-        ended = await self._end_abandoned(died=False) if self._parts.store.alone else 0
-        expired = await self._parts.store.expired_attempts(_PAGE)
-        now, limits = self._parts.clock.monotonic(), self._parts.limits
+        ended = await self._end_abandoned(died=False) if self._deps.store.alone else 0
+        expired = await self._deps.store.expired_attempts(_PAGE)
+        now, limits = self._deps.clock.monotonic(), self._deps.limits
         # Leases that end during an outage say nothing about their holders. A process that could not reach
         # the store for as long as a lease cannot tell them from the dead.
         died = now - self._swept < limits.outage_seconds + limits.sweep_seconds
@@ -109,7 +114,7 @@ class Recovery:
         left = 0  # these stay where they are; the others are gone from the list once they are tried
         full = True
         while full:
-            page = await self._parts.store.interrupted_asks(_PAGE, deaths_below=MOST_DEATHS, skip=left)
+            page = await self._deps.store.interrupted_asks(_PAGE, deaths_below=MOST_DEATHS, skip=left)
             full = len(page) == _PAGE
             for found in page:
                 try:
@@ -120,14 +125,14 @@ class Recovery:
                     left += 1
                     log.warning("turn %s is still owed: %s", found.attempt.turn, error)
 
-    async def _retry(self, found: Interrupted | Unreadable) -> bool:
+    async def _retry(self, found: Interrupted | UnreadableAttempt) -> bool:
         """False: it is left."""
-        if isinstance(found, Unreadable):
+        if isinstance(found, UnreadableAttempt):
             # It can never be tried again; whoever was promised it learns so from one more attempt.
             return await self._turns.fail_again(found.attempt, HistoryDamaged(found.damage))
-        if not is_due(found.attempt, self._parts.clock.now()):
+        if not is_due(found.attempt, self._deps.clock.now()):
             return False
-        session = await self._parts.store.get_session(found.attempt.tenant, found.attempt.session)
+        session = await self._deps.store.get_session(found.attempt.tenant, found.attempt.session)
         if session is None:
             return False
         try:
@@ -149,7 +154,7 @@ class Recovery:
 
     async def _tidy(self) -> None:
         """In pieces, so that others can write meanwhile. What is left then is for the next sweep."""
-        store, limits, now = self._parts.store, self._parts.limits, asyncio.get_running_loop().time
+        store, limits, now = self._deps.store, self._deps.limits, asyncio.get_running_loop().time
         ends = now() + limits.sweep_seconds
         ages = {"events_older_than": limits.event_seconds, "keys_older_than": limits.key_seconds}
         while await store.tidy(**ages, limit=_PAGE) and now() < ends:
@@ -157,7 +162,7 @@ class Recovery:
 
     async def keep_sweeping(self, *, pays_debts: bool = True) -> None:
         """Sweeps at once and then again and again; a failed sweep is repeated."""
-        limits = self._parts.limits
+        limits = self._deps.limits
         while True:
             try:
                 await self.sweep()

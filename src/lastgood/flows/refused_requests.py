@@ -15,7 +15,7 @@ from collections import OrderedDict
 
 from lastgood.core.admission import RETRY_WITH_HISTORY_SECONDS
 from lastgood.errors import StoreError
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.model.ids import TenantId
 
 #: Oldest first out: each is a few hundred bytes.
@@ -25,8 +25,8 @@ _Request = tuple[TenantId, str, str, str]
 
 
 class RefusedRequests:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
         self._refused: OrderedDict[_Request, float] = OrderedDict()
 
     def __len__(self) -> int:
@@ -35,9 +35,9 @@ class RefusedRequests:
     async def remember(self, tenant: TenantId, conversation: str, *, fingerprint: str, caller: str) -> None:
         """Never fails: whoever is refused is to be told why, and nothing else."""
         try:
-            session = await self._parts.store.find_conversation(tenant, conversation)
+            session = await self._deps.store.find_conversation(tenant, conversation)
             if session is not None:
-                await self._parts.store.close_requests(
+                await self._deps.store.close_requests(
                     tenant, session.id, fingerprint=fingerprint, caller=caller
                 )
         except StoreError:

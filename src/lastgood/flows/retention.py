@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.sessions import Sessions
 from lastgood.model.sessions import Session
 
@@ -16,17 +16,17 @@ class Retention:
     sessions are kept must not delete at its start what it is about to run.
     """
 
-    def __init__(self, parts: Parts, sessions: Sessions, seconds: float) -> None:
-        self._parts = parts
+    def __init__(self, deps: Dependencies, sessions: Sessions, seconds: float) -> None:
+        self._deps = deps
         self._sessions = sessions
         self._seconds = seconds
         self._after = 0
 
     async def step(self) -> int:
         """How many were deleted."""
-        page = await self._parts.store.walk_sessions(after=self._after, limit=_PAGE)
+        page = await self._deps.store.walk_sessions(after=self._after, limit=_PAGE)
         self._after = page[-1].number if len(page) == _PAGE else 0
-        since = self._parts.clock.now() - self._seconds
+        since = self._deps.clock.now() - self._seconds
         deleted = 0
         for session in page:
             # Most are not old; that they are, and nobody uses them now, the database decides.
@@ -35,5 +35,5 @@ class Retention:
         return deleted
 
     async def _owes(self, session: Session) -> bool:
-        queue = await self._parts.store.read_queue(session.tenant, session.id)
+        queue = await self._deps.store.read_queue(session.tenant, session.id)
         return any(item.parked is None for item in queue)

@@ -34,8 +34,8 @@ from lastgood.errors import (
     TurnFailed,
     TurnTimeout,
 )
-from lastgood.flows.attempt_driver import Stopped, work
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.attempt_driver import AttemptStopped, work
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_outbox import Outbox
 from lastgood.flows.leases import Lease
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown, through_outage
@@ -74,7 +74,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopReason:
     """Why an attempt is stopped. No move: it is not ours any more, and nothing is written."""
 
     move: Move | None
@@ -94,7 +94,7 @@ class Ending:
 class Run:
     """An attempt that this process holds."""
 
-    parts: Parts
+    deps: Dependencies
     begin: Begin
     begun: Begun
     agent: AgentSpec | None  # None: a turn without a model
@@ -103,7 +103,7 @@ class Run:
     history: History = field(default_factory=History)
     adopted: tuple[Step, ...] = ()  # finished by an earlier attempt, or before this one waited
     steps: list[Step] | None = None  # all of them so far; None: not even the adopted ones are known
-    stopped: Stop | None = None
+    stopped: StopReason | None = None
     worker: asyncio.Task[list[Step]] | None = None
     watchers: int = 1  # requesters that are there
     left: int = 0  # how often the last of them has gone
@@ -124,7 +124,7 @@ class Run:
         loop = asyncio.get_running_loop()
         self.done, self.halted = loop.create_future(), loop.create_future()
         self.outbox = Outbox(
-            self.parts, self.hold, self.halted, lambda error: self.stop(_stop_for(self, error))
+            self.deps, self.hold, self.halted, lambda error: self.stop(_stop_for(self, error))
         )
 
     @property
@@ -141,12 +141,12 @@ class Run:
 
     async def through_outage(self, work: Callable[[], Awaitable[T]]) -> T:
         """Repeats what the store cannot do now, for as long as the attempt may hope for it."""
-        return await through_outage(work, self.parts.limits.outage_seconds, self.halted)
+        return await through_outage(work, self.deps.limits.outage_seconds, self.halted)
 
     def time_out(self, error: TurnTimeout) -> None:
-        self.stop(Stop(Move.FAIL, error))
+        self.stop(StopReason(Move.FAIL, error))
 
-    def stop(self, stop: Stop) -> None:
+    def stop(self, stop: StopReason) -> None:
         """Asks it to end; `done` tells how it did. The first reason counts."""
         if self.stopped is None:
             self.stopped = stop
@@ -161,7 +161,7 @@ async def conduct(run: Run) -> Outcome:
         await _load(run)
         steps = await work(run)
         outcome = await _commit(run, steps)
-    except Stopped:
+    except AttemptStopped:
         assert run.stopped is not None
         outcome = await _end(run, run.stopped)
     except NeedsAnswer as question:
@@ -172,17 +172,15 @@ async def conduct(run: Run) -> Outcome:
         # What went wrong is for the log: its words may be somebody's, or hold a key.
         log.exception("attempt %s failed", run.hold.attempt)
         failed = TurnFailed(f"the turn failed inside Lastgood; the log says why, under {run.hold.attempt}")
-        outcome = await _end(run, Stop(Move.FAIL, failed))
-    run.parts.signals.tell(run.hold.session)
+        outcome = await _end(run, StopReason(Move.FAIL, failed))
+    run.deps.signals.tell(run.hold.session)
     return outcome
 
 
 async def _load(run: Run) -> None:
     """Everything the attempt may see. What cannot be read whole fails the attempt, never shortens it."""
     if run.begin.ask.kind is TurnKind.RUN:
-        run.history = await run.through_outage(
-            lambda: run.parts.histories.at(run.hold.tenant, run.begun.base)
-        )
+        run.history = await run.through_outage(lambda: run.deps.histories.at(run.hold.tenant, run.begun.base))
         check_results(run.begin.ask.messages, open_calls(run.history.tail))
         before, now = run.history.agent, run.begin.agent_digest
         if before and before != now:
@@ -190,20 +188,20 @@ async def _load(run: Run) -> None:
             run.outbox.put(Event(EventKind.AGENT_CHANGED, run.hold.attempt, changed))
     if run.begin.again:
         run.adopted = await run.through_outage(
-            lambda: run.parts.store.read_steps(run.hold.tenant, run.hold.attempt)
+            lambda: run.deps.store.read_steps(run.hold.tenant, run.hold.attempt)
         )
     run.steps = list(run.adopted)
 
 
-def _stop_for(run: Run, error: LastgoodError) -> Stop:
+def _stop_for(run: Run, error: LastgoodError) -> StopReason:
     """A store that is unavailable for too long interrupts the turn, which is no fault of it."""
     if isinstance(error, AttemptLost):
-        return Stop(None, error)
+        return StopReason(None, error)
     if isinstance(error, StoreUnavailable):
-        return Stop(
+        return StopReason(
             Move.INTERRUPT, error if isinstance(error, StoreFull) else interrupted_by_outage(run.begin)
         )
-    return Stop(Move.FAIL, error)
+    return StopReason(Move.FAIL, error)
 
 
 # -- the good end --------------------------------------------------------------
@@ -211,15 +209,15 @@ def _stop_for(run: Run, error: LastgoodError) -> Stop:
 
 async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
     await run.outbox.close()
-    plan = plan_commit(run.begin, run.begun, steps, run.parts.clock.now())
+    plan = plan_commit(run.begin, run.begun, steps, run.deps.clock.now())
     events = (*run.outbox.take(), *_committed_events(run, plan))
     while True:
         if run.is_stopped():
-            raise Stopped
+            raise AttemptStopped
         match await _commit_once(run, plan, events):
             case Committed.YES:
                 if run.begin.ask.kind is TurnKind.RUN:
-                    run.parts.histories.grow(run.history, plan.turn)
+                    run.deps.histories.grow(run.history, plan.turn)
                 return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, plan.turn)
             case Committed.LOST:
                 raise AttemptLost()
@@ -231,7 +229,7 @@ async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
 
 async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
     """Commits, and finds out what became of it: a lost answer is read back, never assumed."""
-    store = run.parts.store
+    store = run.deps.store
 
     async def once() -> Committed:
         try:
@@ -253,7 +251,7 @@ async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> Commi
 async def _until_attended(run: Run) -> None:
     run.attended.clear()
     try:
-        async with asyncio.timeout(run.parts.limits.poll_seconds):
+        async with asyncio.timeout(run.deps.limits.poll_seconds):
             await run.attended.wait()
     except TimeoutError:
         return
@@ -280,7 +278,7 @@ def _committed_events(run: Run, plan: Commit) -> tuple[Event, ...]:
 # -- every other end -----------------------------------------------------------
 
 
-async def _end(run: Run, stop: Stop) -> Outcome:
+async def _end(run: Run, stop: StopReason) -> Outcome:
     """Writes the attempt's own row and nothing else."""
     await run.outbox.close()
     if stop.move is None:
@@ -302,17 +300,17 @@ async def write_end(run: Run) -> bool:
     """False: it had ended before."""
     end = run.unwritten
     assert end is not None
-    ended = await run.parts.store.finish_if_held(run.hold, end.status, end.words, end.events)
+    ended = await run.deps.store.finish_if_held(run.hold, end.status, end.words, end.events)
     run.unwritten, run.commit_is_unknown = None, run.commit_is_unknown and not ended
     return ended
 
 
 def _read_back_seconds(run: Run) -> float:
     """What became of a commit is asked for until the lease ends."""
-    return max(_END_SECONDS, run.parts.limits.stop_seconds) if run.commit_is_unknown else _END_SECONDS
+    return max(_END_SECONDS, run.deps.limits.stop_seconds) if run.commit_is_unknown else _END_SECONDS
 
 
-async def _as_stored(run: Run, stop: Stop) -> Outcome:
+async def _as_stored(run: Run, stop: StopReason) -> Outcome:
     """Somebody else ended it, or an earlier write of ours did: the row tells, if it can be read."""
     try:
         attempt, turn = await through_outage(lambda: _read_back(run), _read_back_seconds(run))
@@ -328,11 +326,11 @@ async def _as_stored(run: Run, stop: Stop) -> Outcome:
 
 async def _read_back(run: Run) -> tuple[Attempt | None, Turn | None]:
     """The turn, too: another node may have tried it again and committed it."""
-    store, tenant = run.parts.store, run.hold.tenant
+    store, tenant = run.deps.store, run.hold.tenant
     return await store.get_attempt(tenant, run.hold.attempt), await store.find_turn(tenant, run.begun.turn)
 
 
-def _untold(run: Run, stop: Stop) -> Outcome:
+def _untold(run: Run, stop: StopReason) -> Outcome:
     """The store does not answer. Whoever is told that a turn failed sends it again, so that must be true."""
     error = outcome_unknown(run.hold.session, run.hold.attempt) if run.commit_is_unknown else stop.error
     return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, error, run.has_effects)
@@ -347,7 +345,7 @@ async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     async def once() -> bool:
         nonlocal is_unknown
         try:
-            held = await run.parts.store.wait_if_held(run.hold, asked.question, asked.seconds, events)
+            held = await run.deps.store.wait_if_held(run.hold, asked.question, asked.seconds, events)
         except OutcomeUnknown:
             is_unknown = True
             raise
@@ -358,7 +356,7 @@ async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     except StoreError as error:
         return await _end(run, run.stopped or _stop_for(run, error))
     if not held:
-        return await _end(run, Stop(None, AttemptLost()))
+        return await _end(run, StopReason(None, AttemptLost()))
     if run.stopped is not None and run.stopped.move in ATTEMPT[AttemptStatus.WAITING]:
         # Somebody cancelled it while it was about to wait; nobody would come to answer.
         return await _end(run, run.stopped)
@@ -367,7 +365,7 @@ async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
 
 async def _waits(run: Run) -> bool:
     """An earlier try, whose answer was lost, has put it to wait."""
-    found = await run.parts.store.get_attempt(run.hold.tenant, run.hold.attempt)
+    found = await run.deps.store.get_attempt(run.hold.tenant, run.hold.attempt)
     return found is not None and found.status is AttemptStatus.WAITING and found.fence == run.hold.fence
 
 

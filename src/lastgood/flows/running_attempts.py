@@ -16,16 +16,16 @@ from typing import Any
 
 from lastgood.core.lifecycle import Move
 from lastgood.errors import AttemptLost, StoreError, TurnCancelled, TurnFailed
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.leases import Beat, Leases
 from lastgood.flows.outages import interrupted_by_outage
-from lastgood.flows.run import Outcome, Run, Stop, conduct, write_end
+from lastgood.flows.run import Outcome, Run, StopReason, conduct, write_end
 from lastgood.model.attempts import OnLeave
 from lastgood.model.ids import AttemptId
 
 log = logging.getLogger(__name__)
 
-_STOPPED = Stop(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted"))
+_STOPPED = StopReason(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted"))
 _STALLED = (
     "The server was stopped or busy for longer than its lease; nothing was committed. Send the request again."
 )
@@ -35,13 +35,13 @@ _INSTANT_SECONDS = 0.001
 _LAST_SECONDS = 10.0
 
 
-class Live:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+class RunningAttempts:
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
         self._runs: dict[AttemptId, Run] = {}
         self._expected: set[AttemptId] = set()  # a begin is under way whose run will be in the list
         self._unwritten: list[Run] = []  # they have ended, and the store does not know yet
-        self.leases = Leases(parts.limits, parts.clock)
+        self.leases = Leases(deps.limits, deps.clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
         self._pastimes: set[asyncio.Task[Any]] = set()  # those of them that may be cut off
         self._heard: list[Callable[[Outcome], None]] = []
@@ -61,7 +61,7 @@ class Live:
     @property
     def lease_seconds(self) -> float:
         """For how long a begin takes its session: for good, if no other process could take it."""
-        return math.inf if self._parts.store.alone else self._parts.limits.lease_seconds
+        return math.inf if self._deps.store.alone else self._deps.limits.lease_seconds
 
     @contextmanager
     def expecting(self, attempt: AttemptId) -> Iterator[None]:
@@ -77,7 +77,7 @@ class Live:
 
     def start(self, run: Run) -> None:
         self._runs[run.hold.attempt] = run
-        if not self._parts.store.alone:
+        if not self._deps.store.alone:
             run.lease = self.leases.take(run.hold, run.sent)
             self._watch_lease(run)
         self.spawn(self._conduct(run))
@@ -122,9 +122,9 @@ class Live:
         for run in list(self._unwritten):
             await write_end(run)
             self._unwritten.remove(run)
-            self._parts.signals.tell(run.hold.session)
+            self._deps.signals.tell(run.hold.session)
 
-    async def stop(self, run: Run, stop: Stop) -> Outcome:
+    async def stop(self, run: Run, stop: StopReason) -> Outcome:
         run.stop(stop)
         return await asyncio.shield(run.done)
 
@@ -138,13 +138,13 @@ class Live:
                 return
             case OnLeave.CANCEL:
                 await self.stop(
-                    run, Stop(Move.CANCEL, TurnCancelled("the requester left; nothing was committed"))
+                    run, StopReason(Move.CANCEL, TurnCancelled("the requester left; nothing was committed"))
                 )
             case OnLeave.ORPHAN:
                 await self._orphan(run)
 
     async def _orphan(self, run: Run) -> None:
-        gone = Stop(
+        gone = StopReason(
             Move.CANCEL, TurnCancelled("the requester left and did not come back; nothing was committed")
         )
         try:
@@ -156,13 +156,13 @@ class Live:
         run.left += 1
         self.spawn(self._end_orphan(run, run.left, gone))
 
-    async def _end_orphan(self, run: Run, left: int, gone: Stop) -> None:
+    async def _end_orphan(self, run: Run, left: int, gone: StopReason) -> None:
         """After the grace time, unless somebody came back: here, or through another node."""
-        await asyncio.wait({run.done}, timeout=self._parts.limits.grace_seconds)
+        await asyncio.wait({run.done}, timeout=self._deps.limits.grace_seconds)
         if run.done.done() or run.watchers > 0 or run.left != left:
             return
         try:
-            attempt = await self._parts.store.get_attempt(run.hold.tenant, run.hold.attempt)
+            attempt = await self._deps.store.get_attempt(run.hold.tenant, run.hold.attempt)
         except StoreError:
             attempt = None
         if attempt is None or attempt.orphaned:
@@ -182,7 +182,7 @@ class Live:
     async def _write_presence(self, run: Run) -> None:
         """One after the other, and each what is true by then: a leave must not overtake an attach."""
         async with run.presence:
-            await self._parts.store.set_orphaned(run.hold, run.watchers == 0)
+            await self._deps.store.set_orphaned(run.hold, run.watchers == 0)
 
     # -- heartbeat -------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Live:
             while True:
                 await self.leases.pause()
                 try:
-                    beat = await self.leases.beat(self._parts.store.renew_leases)
+                    beat = await self.leases.beat(self._deps.store.renew_leases)
                     if beat is not None:
                         self.hear(beat)
                 except Exception:  # leases end by themselves; later ones must still be renewed
@@ -209,9 +209,9 @@ class Live:
         if left > _INSTANT_SECONDS:
             run.lease_timer = asyncio.get_running_loop().call_later(left, self._watch_lease, run)
         elif self.leases.is_failing:
-            run.stop(Stop(Move.INTERRUPT, interrupted_by_outage(run.begin)))
+            run.stop(StopReason(Move.INTERRUPT, interrupted_by_outage(run.begin)))
         else:
-            run.stop(Stop(Move.INTERRUPT, AttemptLost(_STALLED)))
+            run.stop(StopReason(Move.INTERRUPT, AttemptLost(_STALLED)))
 
     def hear(self, beat: Beat) -> None:
         """What a heartbeat has brought back, on the main loop."""
@@ -221,10 +221,10 @@ class Live:
                 continue
             attempt = beat.held.get(lease.hold.attempt)
             if attempt is None:
-                run.stop(Stop(None, AttemptLost()))
+                run.stop(StopReason(None, AttemptLost()))
                 continue
             if attempt.cancel_asked:
-                run.stop(Stop(Move.CANCEL, TurnCancelled()))
+                run.stop(StopReason(Move.CANCEL, TurnCancelled()))
             if not attempt.orphaned:
                 run.attended.set()
 

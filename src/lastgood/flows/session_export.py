@@ -17,12 +17,12 @@ import orjson
 from lastgood.core.commit import damage_of, link
 from lastgood.core.input_checks import check_message, check_metadata, check_text, check_title
 from lastgood.core.limits import check_import, check_rules
-from lastgood.core.quotas import Used
+from lastgood.core.quotas import QuotaUsage
 from lastgood.core.session_rules import KINDS, Layers, modes_of, narrowest, permissions_of
 from lastgood.core.tool_permissions import is_above, narrowing
 from lastgood.errors import HistoryDamaged, InvalidRequest
-from lastgood.flows.dependencies import Parts
-from lastgood.flows.session_reader import SessionReader, Whole
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.session_reader import FullSession, SessionReader
 from lastgood.flows.sessions import Sessions
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
@@ -79,7 +79,7 @@ def _sliced(front: bytes, body: bytes, end: bytes) -> Iterator[bytes]:
     yield end
 
 
-def as_evidence(whole: Whole) -> dict[str, Any]:
+def as_evidence(whole: FullSession) -> dict[str, Any]:
     """With every turn that is stored, damaged or not, for somebody who has to repair it."""
     damage = whole.chain.damage
     turns = []
@@ -138,11 +138,11 @@ def _turn_as_json(turn: EncodedTurn) -> dict[str, Any]:
     }
 
 
-class Importing:
+class SessionImport:
     """What is in a document is checked like what is in a request: whoever wrote it can hash, too."""
 
-    def __init__(self, parts: Parts, sessions: Sessions) -> None:
-        self._parts = parts
+    def __init__(self, deps: Dependencies, sessions: Sessions) -> None:
+        self._deps = deps
         self._ceiling = sessions.ceiling
 
     async def take(self, tenant: TenantId, document: Mapping[str, Any], importer: Setter) -> Session:
@@ -156,7 +156,7 @@ class Importing:
             raise InvalidRequest(
                 f"this session was exported in another version; this server reads version {VERSION}"
             )
-        id = self._parts.ids.session()
+        id = self._deps.ids.session()
         try:
             check_import(document["turns"])
             turns = await paced_map(lambda plain: _turn_of(plain, id), document["turns"])
@@ -170,11 +170,11 @@ class Importing:
             raise InvalidRequest(
                 f"turn {broken.seq} ({broken.id}) is not as it was committed; nothing was imported"
             )
-        adds = Used(1, sum(len(turn.body) for turn in turns))
-        await self._parts.quotas.check(tenant, importer.token, adds)
+        adds = QuotaUsage(1, sum(len(turn.body) for turn in turns))
+        await self._deps.quotas.check(tenant, importer.token, adds)
         new = replace(new, created_by=importer.token, stored_bytes=adds.bytes)
-        session = await self._parts.store.import_session(new, await paced(self._linked_anew(turns)))
-        self._parts.quotas.add(tenant, importer.token, adds)
+        session = await self._deps.store.import_session(new, await paced(self._linked_anew(turns)))
+        self._deps.quotas.add(tenant, importer.token, adds)
         return session
 
     def _new_session(
@@ -205,7 +205,7 @@ class Importing:
         linked: list[Turn] = []
         base: Head | None = None
         for turn in turns:
-            id = self._parts.ids.turn()
+            id = self._deps.ids.turn()
             linked.append(_moved(turn, id, base))
             base = linked[-1].head
             yield

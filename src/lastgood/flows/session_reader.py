@@ -21,7 +21,7 @@ MOST_IN_PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class FullSession:
     """A session with its committed turns. Those that are damaged say so."""
 
     session: Session
@@ -39,7 +39,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class AttemptDetails:
     attempt: Attempt
     steps: tuple[Step, ...]
     usage: Usage
@@ -88,10 +88,10 @@ class SessionReader:
                 raise SessionNotFound(f"there are only {passed} sessions")
             cursor = page.next_cursor
 
-    async def read(self, tenant: TenantId, session: SessionId) -> Whole:
+    async def read(self, tenant: TenantId, session: SessionId) -> FullSession:
         """Does not depend on the agent being there, nor on every turn being as it was committed."""
         found = await self.get(tenant, session)
-        return Whole(found, await read_chain(self._store, tenant, found.head))
+        return FullSession(found, await read_chain(self._store, tenant, found.head))
 
     async def stream(
         self, session: Session, *, after: int = 0
@@ -110,7 +110,7 @@ class SessionReader:
         await self.get(tenant, session)
         return await self._store.list_attempts(tenant, session)
 
-    async def attempt(self, tenant: TenantId, session: SessionId, attempt: AttemptId) -> Tried:
+    async def attempt(self, tenant: TenantId, session: SessionId, attempt: AttemptId) -> AttemptDetails:
         """One try, with everything it had finished."""
         await self.get(tenant, session)
         found = await self._store.get_attempt(tenant, attempt)
@@ -120,8 +120,8 @@ class SessionReader:
         # The last answer of a committed one is in its turn, and nowhere else.
         turn = await self._store.find_turn(tenant, found.turn)
         if turn is not None and turn.attempt == found.id:
-            return Tried(found, steps, turn.usage)
-        return Tried(found, steps, sum((step.usage for step in steps), Usage()))
+            return AttemptDetails(found, steps, turn.usage)
+        return AttemptDetails(found, steps, sum((step.usage for step in steps), Usage()))
 
     async def turn_of(self, source: Session, turn: TurnId) -> Turn:
         """The turn, if this session has committed it, in its chain or in a branch, or has inherited it.

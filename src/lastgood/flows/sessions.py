@@ -11,11 +11,11 @@ from lastgood.core.derivation import derive
 from lastgood.core.input_checks import check_metadata, check_text, check_title, fork_title
 from lastgood.core.lifecycle import Move
 from lastgood.core.limits import check_rules
-from lastgood.core.quotas import Used
+from lastgood.core.quotas import QuotaUsage
 from lastgood.core.session_rules import (
     NO_RULES,
     Layers,
-    Refused,
+    RulesRefused,
     WantedRules,
     first_layer,
     permissions_of,
@@ -35,9 +35,9 @@ from lastgood.errors import (
 )
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.begin import MOST_TRIES, busy
-from lastgood.flows.dependencies import Parts
-from lastgood.flows.run import Stop
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.run import StopReason
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.session_reader import SessionReader
 from lastgood.flows.verified_history import read_chain
 from lastgood.model.agents import AgentSpec, Permissions, Safety
@@ -52,9 +52,11 @@ MOST_IN_CONVERSATION = 255
 class Sessions(SessionReader):
     """`ceiling` is the server's own safety mode: no session gets more."""
 
-    def __init__(self, parts: Parts, live: Live, ceiling: Safety = Safety.RESTRICTED) -> None:
-        super().__init__(parts.store)
-        self._parts = parts
+    def __init__(
+        self, deps: Dependencies, live: RunningAttempts, ceiling: Safety = Safety.RESTRICTED
+    ) -> None:
+        super().__init__(deps.store)
+        self._deps = deps
         self._live = live
         self.ceiling = ceiling
 
@@ -80,11 +82,11 @@ class Sessions(SessionReader):
         if conversation is not None:
             _check_conversation(conversation)
         if model is not None:
-            self._parts.engine.check_model(model, await self._find_agent(agent_key))
+            self._deps.engine.check_model(model, await self._find_agent(agent_key))
         if working_dir is not None:
-            working_dir = self._parts.engine.check_working_dir(working_dir)
+            working_dir = self._deps.engine.check_working_dir(working_dir)
         new = NewSession(
-            id=self._parts.ids.session(),
+            id=self._deps.ids.session(),
             tenant=tenant,
             agent_key=agent_key,
             title=check_title(title) if title else "",
@@ -96,11 +98,11 @@ class Sessions(SessionReader):
             conversation=conversation,
             created_by=setter.token,
         )
-        await self._parts.quotas.check(tenant, setter.token, Used(sessions=1))
-        session = await self._parts.store.create_session(new)
+        await self._deps.quotas.check(tenant, setter.token, QuotaUsage(sessions=1))
+        session = await self._deps.store.create_session(new)
         if session is None:
             raise Conflict(f"there is a session for the conversation {conversation!r} already")
-        self._parts.quotas.add(tenant, setter.token, Used(sessions=1))
+        self._deps.quotas.add(tenant, setter.token, QuotaUsage(sessions=1))
         return session
 
     async def of_conversation(
@@ -108,17 +110,17 @@ class Sessions(SessionReader):
     ) -> Session:
         """The session that a client calls by this name. Of two that ask for a new one, one makes it."""
         _check_conversation(conversation)
-        found = await self._parts.store.find_conversation(tenant, conversation)
+        found = await self._deps.store.find_conversation(tenant, conversation)
         if found is None:
             with suppress(Conflict):
                 return await self.create(tenant, agent_key, conversation=conversation, setter=setter)
-            found = await self._parts.store.find_conversation(tenant, conversation)
+            found = await self._deps.store.find_conversation(tenant, conversation)
         if found is None:
             raise Conflict("the conversation was deleted at this moment; send it again")
         return found
 
     async def rename(self, tenant: TenantId, session: SessionId, title: str) -> None:
-        if not await self._parts.store.set_title(tenant, session, check_title(title), TitleBy.PERSON):
+        if not await self._deps.store.set_title(tenant, session, check_title(title), TitleBy.PERSON):
             raise SessionNotFound()
 
     async def star(self, tenant: TenantId, session: SessionId, starred: bool) -> None:
@@ -132,13 +134,13 @@ class Sessions(SessionReader):
         if model is not None:
             check_text(model, "the model")
             agent = await self._find_agent((await self.get(tenant, session)).agent_key)
-            self._parts.engine.check_model(model, agent)
+            self._deps.engine.check_model(model, agent)
         await self._set(tenant, session, "model", model)
 
     async def _find_agent(self, key: str) -> AgentSpec | None:
         """Its file may name models of its own; without it, a full reference is understood all the same."""
         try:
-            agent, _ = await resolve(self._parts.agents, key)
+            agent, _ = await resolve(self._deps.agents, key)
         except (AgentNotFound, TurnFailed):
             return None
         return agent
@@ -157,12 +159,12 @@ class Sessions(SessionReader):
         await self._set_rules(tenant, session, lambda layers: with_safety(layers, setter, safety))
 
     async def _set_rules(
-        self, tenant: TenantId, session: SessionId, change: Callable[[Layers], Layers | Refused]
+        self, tenant: TenantId, session: SessionId, change: Callable[[Layers], Layers | RulesRefused]
     ) -> None:
         for _ in range(MOST_TRIES):
             before = (await self.get(tenant, session)).rules
             after = _accepted(change(before))
-            if await self._parts.store.set_rules_if_unchanged(tenant, session, before, after):
+            if await self._deps.store.set_rules_if_unchanged(tenant, session, before, after):
                 return
         raise SessionBusy("The rules of this session changed during every try; send the request again")
 
@@ -180,10 +182,10 @@ class Sessions(SessionReader):
 
     async def _set(self, tenant: TenantId, session: SessionId, field: str, value: object) -> None:
         for _ in range(MOST_TRIES):
-            if await self._parts.store.set_field(tenant, session, field, value):
+            if await self._deps.store.set_field(tenant, session, field, value):
                 return
             found = await self.get(tenant, session)
-            attempt = await self._parts.store.get_attempt(tenant, found.attempt) if found.attempt else None
+            attempt = await self._deps.store.get_attempt(tenant, found.attempt) if found.attempt else None
             if attempt is not None:
                 raise busy(attempt)
             # Its turn has ended since it was refused.
@@ -210,19 +212,19 @@ class Sessions(SessionReader):
         wanted = before or turn or (source.head.turn if source.head else None)
         at = await self.turn_of(source, wanted) if wanted is not None else None
         if at is not None and before is not None:
-            at = await self._parts.store.find_turn(tenant, at.parent) if at.parent else None
+            at = await self._deps.store.find_turn(tenant, at.parent) if at.parent else None
         # Read whole now, and kept for its first turn: a fork of damage would only fail later.
-        await self._parts.histories.at(tenant, at.head if at else None)
-        title = fork_title(source.title, await self._parts.store.count_forks(tenant, session))
+        await self._deps.histories.at(tenant, at.head if at else None)
+        title = fork_title(source.title, await self._deps.store.count_forks(tenant, session))
         for _ in range(MOST_TRIES):
-            new = derive(source, self._parts.ids.session(), title, setter.token)
+            new = derive(source, self._deps.ids.session(), title, setter.token)
             if at is None:
                 new = replace(new, stored_bytes=0)
-            adds = Used(1, new.stored_bytes)
-            await self._parts.quotas.check(tenant, setter.token, adds)
-            forked = await self._parts.store.fork_session(source, at, new)
+            adds = QuotaUsage(1, new.stored_bytes)
+            await self._deps.quotas.check(tenant, setter.token, adds)
+            forked = await self._deps.store.fork_session(source, at, new)
             if forked is not None:
-                self._parts.quotas.add(tenant, setter.token, adds)
+                self._deps.quotas.add(tenant, setter.token, adds)
                 return forked
             # Its rules have changed since it was read, or it is gone.
             source = await self.get(tenant, session)
@@ -249,22 +251,22 @@ class Sessions(SessionReader):
         found = await self.get(tenant, session)
         run = self._live.get(found.attempt) if found.attempt else None
         if run is not None:
-            await self._live.stop(run, Stop(Move.CANCEL, TurnCancelled("the session was deleted")))
-        if not await self._parts.store.delete_session(tenant, session):
+            await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled("the session was deleted")))
+        if not await self._deps.store.delete_session(tenant, session):
             raise SessionNotFound()
-        self._parts.quotas.forget(tenant)
+        self._deps.quotas.forget(tenant)
         await self._gone(session)
 
     async def delete_unused(self, tenant: TenantId, session: SessionId, since: float) -> bool:
         """False: somebody has used it since then, uses it now, or wants it kept."""
-        if not await self._parts.store.delete_session(tenant, session, unused_since=since):
+        if not await self._deps.store.delete_session(tenant, session, unused_since=since):
             return False
         await self._gone(session)
         return True
 
     async def _gone(self, session: SessionId) -> None:
-        self._parts.signals.tell(session)
-        await self._parts.engine.forget(session)
+        self._deps.signals.tell(session)
+        await self._deps.engine.forget(session)
 
 
 def _check_rules(rules: WantedRules) -> None:
@@ -272,8 +274,8 @@ def _check_rules(rules: WantedRules) -> None:
         check_text(rule, "a rule")
 
 
-def _accepted(change: Layers | Refused) -> Layers:
-    if isinstance(change, Refused):
+def _accepted(change: Layers | RulesRefused) -> Layers:
+    if isinstance(change, RulesRefused):
         raise Forbidden(change.reason)
     # Of all layers together: every tool call is matched against all of them.
     held = permissions_of(change) or Permissions()

@@ -15,7 +15,7 @@ from lastgood.model.events import StoredEvent
 from lastgood.model.ids import SessionId
 
 
-class Ear:
+class Subscription:
     """What one watcher has heard and not taken yet."""
 
     __slots__ = ("_handed", "_has_heard", "_waiter")
@@ -56,7 +56,7 @@ class Ear:
 class Signals:
     def __init__(self, tell_others: Callable[[SessionId], None]) -> None:
         self._tell_others = tell_others
-        self._ears: defaultdict[SessionId, set[Ear]] = defaultdict(set)
+        self._ears: defaultdict[SessionId, set[Subscription]] = defaultdict(set)
 
     def tell(self, session: SessionId, stored: Sequence[StoredEvent] = ()) -> None:
         """There are new events of the session: those, if they are given."""
@@ -72,12 +72,12 @@ class Signals:
     def is_heard(self, session: SessionId) -> bool:
         return session in self._ears
 
-    def listen(self, session: SessionId) -> Ear:
-        ear = Ear()
+    def listen(self, session: SessionId) -> Subscription:
+        ear = Subscription()
         self._ears[session].add(ear)
         return ear
 
-    def leave(self, session: SessionId, ear: Ear) -> None:
+    def leave(self, session: SessionId, ear: Subscription) -> None:
         self._ears[session].discard(ear)
         if not self._ears[session]:
             del self._ears[session]

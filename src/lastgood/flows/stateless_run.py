@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from lastgood.core.history import repair
 from lastgood.core.input_checks import check_input
 from lastgood.errors import InvalidRequest, NeedsAnswer, TurnFailed, TurnTimeout
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.call_options import CallOptions
@@ -56,32 +56,32 @@ class _Work:
         return repair((*self.messages, *(step.message for step in steps)))
 
 
-async def run_once(
-    parts: Parts,
+async def run_stateless(
+    deps: Dependencies,
     tenant: TenantId,
     agent: AgentSpec,
     messages: tuple[Message, ...],
     options: CallOptions,
 ) -> AsyncGenerator[Event | Step, None]:
-    check_input(messages, TurnKind.RUN, parts.limits.input_bytes)
+    check_input(messages, TurnKind.RUN, deps.limits.input_bytes)
     if not repair(messages):
         # Of a session, results alone may answer the turn before; here there is none.
         raise InvalidRequest(
             "these results answer no call of this request; send the message that made it, too"
         )
-    hold = Hold(tenant, parts.ids.session(), parts.ids.attempt(), 0)
-    work = _Work(agent, hold, parts.ids.turn(), messages, options)
+    hold = Hold(tenant, deps.ids.session(), deps.ids.attempt(), 0)
+    work = _Work(agent, hold, deps.ids.turn(), messages, options)
     try:
-        async with aclosing(_items(parts, work)) as items:
+        async with aclosing(_items(deps, work)) as items:
             async for item in items:
                 yield item
     except NeedsAnswer as question:
         raise TurnFailed("a person's word is needed, and nobody can be asked here") from question
     finally:
-        await parts.engine.forget(hold.session)
+        await deps.engine.forget(hold.session)
 
 
-async def _items(parts: Parts, work: _Work) -> AsyncGenerator[Event | Step, None]:
+async def _items(deps: Dependencies, work: _Work) -> AsyncGenerator[Event | Step, None]:
     """What the engine emits. It runs ahead of a slow reader by a few items, and stops with it."""
     items: asyncio.Queue[Event | Step | None] = asyncio.Queue()
     room = asyncio.Semaphore(_AHEAD)
@@ -90,14 +90,14 @@ async def _items(parts: Parts, work: _Work) -> AsyncGenerator[Event | Step, None
         await room.acquire()
         items.put_nowait(item)
 
-    running = asyncio.create_task(parts.engine.run(work, emit))
+    running = asyncio.create_task(deps.engine.run(work, emit))
     running.add_done_callback(lambda _: items.put_nowait(None))
     loop = asyncio.get_running_loop()
-    ends = loop.time() + parts.limits.turn_seconds
+    ends = loop.time() + deps.limits.turn_seconds
     try:
         while True:
             try:
-                async with asyncio.timeout_at(min(ends, loop.time() + parts.limits.idle_seconds)):
+                async with asyncio.timeout_at(min(ends, loop.time() + deps.limits.idle_seconds)):
                     item = await items.get()
             except TimeoutError:
                 raise TurnTimeout("the model or a tool took too long and was stopped") from None

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, assert_never
 
-from lastgood.core.admission import Admitted, Attach, Busy, Refused, Replay, admit
+from lastgood.core.admission import Admitted, Attach, Busy, Rejected, Replay, admit
 from lastgood.core.history import open_calls
 from lastgood.core.input_checks import check_input, check_results, check_text
 from lastgood.errors import (
@@ -24,17 +24,17 @@ from lastgood.errors import (
     StaleHead,
     StoreError,
     StoreUnavailable,
-    TooMany,
+    TooManyRequests,
     TurnNotFound,
 )
-from lastgood.flows.begin import MOST_TRIES, Beginning, Plan, busy
+from lastgood.flows.begin import MOST_TRIES, Plan, TurnStarter, busy
 from lastgood.flows.conversations import Conversations
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import outcome_unknown
 from lastgood.flows.refused_requests import RefusedRequests
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.model.attempts import After, Ask, Attempt, Begin, Edit, Expected, OnLeave, Standing
+from lastgood.model.attempts import After, Ask, Attempt, Begin, BeginConflict, Edit, Expected, OnLeave
 from lastgood.model.ids import AttemptId, SessionId
 from lastgood.model.messages import Message, Role
 from lastgood.model.rules import LOCAL, Setter
@@ -82,7 +82,7 @@ class Reservation(AbstractContextManager[Any], Protocol):
     def until_ended(self, handle: TurnHandle) -> None: ...
 
 
-#: TooMany: the rate limit is reached.
+#: TooManyRequests: the rate limit is reached.
 Reserve = Callable[[], Reservation]
 
 
@@ -96,12 +96,12 @@ class Draft:
 
 
 class Submitter:
-    def __init__(self, parts: Parts, live: Live, conversations: Conversations) -> None:
-        self._parts = parts
+    def __init__(self, deps: Dependencies, live: RunningAttempts, conversations: Conversations) -> None:
+        self._deps = deps
         self._live = live
         self._conversations = conversations
-        self._refused = RefusedRequests(parts)
-        self.beginning = Beginning(parts, live)
+        self._refused = RefusedRequests(deps)
+        self.beginning = TurnStarter(deps, live)
 
     async def submit(self, submission: Submission, reserve: Reserve | None = None) -> TurnHandle:
         """`reserve` is asked before anything is read; what it counts are turns that begin."""
@@ -111,7 +111,7 @@ class Submitter:
             return await self._within_limits(submission, reserve)
         try:
             handle = await self._within_limits(self._unless_refused(submission, conversation), reserve)
-        except (SessionBusy, TooMany):
+        except (SessionBusy, TooManyRequests):
             await self.remember_refusal(submission)
             raise
         except StoreError:
@@ -139,7 +139,7 @@ class Submitter:
             return await self._submit(submission)
         try:
             reserved = reserve()
-        except TooMany:
+        except TooManyRequests:
             # It may be the very turn that runs: whoever asks for it again begins nothing.
             known = await self._find_known(submission)
             if known is None:
@@ -189,8 +189,8 @@ class Submitter:
     async def _locate(self, submission: Submission) -> Draft:
         ask, conversation = submission.ask, submission.conversation
         if conversation is None:
-            check_input(ask.messages, ask.kind, self._parts.limits.input_bytes)
-            session = await self._parts.store.get_session(ask.tenant, ask.session)
+            check_input(ask.messages, ask.kind, self._deps.limits.input_bytes)
+            session = await self._deps.store.get_session(ask.tenant, ask.session)
             if session is None:
                 raise SessionNotFound()
             return Draft(submission, ask, session)
@@ -203,7 +203,7 @@ class Submitter:
         """Locates and recalls, but makes no session."""
         ask, conversation = submission.ask, submission.conversation
         if conversation is not None and submission.can_be_known:
-            session = await self._parts.store.find_conversation(ask.tenant, conversation.name)
+            session = await self._deps.store.find_conversation(ask.tenant, conversation.name)
             if session is None:
                 return None
             ask = _located(ask, conversation, session)
@@ -213,7 +213,7 @@ class Submitter:
         """What became of this request before. None: nothing, or it must be tried again."""
         if ask.key is None and not ask.is_retry:
             return None
-        match admit(ask, await self._parts.store.look_up(ask)):
+        match admit(ask, await self._deps.store.look_up(ask)):
             case Replay(attempt):
                 return self.beginning.watch(ask, attempt, None, replayed=True)
             case Attach(attempt):
@@ -232,7 +232,7 @@ class Submitter:
         place = await self._conversations.place(
             session, conversation.body, reconciles=conversation.reconciles
         )
-        check_input(place.messages, draft.ask.kind, self._parts.limits.input_bytes)
+        check_input(place.messages, draft.ask.kind, self._deps.limits.input_bytes)
         ask = replace(
             draft.ask,
             messages=place.messages,
@@ -245,13 +245,13 @@ class Submitter:
 
     async def _plan(self, draft: Draft) -> Plan:
         if draft.ask.messages:  # a reset adds nothing, and is always allowed
-            await self._parts.quotas.check(draft.ask.tenant, draft.session.created_by)
+            await self._deps.quotas.check(draft.ask.tenant, draft.session.created_by)
         return await self.plan(draft.ask, draft.session)
 
     async def plan(self, ask: Ask, session: Session) -> Plan:
         plan = await self.beginning.plan(ask, session)
         if ask.messages and ask.messages[0].role is Role.TOOL:
-            history = await self._parts.histories.at(ask.tenant, plan.base)
+            history = await self._deps.histories.at(ask.tenant, plan.base)
             check_results(ask.messages, open_calls(history.tail))
         return plan
 
@@ -279,7 +279,7 @@ class Submitter:
             # Without a key, only what stands there now can tell whether the first try is
             # over: so look before beginning, and begin only if nothing has moved since.
             found = await (
-                self._parts.store.look_up(ask) if looks else self.beginning.start(begin, plan, lost)
+                self._deps.store.look_up(ask) if looks else self.beginning.start(begin, plan, lost)
             )
             if isinstance(found, TurnHandle):
                 return found
@@ -297,12 +297,12 @@ class Submitter:
                         raise busy(attempt)
                     waits = False
                     await asyncio.sleep(UNNOTICED_SECONDS)
-                case Refused(StaleHead() as error) if submission and submission.conversation:
+                case Rejected(StaleHead() as error) if submission and submission.conversation:
                     # A turn was committed at this moment, so other messages are new. Or the first try of
                     # a key meant a head that is gone, which no repetition brings back.
                     if ask.key is not None and not left:
                         raise error
-                case Refused(error):
+                case Rejected(error):
                     raise error
                 case never:
                     assert_never(never)
@@ -317,7 +317,7 @@ class Submitter:
         )
 
     async def _next_try(
-        self, admitted: Admitted, found: Standing, begin: Begin, first: Begin, plan: Plan
+        self, admitted: Admitted, found: BeginConflict, begin: Begin, first: Begin, plan: Plan
     ) -> Begin:
         ask = begin.ask
         if admitted.displace is not None:
@@ -335,7 +335,7 @@ class Submitter:
         """Whether what stands in a conversation's way is a turn that is orphaned when its client goes."""
         if submission.conversation is None:
             return False
-        held = await self._parts.store.read_request(holder.tenant, holder.turn)
+        held = await self._deps.store.read_request(holder.tenant, holder.turn)
         return held is not None and held.on_leave is OnLeave.ORPHAN
 
 

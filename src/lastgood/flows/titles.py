@@ -6,7 +6,7 @@ import asyncio
 
 from lastgood.core.input_checks import first_words
 from lastgood.errors import LastgoodError
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.run import Run
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus
@@ -14,18 +14,18 @@ from lastgood.model.events import Event, EventKind
 from lastgood.model.sessions import TitleBy
 
 
-async def name_session(parts: Parts, run: Run, agent: AgentSpec) -> None:
+async def name_session(deps: Dependencies, run: Run, agent: AgentSpec) -> None:
     """Fails silently: a session without a title is better than a turn without an end."""
     messages = run.begin.ask.messages
-    asked = asyncio.create_task(parts.engine.title(agent, messages)) if agent.title_model else None
+    asked = asyncio.create_task(deps.engine.title(agent, messages)) if agent.title_model else None
     try:
         outcome = await asyncio.shield(run.done)
         if outcome.status is not AttemptStatus.COMMITTED:
             return
-        title = await _within(asked, parts.limits.title_seconds) or first_words(messages)
+        title = await _within(asked, deps.limits.title_seconds) or first_words(messages)
         told = Event(EventKind.TITLE_SET, None, {"title": title})
-        if await parts.store.set_title(run.hold.tenant, run.hold.session, title, TitleBy.US, (told,)):
-            parts.signals.tell(run.hold.session)
+        if await deps.store.set_title(run.hold.tenant, run.hold.session, title, TitleBy.US, (told,)):
+            deps.signals.tell(run.hold.session)
     except LastgoodError:
         return
     finally:

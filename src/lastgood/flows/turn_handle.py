@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lastgood.errors import LastgoodError, SessionNotFound, StoreUnavailable, error_of
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_feed import follow
 from lastgood.flows.outages import outcome_unknown, through_outage
 from lastgood.flows.run import Outcome, Run
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.verified_history import find_verified, had_effects
 from lastgood.model.attempts import Attempt, AttemptStatus, Step
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
@@ -28,8 +28,8 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 class TurnHandle:
     """One attempt at a turn, and from which event on to watch it."""
 
-    parts: Parts
-    live: Live
+    deps: Dependencies
+    live: RunningAttempts
     tenant: TenantId
     session: SessionId
     turn: TurnId
@@ -47,7 +47,7 @@ class TurnHandle:
             assert run is not None
             after = run.begun.session.last_event_seq
         events = follow(
-            self.parts, self.tenant, self.session, after=after, until=self.attempt, is_last=is_last
+            self.deps, self.tenant, self.session, after=after, until=self.attempt, is_last=is_last
         )
         async with aclosing(events):
             async for event in events:
@@ -74,9 +74,9 @@ class TurnHandle:
     async def stored(self) -> Attempt:
         """The attempt as it is stored. The turn has begun by now, so nobody may be told that nothing was
         changed."""
-        read = partial(self.parts.store.get_attempt, self.tenant, self.attempt)
+        read = partial(self.deps.store.get_attempt, self.tenant, self.attempt)
         try:
-            attempt = await through_outage(read, self.parts.limits.outage_seconds)
+            attempt = await through_outage(read, self.deps.limits.outage_seconds)
         except StoreUnavailable as error:
             raise outcome_unknown(self.session, self.attempt) from error
         if attempt is None:
@@ -101,7 +101,7 @@ class TurnHandle:
         return True
 
     async def _stored_outcome(self) -> Outcome:
-        store, seconds, watched = self.parts.store, self.parts.limits.outage_seconds, self
+        store, seconds, watched = self.deps.store, self.deps.limits.outage_seconds, self
         while True:
             attempt = await self.stored()
             if attempt.ended_at is not None or attempt.status is AttemptStatus.WAITING:

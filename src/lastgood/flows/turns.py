@@ -30,9 +30,9 @@ from lastgood.flows.begin import (
     begun_of,
     busy,
 )
-from lastgood.flows.dependencies import Parts
-from lastgood.flows.run import Outcome, Run, Stop
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.run import Outcome, Run, StopReason
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
@@ -41,9 +41,9 @@ from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
     Begin,
+    BeginConflict,
     Expected,
-    Request,
-    Standing,
+    TurnRequest,
 )
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Queued
@@ -51,26 +51,26 @@ from lastgood.model.sessions import Session
 
 
 class Turns:
-    def __init__(self, parts: Parts, live: Live, submitter: Submitter) -> None:
-        self._parts = parts
+    def __init__(self, deps: Dependencies, live: RunningAttempts, submitter: Submitter) -> None:
+        self._deps = deps
         self._live = live
         self._submitter = submitter
         self._beginning = submitter.beginning
 
     async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
-        return await resolve(self._parts.agents, recorded)
+        return await resolve(self._deps.agents, recorded)
 
     def handle(
         self, tenant: TenantId, session: SessionId, turn: TurnId, attempt: AttemptId, after_event: int = 0
     ) -> TurnHandle:
         """Of an attempt that somebody else began: in another process, or for another request."""
-        return TurnHandle(self._parts, self._live, tenant, session, turn, attempt, after_event)
+        return TurnHandle(self._deps, self._live, tenant, session, turn, attempt, after_event)
 
     # -- changing its course -----------------------------------------------------
 
     async def cancel(self, tenant: TenantId, session: SessionId) -> Outcome:
         """Ends what runs or waits. Answers when it has ended, with how: it may have been too late."""
-        found = await self._parts.store.get_session(tenant, session)
+        found = await self._deps.store.get_session(tenant, session)
         if found is None:
             raise SessionNotFound()
         if found.attempt is None:
@@ -78,8 +78,8 @@ class Turns:
         for _ in range(MOST_TRIES):
             run = self._live.get(found.attempt)
             if run is not None:
-                return await self._live.stop(run, Stop(Move.CANCEL, TurnCancelled()))
-            attempt = await self._parts.store.get_attempt(tenant, found.attempt)
+                return await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled()))
+            attempt = await self._deps.store.get_attempt(tenant, found.attempt)
             if attempt is None:
                 raise NothingPending("nothing is running in this session")
             # It may begin to wait, be answered or end at this moment; then look again.
@@ -91,7 +91,7 @@ class Turns:
         if attempt.status is AttemptStatus.WAITING:
             return await self._beginning.end(attempt, Move.CANCEL, TurnCancelled())
         # Its holder is another process: it is told, and stops its tools before it lets go.
-        return await self._parts.store.ask_cancel(attempt.hold)
+        return await self._deps.store.ask_cancel(attempt.hold)
 
     async def end(
         self,
@@ -111,7 +111,7 @@ class Turns:
         self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, str]
     ) -> TurnHandle:
         """Takes a waiting attempt up again, on this node, under a new fence."""
-        store = self._parts.store
+        store = self._deps.store
         attempt = await store.get_attempt(tenant, attempt_id)
         if attempt is None or attempt.session != session:
             raise SessionNotFound()
@@ -128,19 +128,19 @@ class Turns:
         self, attempt: Attempt, session: Session, begin: Begin, plan: Plan, answers: Mapping[str, str]
     ) -> TurnHandle:
         """From the hold to the run without a gap in which a caller could get lost."""
-        sent = self._parts.clock.monotonic()
+        sent = self._deps.clock.monotonic()
         with self._live.expecting(attempt.id):
-            hold = await self._parts.store.resume_if_waiting(attempt.hold, begin.holder, begin.lease_seconds)
+            hold = await self._deps.store.resume_if_waiting(attempt.hold, begin.holder, begin.lease_seconds)
             if hold is None:
                 raise NothingPending("it was answered already, or its time is over")
             begun = begun_of(replace(attempt, fence=hold.fence), session, begin.base_at(session.head))
-            run = Run(self._parts, begin, begun, plan.agent, sent, answers)
+            run = Run(self._deps, begin, begun, plan.agent, sent, answers)
             return self._beginning.run(run, after_event=session.last_event_seq)
 
     # -- once more -----------------------------------------------------------------
 
     async def try_again(
-        self, request: Request, tried: Attempt, decided: TryAgain, takes: int | None = None
+        self, request: TurnRequest, tried: Attempt, decided: TryAgain, takes: int | None = None
     ) -> TurnHandle:
         """A new attempt at a turn that was asked for before, decided on its newest try."""
         ask = ask_of(request)
@@ -158,14 +158,14 @@ class Turns:
         ask = Ask(attempt.tenant, attempt.session, ())
         plan = Plan(None, {"recovery": error.message})
         begin = self._beginning.prepare(ask, plan, attempt.turn)
-        if isinstance(await self._parts.store.begin_if_free(begin, ()), Standing):
+        if isinstance(await self._deps.store.begin_if_free(begin, ()), BeginConflict):
             return False
-        begun = await self._parts.store.get_attempt(attempt.tenant, begin.attempt)
+        begun = await self._deps.store.get_attempt(attempt.tenant, begin.attempt)
         return begun is not None and await self.end(begun, Move.FAIL, error)
 
     async def continue_from(self, tenant: TenantId, session: SessionId, attempt_id: AttemptId) -> TurnHandle:
         """Tries a failed attempt's turn again after its finished steps, if the session has not moved."""
-        store = self._parts.store
+        store = self._deps.store
         attempt = await store.get_attempt(tenant, attempt_id)
         if attempt is None or attempt.session != session:
             raise AttemptNotFound()
@@ -190,7 +190,7 @@ class Turns:
     @asynccontextmanager
     async def _taken(self, attempt: Attempt) -> AsyncIterator[int | None]:
         """The place in the queue of a follow-up's turn: whoever commits the turn takes it from there."""
-        store, tenant, session = self._parts.store, attempt.tenant, attempt.session
+        store, tenant, session = self._deps.store, attempt.tenant, attempt.session
         queue = await store.read_queue(tenant, session)
         item = next((item for item in queue if item.turn == attempt.turn), None)
         if item is not None and item.parked is not None:
@@ -204,13 +204,13 @@ class Turns:
 
     async def _heard_by(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
         """The steers in its steps, by their place in the queue; None: some of them are there no more."""
-        steps = await self._parts.store.read_steps(ask.tenant, attempt)
+        steps = await self._deps.store.read_steps(ask.tenant, attempt)
         return await self._beginning.heard_in(ask, steps)
 
     async def run_queued(self, item: Queued) -> TurnHandle:
         """The first try of a follow-up's turn."""
         ask = ask_of_queued(item)
-        session = await self._parts.store.get_session(ask.tenant, ask.session)
+        session = await self._deps.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
         plan = await self._submitter.plan(ask, session)
@@ -220,13 +220,13 @@ class Turns:
     async def _again(
         self,
         ask: Ask,
-        request: Request,
+        request: TurnRequest,
         reason: str,
         takes: int | None,
         heard: tuple[int, ...],
         **adopts: Any,
     ) -> TurnHandle:
-        session = await self._parts.store.get_session(ask.tenant, ask.session)
+        session = await self._deps.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
         plan = await self._beginning.plan(ask, session)
@@ -240,7 +240,7 @@ class Turns:
         return await asyncio.shield(self._live.spawn(self._submitter.begin(begin, plan)))
 
 
-def ask_of(request: Request) -> Ask:
+def ask_of(request: TurnRequest) -> Ask:
     return Ask(
         tenant=request.tenant,
         session=request.session,

@@ -103,7 +103,7 @@ class ToolsetSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class AgentCommand:
     """A prompt with a name."""
 
     name: str
@@ -128,7 +128,7 @@ class AgentSpec:
     sub_agents: tuple[str, ...] = ()
     handoffs: tuple[str, ...] = ()
     fallback: Fallback = Fallback()
-    commands: tuple[Command, ...] = ()
+    commands: tuple[AgentCommand, ...] = ()
     structured_output: StructuredOutput | None = None
     permissions: Permissions = Permissions()
     safety: Safety | None = None  # only ever narrows what the server allows

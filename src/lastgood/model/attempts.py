@@ -151,7 +151,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TurnRequest:
     """The stored ask. Its messages are gone once the turn that holds them is committed."""
 
     turn: TurnId
@@ -224,14 +224,14 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BeginConflict:
     """What a begin meets, or would meet, as the database sees it at one moment."""
 
     session: Session | None
     holder: Attempt | None = None
     lease_expired: bool = False
     #: The request stored under the same key; for an SDK's retry, the newest that was sent with the same body.
-    prior: Request | None = None
+    prior: TurnRequest | None = None
     prior_attempt: Attempt | None = None  # the newest try of it
     prior_age_seconds: float = 0.0  # how long ago that try ended; 0: it runs
 
@@ -265,14 +265,14 @@ class Interrupted:
     """An attempt whose holder died, with the ask it was trying."""
 
     attempt: Attempt
-    request: Request
+    request: TurnRequest
     steps: tuple[Step, ...]
     head: TurnId | None
     deaths: int = 0  # how many of the turn's attempts ended because their process died
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableAttempt:
     """An attempt whose holder died, and whose ask or finished steps are not as they were stored."""
 
     attempt: Attempt

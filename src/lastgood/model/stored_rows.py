@@ -8,7 +8,7 @@ from enum import StrEnum
 from lastgood.model.sessions import Head, Turn
 
 
-class Table(StrEnum):
+class StoredTable(StrEnum):
     SESSIONS = "sessions"
     TURNS = "turns"
     BRANCHES = "branches"

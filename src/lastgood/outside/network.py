@@ -35,9 +35,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from lastgood.core.egress import (
-    Askable,
+    Allowed,
+    Denial,
     Policy,
-    Refused,
     is_plain,
     judge_address,
     judge_redirect,
@@ -144,7 +144,7 @@ def _joined(target: URL, location: str) -> str:
         return location
 
 
-def _judged(url: str, judge: Callable[[str], Askable | Refused]) -> tuple[URL, Askable]:
+def _judged(url: str, judge: Callable[[str], Allowed | Denial]) -> tuple[URL, Allowed]:
     """The URL as aiohttp reads it. Two readers must mean the same host, or the wrong one was judged."""
     _checked(judge(url), url)
     try:
@@ -158,14 +158,14 @@ def _judged(url: str, judge: Callable[[str], Askable | Refused]) -> tuple[URL, A
     return target, asked
 
 
-def _checked(judged: Askable | Refused, url: str) -> Askable:
-    if isinstance(judged, Refused):
+def _checked(judged: Allowed | Denial, url: str) -> Allowed:
+    if isinstance(judged, Denial):
         raise EgressRefused(f"{shown(url)} is not asked for: {judged.reason}")
     return judged
 
 
 async def _ask_once(
-    target: URL, asked: Askable, headers: Mapping[str, str], limit: int, network: Network
+    target: URL, asked: Allowed, headers: Mapping[str, str], limit: int, network: Network
 ) -> Fetched | str:
     """The answer, or where it leads to."""
     url = str(target)
@@ -200,7 +200,7 @@ async def _ask_once(
             raise EgressFailed(f"{shown(url)}: {_plainly(error)}") from None
 
 
-async def _addresses(asked: Askable, url: str, network: Network) -> Sequence[str]:
+async def _addresses(asked: Allowed, url: str, network: Network) -> Sequence[str]:
     try:
         found: Sequence[str] = [str(ip_address(asked.host))]
     except ValueError:
@@ -212,7 +212,7 @@ async def _addresses(asked: Askable, url: str, network: Network) -> Sequence[str
         raise EgressFailed(f"{shown(url)}: the host {asked.host} has no address")
     for address in found:
         judged = judge_address(address, asked)
-        if isinstance(judged, Refused):
+        if isinstance(judged, Denial):
             raise EgressRefused(f"{shown(url)} is not asked for: {judged.reason}")
     return [network.wires.get(address, address) for address in found]
 

@@ -13,7 +13,7 @@ from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import TurnId
 from lastgood.model.sessions import Head
-from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
+from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.store.queue_rows import to_queued
 from lastgood.store.rows import Row, to_attempt, to_branch, to_request, to_steps, to_turn
 from lastgood.store.session_rows import to_session
@@ -145,19 +145,19 @@ def check_queued(row: Row) -> StoredRow:
     return StoredRow(tenant, session, what, problem or ("" if session_tenant == tenant else GONE))
 
 
-def checks_of(table: Table) -> Callable[[Row], StoredRow | StoredTurn]:
+def checks_of(table: StoredTable) -> Callable[[Row], StoredRow | StoredTurn]:
     match table:
-        case Table.SESSIONS:
+        case StoredTable.SESSIONS:
             return check_session
-        case Table.TURNS:
+        case StoredTable.TURNS:
             return check_turn
-        case Table.BRANCHES:
+        case StoredTable.BRANCHES:
             return check_branch
-        case Table.ATTEMPTS:
+        case StoredTable.ATTEMPTS:
             return check_attempt
-        case Table.STEPS:
+        case StoredTable.STEPS:
             return CheckSteps()
-        case Table.REQUESTS:
+        case StoredTable.REQUESTS:
             return check_request
-        case Table.QUEUED:
+        case StoredTable.QUEUED:
             return check_queued

@@ -16,9 +16,9 @@ from lastgood.model.attempts import (
     Commit,
     Edit,
     OnLeave,
-    Request,
     Step,
     StepKind,
+    TurnRequest,
 )
 from lastgood.model.call_options import CallOptions, options_as_json, options_from_json
 from lastgood.model.events import Event, EventKind, StoredEvent
@@ -207,7 +207,7 @@ def _to_attempt(row: Row) -> Attempt:
     )
 
 
-def to_request(row: Row) -> Request:
+def to_request(row: Row) -> TurnRequest:
     """HistoryDamaged: it is not as it was stored."""
     *said, body, stored = row
     named = dict(zip(REQUEST, said, strict=True)) | {"input": body}
@@ -217,7 +217,7 @@ def to_request(row: Row) -> Request:
         turn, tenant, session, kind, key, fingerprint, caller, user, model, agent_key, after, replaces,
         options, on_leave, accepted,
     ) = said  # fmt: skip
-    return Request(
+    return TurnRequest(
         turn=TurnId(turn),
         tenant=TenantId(tenant),
         session=SessionId(session),

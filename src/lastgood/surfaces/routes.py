@@ -9,10 +9,10 @@ from lastgood import __version__
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.http import openapi as shapes
 from lastgood.surfaces.http.app import Route
-from lastgood.surfaces.http.asgi import JSON, Answer, Reply, Request, json_reply
-from lastgood.surfaces.http.metrics import Counts
+from lastgood.surfaces.http.asgi import JSON, Reply, Request, Response, json_reply
+from lastgood.surfaces.http.metrics import Metrics
 from lastgood.surfaces.http.openapi import openapi, schema_of
-from lastgood.surfaces.openai.handlers import Chat
+from lastgood.surfaces.openai.handlers import ChatHandlers
 from lastgood.surfaces.openai.schemas import ChatRequest
 
 CHAT_BYTES = 32 * 1024 * 1024
@@ -25,19 +25,19 @@ _NAME: dict[str, Any] = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
 IsReady = Callable[[], Awaitable[str | None]]
 
 
-def probes(counts: Counts, is_ready: IsReady, *, metrics: bool = True) -> list[Route]:
+def probes(counts: Metrics, is_ready: IsReady, *, metrics: bool = True) -> list[Route]:
     """What machines ask for. `is_ready` says why not; None: it is."""
 
-    async def health(request: Request) -> Answer:
+    async def health(request: Request) -> Response:
         return json_reply({"status": "ok", "version": __version__})
 
-    async def ready(request: Request) -> Answer:
+    async def ready(request: Request) -> Response:
         why_not = await is_ready()
         if why_not is None:
             return json_reply({"status": "ready"})
         return json_reply({"status": "not ready", "reason": why_not}, 503, {"retry-after": "1"})
 
-    async def measured(request: Request) -> Answer:
+    async def measured(request: Request) -> Response:
         return Reply(200, counts.text().encode(), type="text/plain; version=0.0.4; charset=utf-8")
 
     listed = [
@@ -73,8 +73,8 @@ def probes(counts: Counts, is_ready: IsReady, *, metrics: bool = True) -> list[R
 
 
 def routes(
-    chat: Chat,
-    counts: Counts,
+    chat: ChatHandlers,
+    counts: Metrics,
     is_ready: IsReady,
     *,
     chat_bytes: int = CHAT_BYTES,
@@ -84,7 +84,7 @@ def routes(
 ) -> Sequence[Route]:
     """`only`: the surfaces that are served. Without `metrics`: these have an address of their own."""
 
-    async def description(request: Request) -> Answer:
+    async def description(request: Request) -> Response:
         return json_reply(openapi(served))
 
     listed: list[Route] = [

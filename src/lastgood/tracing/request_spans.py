@@ -26,13 +26,13 @@ _ID_HEADERS = {b"x-session-id": semconv.CONVERSATION, b"x-turn-id": semconv.TURN
 
 
 @dataclass(slots=True)
-class _Request:
+class _RequestSpan:
     span: Span
     method: str
     is_probe: bool = False
 
 
-_answering: ContextVar[_Request | None] = ContextVar("lastgood_request", default=None)
+_answering: ContextVar[_RequestSpan | None] = ContextVar("lastgood_request", default=None)
 
 
 def begun_in() -> Context:
@@ -72,13 +72,13 @@ def seeing(on_seen: Callable[[S], None]) -> Callable[[S], None]:
     return seen
 
 
-def _start(tracer: Tracer, scope: Any) -> _Request:
+def _start(tracer: Tracer, scope: Any) -> _RequestSpan:
     found = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     above = _PROPAGATOR.extract({name: found[name] for name in _PROPAGATED if name in found}, Context())
     method = scope["method"] if scope["method"] in semconv.METHODS else semconv.OTHER
     shown = "HTTP" if method == semconv.OTHER else method
     attributes = {semconv.METHOD: method, semconv.SCHEME: scope["scheme"]}
-    return _Request(tracer.start_span(shown, above, SpanKind.SERVER, attributes), shown)
+    return _RequestSpan(tracer.start_span(shown, above, SpanKind.SERVER, attributes), shown)
 
 
 def _began(span: Span, message: Any) -> None:
@@ -92,7 +92,7 @@ def _began(span: Span, message: Any) -> None:
             span.set_attribute(_ID_HEADERS[name], value.decode("latin-1"))
 
 
-def _seen(request: _Request, seen: S) -> None:
+def _seen(request: _RequestSpan, seen: S) -> None:
     span = request.span
     span.set_attribute(semconv.REQUEST, seen.request.id)
     span.set_attribute(semconv.ENDED, str(seen.ended))

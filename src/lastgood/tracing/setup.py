@@ -14,7 +14,7 @@ from lastgood.errors import InvalidRequest
 if TYPE_CHECKING:
     from lastgood.engine.providers.provider import Providers
     from lastgood.engine.tools.tool import Toolsets
-    from lastgood.flows.running_attempts import Live
+    from lastgood.flows.running_attempts import RunningAttempts
     from lastgood.ports import Engine
 
 EXTRA = "pip install 'lastgood[tracing]'"
@@ -23,7 +23,7 @@ EXTRA = "pip install 'lastgood[tracing]'"
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class _Request(Protocol):
+class _TracedRequest(Protocol):
     @property
     def id(self) -> str: ...
 
@@ -35,18 +35,18 @@ class _Route(Protocol):
     def probe(self) -> bool: ...
 
 
-class Seen(Protocol):
+class TracedResponse(Protocol):
     """What a request span needs of a request that was answered."""
 
     @property
-    def request(self) -> _Request: ...
+    def request(self) -> _TracedRequest: ...
     @property
     def route(self) -> _Route | None: ...
     @property
     def ended(self) -> str: ...
 
 
-S = TypeVar("S", bound=Seen)
+S = TypeVar("S", bound=TracedResponse)
 
 
 class Tracing:
@@ -61,7 +61,7 @@ class Tracing:
     def engine(self, engine: Engine) -> Engine:
         return engine
 
-    def follow(self, live: Live) -> None:
+    def follow(self, live: RunningAttempts) -> None:
         """Hears how attempts end: the engine has done its work before anybody knows."""
 
     def asgi(self, app: Asgi) -> Asgi:

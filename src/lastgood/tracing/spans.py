@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from lastgood import __version__
 from lastgood.engine.providers.provider import Providers
 from lastgood.engine.tools.tool import Toolsets
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.ports import Engine
 from lastgood.tracing.request_spans import seeing, traced_app
 from lastgood.tracing.setup import Asgi, S, Tracing
@@ -50,7 +50,7 @@ class Spans(Tracing):
     def engine(self, engine: Engine) -> Engine:
         return TracedEngine(engine, self._work)
 
-    def follow(self, live: Live) -> None:
+    def follow(self, live: RunningAttempts) -> None:
         self._work.follow(live)
 
     def asgi(self, app: Asgi) -> Asgi:

@@ -16,11 +16,11 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Tracer, set_span_in_context
 
 from lastgood.core.speaker import HANDOFF, TRANSFER
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall, Provider, Providers
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider, Providers
 from lastgood.engine.tools.tool import Tool, Toolset, Toolsets, ToolUse
 from lastgood.errors import Garbled
 from lastgood.flows.run import Outcome
-from lastgood.flows.running_attempts import Live
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.model.agents import AgentSpec, ModelSpec, ToolsetSpec
 from lastgood.model.attempts import AttemptStatus, Step
 from lastgood.model.events import Event, EventKind
@@ -41,7 +41,7 @@ _FAILED = (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED)
 
 
 @dataclass(slots=True)
-class _Call:
+class _CallSpan:
     id: str
     span: Span
     ran: bool = False
@@ -54,7 +54,7 @@ class _Attempt:
     id: AttemptId
     span: Span
     is_held: bool  # somebody will say how it ended
-    calls: list[_Call] = field(default_factory=list)
+    calls: list[_CallSpan] = field(default_factory=list)
 
     @property
     def innermost(self) -> Span:
@@ -70,7 +70,7 @@ class WorkSpans:
         self._is_held: Callable[[AttemptId], bool] = lambda _: False
         self._tools = {HANDOFF, TRANSFER}
 
-    def follow(self, live: Live) -> None:
+    def follow(self, live: RunningAttempts) -> None:
         self._is_held = lambda attempt: live.get(attempt) is not None
         live.on_ended(self._ended)
 
@@ -155,7 +155,7 @@ class WorkSpans:
     def know(self, tool: str) -> None:
         self._tools.add(tool)
 
-    def running(self, attempt: AttemptId) -> _Call | None:
+    def running(self, attempt: AttemptId) -> _CallSpan | None:
         found = self._attempts.get(attempt)
         return found.calls[-1] if found and found.calls else None
 
@@ -167,7 +167,7 @@ class WorkSpans:
             set_span_in_context(attempt.innermost, Context()),
             attributes={semconv.OPERATION: "execute_tool", semconv.TOOL: name, semconv.CALL: id},
         )
-        attempt.calls.append(_Call(id, span))
+        attempt.calls.append(_CallSpan(id, span))
 
     def _answered(self, attempt: _Attempt, id: str, result: str) -> None:
         if not attempt.calls or attempt.calls[-1].id != id:
@@ -237,7 +237,7 @@ class TracedProvider:
         self._provider = provider
         self._spans = spans
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         span, began, spoken = self._spans.ask(call), time.perf_counter(), False
         try:
             async with aclosing(self._provider.stream(call)) as parts:
@@ -245,7 +245,7 @@ class TracedProvider:
                     if not spoken:
                         spoken = True
                         span.set_attribute(semconv.FIRST_CHUNK, time.perf_counter() - began)
-                    if isinstance(part, Answer):
+                    if isinstance(part, ModelAnswer):
                         # Now: whoever takes it writes it down before asking for more.
                         _finish(span, part)
                     yield part
@@ -260,7 +260,7 @@ class TracedProvider:
                 span.end()
 
 
-def _finish(span: Span, answer: Answer) -> None:
+def _finish(span: Span, answer: ModelAnswer) -> None:
     reason = "length" if answer.cut_short else "tool_calls" if answer.message.tool_calls else "stop"
     span.set_attribute(semconv.FINISHED, [reason])
     span.set_attribute(semconv.TOKENS_IN, answer.usage.input_tokens)

@@ -19,8 +19,8 @@ import aiohttp
 from lastgood import __version__
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.chat_request import body_of
-from lastgood.engine.providers.chat_stream_parser import Reading
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.chat_stream_parser import ChatStreamParser
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.providers.provider_aliases import alias_of, chat_url, expand, key_names, key_of
 from lastgood.engine.providers.provider_errors import refusal, words_of
 from lastgood.errors import KeyRefused, ModelError, Unreachable
@@ -40,7 +40,7 @@ class ChatCompletions:
         self._limits = limits or ChatLimits()
         self._session: aiohttp.ClientSession | None = None
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         model = call.model
         url, headers = chat_url(model, self._secrets), self._headers(model)
         body = await body_of(call)
@@ -50,7 +50,7 @@ class ChatCompletions:
             response = await self._client().post(url, data=data, headers=headers, allow_redirects=False)
             if not 200 <= response.status < 300:
                 raise await self._refusal(model, response)
-            reading, content = Reading(model, self._secrets, self._limits.reading), response.content
+            reading, content = ChatStreamParser(model, self._secrets, self._limits.reading), response.content
             while not reading.done and (received := await content.readany()):
                 for chunk in reading.feed(received):
                     yield chunk

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from lastgood.engine.providers.completion_builder import Completion
-from lastgood.engine.providers.line_splitter import Lines
-from lastgood.engine.providers.provider import Answer, Chunk
+from lastgood.engine.providers.completion_builder import CompletionBuilder
+from lastgood.engine.providers.line_splitter import LineSplitter
+from lastgood.engine.providers.provider import Chunk, ModelAnswer
 from lastgood.engine.providers.provider_errors import refusal_in_stream
 from lastgood.errors import Garbled, ModelError, Overloaded, Unreachable
 from lastgood.model.agents import ModelSpec
@@ -24,13 +24,13 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingLimits:
+class ParserLimits:
     line_bytes: int = 8 << 20
     answer_bytes: int = 32 << 20  # of what is kept
     stream_bytes: int = 512 << 20  # of everything: one word comes in hundreds of bytes
 
 
-class Reading:
+class ChatStreamParser:
     """`done`: the server said that there is no more."""
 
     __slots__ = (
@@ -47,12 +47,12 @@ class Reading:
         "done",
     )
 
-    def __init__(self, model: ModelSpec, secrets: Secrets, limits: ReadingLimits) -> None:
+    def __init__(self, model: ModelSpec, secrets: Secrets, limits: ParserLimits) -> None:
         self._model = model
         self._secrets = secrets
         self._limits = limits
-        self._lines = Lines(limits.line_bytes)
-        self._completion = Completion()
+        self._lines = LineSplitter(limits.line_bytes)
+        self._completion = CompletionBuilder()
         self._event: list[bytes] = []  # data of an event in several lines, so far
         self._event_bytes = 0
         self._plain: bytearray | None = None  # a JSON object instead of events, so far
@@ -162,7 +162,7 @@ class Reading:
             self._completion.finish = "stop"  # it came whole, whether they say so or not
         return chunks
 
-    def answer(self) -> Answer:
+    def answer(self) -> ModelAnswer:
         """The answer, if this is all of one. A stream that ends without saying why was cut."""
         ref = self._model.ref
         match self._completion.finish:

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind
+from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
 from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import Message, Reasoning, Role, ToolCall
 from lastgood.model.sessions import Usage
@@ -56,7 +56,7 @@ class _Text:
         return self._whole.getvalue() + ("\ufffd" if self._half else "")
 
 
-class _Call:
+class _PartialCall:
     __slots__ = ("arguments", "id", "index", "name")
 
     def __init__(self, identity: str, index: int | None) -> None:
@@ -77,7 +77,7 @@ class _Call:
         return True
 
 
-class Completion:
+class CompletionBuilder:
     """`size` is how much of what came is kept, about: enough to set a limit by."""
 
     __slots__ = ("_calls", "_details", "_text", "_thoughts", "_thoughts_key", "_usage", "finish", "size")
@@ -87,7 +87,7 @@ class Completion:
         self._thoughts = _Text()
         self._thoughts_key = ""  # the name under which they came
         self._details: list[dict[str, Any]] = []
-        self._calls: list[_Call] = []
+        self._calls: list[_PartialCall] = []
         self._usage: dict[str, Any] = {}
         self.finish: str | None = None
         self.size = 0
@@ -183,7 +183,7 @@ class Completion:
         call = self._known(identity, index)
         # A name and arguments for a call that has all its own: some number all calls the same, or none.
         if call is None or (name and arguments and call.is_whole):
-            call = _Call(identity, index)
+            call = _PartialCall(identity, index)
             self._calls.append(call)
         call.id = call.id or identity
         if name != call.name:  # some say it again with every piece
@@ -191,7 +191,7 @@ class Completion:
         call.arguments.add(arguments)
         self.size += len(arguments) + len(name) + _PIECE_BYTES
 
-    def _known(self, identity: str, index: int | None) -> _Call | None:
+    def _known(self, identity: str, index: int | None) -> _PartialCall | None:
         """The call this piece goes on with; None: it begins a new one.
 
         An index pairs pieces, unless two calls were given the same one: then their ids differ.
@@ -203,11 +203,11 @@ class Completion:
                 return call
         return None
 
-    def answer(self, model: ModelSpec) -> Answer:
+    def answer(self, model: ModelSpec) -> ModelAnswer:
         """All of it. Only for whoever knows that it is all."""
         calls, reasoning = tuple(self._finished_calls()), self._reasoning(model.ref)
         message = Message(Role.ASSISTANT, str(self._text), calls, reasoning=reasoning)
-        return Answer(message, self._used(model), self.finish in _TOO_LONG)
+        return ModelAnswer(message, self._used(model), self.finish in _TOO_LONG)
 
     def _finished_calls(self) -> list[ToolCall]:
         calls: list[ToolCall] = []

@@ -13,11 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from lastgood.engine.providers.chat_limits import ChatLimits
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.outside.secrets import Secrets
 
 if TYPE_CHECKING:
-    from lastgood.engine.providers.direct_stream import Speaking
+    from lastgood.engine.providers.direct_stream import DirectStream
 
 #: Where pydantic-ai keeps what it knows of each.
 _VENDORS = {"anthropic": "anthropic", "google": "google", "amazon-bedrock": "bedrock"}
@@ -27,10 +27,10 @@ class Direct:
     def __init__(self, secrets: Secrets, limits: ChatLimits | None = None) -> None:
         self._secrets = secrets
         self._limits = limits or ChatLimits()
-        self._speaking: Speaking | None = None
+        self._speaking: DirectStream | None = None
         self._imported: set[str] = set()
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         provider = call.model.provider
         if provider not in self._imported:
             speaking = await asyncio.to_thread(_import, _VENDORS[provider])
@@ -49,8 +49,8 @@ class Direct:
             await speaking.close()
 
 
-def _import(vendor: str) -> type[Speaking]:
-    from lastgood.engine.providers.direct_stream import Speaking
+def _import(vendor: str) -> type[DirectStream]:
+    from lastgood.engine.providers.direct_stream import DirectStream
 
     import_module(f"pydantic_ai.models.{vendor}")
-    return Speaking
+    return DirectStream

@@ -31,7 +31,7 @@ from pydantic_ai.messages import (
 )
 
 from lastgood.engine.providers.completion_builder import priced
-from lastgood.engine.providers.provider import Answer
+from lastgood.engine.providers.provider import ModelAnswer
 from lastgood.errors import ModelError
 from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import File, Image, Message, Part, Reasoning, Role, ToolCall
@@ -132,7 +132,7 @@ def _rebuilt(message: Message, skeleton: list[dict[str, Any]]) -> list[ModelResp
     return parts if not text and not calls else None
 
 
-def to_answer(response: ModelResponse, model: ModelSpec) -> Answer:
+def to_answer(response: ModelResponse, model: ModelSpec) -> ModelAnswer:
     said = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     calls = tuple(
         ToolCall(part.tool_call_id, part.tool_name, part.args_as_json_str())
@@ -141,7 +141,7 @@ def to_answer(response: ModelResponse, model: ModelSpec) -> Answer:
     )
     message = Message(Role.ASSISTANT, said, calls, reasoning=_reasoning(response, model.ref))
     used = response.usage
-    return Answer(
+    return ModelAnswer(
         message, priced(model, used.input_tokens, used.output_tokens), response.finish_reason == "length"
     )
 

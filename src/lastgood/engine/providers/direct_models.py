@@ -40,7 +40,7 @@ def _spelled(found: re.Match[bytes]) -> bytes:
     return b"\\u%04x" % ord(found[0].decode())
 
 
-class _Counted(httpx2.AsyncByteStream):
+class _CountedBytes(httpx2.AsyncByteStream):
     """A response that may not be longer than an answer and its wrapping."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
@@ -83,7 +83,7 @@ class _Transport(httpx2.AsyncHTTPTransport):
         response.headers.pop("Content-Encoding", None)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         # These SDKs hold a line in memory until it ends, so this limit is near that of an answer.
-        response.stream = _Counted(response.stream, 2 * limits.reading.answer_bytes)
+        response.stream = _CountedBytes(response.stream, 2 * limits.reading.answer_bytes)
         connections = CONNECTIONS.get()
         if connections is not None:
             connections.append(response.stream)

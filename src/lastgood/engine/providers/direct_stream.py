@@ -24,8 +24,8 @@ from pydantic_ai.tools import ToolDefinition
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.direct_messages import to_answer, to_pydantic
 from lastgood.engine.providers.direct_models import CONNECTIONS, Clients, settings_of
-from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind, ModelCall
-from lastgood.engine.providers.provider_errors import Words, refusal, words_in
+from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
+from lastgood.engine.providers.provider_errors import ErrorText, refusal, words_in
 from lastgood.errors import Garbled, LastgoodError, ModelError, Unreachable
 from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.outside.secrets import Secrets
@@ -42,7 +42,7 @@ _STATUSES: tuple[tuple[type[exceptions.ModelAPIError], int], ...] = (
 )
 
 
-class Speaking:
+class DirectStream:
     def __init__(self, secrets: Secrets, limits: ChatLimits) -> None:
         self._secrets = secrets
         self._clients = Clients(secrets, limits)
@@ -50,7 +50,7 @@ class Speaking:
     async def close(self) -> None:
         await self._clients.close()
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         spec = call.model
         try:
             model = self._clients.model(spec)
@@ -105,7 +105,7 @@ class Speaking:
                 return Garbled(f"{spec.ref} sent something that is no answer; nothing was committed")
             status = error.status_code
         body = error.body if isinstance(error.body, (dict, list)) else None
-        words = words_in(body) if body else Words(kind=error.provider_error_code or "")
+        words = words_in(body) if body else ErrorText(kind=error.provider_error_code or "")
         fault = refusal(spec, status, words, self._secrets)
         fault.retry_after = error.retry_after
         return fault
@@ -114,7 +114,7 @@ class Speaking:
         """Errors that an SDK let through. Their texts are not shown: nobody looked for keys in them."""
         name = type(error).__name__
         if "Credentials" in name or "Token" in name:  # botocore's
-            return refusal(spec, 401, Words(), self._secrets)
+            return refusal(spec, 401, ErrorText(), self._secrets)
         if any(word in name for word in ("Connect", "Timeout", "Endpoint", "Network", "Protocol", "Closed")):
             return Unreachable(f"{spec.ref} cannot be reached: {name}; check its address and the network")
         return Garbled(f"{spec.ref} sent something that is no answer ({name}); nothing was committed")

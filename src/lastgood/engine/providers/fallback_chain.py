@@ -14,9 +14,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lastgood.core.fallback import Decision, Failed, Next, Retry, Stop, after_failure, order
+from lastgood.core.fallback import Decision, ModelFailure, Next, NoMoreModels, Retry, after_failure, order
 from lastgood.engine.providers.model_references import SCRIPTED, Models, chain_of
-from lastgood.engine.providers.provider import Answer, Chunk, ModelCall, Providers
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Providers
 from lastgood.errors import Garbled, ModelError, ModelUnknown
 from lastgood.model.agents import Fallback, ModelSpec
 
@@ -56,10 +56,10 @@ class Retried:
 
 
 Fault = ModelError | ModelUnknown
-Asked = AsyncGenerator[Chunk | Answer | FellBack | Retried, None]
+Asked = AsyncGenerator[Chunk | ModelAnswer | FellBack | Retried, None]
 
 
-class Asking:
+class FallbackChain:
     def __init__(
         self,
         providers: Providers,
@@ -104,13 +104,13 @@ class Asking:
                     async for part in parts:
                         spoken = True
                         yield part
-                        if part.__class__ is Answer:
+                        if part.__class__ is ModelAnswer:
                             return
                 fault: Fault = Garbled(f"{model.ref} ended its stream without an answer; send the turn again")
             except (ModelError, ModelUnknown) as error:
                 fault = error
             others = len(queue) - len(faults) - 1
-            match self._decide(Failed(fault, spoken, tries, others), fallback):
+            match self._decide(ModelFailure(fault, spoken, tries, others), fallback):
                 case Retry(after):
                     yield Retried(model, after, str(fault), tries + 1)
                     await self._sleep(after)
@@ -120,10 +120,10 @@ class Asking:
                     faults.append(fault)
                     tries = 0
                     yield FellBack(model, queue[len(faults)], str(fault), len(faults) + 1, len(queue))
-                case Stop():
+                case NoMoreModels():
                     raise _told(queue, (*faults, fault))
 
-    def _decide(self, failed: Failed, fallback: Fallback) -> Decision:
+    def _decide(self, failed: ModelFailure, fallback: Fallback) -> Decision:
         return after_failure(
             failed,
             retries=fallback.retries,

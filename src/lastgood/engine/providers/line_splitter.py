@@ -5,7 +5,7 @@ from __future__ import annotations
 from lastgood.errors import Garbled
 
 
-class Lines:
+class LineSplitter:
     """Holds at most one unfinished line, and of that at most `limit` bytes."""
 
     __slots__ = ("_held", "_limit", "_size")

@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """The whole response. It comes last, and only after everything was received."""
 
     message: Message
@@ -47,7 +47,7 @@ class Answer:
 
 
 class Provider(Protocol):
-    def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         """Chunks as they come, then the answer. A stream that is cut raises ModelError.
 
         It asks once. Whether to ask again is decided by who called it, and only before the first chunk.

@@ -24,7 +24,7 @@ class Dialect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Alias:
+class ProviderAlias:
     """`keys` are names of variables, any one of which will do; none: no key is needed."""
 
     base_url: str | None
@@ -37,53 +37,53 @@ class Alias:
 _AWS = ("AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID", "AWS_PROFILE")
 
 # fmt: off
-ALIASES: dict[str, Alias] = {
-    "openai": Alias("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
-    "anthropic": Alias(None, ("ANTHROPIC_API_KEY",), Dialect.DIRECT),
-    "google": Alias(None, ("GOOGLE_API_KEY", "GEMINI_API_KEY"), Dialect.DIRECT),
-    "amazon-bedrock": Alias(None, _AWS, Dialect.DIRECT),
+ALIASES: dict[str, ProviderAlias] = {
+    "openai": ProviderAlias("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    "anthropic": ProviderAlias(None, ("ANTHROPIC_API_KEY",), Dialect.DIRECT),
+    "google": ProviderAlias(None, ("GOOGLE_API_KEY", "GEMINI_API_KEY"), Dialect.DIRECT),
+    "amazon-bedrock": ProviderAlias(None, _AWS, Dialect.DIRECT),
     # Google's own, in OpenAI's dialect: no extra needed.
-    "gemini": Alias(
+    "gemini": ProviderAlias(
         "https://generativelanguage.googleapis.com/v1beta/openai", ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     ),
-    "dmr": Alias("http://localhost:12434/engines/v1"),
-    "ollama": Alias("http://localhost:11434/v1"),
-    "azure": Alias(None, ("AZURE_API_KEY",), key_header="api-key"),
-    "atlascloud": Alias("https://api.atlascloud.ai/v1", ("ATLASCLOUD_API_KEY",)),
-    "baseten": Alias("https://inference.baseten.co/v1", ("BASETEN_API_KEY",)),
-    "cerebras": Alias("https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",)),
-    "cloudflare-ai-gateway": Alias(
+    "dmr": ProviderAlias("http://localhost:12434/engines/v1"),
+    "ollama": ProviderAlias("http://localhost:11434/v1"),
+    "azure": ProviderAlias(None, ("AZURE_API_KEY",), key_header="api-key"),
+    "atlascloud": ProviderAlias("https://api.atlascloud.ai/v1", ("ATLASCLOUD_API_KEY",)),
+    "baseten": ProviderAlias("https://inference.baseten.co/v1", ("BASETEN_API_KEY",)),
+    "cerebras": ProviderAlias("https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",)),
+    "cloudflare-ai-gateway": ProviderAlias(
         "https://gateway.ai.cloudflare.com/v1/${CLOUDFLARE_ACCOUNT_ID}/${CLOUDFLARE_GATEWAY_ID}/compat",
         ("CLOUDFLARE_API_TOKEN",),
     ),
-    "cloudflare-workers-ai": Alias(
+    "cloudflare-workers-ai": ProviderAlias(
         "https://api.cloudflare.com/client/v4/accounts/${CLOUDFLARE_ACCOUNT_ID}/ai/v1",
         ("CLOUDFLARE_API_TOKEN",),
     ),
-    "daoxe": Alias("https://daoxe.com/v1", ("DAOXE_API_KEY",)),
-    "deepseek": Alias("https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",)),
-    "fireworks": Alias("https://api.fireworks.ai/inference/v1", ("FIREWORKS_API_KEY",)),
-    "github-copilot": Alias(
+    "daoxe": ProviderAlias("https://daoxe.com/v1", ("DAOXE_API_KEY",)),
+    "deepseek": ProviderAlias("https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",)),
+    "fireworks": ProviderAlias("https://api.fireworks.ai/inference/v1", ("FIREWORKS_API_KEY",)),
+    "github-copilot": ProviderAlias(
         "https://api.githubcopilot.com", ("GITHUB_TOKEN",), headers={"Copilot-Integration-Id": "vscode-chat"}
     ),
-    "groq": Alias("https://api.groq.com/openai/v1", ("GROQ_API_KEY",)),
-    "huggingface": Alias("https://router.huggingface.co/v1", ("HF_TOKEN",)),
-    "minimax": Alias("https://api.minimax.io/v1", ("MINIMAX_API_KEY",)),
-    "mistral": Alias("https://api.mistral.ai/v1", ("MISTRAL_API_KEY",)),
-    "moonshot": Alias("https://api.moonshot.ai/v1", ("MOONSHOT_API_KEY",)),
-    "nebius": Alias("https://api.studio.nebius.com/v1", ("NEBIUS_API_KEY",)),
-    "nvidia": Alias("https://integrate.api.nvidia.com/v1", ("NVIDIA_API_KEY",)),
-    "opencode-go": Alias("https://opencode.ai/zen/go/v1", ("OPENCODE_API_KEY",)),
-    "opencode-zen": Alias("https://opencode.ai/zen/v1", ("OPENCODE_API_KEY",)),
-    "openrouter": Alias("https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
-    "orcarouter": Alias("https://api.orcarouter.ai/v1", ("ORCAROUTER_API_KEY",)),
-    "ovhcloud": Alias(
+    "groq": ProviderAlias("https://api.groq.com/openai/v1", ("GROQ_API_KEY",)),
+    "huggingface": ProviderAlias("https://router.huggingface.co/v1", ("HF_TOKEN",)),
+    "minimax": ProviderAlias("https://api.minimax.io/v1", ("MINIMAX_API_KEY",)),
+    "mistral": ProviderAlias("https://api.mistral.ai/v1", ("MISTRAL_API_KEY",)),
+    "moonshot": ProviderAlias("https://api.moonshot.ai/v1", ("MOONSHOT_API_KEY",)),
+    "nebius": ProviderAlias("https://api.studio.nebius.com/v1", ("NEBIUS_API_KEY",)),
+    "nvidia": ProviderAlias("https://integrate.api.nvidia.com/v1", ("NVIDIA_API_KEY",)),
+    "opencode-go": ProviderAlias("https://opencode.ai/zen/go/v1", ("OPENCODE_API_KEY",)),
+    "opencode-zen": ProviderAlias("https://opencode.ai/zen/v1", ("OPENCODE_API_KEY",)),
+    "openrouter": ProviderAlias("https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
+    "orcarouter": ProviderAlias("https://api.orcarouter.ai/v1", ("ORCAROUTER_API_KEY",)),
+    "ovhcloud": ProviderAlias(
         "https://oai.endpoints.kepler.ai.cloud.ovh.net/v1", ("OVH_AI_ENDPOINTS_ACCESS_TOKEN",)
     ),
-    "requesty": Alias("https://router.requesty.ai/v1", ("REQUESTY_API_KEY",)),
-    "together": Alias("https://api.together.xyz/v1", ("TOGETHER_API_KEY",)),
-    "vercel": Alias("https://ai-gateway.vercel.sh/v1", ("AI_GATEWAY_API_KEY",)),
-    "xai": Alias("https://api.x.ai/v1", ("XAI_API_KEY",)),
+    "requesty": ProviderAlias("https://router.requesty.ai/v1", ("REQUESTY_API_KEY",)),
+    "together": ProviderAlias("https://api.together.xyz/v1", ("TOGETHER_API_KEY",)),
+    "vercel": ProviderAlias("https://ai-gateway.vercel.sh/v1", ("AI_GATEWAY_API_KEY",)),
+    "xai": ProviderAlias("https://api.x.ai/v1", ("XAI_API_KEY",)),
 }
 # fmt: on
 
@@ -96,7 +96,7 @@ OLLAMA_HOST = "OLLAMA_HOST"
 _VARIABLE = re.compile(r"\$\{(?:env\.)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def alias_of(model: ModelSpec) -> Alias | None:
+def alias_of(model: ModelSpec) -> ProviderAlias | None:
     """How this model is reached; None: nobody knows its provider, and it has no address of its own."""
     known = ALIASES.get(model.provider)
     if model.options.get("api_type"):
@@ -108,8 +108,8 @@ def alias_of(model: ModelSpec) -> Alias | None:
 
 
 @lru_cache
-def _at(base_url: str) -> Alias:
-    return Alias(base_url)
+def _at(base_url: str) -> ProviderAlias:
+    return ProviderAlias(base_url)
 
 
 def key_names(model: ModelSpec) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ _STATUS_OF_TYPE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class ErrorText:
     """What a provider said of an error, as far as it could be found."""
 
     message: str = ""
@@ -69,21 +69,21 @@ class Words:
     status: int | None = None  # where the code is a number
 
 
-def words_of(body: bytes) -> Words:
+def words_of(body: bytes) -> ErrorText:
     try:
         return words_in(orjson.loads(body))
     except orjson.JSONDecodeError:
-        return Words()
+        return ErrorText()
 
 
-def words_in(said: Any) -> Words:
+def words_in(said: Any) -> ErrorText:
     """`{"error": {"message"}}` and what else servers make of it: a text, a list, `detail`, `message`."""
     if isinstance(said, list):
         said = said[0] if said else None
     if isinstance(said, str):
-        return Words(said)
+        return ErrorText(said)
     if not isinstance(said, dict):
-        return Words()
+        return ErrorText()
     for key in ("error", "errors", "detail"):
         if said.get(key):
             return words_in(said[key])
@@ -93,11 +93,15 @@ def words_in(said: Any) -> Words:
         status = int(code)
     kind = " ".join(str(said[key]) for key in ("code", "type", "status") if said.get(key)).lower()
     message = said.get("message") or said.get("msg") or ""
-    return Words(str(message), kind, status)
+    return ErrorText(str(message), kind, status)
 
 
 def refusal(
-    model: ModelSpec, status: int, words: Words, secrets: Secrets, headers: Mapping[str, str] | None = None
+    model: ModelSpec,
+    status: int,
+    words: ErrorText,
+    secrets: Secrets,
+    headers: Mapping[str, str] | None = None,
 ) -> ModelError:
     """Said instead of an answer."""
     said = _one_line(words.message, secrets)
@@ -115,7 +119,7 @@ def refusal_in_stream(model: ModelSpec, said: Any, secrets: Secrets) -> ModelErr
     return refusal(model, status, words, secrets)
 
 
-def _of_status(model: ModelSpec, status: int, words: Words, said: str) -> ModelError:
+def _of_status(model: ModelSpec, status: int, words: ErrorText, said: str) -> ModelError:
     ref = model.ref
     if status in (401, 403):
         names = " or ".join(key_names(model)) or "(none: name one with token_key)"
@@ -140,7 +144,7 @@ def _of_status(model: ModelSpec, status: int, words: Words, said: str) -> ModelE
     return ModelError(f"{ref} refused the request with status {status}{said}")
 
 
-def _overflows(words: Words) -> bool:
+def _overflows(words: ErrorText) -> bool:
     text = f"{words.kind} {words.message.lower()}"
     return any(word in text for word in _OVERFLOW)
 

@@ -28,7 +28,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lastgood.engine.providers.provider import Answer, Chunk, ChunkKind, ModelCall
+from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
 from lastgood.errors import ModelError
 from lastgood.model.messages import Message, Reasoning, Role, ToolCall, as_json, assistant
 from lastgood.model.sessions import Usage
@@ -114,7 +114,7 @@ class Scripted:
     def __init__(self, log: PromptLog | None = None) -> None:
         self._log = log
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | Answer, None]:
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         if self._log is not None:
             prompt = await paced_map(as_json, call.messages)
             self._log({**call.about, "model": call.model.ref, "prompt": prompt})
@@ -135,7 +135,7 @@ class Scripted:
             yield Chunk(word)
         if fails is not None:
             raise ModelError("the scripted model failed after its last word, as it was told to")
-        yield Answer(message, _usage(call.messages, message), cut_short)
+        yield ModelAnswer(message, _usage(call.messages, message), cut_short)
 
 
 def _fails(script: _Script, call: ModelCall) -> str | None:

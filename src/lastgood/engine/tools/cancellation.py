@@ -17,11 +17,11 @@ T = TypeVar("T")
 _PATIENCE_SECONDS = 10.0
 
 
-class Stopped(Exception):
+class WorkStopped(Exception):
     """Nobody wants the result any more."""
 
 
-class Stop:
+class StopSignal:
     """Set when the turn was cancelled. A thread asks it before every step that others can see."""
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Stop:
 
     def check(self) -> None:
         if self._set.is_set():
-            raise Stopped
+            raise WorkStopped
 
 
-async def in_thread(work: Callable[[Stop], T]) -> T:
+async def in_thread(work: Callable[[StopSignal], T]) -> T:
     """Blocking work, away from the event loop. When cancelled, it comes back after the work has ended."""
-    stop = Stop()
+    stop = StopSignal()
     running = asyncio.create_task(asyncio.to_thread(work, stop))
     try:
         return await asyncio.shield(running)

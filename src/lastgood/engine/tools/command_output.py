@@ -46,7 +46,7 @@ class Capture:
         return f"{head}\n\n[{self.left_out} bytes of output are left out here]\n\n{tail}"
 
 
-class Stream:
+class OutputStream:
     """Shows text in pieces, not more often than a person can see, and not more than a limit.
 
     A key that was handed to the command may be cut in two by a piece's end. So as much as could

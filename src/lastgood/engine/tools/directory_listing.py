@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lastgood.engine.tools.cancellation import Stop
-from lastgood.engine.tools.gitignore import Ignored
+from lastgood.engine.tools.cancellation import StopSignal
+from lastgood.engine.tools.gitignore import IgnoreRules
 from lastgood.engine.tools.rooted_files import Root, folder_under, open_folder_at, read_at, read_under
 from lastgood.engine.tools.tool import ToolFailed
 
@@ -62,9 +62,9 @@ def _entries(folder: int) -> list[Entry]:
 # -- what is ignored -----------------------------------------------------------------------
 
 
-def _ignored_in(root: Path, path: str) -> Ignored:
+def _ignored_in(root: Path, path: str) -> IgnoreRules:
     """The rules from the root down to a folder, its own included."""
-    ignored = Ignored()
+    ignored = IgnoreRules()
     names = [name for name in path.split("/") if name]
     for depth in range(len(names) + 1):
         above = "/".join(names[:depth])
@@ -76,7 +76,7 @@ def _ignored_in(root: Path, path: str) -> Ignored:
     return ignored
 
 
-def _ignored_below(ignored: Ignored, folder: int, path: str) -> Ignored:
+def _ignored_below(ignored: IgnoreRules, folder: int, path: str) -> IgnoreRules:
     try:
         found = read_at(folder, ".gitignore", _GITIGNORE_BYTES)
     except OSError:
@@ -94,7 +94,7 @@ class _View:
     root: Root
     folder: int
     below: str
-    ignored: Ignored | None
+    ignored: IgnoreRules | None
 
     def entries(self) -> tuple[list[Entry], int]:
         """Those that can be seen, and how many cannot."""
@@ -165,7 +165,7 @@ class _Node:
         return plain
 
 
-def tree(root: Root, path: str, vcs: bool, stop: Stop) -> str:
+def tree(root: Root, path: str, vcs: bool, stop: StopSignal) -> str:
     """Level by level, so that what is left out is what lies deepest."""
     top = _Node(Path(path).name or root.path.name, "directory")
     waiting = deque([(top, path, 0)])

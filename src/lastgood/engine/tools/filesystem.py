@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lastgood.engine.tools import directory_listing, text_files
-from lastgood.engine.tools.cancellation import Stop, in_thread
+from lastgood.engine.tools.cancellation import StopSignal, in_thread
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.file_search import Search, refused
-from lastgood.engine.tools.processes import Command, run
+from lastgood.engine.tools.processes import ProcessSpec, run
 from lastgood.engine.tools.rooted_files import Root, make_folder_under, remove_folder_under, write_under
 from lastgood.engine.tools.shell import SCRIPT_SECONDS, Shell, told, working_dir_of
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
@@ -216,7 +216,7 @@ class _Files:
             exclude=asked.get("excludePatterns", ()),
             vcs=self.vcs,
         )
-        command = Command(search.command(), Path("/"), self.environment.harmless(), SEARCH_SECONDS)
+        command = ProcessSpec(search.command(), Path("/"), self.environment.harmless(), SEARCH_SECONDS)
         ran = await run(command, lambda text: None)
         if ran.code is None:
             raise ToolFailed("the search took too long; search for something simpler, or further down")
@@ -258,7 +258,9 @@ class _Files:
         return await in_thread(lambda stop: _each(root, paths, remove_folder_under, "removed", stop))
 
 
-def _each(root: Root, paths: Sequence[str], work: Callable[[Root, str], None], done: str, stop: Stop) -> str:
+def _each(
+    root: Root, paths: Sequence[str], work: Callable[[Root, str], None], done: str, stop: StopSignal
+) -> str:
     lines: list[str] = []
     for path in paths:
         stop.check()

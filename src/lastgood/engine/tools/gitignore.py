@@ -33,15 +33,15 @@ class _Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoreRules:
     """The rules that hold in a folder: its own and those of the folders above it."""
 
     layers: tuple[tuple[int, tuple[_Pattern, ...]], ...] = ()
 
-    def within(self, path: str, gitignore: str) -> Ignored:
+    def within(self, path: str, gitignore: str) -> IgnoreRules:
         """With the rules of a folder further down."""
         patterns = tuple(_parsed(gitignore))
-        return Ignored((*self.layers, (len(_parts(path)), patterns))) if patterns else self
+        return IgnoreRules((*self.layers, (len(_parts(path)), patterns))) if patterns else self
 
     def hides(self, path: str, is_folder: bool) -> bool:
         """A path from the working directory. That no folder above it is hidden was asked before."""

@@ -43,12 +43,12 @@ class _Tag:
 
 
 def to_text(html: str) -> str:
-    return _Writer("", markdown=False).write(html)
+    return _TextWriter("", markdown=False).write(html)
 
 
 def to_markdown(html: str, url: str) -> str:
     """`url` is where the page came from, so that its links lead somewhere."""
-    return _Writer(url, markdown=True).write(html)
+    return _TextWriter(url, markdown=True).write(html)
 
 
 def _read(html: str) -> Iterator[str | _Tag]:
@@ -95,7 +95,7 @@ def _tag(text: str) -> _Tag | None:
     return found and _Tag(found[2].lower(), bool(found[1]), text[found.end() : -1])
 
 
-class _Writer:
+class _TextWriter:
     def __init__(self, url: str, markdown: bool) -> None:
         self._url = url
         self._markdown = markdown

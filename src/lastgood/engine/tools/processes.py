@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lastgood.engine.tools.cancellation import finish
-from lastgood.engine.tools.command_output import Capture, Stream
+from lastgood.engine.tools.command_output import Capture, OutputStream
 from lastgood.engine.tools.tool import ToolFailed
 
 #: Between asking a group to end and killing it.
@@ -48,7 +48,7 @@ _WITH_LIFELINE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ProcessSpec:
     words: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
@@ -59,7 +59,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProcessResult:
     output: str
     code: int | None  # None: its time was up; negative: the signal that ended it
     left_some: bool = False  # it ended before its children did
@@ -71,7 +71,7 @@ class Ran:
         return f"exit status {code}" if code >= 0 else f"ended by signal {-code} ({signal.strsignal(-code)})"
 
 
-async def run(command: Command, say: Callable[[str], None]) -> Ran:
+async def run(command: ProcessSpec, say: Callable[[str], None]) -> ProcessResult:
     running = _Running(command, say)
     try:
         running.watch()
@@ -81,14 +81,14 @@ async def run(command: Command, say: Callable[[str], None]) -> Ran:
         # Also when cancelled: it comes back when the group is gone, and not before.
         await finish(running.end())
     code = running.process.returncode if in_time else None
-    return Ran(command.scrub(running.capture.text()), code, left_some)
+    return ProcessResult(command.scrub(running.capture.text()), code, left_some)
 
 
 class _Running:
-    def __init__(self, command: Command, say: Callable[[str], None]) -> None:
+    def __init__(self, command: ProcessSpec, say: Callable[[str], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self.capture = Capture()
-        self._stream = Stream(self._loop, say, command.scrub, command.longest_key)
+        self._stream = OutputStream(self._loop, say, command.scrub, command.longest_key)
         self._exited: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         opened: list[int] = []
@@ -105,7 +105,7 @@ class _Running:
         os.close(lifeline)
 
     @staticmethod
-    def _start(command: Command, lifeline: int, output: int) -> subprocess.Popen[bytes]:
+    def _start(command: ProcessSpec, lifeline: int, output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             ["/bin/sh", "-c", _WITH_LIFELINE, "sh", *command.words],
             cwd=command.folder,

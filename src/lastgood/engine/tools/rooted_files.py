@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lastgood.engine.tools.cancellation import Stop
+from lastgood.engine.tools.cancellation import StopSignal
 from lastgood.engine.tools.tool import ToolFailed
 
 #: As many as Linux follows.
@@ -78,7 +78,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RootedPath:
     """A name in an open folder; the empty name is the folder itself. No link stands there, or did not."""
 
     folder: int
@@ -116,7 +116,7 @@ def read_text_under(root: Path, path: str, most_bytes: int) -> str:
 
 
 def write_under(
-    root: Root, path: str, data: bytes, stop: Stop, expected: tuple[int, ...] | None = None
+    root: Root, path: str, data: bytes, stop: StopSignal, expected: tuple[int, ...] | None = None
 ) -> Path:
     """Whole or not at all. With `expected`, only over that version. Returns where it is."""
     with place_under(root, path, make=True) as place:
@@ -168,7 +168,7 @@ def read_at(folder: int, name: str, most_bytes: int) -> Content:
 
 
 @contextmanager
-def place_under(root: Root, path: str, *, make: bool = False, follow: bool = True) -> Iterator[Place]:
+def place_under(root: Root, path: str, *, make: bool = False, follow: bool = True) -> Iterator[RootedPath]:
     """`make`: folders on the way that are missing. `follow`: the last name too, if it is a link."""
     with _telling(path):
         walk = _Walk(root, _names_under(root.path, path), path)
@@ -176,7 +176,7 @@ def place_under(root: Root, path: str, *, make: bool = False, follow: bool = Tru
             name = walk.to_the_end(make, follow)
             if not root.opens(walk.below(name)):
                 raise walk.not_open()
-            yield Place(walk.here, name, root.path / walk.below(name))
+            yield RootedPath(walk.here, name, root.path / walk.below(name))
         finally:
             walk.close()
 
@@ -307,7 +307,7 @@ def _version(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _replace(place: Place, data: bytes, stop: Stop, expected: tuple[int, ...] | None) -> None:
+def _replace(place: RootedPath, data: bytes, stop: StopSignal, expected: tuple[int, ...] | None) -> None:
     name = place.entry()
     old = _writable(place.folder, name)
     # In the same folder, or the rename would be a copy. A name of its own length: the target's may be as

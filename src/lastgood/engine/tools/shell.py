@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.processes import Command, Ran, run
+from lastgood.engine.tools.processes import ProcessResult, ProcessSpec, run
 from lastgood.engine.tools.rooted_files import Root, place_under
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import OnUnknown, ToolsetSpec
@@ -43,13 +43,13 @@ class Shell:
         seconds: float,
         given: Mapping[str, str] = MappingProxyType({}),
         own: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Ran:
+    ) -> ProcessResult:
         """`given` are variables from the call, `own` those the file has beside the command."""
         if "\x00" in line:
             raise ToolFailed("a command cannot contain a NUL character")
         named = {**(self.spec.options.get("env") or {}), **own}
         from_file, longest = self.environment.filled(named, self.spec.trusted)
-        command = Command(
+        command = ProcessSpec(
             words=(SHELL, "-c", line),
             folder=_folder(use, folder),
             environment={**self.environment.of(use), **from_file, **given},
@@ -168,7 +168,7 @@ def _as_variable(name: str, value: Any) -> str:
     return text
 
 
-def told(ran: Ran, seconds: float) -> str:
+def told(ran: ProcessResult, seconds: float) -> str:
     output = ran.output.strip() or "<no output>"
     if ran.left_some:
         output += "\n[Processes that were still running in the background were ended.]"

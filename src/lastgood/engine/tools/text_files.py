@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lastgood.engine.tools.cancellation import Stop
+from lastgood.engine.tools.cancellation import StopSignal
 from lastgood.engine.tools.rooted_files import Content, Root, read_under, write_under
 from lastgood.engine.tools.tool import ToolFailed
 
@@ -43,7 +43,7 @@ def read_lines(root: Root, path: str, first: int, most: int | None, most_bytes: 
     return text
 
 
-def edit(root: Root, path: str, edits: Sequence[tuple[str, str]], stop: Stop) -> tuple[str, Path]:
+def edit(root: Root, path: str, edits: Sequence[tuple[str, str]], stop: StopSignal) -> tuple[str, Path]:
     """All of them or none. Returns what was done, and where the file is."""
     found = read_under(root, path, EDIT_BYTES)
     if found.is_cut:

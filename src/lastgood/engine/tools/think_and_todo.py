@@ -12,7 +12,18 @@ from typing import Any
 
 import orjson
 
-from lastgood.core.todo import CREATE, CREATE_ONE, LIST, UPDATE, Done, Refused, Status, Todos, apply, todos_of
+from lastgood.core.todo import (
+    CREATE,
+    CREATE_ONE,
+    LIST,
+    UPDATE,
+    Done,
+    Status,
+    TodoRefused,
+    Todos,
+    apply,
+    todos_of,
+)
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 
@@ -73,7 +84,7 @@ def todo_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
 def _todo_tool(name: str, about: str, **properties: dict[str, Any]) -> Tool:
     async def run(use: ToolUse) -> str:
         done = apply(todos_of(use.messages), name, use.arguments)
-        if isinstance(done, Refused):
+        if isinstance(done, TodoRefused):
             raise ToolFailed(done.reason)
         return _told(name, done)
 

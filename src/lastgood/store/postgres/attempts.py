@@ -15,19 +15,19 @@ from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
     Begin,
+    BeginConflict,
     Begun,
     Commit,
     Committed,
     Hold,
     Interrupted,
-    Request,
-    Standing,
     Step,
-    Unreadable,
+    TurnRequest,
+    UnreadableAttempt,
 )
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.store.postgres.database import AlreadyThere, Database
+from lastgood.store.postgres.database import AlreadyThere, PostgresDatabase
 from lastgood.store.postgres.events import of_events, of_hold
 from lastgood.store.rows import (
     COLUMNS,
@@ -48,9 +48,9 @@ LOST_RACES = frozenset({"requests_by_key", "requests_pkey", "attempts_turn_id_nu
 
 
 class PostgresAttempts:
-    db: Database
+    db: PostgresDatabase
 
-    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
+    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | BeginConflict:
         parameters = of_begin(begin) | of_events(events)
         name = "begin_queued_if_free" if parameters["claims"] else "begin_if_free"
         if begin.again:
@@ -69,10 +69,10 @@ class PostgresAttempts:
         hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
         return Begun(hold, begin.turn, number, model, begin.base_at(session.head), session)
 
-    async def look_up(self, ask: Ask) -> Standing:
+    async def look_up(self, ask: Ask) -> BeginConflict:
         return await self._standing(ask)
 
-    async def _standing(self, ask: Ask, again: TurnId | None = None) -> Standing:
+    async def _standing(self, ask: Ask, again: TurnId | None = None) -> BeginConflict:
         parameters = {
             "tenant": ask.tenant,
             "session": ask.session,
@@ -84,12 +84,12 @@ class PostgresAttempts:
         }
         row = await self.db.row("standing", parameters)
         if row is None:
-            return Standing(None)
+            return BeginConflict(None)
         values = iter(row)
         session = to_session(_take(values, "session"))
         expired, prior_age_seconds = next(values), next(values)
         # Taken in the order in which the statement selects them.
-        return Standing(
+        return BeginConflict(
             session,
             lease_expired=expired,
             prior_age_seconds=prior_age_seconds,
@@ -191,7 +191,7 @@ class PostgresAttempts:
 
     async def interrupted_asks(
         self, limit: int, *, deaths_below: int, skip: int = 0
-    ) -> tuple[Interrupted | Unreadable, ...]:
+    ) -> tuple[Interrupted | UnreadableAttempt, ...]:
         page = {"limit": limit, "deaths_below": deaths_below, "skip": skip}
         found: list[tuple[Attempt, Row, TurnId | None, int]] = []
         for row in await self.db.rows("interrupted_asks", page):
@@ -214,7 +214,7 @@ class PostgresAttempts:
         rows = await self.db.rows("list_attempts", {"tenant": tenant, "session": session})
         return tuple(to_attempt(row) for row in rows)
 
-    async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None:
+    async def read_request(self, tenant: TenantId, turn: TurnId) -> TurnRequest | None:
         row = await self.db.row("read_request", {"tenant": tenant, "turn": turn})
         return to_request(row) if row else None
 
@@ -224,12 +224,12 @@ class PostgresAttempts:
 
 def _interrupted(
     attempt: Attempt, request: Row, steps: Sequence[Row], head: TurnId | None, deaths: int
-) -> Interrupted | Unreadable:
+) -> Interrupted | UnreadableAttempt:
     """One that is damaged must not keep the others from being read."""
     try:
         return Interrupted(attempt, to_request(request), to_steps(steps), head, deaths)
     except HistoryDamaged as error:
-        return Unreadable(attempt, error.message)
+        return UnreadableAttempt(attempt, error.message)
 
 
 def of_holds(holds: Sequence[Hold], lease_seconds: float) -> dict[str, Any]:
@@ -270,6 +270,6 @@ def _attempt(values: Iterator[Any]) -> Attempt | None:
     return to_attempt(row) if row[0] is not None else None
 
 
-def _request(values: Iterator[Any]) -> Request | None:
+def _request(values: Iterator[Any]) -> TurnRequest | None:
     row = _take(values, "request")
     return to_request(row) if row[0] is not None else None

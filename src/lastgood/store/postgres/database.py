@@ -152,7 +152,7 @@ async def reaching(pool: Pool, *, writing: bool) -> AsyncIterator[Connection]:
             await pool.release(connection)
 
 
-class Database:
+class PostgresDatabase:
     """A pool, and every statement by name."""
 
     def __init__(self, pool: Pool, collation: str) -> None:
@@ -256,7 +256,7 @@ async def open_database(
     steps: tuple[Migration, ...] | None = None,
     read_only: bool = False,
     migrate: bool = True,
-) -> Database:
+) -> PostgresDatabase:
     """`read_only` changes nothing, the schema included. Without `migrate`, a schema that would have to be
     changed is refused."""
     pool = await _make_pool(dsn, pool_size)
@@ -270,7 +270,7 @@ async def open_database(
             elif pending(wanted, await _applied(connection)):
                 raise NoDatabase("the database is not set up yet, or not for this version; run a turn first")
             collation = await connection.fetchval(COLLATION) or "default"
-        return Database(pool, collation)
+        return PostgresDatabase(pool, collation)
     except BaseException:
         pool.terminate()
         raise

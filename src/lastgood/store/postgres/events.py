@@ -8,7 +8,7 @@ from typing import Any
 from lastgood.model.attempts import Hold
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import SessionId, TenantId
-from lastgood.store.postgres.database import Database
+from lastgood.store.postgres.database import PostgresDatabase
 from lastgood.store.rows import event_body, to_event
 
 
@@ -31,7 +31,7 @@ def of_hold(hold: Hold) -> dict[str, Any]:
 
 
 class PostgresEvents:
-    db: Database
+    db: PostgresDatabase
 
     async def append_events_if_held(
         self, hold: Hold, events: Sequence[Event], *, at: float | None = None, batch: int | None = None

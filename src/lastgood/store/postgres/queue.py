@@ -5,13 +5,13 @@ from __future__ import annotations
 from lastgood.model.attempts import Hold
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.queue import NewQueued, NotQueued, Queued
-from lastgood.store.postgres.database import Database
+from lastgood.store.postgres.database import PostgresDatabase
 from lastgood.store.postgres.events import of_hold
 from lastgood.store.queue_rows import KNOWN, of_place, of_queued, to_queued
 
 
 class PostgresQueue:
-    db: Database
+    db: PostgresDatabase
 
     async def enqueue(self, new: NewQueued, *, most: int) -> Queued | NotQueued:
         parameters = of_queued(new)

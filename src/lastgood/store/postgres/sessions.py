@@ -18,7 +18,7 @@ from lastgood.model.sessions import (
     Turn,
 )
 from lastgood.store.chain_reader import stream_chain
-from lastgood.store.postgres.database import Database
+from lastgood.store.postgres.database import PostgresDatabase
 from lastgood.store.postgres.events import of_events
 from lastgood.store.rows import readable, to_branch, to_turn
 from lastgood.store.session_rows import (
@@ -35,7 +35,7 @@ from lastgood.time_slices import paced_map
 
 
 class PostgresSessions:
-    db: Database
+    db: PostgresDatabase
 
     async def create_session(self, new: NewSession) -> Session | None:
         rows = await self.db.write("create_session", of_new_session(new))
@@ -136,7 +136,7 @@ class PostgresSessions:
 
 
 class PostgresTurns:
-    db: Database
+    db: PostgresDatabase
 
     async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
         parameters = {"tenant": tenant, "head": head, "after": after_seq}

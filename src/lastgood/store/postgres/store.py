@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from lastgood.model.ids import SessionId
-from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
+from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
 from lastgood.store.migrations import Migration
 from lastgood.store.postgres.attempts import PostgresAttempts
-from lastgood.store.postgres.database import POOL_SIZE, Database, Snapshot, open_database
+from lastgood.store.postgres.database import POOL_SIZE, PostgresDatabase, Snapshot, open_database
 from lastgood.store.postgres.events import PostgresEvents
 from lastgood.store.postgres.hints import Hints
 from lastgood.store.postgres.queue import PostgresQueue
@@ -26,7 +26,7 @@ class PostgresStore(
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False
 
-    def __init__(self, db: Database, dsn: str, hints: Hints | None) -> None:
+    def __init__(self, db: PostgresDatabase, dsn: str, hints: Hints | None) -> None:
         self.db = db
         self._dsn = dsn
         self._hints = hints  # None: it was opened to read, and neither tells nor hears
@@ -65,7 +65,7 @@ class PostgresInspection:
         failures = await self._snapshot.checksum_failures()
         return [f"the server has counted {failures} failed page checksums"] if failures else []
 
-    async def rows(self, table: Table) -> AsyncGenerator[StoredRow | StoredTurn, None]:
+    async def rows(self, table: StoredTable) -> AsyncGenerator[StoredRow | StoredTurn, None]:
         check = checks_of(table)
         async for row in self._snapshot.rows(f"check_{table.value}"):
             yield check(row)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lastgood.model.tokens import Token
-from lastgood.store.postgres.database import Database
+from lastgood.store.postgres.database import PostgresDatabase
 from lastgood.store.rows import of_token, to_token
 
 
 class PostgresTokens:
-    db: Database
+    db: PostgresDatabase
 
     async def create_token(self, token: Token, hash: bytes) -> Token:
         return to_token((await self.db.write("create_token", of_token(token, hash)))[0])

@@ -15,15 +15,15 @@ from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
     Begin,
+    BeginConflict,
     Begun,
     Commit,
     Committed,
     Hold,
     Interrupted,
-    Request,
-    Standing,
     Step,
-    Unreadable,
+    TurnRequest,
+    UnreadableAttempt,
 )
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
@@ -38,7 +38,7 @@ from lastgood.store.rows import (
     to_steps,
 )
 from lastgood.store.session_rows import to_session
-from lastgood.store.sqlite.database import Database
+from lastgood.store.sqlite.database import SqliteDatabase
 from lastgood.store.sqlite.events import insert_events, touch_if_held
 from lastgood.store.sqlite.queue import claim_queued
 
@@ -52,9 +52,9 @@ def _of_hold(hold: Hold) -> dict[str, Any]:
 
 
 class SqliteAttempts:
-    db: Database
+    db: SqliteDatabase
 
-    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | Standing:
+    async def begin_if_free(self, begin: Begin, events: Sequence[Event]) -> Begun | BeginConflict:
         parameters = of_begin(begin) | {"events": len(events)}
 
         def work(connection: apsw.Connection) -> Begun:
@@ -94,21 +94,21 @@ class SqliteAttempts:
             with self.db.snapshot():
                 return self._standing(begin.ask, begin.turn if begin.again else None)
 
-    async def look_up(self, ask: Ask) -> Standing:
+    async def look_up(self, ask: Ask) -> BeginConflict:
         with self.db.snapshot():
             return self._standing(ask)
 
-    def _standing(self, ask: Ask, again: TurnId | None = None) -> Standing:
+    def _standing(self, ask: Ask, again: TurnId | None = None) -> BeginConflict:
         scope = {"tenant": ask.tenant}
         row = self.db.row("get_session", scope | {"session": ask.session})
         if row is None:
-            return Standing(None)
+            return BeginConflict(None)
         session = to_session(row)
         holder = None
         if session.attempt is not None:
             holder = self._attempt("get_attempt", scope | {"attempt": session.attempt})
         expired = self.db.row("is_expired", {"session": ask.session}) is not None
-        standing = Standing(session, holder, expired)
+        standing = BeginConflict(session, holder, expired)
         prior = self._prior(ask, again)
         if prior is None:
             return standing
@@ -116,7 +116,7 @@ class SqliteAttempts:
         tried, age = self._attempt("newest_attempt", turn), self.db.row("attempt_age", turn)
         return replace(standing, prior=prior, prior_attempt=tried, prior_age_seconds=age[0] if age else 0.0)
 
-    def _prior(self, ask: Ask, again: TurnId | None) -> Request | None:
+    def _prior(self, ask: Ask, again: TurnId | None) -> TurnRequest | None:
         scope = {"tenant": ask.tenant, "session": ask.session}
         if ask.key is not None:
             return self._request("request_by_key", scope | {"key": ask.key})
@@ -282,8 +282,8 @@ class SqliteAttempts:
 
     async def interrupted_asks(
         self, limit: int, *, deaths_below: int, skip: int = 0
-    ) -> tuple[Interrupted | Unreadable, ...]:
-        found: list[Interrupted | Unreadable] = []
+    ) -> tuple[Interrupted | UnreadableAttempt, ...]:
+        found: list[Interrupted | UnreadableAttempt] = []
         page = {"limit": limit, "deaths_below": deaths_below, "skip": skip}
         rows = list(self.db.rows("interrupted_asks", page))
         for attempt, head, deaths in readable(rows, lambda row: (to_attempt(row[:-2]), *row[-2:])):
@@ -293,7 +293,7 @@ class SqliteAttempts:
                     steps = await self.read_steps(attempt.tenant, attempt.id)
                     found.append(Interrupted(attempt, request, steps, head, deaths))
             except (HistoryDamaged, DatabaseDamaged) as error:
-                found.append(Unreadable(attempt, error.message))
+                found.append(UnreadableAttempt(attempt, error.message))
         return tuple(found)
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None:
@@ -303,7 +303,7 @@ class SqliteAttempts:
         rows = self.db.rows("list_attempts", {"tenant": tenant, "session": session})
         return tuple(to_attempt(row) for row in rows)
 
-    async def read_request(self, tenant: TenantId, turn: TurnId) -> Request | None:
+    async def read_request(self, tenant: TenantId, turn: TurnId) -> TurnRequest | None:
         return self._request("read_request", {"tenant": tenant, "turn": turn})
 
     async def read_steps(self, tenant: TenantId, attempt: AttemptId) -> tuple[Step, ...]:
@@ -313,6 +313,6 @@ class SqliteAttempts:
         row = self.db.row(name, parameters)
         return to_attempt(row) if row else None
 
-    def _request(self, name: str, parameters: dict[str, Any]) -> Request | None:
+    def _request(self, name: str, parameters: dict[str, Any]) -> TurnRequest | None:
         row = self.db.row(name, parameters)
         return to_request(row) if row else None

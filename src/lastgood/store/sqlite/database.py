@@ -42,7 +42,7 @@ Row = tuple[Any, ...]
 log = logging.getLogger(__name__)
 
 
-class Database:
+class SqliteDatabase:
     """One connection that reads, on the caller's thread, and one writer."""
 
     def __init__(self, reader: apsw.Connection, writer: Writer, lock: Lock | None) -> None:
@@ -84,7 +84,7 @@ class Database:
         return row
 
     def _rows(self, name: str, parameters: Mapping[str, Any]) -> Generator[Row | DatabaseDamaged, None, None]:
-        """Must be closed by whoever takes rows from it. An open cursor holds the reader at the moment at which
+        """Must be closed by whoever takes rows from it. An open cursor holds the reader at the moment when
         it was opened: no later read would see what was committed since."""
         cursor = None
         try:
@@ -189,7 +189,7 @@ def open_database(
     clock: Callable[[], float] = time.time,
     steps: tuple[Migration, ...] | None = None,
     migrate: bool = True,
-) -> Database:
+) -> SqliteDatabase:
     """`read_only` takes no lock: it can look into the file of a process that runs. Without `migrate`,
     a file whose schema would have to be changed is refused, as one that is not there is."""
     wanted = steps or migrations("sqlite")
@@ -201,7 +201,7 @@ def open_database(
         _check_ours(reader, path)
         if pending(wanted, _applied(reader), str(path)):
             raise NoDatabase(f"the database at {path} is not set up yet; run a turn first")
-        return Database(reader, _NoWriter(), None)
+        return SqliteDatabase(reader, _NoWriter(), None)
     _look_first(path, clock)
     if not migrate and not path.exists():
         refuse_older(wanted, (), str(path))
@@ -218,16 +218,16 @@ def open_database(
     except BaseException:
         lock.release()
         raise
-    return Database(reader, Inline(connection) if inline else Threaded(connection), lock)
+    return SqliteDatabase(reader, Inline(connection) if inline else Threaded(connection), lock)
 
 
-def open_beside(path: Path) -> Database:
+def open_beside(path: Path) -> SqliteDatabase:
     """Beside the process that has the lock, and only for what that process does not rely on to be its own."""
     _refuse_lost(path)
     connections = [_connect(path, apsw.SQLITE_OPEN_READWRITE, time.time) for _ in range(2)]
     _check_ours(connections[0], path)
     refuse_older(migrations("sqlite"), _applied(connections[0]), str(path))
-    return Database(connections[0], Inline(connections[1]), None)
+    return SqliteDatabase(connections[0], Inline(connections[1]), None)
 
 
 def _refuse_lost(path: Path) -> None:

@@ -10,7 +10,7 @@ from lastgood.model.attempts import Hold
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.store.rows import event_body, to_event
-from lastgood.store.sqlite.database import Database, Row
+from lastgood.store.sqlite.database import Row, SqliteDatabase
 
 
 def insert_events(
@@ -70,7 +70,7 @@ _PAGE_BYTES = 1_000_000
 
 
 class SqliteEvents:
-    db: Database
+    db: SqliteDatabase
 
     async def append_events_if_held(
         self, hold: Hold, events: Sequence[Event], *, at: float | None = None, batch: int | None = None

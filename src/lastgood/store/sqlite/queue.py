@@ -11,7 +11,7 @@ from lastgood.model.attempts import Begin, Hold
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.store.queue_rows import KNOWN, of_place, of_queued, to_queued
-from lastgood.store.sqlite.database import Database
+from lastgood.store.sqlite.database import SqliteDatabase
 
 
 def claim_queued(
@@ -30,7 +30,7 @@ def claim_queued(
 
 
 class SqliteQueue:
-    db: Database
+    db: SqliteDatabase
 
     async def enqueue(self, new: NewQueued, *, most: int) -> Queued | NotQueued:
         parameters = of_queued(new)

@@ -34,7 +34,7 @@ from lastgood.store.session_rows import (
     to_page,
     to_session,
 )
-from lastgood.store.sqlite.database import Database
+from lastgood.store.sqlite.database import SqliteDatabase
 from lastgood.store.sqlite.events import insert_events
 from lastgood.store.statements import for_rows
 from lastgood.time_slices import paced_map
@@ -50,7 +50,7 @@ def _insertion(statement: str, rows: Sequence[Mapping[str, Any]]) -> tuple[str, 
 
 
 class SqliteSessions:
-    db: Database
+    db: SqliteDatabase
 
     async def create_session(self, new: NewSession) -> Session | None:
         def work(connection: apsw.Connection) -> Session | None:
@@ -190,7 +190,7 @@ class SqliteSessions:
 
 
 class SqliteTurns:
-    db: Database
+    db: SqliteDatabase
 
     async def read_turns(self, tenant: TenantId, head: TurnId, *, after_seq: int = 0) -> tuple[Turn, ...]:
         parts: list[list[Row]] = []

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from lastgood.errors import DatabaseDamaged
 from lastgood.model.ids import SessionId
-from lastgood.model.stored_rows import StoredRow, StoredTurn, Table
+from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
 from lastgood.store.row_checks import checks_of
 from lastgood.store.sqlite.attempts import SqliteAttempts
-from lastgood.store.sqlite.database import Database, open_beside, open_database
+from lastgood.store.sqlite.database import SqliteDatabase, open_beside, open_database
 from lastgood.store.sqlite.events import SqliteEvents
 from lastgood.store.sqlite.queue import SqliteQueue
 from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
@@ -24,7 +24,7 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, Sqli
     #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
     alone = True
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: SqliteDatabase) -> None:
         self.db = db
 
     @asynccontextmanager
@@ -50,13 +50,13 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, Sqli
 
 
 class SqliteInspection:
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: SqliteDatabase) -> None:
         self._db = db
 
     async def structure(self) -> Sequence[str]:
         return self._db.problems()
 
-    async def rows(self, table: Table) -> AsyncGenerator[StoredRow | StoredTurn, None]:
+    async def rows(self, table: StoredTable) -> AsyncGenerator[StoredRow | StoredTurn, None]:
         check = checks_of(table)
         with closing(self._db.every_row(f"check_{table.value}")) as rows:
             for row in rows:

@@ -6,11 +6,11 @@ import apsw
 
 from lastgood.model.tokens import Token
 from lastgood.store.rows import of_token, to_token
-from lastgood.store.sqlite.database import Database
+from lastgood.store.sqlite.database import SqliteDatabase
 
 
 class SqliteTokens:
-    db: Database
+    db: SqliteDatabase
 
     async def create_token(self, token: Token, hash: bytes) -> Token:
         def work(connection: apsw.Connection) -> Token:

@@ -8,16 +8,16 @@ from lastgood.errors import LastgoodError
 from lastgood.flows.agent_resolution import resolve
 from lastgood.model.agents import AgentSpec
 from lastgood.ports import Agents
-from lastgood.surfaces.http.asgi import Answer, Request, json_reply
-from lastgood.surfaces.http.turn_headers import Asking
+from lastgood.surfaces.http.asgi import Request, Response, json_reply
+from lastgood.surfaces.http.turn_headers import TurnRequests
 
 
-class AgentList:
-    def __init__(self, agents: Agents, asking: Asking) -> None:
+class AgentHandlers:
+    def __init__(self, agents: Agents, asking: TurnRequests) -> None:
         self._agents = agents
         self._asking = asking
 
-    async def list(self, request: Request) -> Answer:
+    async def list(self, request: Request) -> Response:
         """One that cannot be loaded is listed all the same, and says that it cannot."""
         found: list[dict[str, Any]] = []
         for key in self._agents.served():
@@ -27,7 +27,7 @@ class AgentList:
                 found.append({"name": key, "description": "", "multi": False, "error": error.code})
         return json_reply(sorted(found, key=lambda agent: str(agent["name"])))
 
-    async def read(self, request: Request) -> Answer:
+    async def read(self, request: Request) -> Response:
         agent, decision = await resolve(self._agents, self._asking.agent_key(request.path["agent"]))
         members = [_member(member) for member in agent.members.values()]
         told = _brief(agent.key, agent) | {"digest": agent.digest, "decision": decision}

@@ -7,16 +7,16 @@ from typing import Any
 from lastgood.flows.session_reader import MOST_IN_PAGE, SessionReader
 from lastgood.model.sessions import Branch
 from lastgood.surfaces.api.schemas import when
-from lastgood.surfaces.http.asgi import Answer, Request, json_reply
+from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.parsing import whole_number
 from lastgood.surfaces.http.turn_headers import session_of
 
 
-class BranchList:
+class BranchHandlers:
     def __init__(self, sessions: SessionReader) -> None:
         self._sessions = sessions
 
-    async def list(self, request: Request) -> Answer:
+    async def list(self, request: Request) -> Response:
         """Oldest first, page by page."""
         after = whole_number(request.query, "cursor", 0, most=2**62)
         limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.api import response_schemas as shapes
-from lastgood.surfaces.api.agents import AgentList
-from lastgood.surfaces.api.branches import BranchList
-from lastgood.surfaces.api.runs import Runs
+from lastgood.surfaces.api.agents import AgentHandlers
+from lastgood.surfaces.api.branches import BranchHandlers
+from lastgood.surfaces.api.runs import RunHandlers
 from lastgood.surfaces.api.schemas import (
     AppendBody,
     ContinueBody,
@@ -31,9 +31,9 @@ from lastgood.surfaces.api.schemas import (
     TokensBody,
     TurnBody,
 )
-from lastgood.surfaces.api.sessions import SessionLife
+from lastgood.surfaces.api.sessions import SessionHandlers
 from lastgood.surfaces.http.app import Contents, Route
-from lastgood.surfaces.http.asgi import JSON, Answer, Handler, Request, json_reply
+from lastgood.surfaces.http.asgi import JSON, Handler, Request, Response, json_reply
 from lastgood.surfaces.http.openapi import schema_of
 
 _ONE = "/api/sessions/{session}"
@@ -83,12 +83,17 @@ def _takes(
     return Route(method, path, handler, Scope.SESSION, summary, takes=takes, gives=gives, **more)
 
 
-async def _ping(request: Request) -> Answer:
+async def _ping(request: Request) -> Response:
     return json_reply({"status": "ok"})
 
 
 def session_routes(
-    life: SessionLife, runs: Runs, agents: AgentList, branches: BranchList, *, import_bytes: int
+    life: SessionHandlers,
+    runs: RunHandlers,
+    agents: AgentHandlers,
+    branches: BranchHandlers,
+    *,
+    import_bytes: int,
 ) -> Sequence[Route]:
     return [
         Route("GET", "/api/ping", _ping, Scope.READ, "whether it answers", gives=_json(shapes.PING)),
@@ -108,7 +113,7 @@ def session_routes(
     ]
 
 
-def _of_life(life: SessionLife, import_bytes: int) -> Sequence[Route]:
+def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
     one = _json(shapes.SESSION)
     return [
         _takes("POST", "/api/sessions", life.create, "a new session", CreateBody, one, may_be_empty=True),
@@ -164,7 +169,7 @@ def _of_life(life: SessionLife, import_bytes: int) -> Sequence[Route]:
     ]
 
 
-def _of_fields(life: SessionLife) -> Sequence[Route]:
+def _of_fields(life: SessionHandlers) -> Sequence[Route]:
     one = _json(shapes.SESSION)
     return [
         _takes("PATCH", f"{_ONE}/title", life.set_title, "a person's title", TitleBody, one),
@@ -184,7 +189,7 @@ def _of_fields(life: SessionLife) -> Sequence[Route]:
     ]
 
 
-def _of_runs(runs: Runs) -> Sequence[Route]:
+def _of_runs(runs: RunHandlers) -> Sequence[Route]:
     queued = _json(shapes.QUEUED, 202)
     accepted: dict[int, Contents] = {200: {JSON: shapes.TURN}, 202: {JSON: shapes.ATTEMPT}}
     run = "asks an agent, and streams what happens"
@@ -231,7 +236,7 @@ def _of_runs(runs: Runs) -> Sequence[Route]:
     ]
 
 
-def _of_docker_agent(life: SessionLife) -> Sequence[Route]:
+def _of_docker_agent(life: SessionHandlers) -> Sequence[Route]:
     """What its clients ask for beside the above."""
     return [
         _reads(f"{_ONE}/status", life.status, "whether it streams", _json(shapes.BRIEF)),

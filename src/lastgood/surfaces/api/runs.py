@@ -18,7 +18,7 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_feed import follow
 from lastgood.flows.queue import CAPACITY, Queue, as_one
 from lastgood.flows.run import Outcome
@@ -44,10 +44,10 @@ from lastgood.surfaces.api.schemas import (
 )
 from lastgood.surfaces.api.sse import frame, unnumbered
 from lastgood.surfaces.http import error_responses
-from lastgood.surfaces.http.asgi import Answer, Reply, Request, Stream, json_reply
+from lastgood.surfaces.http.asgi import Reply, Request, Response, Stream, json_reply
 from lastgood.surfaces.http.parsing import flag, parse, parse_paced
-from lastgood.surfaces.http.rate_limit import Limiter
-from lastgood.surfaces.http.turn_headers import Asking, fingerprint, key_of, session_of, user_of
+from lastgood.surfaces.http.rate_limit import RateLimiter
+from lastgood.surfaces.http.turn_headers import TurnRequests, fingerprint, key_of, session_of, user_of
 
 Frames = AsyncGenerator[bytes, None]
 
@@ -55,17 +55,17 @@ Frames = AsyncGenerator[bytes, None]
 _TRUST_SECONDS = 5.0
 
 
-class Runs:
+class RunHandlers:
     def __init__(
         self,
-        parts: Parts,
+        deps: Dependencies,
         submitter: Submitter,
         turns: Turns,
         queue: Queue,
-        asking: Asking,
-        limiter: Limiter,
+        asking: TurnRequests,
+        limiter: RateLimiter,
     ) -> None:
-        self._parts = parts
+        self._deps = deps
         self._submitter = submitter
         self._turns = turns
         self._queue = queue
@@ -74,7 +74,7 @@ class Runs:
 
     # -- turns ---------------------------------------------------------------------------
 
-    async def run(self, request: Request) -> Answer:
+    async def run(self, request: Request) -> Response:
         """As docker-agent has it: the agent in the path, the run as a stream."""
         self._asking.check_open()
         plain = await request.json()
@@ -87,7 +87,7 @@ class Runs:
         frames = self._frames(submitted, named=named)
         return Stream(_while_allowed(request, frames), _headers(submitted))
 
-    async def turn(self, request: Request) -> Answer:
+    async def turn(self, request: Request) -> Response:
         """Accepted now and followed by its events, or waited for."""
         self._asking.check_open()
         plain = await request.json()
@@ -98,7 +98,7 @@ class Runs:
         ask = self._asking.ask(request, body, same, agent, accepted=not body.wait)
         return await self._told(request, await self._submit(request, ask, body.where()), waits=body.wait)
 
-    async def continue_from(self, request: Request) -> Answer:
+    async def continue_from(self, request: Request) -> Response:
         self._asking.check_open()
         plain = await request.json() if await request.body() else {}
         body = parse(ContinueBody, plain)
@@ -111,15 +111,15 @@ class Runs:
 
     async def _user_of(self, request: Request, attempt: AttemptId) -> str:
         """For whom the turn was asked, whoever continues it."""
-        found = await self._parts.store.get_attempt(request.caller.tenant, attempt)
-        asked = await self._parts.store.read_request(request.caller.tenant, found.turn) if found else None
+        found = await self._deps.store.get_attempt(request.caller.tenant, attempt)
+        asked = await self._deps.store.read_request(request.caller.tenant, found.turn) if found else None
         return asked.user if asked and asked.user else user_of(request, None)
 
-    async def cancel(self, request: Request) -> Answer:
+    async def cancel(self, request: Request) -> Response:
         """Answers when it has ended, with how: it may have been too late."""
         tenant, session = request.caller.tenant, session_of(request)
         outcome = await self._turns.cancel(tenant, session)
-        attempt = await self._parts.store.get_attempt(tenant, outcome.attempt)
+        attempt = await self._deps.store.get_attempt(tenant, outcome.attempt)
         if attempt is None:
             raise SessionNotFound()
         return json_reply(attempt_json(attempt))
@@ -128,7 +128,7 @@ class Runs:
         reserve = partial(self._limiter.take, request.caller, ask.user)
         return await self._submitter.submit(Submission(ask, after), reserve)
 
-    async def _told(self, request: Request, submitted: TurnHandle, *, waits: bool) -> Answer:
+    async def _told(self, request: Request, submitted: TurnHandle, *, waits: bool) -> Response:
         headers = _headers(submitted)
         if waits:
             try:
@@ -143,9 +143,9 @@ class Runs:
 
     # -- events --------------------------------------------------------------------------
 
-    async def events(self, request: Request) -> Answer:
+    async def events(self, request: Request) -> Response:
         """Exactly what is missing after a number, then what comes; ends with the session."""
-        session = await self._parts.store.get_session(request.caller.tenant, session_of(request))
+        session = await self._deps.store.get_session(request.caller.tenant, session_of(request))
         if session is None:
             raise SessionNotFound()
         after = _since(request)
@@ -154,7 +154,7 @@ class Runs:
         return Stream(_while_allowed(request, frames), only_watches=True)
 
     async def _all_frames(self, session: Session, after: int, *, named: bool) -> Frames:
-        events = follow(self._parts, session.tenant, session.id, after=after)
+        events = follow(self._deps, session.tenant, session.id, after=after)
         async with aclosing(events):
             async for event in events:
                 yield frame(event, session.id, named=named)
@@ -200,13 +200,13 @@ class Runs:
 
     # -- for later -----------------------------------------------------------------------
 
-    async def steer(self, request: Request) -> Answer:
+    async def steer(self, request: Request) -> Response:
         item, known = await self._later(request, QueueKind.STEER)
         return json_reply({"status": "duplicate" if known else "queued", "duplicate": known, **item}, 202)
 
-    async def followup(self, request: Request) -> Answer:
+    async def followup(self, request: Request) -> Response:
         tenant, id = request.caller.tenant, session_of(request)
-        session = await self._parts.store.get_session(tenant, id)
+        session = await self._deps.store.get_session(tenant, id)
         item, known = await self._later(request, QueueKind.FOLLOWUP)
         streaming = session is not None and session.attempt is not None
         status = "duplicate" if known else "queued_streaming" if streaming else "queued_idle"
@@ -227,7 +227,7 @@ class Runs:
         new = NewQueued(
             tenant=request.caller.tenant,
             session=session_of(request),
-            turn=self._parts.ids.turn(),
+            turn=self._deps.ids.turn(),
             kind=kind,
             messages=messages,
             model=body.model,
@@ -244,7 +244,7 @@ class Runs:
                 taken.give_back()
         return queued_json(item), known
 
-    async def queue(self, request: Request) -> Answer:
+    async def queue(self, request: Request) -> Response:
         waiting = await self._queue.read(request.caller.tenant, session_of(request))
         told: dict[str, Any] = {
             kind.value: {
@@ -255,11 +255,11 @@ class Runs:
         }
         return json_reply(told | {"items": [queued_json(item) for item in waiting]})
 
-    async def drop(self, request: Request) -> Answer:
+    async def drop(self, request: Request) -> Response:
         await self._queue.drop(request.caller.tenant, session_of(request), _number(request))
         return json_reply({"status": "dropped"})
 
-    async def retry(self, request: Request) -> Answer:
+    async def retry(self, request: Request) -> Response:
         with self._limiter.take(request.caller, user_of(request, None), later=True) as taken:
             await self._queue.retry(request.caller.tenant, session_of(request), _number(request))
             taken.give_back()

@@ -22,7 +22,7 @@ from lastgood.model.queue import Queued
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, SessionStatus, Turn, Usage
 from lastgood.surfaces.http.error_responses import told_as
-from lastgood.surfaces.http.parsing import Body, Exact
+from lastgood.surfaces.http.parsing import Body, StrictModel
 from lastgood.surfaces.openai.schemas import ChatMessage, ContentPart, message_of
 
 MOST_MESSAGES = 1000
@@ -105,7 +105,7 @@ class LaterBody(_SaidBody):
         return self
 
 
-class Rules(Exact):
+class Rules(StrictModel):
     allow: list[Rule] | None = Field(default=None, max_length=RULES)
     ask: list[Rule] | None = Field(default=None, max_length=RULES)
     deny: list[Rule] | None = Field(default=None, max_length=RULES)
@@ -163,11 +163,11 @@ class StarredBody(Body):
     starred: bool
 
 
-class PermissionsBody(Exact):
+class PermissionsBody(StrictModel):
     permissions: Rules
 
 
-class SafetyBody(Exact):
+class SafetyBody(StrictModel):
     safety_policy: Mode | Literal[""] | None
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from lastgood.core.session_rules import NO_RULES, modes_of
 from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
-from lastgood.flows.dependencies import Parts
-from lastgood.flows.session_export import Importing, as_evidence, document_pieces
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.session_export import SessionImport, as_evidence, document_pieces
 from lastgood.flows.session_reader import MOST_IN_PAGE
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.submit import Submission, Submitter
@@ -45,11 +45,11 @@ from lastgood.surfaces.api.schemas import (
     usage_json,
     when,
 )
-from lastgood.surfaces.http.asgi import Answer, Request, json_reply
+from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.json_stream import batch_pieces, json_document, session_pieces, turn_pieces
 from lastgood.surfaces.http.parsing import flag, parse, parse_paced, whole_number
 from lastgood.surfaces.http.turn_headers import (
-    Asking,
+    TurnRequests,
     expected_head,
     fingerprint,
     key_of,
@@ -62,30 +62,30 @@ _QUEUED = "queued"
 _STATUSES = (*SessionStatus, _QUEUED)
 
 
-class SessionLife:
+class SessionHandlers:
     """`folders`: there is a root below which sessions of any token may name a folder of their own."""
 
     def __init__(
         self,
-        parts: Parts,
+        deps: Dependencies,
         sessions: Sessions,
         submitter: Submitter,
         turns: Turns,
-        asking: Asking,
+        asking: TurnRequests,
         *,
         folders: bool,
     ) -> None:
         self._folders = folders
-        self._parts = parts
+        self._deps = deps
         self._sessions = sessions
         self._submitter = submitter
         self._turns = turns
         self._asking = asking
-        self._importing = Importing(parts, sessions)
+        self._importing = SessionImport(deps, sessions)
 
     # -- making and finding --------------------------------------------------------------
 
-    async def create(self, request: Request) -> Answer:
+    async def create(self, request: Request) -> Response:
         body = parse(CreateBody, await request.json() if await request.body() else {})
         agent = self._default_agent() if body.agent is None else self._asking.agent_key(body.agent)
         if body.agent is not None:
@@ -114,10 +114,10 @@ class SessionLife:
 
     def _default_agent(self) -> str:
         """Where one agent is served there is no doubt; else the first run names one."""
-        served = self._parts.agents.served()
+        served = self._deps.agents.served()
         return served[0] if len(served) == 1 else ""
 
-    async def list(self, request: Request) -> Answer:
+    async def list(self, request: Request) -> Response:
         query = request.query
         status = query.get("status") or None
         if status is not None and status not in _STATUSES:
@@ -137,7 +137,7 @@ class SessionLife:
         headers = {} if page.next_cursor is None else {"x-next-cursor": str(page.next_cursor)}
         return json_reply([session_json(session) for session in page.sessions], 200, headers)
 
-    async def read(self, request: Request) -> Answer:
+    async def read(self, request: Request) -> Response:
         """With its messages, unless they are not wanted."""
         tenant, id = request.caller.tenant, session_of(request)
         if not flag(request.query, "messages", True):
@@ -146,18 +146,18 @@ class SessionLife:
         session = await self._sessions.get(tenant, id)
         return await json_document(session_pieces(self._sessions, session), _tag(session))
 
-    async def turns(self, request: Request) -> Answer:
+    async def turns(self, request: Request) -> Response:
         after = whole_number(request.query, "cursor", 0, most=2**62)
         limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         headers = {"x-next-cursor": str(after + limit)} if after + limit < session.turns else {}
         return await json_document(turn_pieces(self._sessions, session, after, limit), headers)
 
-    async def turn(self, request: Request) -> Answer:
+    async def turn(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         return json_reply(turn_json(await self._sessions.turn_of(session, TurnId(request.path["turn"]))))
 
-    async def prompt(self, request: Request) -> Answer:
+    async def prompt(self, request: Request) -> Response:
         turn, prompt = await self._sessions.prompt(
             request.caller.tenant, session_of(request), TurnId(request.path["turn"])
         )
@@ -171,7 +171,7 @@ class SessionLife:
             }
         )
 
-    async def attempts(self, request: Request) -> Answer:
+    async def attempts(self, request: Request) -> Response:
         found = await self._sessions.attempts(request.caller.tenant, session_of(request))
         after = whole_number(request.query, "cursor", 0, most=2**62)
         limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
@@ -179,7 +179,7 @@ class SessionLife:
         headers = {"x-next-cursor": str(after + limit)} if after + limit < len(found) else {}
         return json_reply([attempt_json(attempt) for attempt in page], 200, headers)
 
-    async def attempt(self, request: Request) -> Answer:
+    async def attempt(self, request: Request) -> Response:
         tried = await self._sessions.attempt(
             request.caller.tenant, session_of(request), AttemptId(request.path["attempt"])
         )
@@ -188,39 +188,39 @@ class SessionLife:
 
     # -- one field each ------------------------------------------------------------------
 
-    async def set_title(self, request: Request) -> Answer:
+    async def set_title(self, request: Request) -> Response:
         body = parse(TitleBody, await request.json())
         await self._sessions.rename(request.caller.tenant, session_of(request), body.title)
         return await self._as_it_is(request)
 
-    async def set_starred(self, request: Request) -> Answer:
+    async def set_starred(self, request: Request) -> Response:
         body = parse(StarredBody, await request.json())
         await self._sessions.star(request.caller.tenant, session_of(request), body.starred)
         return await self._as_it_is(request)
 
-    async def set_metadata(self, request: Request) -> Answer:
+    async def set_metadata(self, request: Request) -> Response:
         body = parse(MetadataBody, await request.json())
         await self._sessions.set_metadata(request.caller.tenant, session_of(request), body.metadata)
         return await self._as_it_is(request)
 
-    async def set_model(self, request: Request) -> Answer:
+    async def set_model(self, request: Request) -> Response:
         body = parse(ModelBody, await request.json())
         await self._sessions.set_model(request.caller.tenant, session_of(request), body.model)
         return await self._as_it_is(request)
 
-    async def set_permissions(self, request: Request) -> Answer:
+    async def set_permissions(self, request: Request) -> Response:
         body = parse(PermissionsBody, await request.json())
         await self._sessions.set_permissions(
             request.caller.tenant, session_of(request), body.permissions.wanted(), request.caller.setter
         )
         return await self._as_it_is(request)
 
-    async def set_safety(self, request: Request) -> Answer:
+    async def set_safety(self, request: Request) -> Response:
         body = parse(SafetyBody, await request.json())
         await self._set_safety(request, safety_of(body.safety_policy))
         return await self._as_it_is(request)
 
-    async def toggle_tools(self, request: Request) -> Answer:
+    async def toggle_tools(self, request: Request) -> Response:
         """docker-agent's switch: everything may run, or the server's own mode holds again."""
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         is_on = modes_of(session.rules) == (Safety.AUTONOMOUS,)
@@ -231,7 +231,7 @@ class SessionLife:
         caller = request.caller
         await self._sessions.set_safety(caller.tenant, session_of(request), mode, caller.setter)
 
-    async def rebind(self, request: Request) -> Answer:
+    async def rebind(self, request: Request) -> Response:
         body = parse(RebindBody, await request.json())
         key = self._asking.agent_key(body.agent)
         await self._sessions.get(request.caller.tenant, session_of(request))
@@ -239,23 +239,23 @@ class SessionLife:
         await self._sessions.rebind(request.caller.tenant, session_of(request), key)
         return await self._as_it_is(request)
 
-    async def _as_it_is(self, request: Request) -> Answer:
+    async def _as_it_is(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         return json_reply(session_json(session), 200, _tag(session))
 
     # -- turns without a model -----------------------------------------------------------
 
-    async def reset(self, request: Request) -> Answer:
+    async def reset(self, request: Request) -> Response:
         await self._without_model(request, None, (), TurnKind.RESET)
         return await self._as_it_is(request)
 
-    async def append(self, request: Request) -> Answer:
+    async def append(self, request: Request) -> Response:
         plain = await request.json()
         given = (await parse_paced(AppendBody, ApiMessage, plain)).given()
         turn = await self._without_model(request, plain, given, TurnKind.APPEND)
         return json_reply(turn_json(turn) | {"status": "added"}, 201)
 
-    async def summarize(self, request: Request) -> Answer:
+    async def summarize(self, request: Request) -> Response:
         """Prompts begin with the summary from here on, and what was kept after it. Nothing is deleted."""
         plain = await request.json()
         body = parse(SummaryBody, plain)
@@ -298,7 +298,7 @@ class SessionLife:
 
     # -- forks, documents, the end -------------------------------------------------------
 
-    async def fork(self, request: Request) -> Answer:
+    async def fork(self, request: Request) -> Response:
         body = parse(ForkBody, await request.json() if await request.body() else {})
         if body.turn is not None and body.user_message_index is not None:
             raise InvalidRequest("send either turn or user_message_index")
@@ -311,11 +311,11 @@ class SessionLife:
         )
         return json_reply(session_json(forked))
 
-    async def export(self, request: Request) -> Answer:
+    async def export(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         return await json_document(document_pieces(self._sessions, session))
 
-    async def take_in(self, request: Request) -> Answer:
+    async def take_in(self, request: Request) -> Response:
         self._asking.check_open()
         plain = await request.document()
         if not isinstance(plain, dict):
@@ -323,18 +323,18 @@ class SessionLife:
         session = await self._importing.take(request.caller.tenant, plain, request.caller.setter)
         return json_reply(session_json(session), 201)
 
-    async def recovery(self, request: Request) -> Answer:
+    async def recovery(self, request: Request) -> Response:
         """Everything there is of a session, for whoever has to mend something."""
         tenant, id = request.caller.tenant, session_of(request)
         whole = await self._sessions.read(tenant, id)
         failed = [found for found in await self._sessions.attempts(tenant, id) if found.error_code]
         return json_reply(as_evidence(whole) | {"errors": [attempt_json(attempt) for attempt in failed]})
 
-    async def delete(self, request: Request) -> Answer:
+    async def delete(self, request: Request) -> Response:
         await self._sessions.delete(request.caller.tenant, session_of(request))
         return json_reply({"message": "session deleted"})
 
-    async def delete_many(self, request: Request) -> Answer:
+    async def delete_many(self, request: Request) -> Response:
         body = parse(IdsBody, await request.json())
         failed: list[str] = []
         for id in dict.fromkeys(body.session_ids):
@@ -346,7 +346,7 @@ class SessionLife:
         told = {"deleted_count": deleted, "failed_count": len(failed), "failed_ids": failed}
         return json_reply(told)
 
-    async def export_many(self, request: Request) -> Answer:
+    async def export_many(self, request: Request) -> Response:
         body = parse(IdsBody, await request.json())
         about = {"export_format": "json", "timestamp": when(time.time())}
         ids = dict.fromkeys(body.session_ids)
@@ -354,20 +354,20 @@ class SessionLife:
 
     # -- as docker-agent's clients ask ---------------------------------------------------
 
-    async def status(self, request: Request) -> Answer:
+    async def status(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         told = session_json(session)
         names = ("id", "title", "streaming", "agent", "status", "turns", "input_tokens", "output_tokens")
         return json_reply({name: told[name] for name in names})
 
-    async def count_tokens(self, request: Request) -> Answer:
+    async def count_tokens(self, request: Request) -> Response:
         """The server counts for itself: what a client says is checked, and what is counted is answered."""
         parse(TokensBody, await request.json())
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         names = ("id", "input_tokens", "output_tokens", "cost")
         return json_reply({name: session_json(session)[name] for name in names})
 
-    async def models(self, request: Request) -> Answer:
+    async def models(self, request: Request) -> Response:
         """The models that the session's agent knows, and which one answers."""
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         agent, _ = await self._turns.resolve(session.agent_key)

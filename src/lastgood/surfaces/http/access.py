@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from lastgood.errors import Forbidden, UnsupportedMedia
 from lastgood.surfaces.http.asgi import Reply, Request
-from lastgood.surfaces.http.principal import ANYBODY, Caller
+from lastgood.surfaces.http.principal import ANYBODY, Principal
 
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NETLOC = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::[0-9]{1,5})?")
@@ -36,7 +36,7 @@ _SDK = re.compile(r"x-stainless-[a-z-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AccessControl:
     """`hosts` without ports, as `host_of` writes them. `find_caller` is None where no token is asked for.
 
     `any_address`: a Host that is an address instead of a name is let in. No page can make
@@ -46,7 +46,7 @@ class Door:
 
     hosts: frozenset[str]
     origins: frozenset[str]
-    find_caller: Callable[[str], Awaitable[Caller | None]] | None
+    find_caller: Callable[[str], Awaitable[Principal | None]] | None
     any_address: bool = False
 
     def check(self, request: Request, *, is_probe: bool) -> None:
@@ -69,7 +69,7 @@ class Door:
         found = _ORIGIN.fullmatch(origin.lower())
         return origin in self.origins or (found is not None and found[1] == host.lower())
 
-    async def caller(self, request: Request) -> Caller | None:
+    async def caller(self, request: Request) -> Principal | None:
         if self.find_caller is None:
             return ANYBODY
         kind, _, token = request.headers.get("authorization", "").partition(" ")

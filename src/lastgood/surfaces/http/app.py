@@ -32,15 +32,15 @@ from lastgood.errors import (
 from lastgood.model.tokens import Scope as TokenScope
 from lastgood.surfaces.api.sse import unnumbered
 from lastgood.surfaces.http import error_responses
-from lastgood.surfaces.http.access import Door
+from lastgood.surfaces.http.access import AccessControl
 from lastgood.surfaces.http.asgi import (
-    Answer,
     Broken,
     ClientGone,
     Handler,
     Receive,
     Reply,
     Request,
+    Response,
     Scope,
     Send,
     request_of,
@@ -50,7 +50,7 @@ from lastgood.surfaces.http.asgi import (
     skip_stream,
 )
 from lastgood.surfaces.http.loop_monitor import mark_request
-from lastgood.surfaces.http.principal import Caller
+from lastgood.surfaces.http.principal import Principal
 
 log = logging.getLogger(__name__)
 
@@ -89,20 +89,20 @@ class Route:
         return tuple(self.path.split("/")[1:])
 
 
-class Ended(StrEnum):
+class ResponseEnd(StrEnum):
     SENT = "sent"
     LEFT = "left"  # the client, before the end
     BROKEN = "broken"  # a stream, by an error that came after its beginning
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AnsweredRequest:
     """One request, for logs and counters. Nothing of what was said."""
 
     request: Request
     route: Route | None
     status: int
-    ended: Ended
+    ended: ResponseEnd
     seconds: float
 
 
@@ -112,9 +112,9 @@ class App:
     def __init__(
         self,
         routes: Sequence[Route],
-        door: Door,
+        door: AccessControl,
         *,
-        on_seen: Callable[[Seen], None],
+        on_seen: Callable[[AnsweredRequest], None],
         ping_seconds: float = 15.0,
     ) -> None:
         self._table = _table(routes)
@@ -160,7 +160,7 @@ class App:
             request.id = given
         mark_request(request.id)
         route: Route | None = None
-        status, ended = 499, Ended.LEFT
+        status, ended = 499, ResponseEnd.LEFT
         self.running += 1
         self._idle.clear()
         try:
@@ -172,9 +172,9 @@ class App:
             self.running -= 1
             if not self.running:
                 self._idle.set()
-            self._on_seen(Seen(request, route, status, ended, time.perf_counter() - began))
+            self._on_seen(AnsweredRequest(request, route, status, ended, time.perf_counter() - began))
 
-    async def _answer(self, request: Request) -> tuple[Route | None, Answer]:
+    async def _answer(self, request: Request) -> tuple[Route | None, Response]:
         route: Route | None = None
         try:
             request.check()
@@ -196,7 +196,7 @@ class App:
         except Exception as error:
             return route, _refusal(request, _told(request, error))
 
-    async def _send(self, send: Send, request: Request, answer: Answer) -> tuple[int, Ended]:
+    async def _send(self, send: Send, request: Request, answer: Response) -> tuple[int, ResponseEnd]:
         """With which status, and how it ended."""
         headers = {
             "x-request-id": request.id,
@@ -206,10 +206,10 @@ class App:
         is_head = request.method == "HEAD"
         if isinstance(answer, Reply):
             await send_reply(send, answer, headers, has_body=not is_head)
-            return answer.status, Ended.SENT
+            return answer.status, ResponseEnd.SENT
         if is_head:
             await skip_stream(send, answer, headers)
-            return answer.status, Ended.SENT
+            return answer.status, ResponseEnd.SENT
         if answer.only_watches:
             request.ending = self._watching_ends
         broken = False
@@ -226,12 +226,12 @@ class App:
         except Exception as error:  # before it has begun
             reply = error.reply if isinstance(error, Broken) else _refusal(request, _told(request, error))
             await send_reply(send, reply, headers)
-            return reply.status, Ended.SENT
+            return reply.status, ResponseEnd.SENT
         if not is_there:
-            return answer.status, Ended.LEFT
-        return answer.status, Ended.BROKEN if broken else Ended.SENT
+            return answer.status, ResponseEnd.LEFT
+        return answer.status, ResponseEnd.BROKEN if broken else ResponseEnd.SENT
 
-    async def _caller(self, request: Request, scope: TokenScope) -> Caller:
+    async def _caller(self, request: Request, scope: TokenScope) -> Principal:
         caller = await self._door.caller(request)
         if caller is None and "authorization" in request.headers:
             raise Unauthorized("this token is not known here, has ended or was revoked; send another one")

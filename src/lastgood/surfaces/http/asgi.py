@@ -19,7 +19,7 @@ import orjson
 from lastgood.core.limits import IMPORT_VALUES
 from lastgood.errors import InvalidRequest, ShuttingDown, TooLarge
 from lastgood.surfaces.http.json_body import check_values, parse_document, parse_json
-from lastgood.surfaces.http.principal import ANYBODY, Caller
+from lastgood.surfaces.http.principal import ANYBODY, Principal
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -77,7 +77,7 @@ class Request:
     ending: asyncio.Future[None]  # done: the server ends, and this request with it
     repeated: frozenset[str] = frozenset()  # names of headers that came more than once
     limit_bytes: int = 0
-    caller: Caller = ANYBODY
+    caller: Principal = ANYBODY
     path: Mapping[str, str] = field(default_factory=dict)  # what the route's holes were filled with
     #: Raises what the caller would be answered now: tokens end while streams go on.
     check_caller: Callable[[], Awaitable[object]] = field(default=lambda: _nothing())
@@ -189,8 +189,8 @@ class Stream:
     is_document: bool = False
 
 
-Answer = Reply | Stream
-Handler = Callable[[Request], Awaitable[Answer]]
+Response = Reply | Stream
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:

@@ -35,7 +35,7 @@ from lastgood.errors import (
     StaleHead,
     StoreError,
     TooLarge,
-    TooMany,
+    TooManyRequests,
     TurnCancelled,
     TurnFailed,
     Unauthorized,
@@ -63,7 +63,7 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (ContextOverflow, 400),
     (RateLimited, 429),
     (QuotaUsedUp, 429),
-    (TooMany, 429),
+    (TooManyRequests, 429),
     (TurnCancelled, 409),  # somebody's wish, and no fault of the server
     (TurnFailed, 500),
     (NeedsAnswer, 409),
@@ -161,7 +161,7 @@ def _message(error: LastgoodError, *, has_effects: bool) -> str:
 
 
 def _openai_type(error: LastgoodError, status: int) -> str:
-    if isinstance(error, RateLimited | QuotaUsedUp | TooMany):
+    if isinstance(error, RateLimited | QuotaUsedUp | TooManyRequests):
         return "rate_limit_error"
     match status:
         case 401:
@@ -180,7 +180,7 @@ def retry_headers(error: LastgoodError, *, has_effects: bool = False) -> dict[st
         return {"x-should-retry": "false"}
     if isinstance(error, SessionBusy | ShuttingDown | StoreError) and may_be_sent_again(error):
         headers["retry-after"] = "1"
-    if isinstance(error, ModelError | TooMany) and error.retry_after is not None:
+    if isinstance(error, ModelError | TooManyRequests) and error.retry_after is not None:
         headers["retry-after"] = str(max(ceil(error.retry_after), 1))
     headers["x-should-retry"] = "true" if may_be_sent_again(error) else "false"
     return headers

@@ -21,7 +21,7 @@ from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.messages import decode
 from lastgood.model.sessions import EncodedTurn, Session, Turn
 from lastgood.surfaces.api.schemas import session_json, turn_json
-from lastgood.surfaces.http.asgi import JSON, Answer, Reply, Stream
+from lastgood.surfaces.http.asgi import JSON, Reply, Response, Stream
 
 #: A document up to this size is sent with its length. What fails in it is answered with a status.
 SMALL_BYTES = 256 * 1024
@@ -35,7 +35,7 @@ _BATCH = 200
 
 async def json_document(
     pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
-) -> Answer:
+) -> Response:
     first = bytearray()
     async for piece in pieces:
         first += piece

@@ -58,7 +58,7 @@ class _Seen:
     at: list[str] = field(default_factory=list)
 
 
-class LoopWatch:
+class LoopMonitor:
     """`stalls`: how often the loop was held for more than 250 ms."""
 
     def __init__(self) -> None:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lastgood.surfaces.http.app import Seen
+from lastgood.surfaces.http.app import AnsweredRequest
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 @dataclass(slots=True)
-class Counts:
+class Metrics:
     """`gauges` and `counters` are asked when somebody looks."""
 
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Counts:
     _seconds: Counter[tuple[str, float]] = field(default_factory=Counter)
     _sums: dict[str, float] = field(default_factory=dict)
 
-    def request(self, seen: Seen) -> None:
+    def request(self, seen: AnsweredRequest) -> None:
         path = seen.route.path if seen.route else "none"
         self._requests[seen.request.method if seen.route else "none", path, seen.status] += 1
         self._sums[path] = self._sums.get(path, 0.0) + seen.seconds

@@ -17,7 +17,7 @@ _FEW = 500
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class Exact(BaseModel):
+class StrictModel(BaseModel):
     """Where a word that is misspelt would be taken for none: rules that somebody relies on."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

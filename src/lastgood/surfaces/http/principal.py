@@ -11,7 +11,7 @@ from lastgood.model.tokens import Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Principal:
     """`name` tells one token's requests from another's; it is no secret."""
 
     tenant: TenantId
@@ -30,4 +30,4 @@ class Caller:
 
 
 #: Where no token is asked for: on this machine alone.
-ANYBODY = Caller(DEFAULT_TENANT, "anybody", frozenset({Scope.ADMIN}))
+ANYBODY = Principal(DEFAULT_TENANT, "anybody", frozenset({Scope.ADMIN}))

@@ -11,47 +11,58 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
-from lastgood.core.token_bucket import Allowance, Used, Wait, begin, begin_paid, end, is_forgettable, undo
-from lastgood.errors import TooMany
+from lastgood.core.token_bucket import (
+    Allowance,
+    BucketState,
+    Wait,
+    begin,
+    begin_paid,
+    end,
+    is_forgettable,
+    undo,
+)
+from lastgood.errors import TooManyRequests
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.ids import TenantId
 from lastgood.model.queue import Queued
-from lastgood.surfaces.http.principal import Caller
+from lastgood.surfaces.http.principal import Principal
 
 _T = TypeVar("_T")
 
-Begins = Callable[[Allowance, Used | None, float], Used | Wait]
+Begins = Callable[[Allowance, BucketState | None, float], BucketState | Wait]
 
 #: Names are forgotten when nothing is known of them any more; looked for whenever there are twice as many.
 _FEW = 1000
 
 
-def _begin_later(allowance: Allowance, used: Used | None, now: float) -> Used | Wait:
+def _begin_later(allowance: Allowance, used: BucketState | None, now: float) -> BucketState | Wait:
     return begin(replace(allowance, at_once=0), used, now)
 
 
 @dataclass(slots=True)
-class _Counted:
+class _CountedTurn:
     what: str
     allowance: Allowance
-    used: dict[str, Used] = field(default_factory=dict)
+    used: dict[str, BucketState] = field(default_factory=dict)
     _next_tidy: int = _FEW
 
-    def ask(self, name: str, now: float, how: Begins) -> Used:
-        """How it would stand with one more; TooMany: it may not. Nothing is taken yet."""
+    def ask(self, name: str, now: float, how: Begins) -> BucketState:
+        """How it would stand with one more; TooManyRequests: it may not. Nothing is taken yet."""
         found = how(self.allowance, self.used.get(name), now)
         if isinstance(found, Wait):
-            error = TooMany(f"this {self.what} asks for too much: {found.reason}; send it again later")
+            error = TooManyRequests(
+                f"this {self.what} asks for too much: {found.reason}; send it again later"
+            )
             error.retry_after = found.seconds
             raise error
         return found
 
-    def take(self, name: str, used: Used, now: float) -> None:
+    def take(self, name: str, used: BucketState, now: float) -> None:
         self.used[name] = used
         if len(self.used) >= self._next_tidy:
             self._tidy(now)
 
-    def change(self, name: str, how: Callable[[Used], Used]) -> None:
+    def change(self, name: str, how: Callable[[BucketState], BucketState]) -> None:
         # It is there: what is running is never forgotten.
         self.used[name] = how(self.used[name])
 
@@ -62,21 +73,21 @@ class _Counted:
         self._next_tidy = max(_FEW, 2 * len(self.used))
 
 
-class Limiter:
+class RateLimiter:
     """`take` before a turn begins; what it returns is given back when the turn has ended."""
 
     def __init__(self, per_token: Allowance, per_user: Allowance, now: Callable[[], float]) -> None:
-        self._token = _Counted("token", per_token)
-        self._user = _Counted("user", per_user)
+        self._token = _CountedTurn("token", per_token)
+        self._user = _CountedTurn("user", per_user)
         self._now = now
 
-    def take(self, caller: Caller, user: str, *, later: bool = False) -> Taken:
+    def take(self, caller: Principal, user: str, *, later: bool = False) -> Taken:
         """`later`: it does not begin now, so it does not matter how many run now."""
         return self._take(caller.name, caller.tenant, user, _begin_later if later else begin)
 
     @contextmanager
     def running(self, item: Queued) -> Iterator[None]:
-        """While a turn that was asked for earlier runs. TooMany: it may not begin yet."""
+        """While a turn that was asked for earlier runs. TooManyRequests: it may not begin yet."""
         taken = self._take(item.caller, item.tenant, item.user, begin_paid)
         try:
             yield
@@ -101,7 +112,7 @@ class Limiter:
 class Taken:
     """Undone when the block ends, unless a turn has begun by then."""
 
-    _counted: Sequence[tuple[_Counted, str]]
+    _counted: Sequence[tuple[_CountedTurn, str]]
 
     def __enter__(self) -> Self:
         return self
@@ -131,7 +142,7 @@ class Taken:
         """What has begun has ended, or will be counted by somebody else."""
         self._release(end)
 
-    def _release(self, how: Callable[[Used], Used]) -> None:
+    def _release(self, how: Callable[[BucketState], BucketState]) -> None:
         counted, self._counted = self._counted, ()
         for one, name in counted:
             one.change(name, how)

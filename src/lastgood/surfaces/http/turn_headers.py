@@ -10,7 +10,7 @@ from urllib.parse import quote_plus, unquote, unquote_plus
 
 import orjson
 
-from lastgood.core.disconnect import Origin, on_disconnect
+from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, ShuttingDown
 from lastgood.model.attempts import Ask
@@ -25,7 +25,7 @@ _TAG = re.compile(r'(?:W/)?"([^"]+)"|([^"\s,]+)')
 USER_HEADER = "x-user-id"
 
 
-class Asking:
+class TurnRequests:
     def __init__(self, agents: Agents, is_draining: Callable[[], bool]) -> None:
         self._agents = agents
         self._is_draining = is_draining
@@ -61,7 +61,7 @@ class Asking:
             user=user_of(request, body.user),
             expected_head=expected,
             is_first=request.headers.get("if-none-match", "").strip() == "*",
-            on_leave=on_disconnect(Origin.SESSION_API, key),
+            on_leave=on_disconnect(RequestOrigin.SESSION_API, key),
             accepted=accepted or key is not None,
         )
 

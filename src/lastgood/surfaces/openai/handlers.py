@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from lastgood.core.client_presets import Preset, Understood, understand
-from lastgood.core.disconnect import Origin, on_disconnect
+from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AgentNotFound,
@@ -30,9 +30,9 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
-from lastgood.flows.dependencies import Parts
+from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.run import Outcome
-from lastgood.flows.stateless_run import run_once
+from lastgood.flows.stateless_run import run_stateless
 from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
@@ -41,12 +41,12 @@ from lastgood.model.attempts import Ask, AttemptStatus, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.messages import Message
 from lastgood.model.sessions import Turn, Usage
-from lastgood.surfaces.http.asgi import Answer, Request, json_reply
-from lastgood.surfaces.http.rate_limit import Limiter
+from lastgood.surfaces.http.asgi import Request, Response, json_reply
+from lastgood.surfaces.http.rate_limit import RateLimiter
 from lastgood.surfaces.http.turn_headers import fingerprint, key_of, user_of, visible
 from lastgood.surfaces.openai.completions import Chunks, Finished, finished, whole
 from lastgood.surfaces.openai.schemas import ChatRequest, messages_of, options_of, parse_chat
-from lastgood.surfaces.openai.stream import Failed, Frames, streamed
+from lastgood.surfaces.openai.stream import Frames, StreamFailed, streamed
 
 #: Told before the attempt has loaded what it adopts.
 _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
@@ -75,41 +75,41 @@ class ChatCall:
         return options is not None and bool(options.include_usage)
 
 
-class Chat:
+class ChatHandlers:
     def __init__(
         self,
-        parts: Parts,
+        deps: Dependencies,
         submitter: Submitter,
         turns: Turns,
         is_draining: Callable[[], bool],
-        limiter: Limiter,
+        limiter: RateLimiter,
         presets: Collection[Preset] = (),
     ) -> None:
-        self._parts = parts
+        self._deps = deps
         self._turns = turns
         self._submitter = submitter
         self._is_draining = is_draining
         self._limiter = limiter
         self._presets = presets
 
-    async def models(self, request: Request) -> Answer:
+    async def models(self, request: Request) -> Response:
         created = 0
         found = []
-        for key in self._parts.agents.served():
+        for key in self._deps.agents.served():
             with suppress(LastgoodError):
-                agent = await self._parts.agents.load(key)
+                agent = await self._deps.agents.load(key)
                 found += [key, *(f"{key}/{name}" for name in agent.members)]
                 continue
             found.append(key)
         data = [{"id": id, "object": "model", "created": created, "owned_by": "lastgood"} for id in found]
         return json_reply({"object": "list", "data": data})
 
-    async def model(self, request: Request) -> Answer:
+    async def model(self, request: Request) -> Response:
         id = "/".join(request.path.values())
         await self._agent(id)
         return json_reply({"id": id, "object": "model", "created": 0, "owned_by": "lastgood"})
 
-    async def complete(self, request: Request) -> Answer:
+    async def complete(self, request: Request) -> Response:
         plain = await request.json()
         chat = await parse_chat(plain)
         key = key_of(request)
@@ -139,7 +139,7 @@ class Chat:
         try:
             agent, _ = await self._turns.resolve(model)
         except AgentNotFound as error:
-            there = ", ".join(self._parts.agents.served())
+            there = ", ".join(self._deps.agents.served())
             why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
             raise AgentNotFound(
                 f"there is no model {model!r} here{why}; there are {there}", param="model"
@@ -148,23 +148,23 @@ class Chat:
 
     # -- without a conversation --------------------------------------------------------
 
-    async def _once(self, call: ChatCall, agent: AgentSpec, body: tuple[Message, ...]) -> Answer:
+    async def _once(self, call: ChatCall, agent: AgentSpec, body: tuple[Message, ...]) -> Response:
         tenant, options = call.request.caller.tenant, options_of(call.chat)
         taken = self._limiter.take(call.request.caller, call.user)
-        running = taken.during(run_once(self._parts, tenant, agent, body, options))
-        id = self._parts.ids.turn()
+        running = taken.during(run_stateless(self._deps, tenant, agent, body, options))
+        id = self._deps.ids.turn()
         if call.streams:
             chunks = self._chunks(call, id)
             return streamed(_frames_once(chunks, running), chunks, {})
         try:
             done = await call.request.unless_gone(_until_done(running))
-        except Failed as failed:
+        except StreamFailed as failed:
             return failed.reply({})
         return json_reply(whole(id, call.chat.model, _now(), done))
 
     # -- with one -----------------------------------------------------------------------
 
-    async def _in_conversation(self, call: ChatCall, submission: Submission) -> Answer:
+    async def _in_conversation(self, call: ChatCall, submission: Submission) -> Response:
         assert submission.conversation is not None
         reserve = partial(self._limiter.take, call.request.caller, call.user)
         submitted = await self._submitter.submit(submission, reserve)
@@ -180,7 +180,7 @@ class Chat:
             return streamed(self._frames(chunks, submitted), chunks, headers)
         try:
             done = await call.request.unless_gone(self._attended(submitted))
-        except Failed as failed:
+        except StreamFailed as failed:
             return failed.reply(headers)
         return json_reply(whole(submitted.turn, call.chat.model, _now(), done), 200, headers)
 
@@ -197,11 +197,11 @@ class Chat:
             done = await self._done(submitted)
             ended = True
             if unread is not None:
-                raise Failed(_committed_unread(submitted), has_effects=True) from unread
+                raise StreamFailed(_committed_unread(submitted), has_effects=True) from unread
             if submitted.replayed and done.text:
                 yield chunks.text(done.text)
             yield chunks.end(done)
-        except Failed:
+        except StreamFailed:
             ended = True
             raise
         finally:
@@ -235,16 +235,16 @@ class Chat:
             if outcome.turn is None:
                 raise await self._failed(submitted, outcome)
         except LastgoodError as error:
-            raise Failed(error, has_effects=submitted.has_effects) from error
+            raise StreamFailed(error, has_effects=submitted.has_effects) from error
         return _finished_turn(outcome.turn)
 
-    async def _failed(self, submitted: TurnHandle, outcome: Outcome) -> Failed:
+    async def _failed(self, submitted: TurnHandle, outcome: Outcome) -> StreamFailed:
         error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
         if outcome.status is AttemptStatus.WAITING and isinstance(error, NeedsAnswer):
             # Nobody can be asked here: what would wait for a person is ended.
             await self._turns.cancel(submitted.tenant, submitted.session)
             error = TurnFailed("a person's word is needed, and nobody can be asked here")
-        return Failed(error, has_effects=outcome.has_effects)
+        return StreamFailed(error, has_effects=outcome.has_effects)
 
     def _chunks(self, call: ChatCall, id: str) -> Chunks:
         return Chunks(id, call.chat.model, _now(), call.with_usage)
@@ -270,7 +270,7 @@ def _submission(
         caller=request.caller.name,
         user=user_of(request, chat.user),
         is_retry=key is None and _is_retry(request),
-        on_leave=on_disconnect(Origin.OPENAI_API, key, conversation=meant.conversation),
+        on_leave=on_disconnect(RequestOrigin.OPENAI_API, key, conversation=meant.conversation),
         accepted=key is not None,
     )
     named = Conversation(meant.conversation, body, meant.reconciles, request.caller.setter)
@@ -311,7 +311,7 @@ async def _items(running: Running, steps: list[Step]) -> Running:
                     steps.append(item)
                 yield item
         except LastgoodError as error:
-            raise Failed(error, has_effects=has_effects(steps)) from error
+            raise StreamFailed(error, has_effects=has_effects(steps)) from error
 
 
 def _committed_unread(submitted: TurnHandle) -> OutcomeUnknown:

@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 5.0
 Frames = AsyncGenerator[bytes, None]
 
 
-class Failed(Exception):
+class StreamFailed(Exception):
     """The frames end here, and not well."""
 
     def __init__(self, error: LastgoodError, *, has_effects: bool) -> None:
@@ -45,7 +45,7 @@ async def _pieces(frames: Frames, chunks: Chunks, headers: Mapping[str, str]) ->
         try:
             async for frame in frames:
                 yield frame
-        except Failed as failed:
+        except StreamFailed as failed:
             raise Broken(
                 failed.reply(headers), chunks.failure(failed.error, has_effects=failed.has_effects)
             ) from failed
