@@ -122,7 +122,7 @@ async def test_M1_4_a_warm_history_does_not_hide_that_the_agent_is_gone(house: H
         warm = await house.node("warm", agents=[house.agent(LIGHT)])
         await house.good(warm, session, "warm it")
         catalog = await house.node("other", agents=[house.agent(key) for key in served])
-        warm.parts.agents._agents = catalog.parts.agents._agents  # type: ignore[attr-defined]
+        warm.deps.agents._agents = catalog.deps.agents._agents  # type: ignore[attr-defined]
         for asked in (warm, catalog):
             with pytest.raises(AgentNotFound) as refused:
                 await house.submit(asked, session, "two")

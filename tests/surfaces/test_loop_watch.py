@@ -117,7 +117,7 @@ async def test_the_longest_lag_is_forgotten_after_two_periods(
             await asyncio.sleep(0.01)
 
 
-async def test_a_stall_keeps_no_frame_alive(watch: LoopWatch) -> None:
+async def test_a_stall_keeps_no_frame_alive(watch: LoopMonitor) -> None:
     """A frame holds its variables. One of them was an open cursor, and later reads saw an old snapshot."""
 
     class Held:

@@ -67,7 +67,7 @@ def _add_agents(commands: Commands, places: CommandParser) -> None:
         group,
         places,
         "list",
-        start("served", "list_agents"),
+        start("agents_list", "list_agents"),
         "say what would be served, on which models, and whether something is wrong with it",
         "a JSON array, one object per agent",
         "Takes what `lastgood serve` takes. Exit code 1 if an agent cannot be served.",
