@@ -215,7 +215,7 @@ async def test_a_model_that_stays_down_goes_to_the_next_after_its_retries(house:
         "FellBack",
         "Chunk",
         "Chunk",
-        "Answer",
+        "ModelAnswer",
     ]
 
 
