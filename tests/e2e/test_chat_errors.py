@@ -139,7 +139,7 @@ def test_nobody_there_is_a_connection_error(served: LiveServer) -> None:
 async def test_async_client_raises_the_same(served: LiveServer, fake: FakeModel, word: str) -> None:
     messages: Any = [user(word)]
     async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
-        with pytest.raises(openai.NotFoundError, match="there is no model"):
+        with pytest.raises(openai.NotFoundError, match="not found; available"):
             await client.chat.completions.create(model="nobody", messages=messages)
         fake.on(word, breaks_off_after("one ", "two"))
         with pytest.raises(openai.APIError, match="broke the connection") as failed:

@@ -25,6 +25,6 @@ def test_a_held_loop_is_measured_and_logged(tmp_path: Path) -> None:
         until(lambda: server.metric("lastgood_event_loop_stalls_total") > before)
         assert server.metric("lastgood_event_loop_lag_seconds") > 0.8
         logged = [json.loads(line) for line in server.stderr.read_text().splitlines() if line.startswith("{")]
-        held = [line for line in logged if line["message"] == "the event loop was held"]
+        held = [line for line in logged if line["message"] == "event loop stalled"]
         assert max(line["seconds"] for line in held) > 0.8
         assert held[-1]["request_ids"] == []

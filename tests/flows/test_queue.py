@@ -106,7 +106,7 @@ async def test_steps_that_heard_what_was_dropped_since_are_not_adopted(house: Ho
     other = await house.node("other", alone=True, alive=False, tools=[gate_tool(again)])
     assert await house.backend.store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, ())
     await other.queue.drop(DEFAULT_TENANT, session, steer.number)
-    with pytest.raises(Conflict, match="dropped since"):
+    with pytest.raises(Conflict, match="deleted since"):
         await other.turns.continue_from(DEFAULT_TENANT, session, attempt.id)
     await other.recovery.retry_promised()
     await until_said(house, session, ["!tool gate {}\n!say one"])

@@ -56,7 +56,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "one is no truth": ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     "content is a number": (says(5), "messages[0].content"),
     "content is an object": (says({}), "messages[0].content"),
-    "content is missing": (says(None), "messages[0]"),
+    "content is required": (says(None), "messages[0]"),
     "a text without one": (says([{"type": "text"}]), "messages[0].content[0].text"),
     "a text that is none": (says([{"type": "text", "text": 5}]), "messages[0].content[0].text"),
     "an image without one": (says([{"type": "image_url"}]), "messages[0].content[0].image_url"),

@@ -28,7 +28,7 @@ async def test_every_change_looks_at_a_condition_or_refuses_it(inside: Inside, n
     for route in asked:
         given = await inside.ask(route.method, re.sub(r"{\w+}", "x", route.path), {}, **condition)
         assert (given.status, given.code) == (400, "invalid_request"), route.path
-        assert f"{name} is not looked at" in given.json["error"]["message"], route.path
+        assert f"`{name.title()}` is not supported" in given.json["error"]["message"], route.path
         assert ("type" in given.json["error"]) == route.path.startswith("/v1/"), "each in its own envelope"
     assert inside.dump() == before
 

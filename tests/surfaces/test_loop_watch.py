@@ -44,7 +44,7 @@ async def until_counted(watch: LoopMonitor, stalls: int) -> None:
 
 
 def held(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [record.__dict__["fields"] for record in caplog.records if "loop was held" in record.message]
+    return [record.__dict__["fields"] for record in caplog.records if "event loop stalled" in record.message]
 
 
 async def test_a_stall_is_counted_measured_and_logged_with_its_request(

@@ -358,7 +358,7 @@ async def test_a_broken_agent_file_is_the_operators_and_told_in_the_log_alone(
     async with app_of(route("POST", path, load)) as app:
         given = await ask(app, "POST", path)
     assert (given.status, given.code) == (500, "agent_unavailable")
-    assert "the server's log" in given.json["error"]["message"]
+    assert "see the server log" in given.json["error"]["message"]
     assert b"/srv" not in given.body
     assert b"modle" not in given.body
     (record,) = caplog.records

@@ -101,7 +101,7 @@ class Sessions(SessionReader):
         await self._deps.quotas.check(tenant, setter.token, QuotaUsage(sessions=1))
         session = await self._deps.store.create_session(new)
         if session is None:
-            raise Conflict(f"there is a session for the conversation {conversation!r} already")
+            raise Conflict(f"The conversation {conversation!r} already exists")
         self._deps.quotas.add(tenant, setter.token, QuotaUsage(sessions=1))
         return session
 
@@ -116,7 +116,7 @@ class Sessions(SessionReader):
                 return await self.create(tenant, agent_key, conversation=conversation, setter=setter)
             found = await self._deps.store.find_conversation(tenant, conversation)
         if found is None:
-            raise Conflict("the conversation was deleted at this moment; send it again")
+            raise Conflict("The conversation was deleted during this request; send it again")
         return found
 
     async def rename(self, tenant: TenantId, session: SessionId, title: str) -> None:
@@ -171,8 +171,8 @@ class Sessions(SessionReader):
     def _check_safety(self, safety: Safety | None) -> None:
         if safety is not None and is_above(safety, self.ceiling):
             raise Forbidden(
-                f"this server allows {self.ceiling} at most, and {safety} is more; only its operator can "
-                "raise that, with --safety"
+                f"Safety mode {safety} exceeds the limit of this server, {self.ceiling}; "
+                "the operator can raise it with --safety"
             )
 
     async def rebind(self, tenant: TenantId, session: SessionId, agent_key: str) -> None:
@@ -240,18 +240,20 @@ class Sessions(SessionReader):
                 return turn.id
             if passed < index < passed + len(said):
                 raise InvalidRequest(
-                    f"message {index} is in the middle of a turn; fork at {passed}, which begins it"
+                    f"User message {index} is not the first of its turn; fork at {passed}, which is"
                 )
             passed += len(said)
         chain.checked()
-        raise InvalidRequest(f"there are {passed} messages of the user here, and none is number {index}")
+        raise InvalidRequest(
+            f"User message {index} not found; the session has {passed} user messages, counted from 0"
+        )
 
     async def delete(self, tenant: TenantId, session: SessionId) -> None:
         """Cancels what runs, then erases. Nothing of the session appears again."""
         found = await self.get(tenant, session)
         run = self._live.get(found.attempt) if found.attempt else None
         if run is not None:
-            await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled("the session was deleted")))
+            await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled("The session was deleted")))
         if not await self._deps.store.delete_session(tenant, session):
             raise SessionNotFound()
         self._deps.quotas.forget(tenant)
@@ -287,6 +289,4 @@ def _check_conversation(name: str) -> None:
     check_text(name, "the conversation's name")
     # Also because an index of PostgreSQL takes no more than some 2,700 bytes.
     if not 1 <= len(name) <= MOST_IN_CONVERSATION:
-        raise InvalidRequest(
-            f"the conversation's name must have between 1 and {MOST_IN_CONVERSATION} characters"
-        )
+        raise InvalidRequest(f"Conversation name must be 1 to {MOST_IN_CONVERSATION} characters")

@@ -374,4 +374,4 @@ def _check_names(ask: Ask) -> None:
     ):
         check_text(text or "", f"the {what}")
     if ask.key is not None and not 1 <= len(ask.key) <= MOST_IN_KEY:
-        raise InvalidRequest(f"the key must have between 1 and {MOST_IN_KEY} characters")
+        raise InvalidRequest(f"Idempotency key must be 1 to {MOST_IN_KEY} characters")

@@ -74,14 +74,14 @@ class Turns:
         if found is None:
             raise SessionNotFound()
         if found.attempt is None:
-            raise NothingPending("nothing is running in this session")
+            raise NothingPending("No turn is running in this session")
         for _ in range(MOST_TRIES):
             run = self._live.get(found.attempt)
             if run is not None:
                 return await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled()))
             attempt = await self._deps.store.get_attempt(tenant, found.attempt)
             if attempt is None:
-                raise NothingPending("nothing is running in this session")
+                raise NothingPending("No turn is running in this session")
             # It may begin to wait, be answered or end at this moment; then look again.
             if is_final(attempt.status) or await self._ask_to_cancel(attempt):
                 return await self.handle(tenant, session, attempt.turn, attempt.id).outcome()
@@ -132,7 +132,7 @@ class Turns:
         with self._live.expecting(attempt.id):
             hold = await self._deps.store.resume_if_waiting(attempt.hold, begin.holder, begin.lease_seconds)
             if hold is None:
-                raise NothingPending("it was answered already, or its time is over")
+                raise NothingPending("The question was already answered, or has expired")
             begun = begun_of(replace(attempt, fence=hold.fence), session, begin.base_at(session.head))
             run = Run(self._deps, begin, begun, plan.agent, sent, answers)
             return self._beginning.run(run, after_event=session.last_event_seq)
@@ -173,18 +173,18 @@ class Turns:
         if not is_final(attempt.status):
             raise busy(attempt)
         if request is None or request.messages is None or attempt.status is AttemptStatus.COMMITTED:
-            raise Conflict("its turn is committed; there is nothing to continue")
+            raise Conflict("The turn of this attempt is already committed; there is nothing to continue")
         found = await store.get_session(tenant, session)
         if found is None:
             raise SessionNotFound()
         if (found.head.turn if found.head else None) != attempt.head:
-            raise Conflict("the session has moved on since this attempt; send its message as a new turn")
+            raise Conflict("The session has a newer turn than this attempt; send the message as a new turn")
         ask = replace(ask_of(request), expected_head=attempt.head, is_first=attempt.head is None)
         heard = await self._heard_by(ask, attempt.id)
         if heard is None:
-            raise Conflict("a steer that it had heard was dropped since; send its message as a new turn")
+            raise Conflict("A steer used by this attempt was deleted since; send the message as a new turn")
         async with self._taken(attempt) as takes:
-            reason = "somebody asked to continue it"
+            reason = "continued on request"
             return await self._again(ask, request, reason, takes, heard, continues=attempt.id)
 
     @asynccontextmanager

@@ -71,7 +71,9 @@ SESSION = object_of(
     },
 )
 SESSIONS = _list_of(SESSION)
-WITH_MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {"messages": ("0: without them", {"enum": ["0", "1"]})}
+WITH_MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "messages": ("0: leave out the messages", {"enum": ["0", "1"]})
+}
 
 _USAGE = object_of({"input_tokens": COUNT, "output_tokens": COUNT, "cost": _NUMBER})
 TURN = object_of(

@@ -40,26 +40,28 @@ _ONE = "/api/sessions/{session}"
 _STREAM: dict[int, Contents] = {200: {"text/event-stream": None}}
 
 _VISIBLE: dict[str, Any] = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
-_KEY = {"idempotency-key": ("sent again under this key, it is done once", _VISIBLE)}
-_USER = {
-    "x-user-id": ("for whom this is asked; recorded with the turn", {"type": "string", "maxLength": 512})
+_KEY = {
+    "idempotency-key": ("Requests with the same key and body run once; repeats replay the result", _VISIBLE)
 }
-_HEAD = {"if-match": ("the turn that this one must follow, else 412", _VISIBLE)}
+_USER = {
+    "x-user-id": ("End user of this request; recorded with the turn", {"type": "string", "maxLength": 512})
+}
+_HEAD = {"if-match": ("Turn id that must be the head of the session, else 412", _VISIBLE)}
 _ASKS = {**_KEY, **_USER, **_HEAD}
-_RUNS = {**_ASKS, "if-none-match": ("*: only if there is no turn yet, else 412", {"const": "*"})}
+_RUNS = {**_ASKS, "if-none-match": ("*: run only if the session has no turn, else 412", {"const": "*"})}
 
 _PAGE = {
-    "limit": ("how many", {"type": "integer", "minimum": 1, "maximum": 200}),
-    "cursor": ("X-Next-Cursor of the page before", {"type": "integer", "minimum": 0}),
+    "limit": ("Page size", {"type": "integer", "minimum": 1, "maximum": 200}),
+    "cursor": ("X-Next-Cursor of the previous page", {"type": "integer", "minimum": 0}),
 }
 _FILTERS = {
     **_PAGE,
-    "q": ("words in the title", {"type": "string"}),
-    "agent": ("the key of an agent", {"type": "string"}),
-    "status": ("what it does now", {"enum": ["idle", "running", "waiting", "queued"]}),
+    "q": ("Filter by words in the title", {"type": "string"}),
+    "agent": ("Filter by agent key", {"type": "string"}),
+    "status": ("Filter by status", {"enum": ["idle", "running", "waiting", "queued"]}),
 }
-_NAMED = {"named": ("1: frames have an event name", {"enum": ["0", "1"]})}
-_SINCE = {**_NAMED, "since": ("the number of the last event seen", {"type": "integer", "minimum": 0})}
+_NAMED = {"named": ("1: SSE frames have an event name", {"enum": ["0", "1"]})}
+_SINCE = {**_NAMED, "since": ("Id of the last event received", {"type": "integer", "minimum": 0})}
 
 
 def _json(schema: Any, status: int = 200) -> dict[int, Contents]:
@@ -96,14 +98,14 @@ def session_routes(
     import_bytes: int,
 ) -> Sequence[Route]:
     return [
-        Route("GET", "/api/ping", _ping, Scope.READ, "whether it answers", gives=_json(shapes.PING)),
-        _reads("/api/agents", agents.list, "the agents that are served", _json(shapes.AGENTS)),
-        _reads("/api/agents/{agent}", agents.read, "one agent, and its team", _json(shapes.AGENT)),
+        Route("GET", "/api/ping", _ping, Scope.READ, "Check that the API responds", gives=_json(shapes.PING)),
+        _reads("/api/agents", agents.list, "List agents", _json(shapes.AGENTS)),
+        _reads("/api/agents/{agent}", agents.read, "Get an agent and its team", _json(shapes.AGENT)),
         *_of_life(life, import_bytes),
         _reads(
             f"{_ONE}/branches",
             branches.list,
-            "List what edits have replaced",
+            "List branches replaced by edits",
             _json(shapes.BRANCHES),
             query=_PAGE,
         ),
@@ -116,44 +118,59 @@ def session_routes(
 def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
     one = _json(shapes.SESSION)
     return [
-        _takes("POST", "/api/sessions", life.create, "a new session", CreateBody, one, may_be_empty=True),
-        _reads("/api/sessions", life.list, "newest first", _json(shapes.SESSIONS), query=_FILTERS),
-        _reads(_ONE, life.read, "one session with its messages", one, query=shapes.WITH_MESSAGES),
-        _reads(f"{_ONE}/turns", life.turns, "its committed turns", _json(shapes.TURNS), query=_PAGE),
-        _reads(f"{_ONE}/turns/{{turn}}", life.turn, "one of them", _json(shapes.TURN)),
-        _reads(f"{_ONE}/turns/{{turn}}/prompt", life.prompt, "what the model saw", _json(shapes.PROMPT)),
-        _reads(f"{_ONE}/attempts", life.attempts, "every try", _json(shapes.ATTEMPTS), query=_PAGE),
-        _reads(f"{_ONE}/attempts/{{attempt}}", life.attempt, "one try, its steps", _json(shapes.ATTEMPT)),
-        _takes(
-            "POST", f"{_ONE}/fork", life.fork, "a new session from here", ForkBody, one, may_be_empty=True
+        _takes("POST", "/api/sessions", life.create, "Create a session", CreateBody, one, may_be_empty=True),
+        _reads(
+            "/api/sessions", life.list, "List sessions, newest first", _json(shapes.SESSIONS), query=_FILTERS
         ),
-        _takes("POST", f"{_ONE}/reset", life.reset, "prompts start after it", None, one, headers=_ASKS),
-        _takes("POST", f"{_ONE}/rebind", life.rebind, "another agent from now on", RebindBody, one),
+        _reads(_ONE, life.read, "Get a session with its messages", one, query=shapes.WITH_MESSAGES),
+        _reads(f"{_ONE}/turns", life.turns, "List committed turns", _json(shapes.TURNS), query=_PAGE),
+        _reads(f"{_ONE}/turns/{{turn}}", life.turn, "Get a turn", _json(shapes.TURN)),
+        _reads(
+            f"{_ONE}/turns/{{turn}}/prompt", life.prompt, "Get the prompt of a turn", _json(shapes.PROMPT)
+        ),
+        _reads(f"{_ONE}/attempts", life.attempts, "List attempts", _json(shapes.ATTEMPTS), query=_PAGE),
+        _reads(
+            f"{_ONE}/attempts/{{attempt}}",
+            life.attempt,
+            "Get an attempt with its steps",
+            _json(shapes.ATTEMPT),
+        ),
+        _takes("POST", f"{_ONE}/fork", life.fork, "Fork a session", ForkBody, one, may_be_empty=True),
+        _takes(
+            "POST",
+            f"{_ONE}/reset",
+            life.reset,
+            "Reset a session: later prompts start after this point",
+            None,
+            one,
+            headers=_ASKS,
+        ),
+        _takes("POST", f"{_ONE}/rebind", life.rebind, "Rebind a session to another agent", RebindBody, one),
         _takes(
             "POST",
             f"{_ONE}/messages",
             life.append,
-            "a turn without a model",
+            "Append messages without a model call",
             AppendBody,
             _json(shapes.TURN, 201),
             headers=_ASKS,
         ),
-        _reads(f"{_ONE}/export", life.export, "all of it as a document", _json(shapes.DOCUMENT)),
+        _reads(f"{_ONE}/export", life.export, "Export a session", _json(shapes.DOCUMENT)),
         _takes(
             "POST",
             "/api/sessions/import",
             life.take_in,
-            "a session from a document",
+            "Import a session",
             None,
             _json(shapes.SESSION, 201),
             limit_bytes=import_bytes,
         ),
-        _takes("DELETE", _ONE, life.delete, "cancelled, then gone", None, _json(shapes.DELETED)),
+        _takes("DELETE", _ONE, life.delete, "Cancel and delete a session", None, _json(shapes.DELETED)),
         _takes(
             "POST",
             "/api/sessions/batch/delete",
             life.delete_many,
-            "several",
+            "Delete sessions",
             IdsBody,
             _json(shapes.BATCH_DELETED),
         ),
@@ -162,7 +179,7 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
             "/api/sessions/batch/export",
             life.export_many,
             Scope.READ,
-            "several, as documents",
+            "Export sessions",
             takes=schema_of(IdsBody),
             gives=_json(shapes.BATCH_EXPORTED),
         ),
@@ -172,64 +189,89 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
 def _of_fields(life: SessionHandlers) -> Sequence[Route]:
     one = _json(shapes.SESSION)
     return [
-        _takes("PATCH", f"{_ONE}/title", life.set_title, "a person's title", TitleBody, one),
-        _takes("PATCH", f"{_ONE}/starred", life.set_starred, "kept, whatever its age", StarredBody, one),
-        _takes("PATCH", f"{_ONE}/metadata", life.set_metadata, "what clients note", MetadataBody, one),
-        _takes("PATCH", f"{_ONE}/model", life.set_model, "the model of later turns", ModelBody, one),
+        _takes("PATCH", f"{_ONE}/title", life.set_title, "Set the title", TitleBody, one),
+        _takes(
+            "PATCH",
+            f"{_ONE}/starred",
+            life.set_starred,
+            "Star a session: retention keeps it",
+            StarredBody,
+            one,
+        ),
+        _takes("PATCH", f"{_ONE}/metadata", life.set_metadata, "Set the metadata", MetadataBody, one),
+        _takes("PATCH", f"{_ONE}/model", life.set_model, "Set the model of later turns", ModelBody, one),
         _takes(
             "PATCH",
             f"{_ONE}/permissions",
             life.set_permissions,
-            "Set the rules for its tools",
+            "Set the tool permissions",
             PermissionsBody,
             one,
         ),
-        _takes("PATCH", f"{_ONE}/safety-policy", life.set_safety, "Set its safety mode", SafetyBody, one),
-        _takes("POST", f"{_ONE}/tools/toggle", life.toggle_tools, "all tools may run, or not", None, one),
+        _takes("PATCH", f"{_ONE}/safety-policy", life.set_safety, "Set the safety mode", SafetyBody, one),
+        _takes(
+            "POST", f"{_ONE}/tools/toggle", life.toggle_tools, "Toggle the autonomous safety mode", None, one
+        ),
     ]
 
 
 def _of_runs(runs: RunHandlers) -> Sequence[Route]:
     queued = _json(shapes.QUEUED, 202)
     accepted: dict[int, Contents] = {200: {JSON: shapes.TURN}, 202: {JSON: shapes.ATTEMPT}}
-    run = "asks an agent, and streams what happens"
+    run = "Run a turn and stream its events"
     return [
         *(
             _takes("POST", path, runs.run, run, RunBody, _STREAM, headers=_RUNS, query=_NAMED)
             for path in (f"{_ONE}/agent/{{agent}}", f"{_ONE}/agent/{{agent}}/{{name}}")
         ),
         _takes(
-            "POST", f"{_ONE}/turns", runs.turn, "accepted, or waited for", TurnBody, accepted, headers=_RUNS
+            "POST",
+            f"{_ONE}/turns",
+            runs.turn,
+            "Create a turn; return at once, or wait for its end",
+            TurnBody,
+            accepted,
+            headers=_RUNS,
         ),
         _reads(
             f"{_ONE}/events",
             runs.events,
-            "exactly what is missing, and then what comes",
+            "Stream session events, past and live",
             _STREAM,
             query=_SINCE,
         ),
-        _takes("POST", f"{_ONE}/cancel", runs.cancel, "ends what runs", None, _json(shapes.ATTEMPT)),
+        _takes("POST", f"{_ONE}/cancel", runs.cancel, "Cancel the running turn", None, _json(shapes.ATTEMPT)),
         _takes(
             "POST",
             f"{_ONE}/attempts/{{attempt}}/continue",
             runs.continue_from,
-            "tries its turn again, after its finished steps",
+            "Continue a failed attempt after its finished steps",
             ContinueBody,
             accepted,
             may_be_empty=True,
             headers=_USER,
         ),
-        _takes("POST", f"{_ONE}/steer", runs.steer, "for the running turn", LaterBody, queued, headers=_KEY),
-        _takes("POST", f"{_ONE}/followup", runs.followup, "for after it", LaterBody, queued, headers=_KEY),
-        _reads(f"{_ONE}/queue", runs.queue, "what waits", _json(shapes.QUEUE)),
         _takes(
-            "DELETE", f"{_ONE}/queue/{{entry}}", runs.drop, "not wanted any more", None, _json(shapes.STATUS)
+            "POST", f"{_ONE}/steer", runs.steer, "Steer the running turn", LaterBody, queued, headers=_KEY
+        ),
+        _takes(
+            "POST",
+            f"{_ONE}/followup",
+            runs.followup,
+            "Queue a follow-up turn",
+            LaterBody,
+            queued,
+            headers=_KEY,
+        ),
+        _reads(f"{_ONE}/queue", runs.queue, "List the queue", _json(shapes.QUEUE)),
+        _takes(
+            "DELETE", f"{_ONE}/queue/{{entry}}", runs.drop, "Delete a queue entry", None, _json(shapes.STATUS)
         ),
         _takes(
             "POST",
             f"{_ONE}/queue/{{entry}}/retry",
             runs.retry,
-            "a parked one again",
+            "Retry a parked queue entry",
             None,
             _json(shapes.STATUS, 202),
         ),
@@ -239,18 +281,28 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
 def _of_docker_agent(life: SessionHandlers) -> Sequence[Route]:
     """What its clients ask for beside the above."""
     return [
-        _reads(f"{_ONE}/status", life.status, "whether it streams", _json(shapes.BRIEF)),
-        _reads(f"{_ONE}/snapshot", life.read, "as it is now", _json(shapes.SESSION)),
-        _reads(f"{_ONE}/recovery", life.recovery, "everything, with what failed", _json(shapes.DOCUMENT)),
-        _reads(f"{_ONE}/models", life.models, "the models of its agent", _json(shapes.SESSION_MODELS)),
+        _reads(f"{_ONE}/status", life.status, "Get the status of a session", _json(shapes.BRIEF)),
+        _reads(f"{_ONE}/snapshot", life.read, "Get a snapshot of a session", _json(shapes.SESSION)),
+        _reads(
+            f"{_ONE}/recovery",
+            life.recovery,
+            "Get a session with its failed attempts and damage",
+            _json(shapes.DOCUMENT),
+        ),
+        _reads(f"{_ONE}/models", life.models, "List the models of the agent", _json(shapes.SESSION_MODELS)),
         _takes(
-            "PATCH", f"{_ONE}/tokens", life.count_tokens, "what was used", TokensBody, _json(shapes.TOKENS)
+            "PATCH",
+            f"{_ONE}/tokens",
+            life.count_tokens,
+            "Get the token counts",
+            TokensBody,
+            _json(shapes.TOKENS),
         ),
         _takes(
             "POST",
             f"{_ONE}/summaries",
             life.summarize,
-            "prompts begin with a summary",
+            "Replace earlier messages in prompts with a summary",
             SummaryBody,
             _json(shapes.TURN, 201),
             headers=_ASKS,

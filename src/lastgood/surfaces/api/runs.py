@@ -189,7 +189,7 @@ class RunHandlers:
             said = {"type": "agent_choice", "content": _last_words(outcome.turn), **about}
             committed = {"type": "turn_committed", "seq": outcome.turn.seq, **about}
             return [said, committed, {"type": "stream_stopped", "reason": "normal", **about}]
-        why = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        why = outcome.error or TurnFailed(f"The turn ended with status {outcome.status.value}")
         words = error_responses.told_as(why.code)
         may = error_responses.may_be_sent_again(why, has_effects=outcome.has_effects)
         return [
@@ -220,9 +220,9 @@ class RunHandlers:
         messages = messages_of(body.messages)
         if kind is QueueKind.STEER:
             if body.model is not None or body.agent is not None:
-                raise InvalidRequest("a steer is for the turn that runs; it cannot name a model or an agent")
+                raise InvalidRequest("A steer joins the running turn; it cannot set `model` or `agent`")
             if any(message.role is not Role.USER for message in messages):
-                raise InvalidRequest("a steer holds messages of the user alone")
+                raise InvalidRequest("A steer accepts only user messages")
             messages = (as_one(messages),)
         new = NewQueued(
             tenant=request.caller.tenant,
@@ -279,7 +279,7 @@ async def _while_allowed(request: Request, frames: Frames) -> Frames:
 
 
 def _failed(request: Request, submitted: TurnHandle, outcome: Outcome) -> Reply:
-    error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+    error = outcome.error or TurnFailed(f"The turn ended with status {outcome.status.value}")
     return _refusal(request, submitted, error, has_effects=outcome.has_effects)
 
 
@@ -308,14 +308,14 @@ def _since(request: Request) -> int | None:
     if not given:
         return None
     if not given.isascii() or not given.isdecimal() or len(given) > 18:
-        raise InvalidRequest("since and Last-Event-ID take the number of an event")
+        raise InvalidRequest("`since` and `Last-Event-ID` must be an event id (an integer)")
     return int(given)
 
 
 def _number(request: Request) -> int:
     given = request.path["entry"]
     if not given.isascii() or not given.isdecimal() or len(given) > 18:
-        raise InvalidRequest("an entry of the queue is called by its number")
+        raise InvalidRequest("Queue entry id must be an integer")
     return int(given)
 
 

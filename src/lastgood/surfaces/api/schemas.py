@@ -77,8 +77,8 @@ class RunBody(_SaidBody):
 
     after: Id | None = Field(
         default=None,
-        description="Go on from this turn, and replace what follows it when the turn is committed. "
-        "null: replace every turn. Leave it out to append to the head.",
+        description="Turn to continue from; the commit replaces the turns that follow it. "
+        "null replaces every turn. Omit it to append to the head.",
     )
 
     def where(self) -> After | None:
@@ -101,7 +101,7 @@ class LaterBody(_SaidBody):
     @model_validator(mode="after")
     def _check(self) -> LaterBody:
         if "after" in (self.model_extra or ()):
-            raise ValueError("after is not supported here: a follow-up runs after the head of its time")
+            raise ValueError("after is not supported here: steers and follow-ups always append to the head")
         return self
 
 
@@ -138,7 +138,7 @@ class CreateBody(Body):
         """docker-agent's clients send more than is used here. But what is nearly a rule was meant as one."""
         for name in self.model_extra or ():
             if len(name) <= _LONGEST_LIKE and (near := get_close_matches(name, _MEANT, cutoff=0.8)):
-                raise ValueError(f"there is no field {name!r}; did you mean {near[0]!r}?")
+                raise ValueError(f"unknown field {name!r}; did you mean {near[0]!r}?")
         return self
 
 
@@ -181,7 +181,7 @@ class AppendBody(Body):
 
     def given(self) -> tuple[Message, ...]:
         if (self.message is None) == (self.messages is None):
-            raise InvalidRequest("send either message or messages")
+            raise InvalidRequest("Send either `message` or `messages`")
         return messages_of([self.message] if self.message else self.messages or [])
 
 

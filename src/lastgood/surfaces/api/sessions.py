@@ -92,7 +92,7 @@ class SessionHandlers:
             await self._check_agent(agent)
         if body.working_dir is not None and not self._folders and not request.caller.may(Scope.ADMIN):
             raise Forbidden(
-                "this token may name no folder here; the operator opens one with --working-dir-root"
+                "Token may not set `working_dir`; the operator can allow a directory with --working-dir-root"
             )
         session = await self._sessions.create(
             request.caller.tenant,
@@ -121,7 +121,7 @@ class SessionHandlers:
         query = request.query
         status = query.get("status") or None
         if status is not None and status not in _STATUSES:
-            raise InvalidRequest(f"status is one of {', '.join(_STATUSES)}", param="status")
+            raise InvalidRequest(f"`status` must be one of {', '.join(_STATUSES)}", param="status")
         limit = whole_number(query, "limit", 50, least=1, most=MOST_IN_PAGE)
         cursor = whole_number(query, "cursor", None, most=2**62)
         if status == _QUEUED:
@@ -260,7 +260,7 @@ class SessionHandlers:
         plain = await request.json()
         body = parse(SummaryBody, plain)
         if not body.summary.strip():
-            raise InvalidRequest("the summary is blank; send some text", param="summary")
+            raise InvalidRequest("`summary` must not be blank", param="summary")
         tenant, id = request.caller.tenant, session_of(request)
         whole = await self._sessions.read(tenant, id)
         kept: tuple[Message, ...] = ()
@@ -293,7 +293,7 @@ class SessionHandlers:
         )
         outcome = await (await self._submitter.submit(Submission(ask))).outcome()
         if outcome.turn is None:
-            raise outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+            raise outcome.error or TurnFailed(f"The turn ended with status {outcome.status.value}")
         return outcome.turn
 
     # -- forks, documents, the end -------------------------------------------------------
@@ -301,7 +301,7 @@ class SessionHandlers:
     async def fork(self, request: Request) -> Response:
         body = parse(ForkBody, await request.json() if await request.body() else {})
         if body.turn is not None and body.user_message_index is not None:
-            raise InvalidRequest("send either turn or user_message_index")
+            raise InvalidRequest("Send either `turn` or `user_message_index`")
         forked = await self._sessions.fork(
             request.caller.tenant,
             session_of(request),
@@ -319,7 +319,7 @@ class SessionHandlers:
         self._asking.check_open()
         plain = await request.document()
         if not isinstance(plain, dict):
-            raise InvalidRequest("the body must be an exported session")
+            raise InvalidRequest("The body must be an exported session")
         session = await self._importing.take(request.caller.tenant, plain, request.caller.setter)
         return json_reply(session_json(session), 201)
 
@@ -383,9 +383,7 @@ def _kept(turns: Sequence[Turn], first: int) -> tuple[Message, ...]:
     """Counted as a reader of the session sees them; what a reset has hidden stays hidden."""
     numbered = list(enumerate(message for turn in turns for message in turn.messages))
     if first > len(numbered):
-        raise InvalidRequest(
-            f"there are {len(numbered)} messages, and none is number {first}", param="first_kept_entry"
-        )
+        raise InvalidRequest(f"`first_kept_entry` must be 0 to {len(numbered)}", param="first_kept_entry")
     hidden = 0
     passed = 0
     for turn in turns:

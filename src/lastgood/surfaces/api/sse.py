@@ -141,9 +141,9 @@ def _call(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _warning(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
     words = {
-        _K.AGENT_CHANGED: "the agent's definition has changed since the turn before",
-        _K.MODEL_RETRIED: "the model did not answer and is asked again",
-        _K.HISTORY_SHORTENED: "the model found the conversation too long and is shown less of it",
+        _K.AGENT_CHANGED: "The agent definition changed since the previous turn",
+        _K.MODEL_RETRIED: "The model request failed; retrying",
+        _K.HISTORY_SHORTENED: "The prompt exceeds the context window; retrying without the oldest messages",
     }
     more = {name: value for name, value in data.items() if name != "attempt"}
     return {"type": "warning", "message": words[kind], "about": kind.value, **more}

@@ -55,12 +55,12 @@ class AccessControl:
         given = request.headers.get("host", "")
         host = host_of(given)
         if host is None or not (host in self.hosts or (self.any_address and _is_address(host))):
-            raise Forbidden(f"requests for the host {given!r} are not let in; add it with --allowed-host")
+            raise Forbidden(f"Host {given!r} not allowed; add it with --allowed-host")
         origin = request.headers.get("origin")
         if origin is not None and not self._lets_in(origin, given):
-            raise Forbidden(f"pages of {origin!r} are not let in; add it with --cors-origin")
+            raise Forbidden(f"Origin {origin!r} not allowed; add it with --cors-origin")
         if origin is None and _is_from_elsewhere(request):
-            raise Forbidden("pages of other sites are not let in; add their origin with --cors-origin")
+            raise Forbidden("Cross-site request not allowed; add the origin of the page with --cors-origin")
         if request.method in _CHANGES:
             _check_media_type(request)
 
@@ -83,7 +83,7 @@ class AccessControl:
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
         if request.headers.get("origin") not in self.origins:
-            raise Forbidden("pages of this origin are not let in; add it with --cors-origin")
+            raise Forbidden("Origin not allowed; add it with --cors-origin")
         asked = request.headers.get("access-control-request-headers", "").lower()
         more = [name for name in re.split(r"[ ,]+", asked) if _SDK.fullmatch(name)]
         return Reply(
@@ -142,7 +142,9 @@ def _check_media_type(request: Request) -> None:
         return
     packed = request.headers.get("content-encoding", "identity").lower() != "identity"
     if packed or how not in ("", "chunked"):
-        raise UnsupportedMedia("packed bodies are not taken; send it without Content-Encoding")
+        raise UnsupportedMedia(
+            "Compressed request bodies are not supported; send the body without Content-Encoding"
+        )
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise UnsupportedMedia()

@@ -234,20 +234,20 @@ class App:
     async def _caller(self, request: Request, scope: TokenScope) -> Principal:
         caller = await self._door.caller(request)
         if caller is None and "authorization" in request.headers:
-            raise Unauthorized("this token is not known here, has ended or was revoked; send another one")
+            raise Unauthorized("Unknown, expired or revoked token; use another one")
         if caller is None:
             raise Unauthorized()
         if not caller.may(scope):
-            raise Forbidden(f"this token has not the scope {scope.value}; use one that has")
+            raise Forbidden(f"Token lacks the scope `{scope.value}`; use a token that has it")
         return caller
 
     def _find(self, request: Request) -> tuple[Route | None, set[str]]:
         """The route, or none and which methods there are at this address."""
         path = segments(request.raw_path)
         if any("\0" in segment for segment in path):
-            raise InvalidRequest("the address has a NUL in it; leave it out")
+            raise InvalidRequest("The path contains a NUL character; remove it")
         if any(len(segment) > _LONGEST_SEGMENT for segment in path):
-            raise InvalidRequest(f"a part of the address has more than {_LONGEST_SEGMENT} characters")
+            raise InvalidRequest(f"A path segment exceeds {_LONGEST_SEGMENT} characters; shorten it")
         wanted = "GET" if request.method == "HEAD" else request.method
         allowed: set[str] = set()
         meant: str | None = None  # the first address that fits: no session is called `import`
@@ -268,16 +268,16 @@ def _check_conditions(request: Request, route: Route) -> None:
         return
     for name in _CONDITIONS:
         if name in request.headers and name not in route.headers:
-            raise InvalidRequest(f"{name} is not looked at here, so it is refused; leave it out", param=name)
+            raise InvalidRequest(f"`{name.title()}` is not supported on this route; remove it", param=name)
     if request.headers.get("if-none-match", "*").strip() != "*":
         raise InvalidRequest(
-            "if-none-match takes * alone: only if there is no turn yet", param="if-none-match"
+            "`If-None-Match` must be `*`: run only if the session has no turn", param="if-none-match"
         )
 
 
 def _without_route(request: Request, allowed: set[str]) -> Reply:
     if not allowed:
-        raise NotFound("there is no such address here; GET /openapi.json lists all")
+        raise NotFound("Route not found; GET /openapi.json lists all routes")
     allow = ", ".join(sorted({*allowed, "OPTIONS"}))
     if request.method == "OPTIONS":
         return Reply(204, headers={"allow": allow})
@@ -288,12 +288,12 @@ def _told(request: Request, error: Exception) -> LastgoodError:
     """What may be said of it. The rest stays in the log, under the request's id."""
     if isinstance(error, AgentInvalid):
         # The request is fine. Where the file is and what is in it is the operator's business.
-        log.warning("an agent cannot be used: %s", error, extra={"fields": {"request_id": request.id}})
-        return AgentUnavailable("this agent has errors in its file; the server's log names them")
+        log.warning("invalid agent file: %s", error, extra={"fields": {"request_id": request.id}})
+        return AgentUnavailable("The agent file has errors; see the server log")
     if isinstance(error, LastgoodError):
         return error
-    log.error("a request failed", exc_info=error, extra={"fields": {"request_id": request.id}})
-    return LastgoodError(f"internal error; please report it with its request id, {request.id}")
+    log.error("unhandled error in a request", exc_info=error, extra={"fields": {"request_id": request.id}})
+    return LastgoodError(f"Internal error; report it with the request id {request.id}")
 
 
 def _last_frame(request: Request, error: LastgoodError) -> bytes:

@@ -90,14 +90,14 @@ class Request:
         """Of several with one name, the last."""
         pairs = dict(parse_qsl(self.query_string, keep_blank_values=True))
         if any("\0" in name + value for name, value in pairs.items()):
-            raise InvalidRequest("the query has a NUL in it; leave it out")
+            raise InvalidRequest("The query string contains a NUL character; remove it")
         return pairs
 
     def check(self) -> None:
         """That it can be read in one way only."""
         twice = sorted(_ONCE & self.repeated)
         if twice:
-            raise InvalidRequest(f"the header {twice[0]} came more than once; send it once")
+            raise InvalidRequest(f"Duplicate header `{twice[0].title()}`; send it once")
 
     async def body(self) -> bytes:
         if self._read is None:
@@ -107,7 +107,7 @@ class Request:
             try:
                 self._read = await self._read_body()
             except TimeoutError:
-                raise InvalidRequest("the body took too long to come; send it again") from None
+                raise InvalidRequest("Timed out reading the request body; send the request again") from None
         return self._read
 
     async def _read_body(self) -> bytes:
@@ -131,7 +131,7 @@ class Request:
         return b"".join(pieces)
 
     def _too_large(self) -> TooLarge:
-        return TooLarge(f"the request has more than {self.limit_bytes} bytes; send less")
+        return TooLarge(f"Request body exceeds {self.limit_bytes} bytes; send less")
 
     async def json(self) -> Any:
         """Any JSON value; of several keys with one name, the last. Else InvalidRequest."""

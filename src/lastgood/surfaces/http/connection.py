@@ -68,14 +68,14 @@ class Connection(HttpToolsProtocol):
         if not self._in_head:
             return
         if len(self.headers) >= self.most_headers:
-            self._give_up(431, TooLarge(f"there are more than {self.most_headers} headers; send fewer"))
+            self._give_up(431, TooLarge(f"Request has more than {self.most_headers} headers; send fewer"))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._moved, self._in_head, self._in_body = True, False, True
         self._cancel_deadline()
         if len(self.url) > self.url_bytes:
-            self._give_up(414, TooLarge(f"the address has more than {self.url_bytes} bytes; shorten it"))
+            self._give_up(414, TooLarge(f"Request URL exceeds {self.url_bytes} bytes; shorten it"))
         if sum(len(name) + len(value) for name, value in self.headers) > self.head_bytes:
             self._give_up(431, self._too_much())
         super().on_headers_complete()
@@ -128,7 +128,7 @@ class Connection(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         if self._loose:
-            self._refuse(408, InvalidRequest("the request took too long to come; send it again"))
+            self._refuse(408, InvalidRequest("Timed out reading the request; send it again"))
         else:
             self.transport.close()  # there was no request
 
@@ -154,7 +154,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """The parser has given up: on what it read, or because it was told to."""
-        status, error = self._refusal or (400, InvalidRequest("this is not HTTP/1.1; correct the request"))
+        status, error = self._refusal or (400, InvalidRequest("Malformed HTTP/1.1 request"))
         self._refuse(status, error)
 
     def _give_up(self, status: int, error: LastgoodError) -> None:
@@ -163,7 +163,7 @@ class Connection(HttpToolsProtocol):
         raise _Refused
 
     def _too_much(self) -> TooLarge:
-        return TooLarge(f"the headers have more than {self.head_bytes} bytes; send less")
+        return TooLarge(f"Request headers exceed {self.head_bytes} bytes; send less")
 
     def _refuse(self, status: int, error: LastgoodError) -> None:
         answering = self._answering

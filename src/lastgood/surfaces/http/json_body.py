@@ -32,7 +32,7 @@ async def check_values(body: bytes, limit: int = JSON_VALUES) -> None:
     """TooLarge if the body has more than `limit` values. Costs nothing unless it could."""
     if len(body) > 2 * limit and await paced(_holds_more(body, limit)):
         raise TooLarge(
-            f"the body holds more than {limit:,} JSON values, the limit; send less, or in several requests"
+            f"The body has more than {limit:,} JSON values (the limit); split it into several requests"
         )
 
 
@@ -62,7 +62,7 @@ def parse_json(body: bytes) -> Any:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+        raise InvalidRequest(f"The body is not valid JSON: {error}") from None
     # Deep is only what has many brackets; to count them is much quicker than to look.
     if body.count(b"[") + body.count(b"{") > DEEPEST:
         _check_depth(value, 0)
@@ -76,7 +76,7 @@ async def parse_document(body: bytes) -> Any:
     try:
         return await paced(_Document(body.decode()).object())
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"the body is not JSON: {error}") from None
+        raise InvalidRequest(f"The body is not valid JSON: {error}") from None
 
 
 def _no_number(word: str) -> Any:
@@ -104,7 +104,7 @@ class _Document:
         while not self._ends_with("}", is_first=not found):
             name = self._value(1)
             if not isinstance(name, str):
-                raise ValueError(f"a key is not a string, before character {self._at}")
+                raise ValueError(f"object key is not a string before character {self._at}")
             self._take(":")
             found[name] = (yield from self._list()) if self._next() == "[" else self._value(1)
             yield
@@ -135,7 +135,7 @@ class _Document:
 
     def _take(self, wanted: str) -> None:
         if self._next() != wanted:
-            raise ValueError(f"{wanted!r} is missing at character {self._at}")
+            raise ValueError(f"expected {wanted!r} at character {self._at}")
         self._at += 1
 
     def _ends_with(self, end: str, *, is_first: bool) -> bool:
@@ -156,5 +156,5 @@ def _check_depth(value: Any, depth: int) -> None:
         orjson.dumps(value)
     except orjson.JSONEncodeError as error:
         if "recursion" in str(error).lower():
-            raise InvalidRequest(f"the body is nested more than {DEEPEST} levels deep; send less") from None
-        raise InvalidRequest(f"the body cannot be written as JSON again: {error}") from None
+            raise InvalidRequest(f"The body is nested more than {DEEPEST} levels deep (the limit)") from None
+        raise InvalidRequest(f"The body cannot be re-encoded as JSON: {error}") from None

@@ -113,7 +113,7 @@ class LoopMonitor:
         if lag > STALL_SECONDS:
             self.stalls += 1
             fields = {"seconds": round(lag, 3), "request_ids": sorted(seen.requests), "at": seen.at}
-            log.warning("the event loop was held", extra={"fields": fields})
+            log.warning("event loop stalled", extra={"fields": fields})
 
     # -- on the thread -------------------------------------------------------------------
 

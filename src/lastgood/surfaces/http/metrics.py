@@ -31,12 +31,14 @@ class Metrics:
                 self._seconds[path, bucket] += 1
 
     def text(self) -> str:
-        lines = [*_help("lastgood_http_requests_total", "counter", "requests by route and status")]
+        lines = [
+            *_help("lastgood_http_requests_total", "counter", "HTTP requests by method, route and status")
+        ]
         for (method, path, status), count in sorted(self._requests.items()):
             labels = f'method="{method}",route="{path}",status="{status}"'
             lines.append(f"lastgood_http_requests_total{{{labels}}} {count}")
         lines += self._histogram()
-        lines += _help("lastgood_turns_total", "counter", "attempts by how they ended")
+        lines += _help("lastgood_turns_total", "counter", "Attempts by outcome")
         lines += [
             f'lastgood_turns_total{{outcome="{outcome}"}} {count}'
             for outcome, count in sorted(self.turns.items())
@@ -48,7 +50,7 @@ class Metrics:
 
     def _histogram(self) -> list[str]:
         name = "lastgood_http_request_seconds"
-        lines = list(_help(name, "histogram", "how long requests took, streams to their end"))
+        lines = list(_help(name, "histogram", "Request duration in seconds; streams count until they end"))
         totals: Counter[str] = Counter()
         for (_, path, _), count in self._requests.items():
             totals[path] += count

@@ -84,27 +84,29 @@ OPENAI_ERROR = object_of(
 
 #: What may come instead of an answer, by whether the route needs a token and takes a body.
 _EVERYWHERE = {
-    400: "the request is malformed",
-    403: "the token, host or origin is not good for this",
-    405: "this address does not take that method",
-    500: "the turn failed, or the server did; nothing was committed",
+    400: "Malformed request",
+    403: "Scope, Host or Origin not allowed",
+    405: "Method not allowed",
+    500: "The turn or the server failed; nothing was committed",
 }
 _WITH_TOKEN = {
-    401: "a token is needed",
-    404: "unknown, deleted, or another tenant's",
-    409: "the session is busy, or the state has moved on",
-    412: "the session has moved past the expected turn",
-    422: "a model nobody can serve, or a key that was used with another body",
-    424: "the turn failed after a tool that is not repeatable ran, or the outcome is unknown; do not retry",
-    429: "too many requests",
-    503: "try again shortly",
+    401: "Missing or invalid bearer token",
+    404: "Not found: unknown, deleted, or owned by another tenant",
+    409: "Session busy, or conflict with its current state",
+    412: "The expected turn is not the head of the session",
+    422: "Unknown model, or idempotency key reused with another body",
+    424: "The turn failed after a non-repeatable tool ran, or its outcome is unknown; do not retry",
+    429: "Rate limit exceeded",
+    503: "Temporarily unavailable; retry shortly",
 }
 _WITH_BODY = {
-    413: "too large",
-    415: "not JSON, or packed",
+    413: "Request too large",
+    415: "Body is not JSON, or is compressed",
 }
 
-_REQUEST_ID = {"x-request-id": {"description": "in our log, too", "required": True, "schema": TEXT}}
+_REQUEST_ID = {
+    "x-request-id": {"description": "Request id, also in the server log", "required": True, "schema": TEXT}
+}
 
 
 def schema_of(model: type[BaseModel]) -> Schema:
@@ -168,7 +170,7 @@ def _responses(route: Route, definitions: Schema) -> Schema:
         refusals |= _WITH_BODY
     error = OPENAI_ERROR if route.path.startswith("/v1/") else ERROR
     told = {status: _response(about, {JSON: error}, definitions) for status, about in refusals.items()}
-    given = {status: _response("done", contents, definitions) for status, contents in route.gives.items()}
+    given = {status: _response("Success", contents, definitions) for status, contents in route.gives.items()}
     return {str(status): response for status, response in sorted((told | given).items())}
 
 

@@ -51,7 +51,7 @@ async def parse_paced(model: type[_Model], message: type[BaseModel], plain: Any)
 def check_countable(plain: Any) -> None:
     """Counts come first: validating takes a hundred times as long as counting."""
     if not isinstance(plain, dict):
-        raise InvalidRequest("the body must be a JSON object")
+        raise InvalidRequest("The body must be a JSON object")
     check_body(plain)
 
 
@@ -97,12 +97,12 @@ def whole_number(query: Mapping[str, str], name: str, default: Any, *, least: in
         return default
     is_number = given.isascii() and given.isdecimal() and len(given) <= 19
     if not is_number or not least <= int(given) <= most:
-        raise InvalidRequest(f"{name} must be a whole number from {least} to {most}", param=name)
+        raise InvalidRequest(f"`{name}` must be an integer from {least} to {most}", param=name)
     return int(given)
 
 
 def flag(query: Mapping[str, str], name: str, default: bool) -> bool:
     given = query.get(name, "")
     if given not in ("", "0", "1"):
-        raise InvalidRequest(f"{name} is 0 or 1", param=name)
+        raise InvalidRequest(f"`{name}` must be 0 or 1", param=name)
     return given == "1" if given else default

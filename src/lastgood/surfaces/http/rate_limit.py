@@ -50,9 +50,7 @@ class _CountedTurn:
         """How it would stand with one more; TooManyRequests: it may not. Nothing is taken yet."""
         found = how(self.allowance, self.used.get(name), now)
         if isinstance(found, Wait):
-            error = TooManyRequests(
-                f"this {self.what} asks for too much: {found.reason}; send it again later"
-            )
+            error = TooManyRequests(f"Rate limit of this {self.what} exceeded: {found.reason}; retry later")
             error.retry_after = found.seconds
             raise error
         return found

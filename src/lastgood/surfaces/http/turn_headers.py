@@ -40,7 +40,7 @@ class TurnRequests:
         Also of one that is not served any more: it is recorded and compared as it was called.
         """
         if not key or name == "":
-            raise InvalidRequest("the address names no agent; GET /api/agents lists them")
+            raise InvalidRequest("The path has no agent key; GET /api/agents lists them")
         check_text(key, "the agent")
         key = _as_served(key, self._agents.served())
         return key if name is None else f"{key}/{name}"
@@ -92,14 +92,14 @@ def key_of(request: Request) -> str | None:
 
 def visible(header: str, value: str) -> str:
     if not _VISIBLE.fullmatch(value):
-        raise InvalidRequest(f"{header} must be 1 to 255 visible ASCII characters", param=header)
+        raise InvalidRequest(f"`{header.title()}` must be 1 to 255 visible ASCII characters", param=header)
     return value
 
 
 def user_of(request: Request, given: str | None) -> str:
     user = given if given is not None else request.headers.get(USER_HEADER, "")
     if len(user) > 512:
-        raise InvalidRequest("the user's name has more than 512 characters; send a shorter one")
+        raise InvalidRequest("User id exceeds 512 characters; shorten it")
     return user
 
 
@@ -110,7 +110,7 @@ def expected_head(request: Request) -> TurnId | None:
         return None
     match = _TAG.fullmatch(given.strip())
     if match is None:
-        raise InvalidRequest("If-Match takes one turn id, as the head of the session tells it")
+        raise InvalidRequest("`If-Match` must be one turn id: the `head` of the session")
     return TurnId(match[1] if match[1] is not None else match[2])
 
 

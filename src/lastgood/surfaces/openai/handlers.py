@@ -115,7 +115,9 @@ class ChatHandlers:
         key = key_of(request)
         body = messages_of(chat)
         if request.headers.get("x-conversation-mode", "append") not in ("append", "reconcile"):
-            raise InvalidRequest("x-conversation-mode is append or reconcile", param="x-conversation-mode")
+            raise InvalidRequest(
+                "`X-Conversation-Mode` must be append or reconcile", param="x-conversation-mode"
+            )
         meant = understand(self._presets, request.headers, body)
         if self._is_draining():
             if meant.conversation is not None:
@@ -128,7 +130,7 @@ class ChatHandlers:
         if meant.conversation is None:
             if key is not None:
                 raise InvalidRequest(
-                    "an Idempotency-Key needs an X-Conversation-Id: without one, nothing is kept",
+                    "`Idempotency-Key` requires `X-Conversation-Id`; requests without one are not stored",
                     param="idempotency-key",
                 )
             return await self._once(call, agent, body)
@@ -142,7 +144,7 @@ class ChatHandlers:
             there = ", ".join(self._deps.agents.served())
             why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
             raise AgentNotFound(
-                f"there is no model {model!r} here{why}; there are {there}", param="model"
+                f"Model {model!r} not found{why}; available: {there}", param="model"
             ) from None
         return agent
 
@@ -239,11 +241,11 @@ class ChatHandlers:
         return _finished_turn(outcome.turn)
 
     async def _failed(self, submitted: TurnHandle, outcome: Outcome) -> StreamFailed:
-        error = outcome.error or TurnFailed(f"the turn ended {outcome.status.value}")
+        error = outcome.error or TurnFailed(f"The turn ended with status {outcome.status.value}")
         if outcome.status is AttemptStatus.WAITING and isinstance(error, NeedsAnswer):
             # Nobody can be asked here: what would wait for a person is ended.
             await self._turns.cancel(submitted.tenant, submitted.session)
-            error = TurnFailed("a person's word is needed, and nobody can be asked here")
+            error = TurnFailed("This tool call needs human approval, which is not available on this API")
         return StreamFailed(error, has_effects=outcome.has_effects)
 
     def _chunks(self, call: ChatCall, id: str) -> Chunks:
@@ -316,8 +318,8 @@ async def _items(running: Running, steps: list[Step]) -> Running:
 
 def _committed_unread(submitted: TurnHandle) -> OutcomeUnknown:
     return OutcomeUnknown(
-        "The turn was committed, but the rest of its answer could not be read from the database. Do not send "
-        f"it again; read it with GET /api/sessions/{submitted.session}/turns.",
+        "The turn was committed, but the rest of its response could not be read from the database. Do not "
+        f"retry; read it with GET /api/sessions/{submitted.session}/turns.",
         session=submitted.session,
         turn=submitted.turn,
     )

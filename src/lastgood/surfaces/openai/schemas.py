@@ -66,9 +66,9 @@ class ChatMessage(Body):
     @model_validator(mode="after")
     def _check(self) -> ChatMessage:
         if self.role == "tool" and not self.tool_call_id:
-            raise ValueError("a tool message needs the tool_call_id of the call that it answers")
+            raise ValueError("a tool message requires tool_call_id, the id of the call it answers")
         if self.role != "assistant" and self.content is None:
-            raise ValueError("content is missing")
+            raise ValueError("content is required")
         return self
 
 
@@ -106,7 +106,7 @@ class ResponseFormat(Body):
     @model_validator(mode="after")
     def _check(self) -> ResponseFormat:
         if self.type == "json_schema" and self.json_schema is None:
-            raise ValueError("json_schema is missing")
+            raise ValueError("json_schema is required")
         return self
 
 
@@ -118,7 +118,9 @@ StopText = Annotated[str, Field(min_length=1)]
 
 
 class ChatRequest(Body):
-    model: str = Field(min_length=1, max_length=2048, description="an agent's key, or key/name of its team")
+    model: str = Field(
+        min_length=1, max_length=2048, description="Agent key, or key/name for a member of its team"
+    )
     messages: list[ChatMessage] = Field(min_length=1, max_length=MESSAGES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -130,7 +132,7 @@ class ChatRequest(Body):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: StopText | Annotated[list[StopText], Field(max_length=4)] | None = None
-    n: int | None = Field(default=None, ge=1, le=1, description="one answer is given")
+    n: int | None = Field(default=None, ge=1, le=1, description="Only 1 is supported")
     tools: list[ChatTool] | None = Field(default=None, max_length=TOOLS)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -143,12 +145,12 @@ class ChatRequest(Body):
 
 #: What OpenAI knows and nobody does here. Where it is asked for, leaving it out would change the answer.
 _NOT_HERE = {
-    "functions": "use tools",
-    "logprobs": "no model here is asked for them",
-    "top_logprobs": "no model here is asked for them",
-    "logit_bias": "no model here is asked for it",
-    "audio": "answers are text",
-    "web_search_options": "give the agent a tool for it",
+    "functions": "use tools instead",
+    "logprobs": "remove it",
+    "top_logprobs": "remove it",
+    "logit_bias": "remove it",
+    "audio": "responses are text only",
+    "web_search_options": "add a web tool to the agent instead",
 }
 
 
@@ -162,13 +164,16 @@ def _check(chat: ChatRequest) -> None:
     """What no single field can tell."""
     for name, advice in _NOT_HERE.items():
         if (chat.model_extra or {}).get(name):
-            raise InvalidRequest(f"{name} is not supported: {advice}", param=name)
+            raise InvalidRequest(f"`{name}` is not supported; {advice}", param=name)
     names = [tool.function.name for tool in chat.tools or ()]
     if len(set(names)) < len(names):
-        raise InvalidRequest("two tools have the same name; give each its own", param="tools")
+        raise InvalidRequest("Duplicate tool name; give each tool a unique name", param="tools")
     choice = chat.tool_choice
     if isinstance(choice, NamedTool) and choice.function.name not in names:
-        raise InvalidRequest(f"there is no tool {choice.function.name!r} to choose", param="tool_choice")
+        raise InvalidRequest(
+            f"`tool_choice` names the tool {choice.function.name!r}, which is not in `tools`",
+            param="tool_choice",
+        )
 
 
 def messages_of(request: ChatRequest) -> tuple[Message, ...]:
