@@ -1,79 +1,42 @@
-"""Everything that can go wrong, by name.
+"""Every error that Lastgood raises on purpose.
 
-An error's docstring is its default message and says what to do next. Codes are
-what callers may rely on; statuses and exit codes are the surfaces' business.
+The docstring of an error is its default message: what is wrong, then what to do. Clients may rely on
+`code`. The surfaces map errors to HTTP statuses and exit codes.
 
     LastgoodError
-    ├── InvalidRequest          malformed, blank or out of range
-    │   ├── TooLarge
-    │   │   └── QuotaExceeded   of a tenant or a token: sessions, stored bytes
-    │   ├── UnsupportedMedia    a body that is not JSON
-    │   ├── MethodNotAllowed
-    │   ├── ModelUnknown        a model override nobody can serve
-    │   ├── AgentInvalid        an agent file with errors, each with its line
-    │   ├── IdempotencyMismatch
-    │   └── WrongUsage          of a command: its words or its settings
-    ├── Unauthorized            no token, or a wrong one
-    ├── Forbidden               the token, the host or the origin is not good for this
-    ├── ShuttingDown            this server takes no more work
-    ├── TooManyRequests                 this caller asks for more than it may
-    │   └── QueueFull
-    ├── NotFound
-    │   ├── SessionNotFound
-    │   ├── TurnNotFound
-    │   ├── AttemptNotFound
-    │   └── AgentNotFound       also: ambiguous, naming the candidates
-    ├── Conflict
-    │   ├── SessionBusy
-    │   ├── StaleHead
-    │   ├── NothingPending
-    │   └── AttemptLost         fenced out: another attempt holds the session
-    ├── TurnFailed              the attempt failed; nothing was committed
-    │   ├── TurnTimeout
-    │   ├── TurnCancelled
-    │   ├── AgentUnavailable    its source cannot be read, and there is no good copy
-    │   ├── LoopDetected        the model asks for the same thing again, or never comes to an end
-    │   └── ModelError
-    │       ├── KeyRefused      no key, or not accepted
-    │       ├── QuotaUsedUp
-    │       ├── RateLimited
-    │       ├── ContextOverflow
-    │       ├── Overloaded
-    │       ├── Unreachable     the network
-    │       └── Garbled         what came back is no answer
-    ├── NeedsAnswer             the turn waits for a person
-    ├── ServerUnreachable       of a client: nobody answers at that address
-    │   └── AnswerLost          the connection broke before the answer came
-    ├── AnswerUnreadable        of a client: what answers is no Lastgood server, or a newer one
-    ├── HistoryDamaged          what is stored of one session is not what was committed
-    └── StoreError
-        ├── StoreUnavailable    try again
-        ├── OutcomeUnknown      the answer of a write was lost
-        ├── StoreFull
-        ├── NoDatabase          nothing was ever stored there
-        ├── StoreLocked         another process owns the database file
-        ├── NotADatabase
-        ├── DatabaseDamaged     the file, not one session in it
-        ├── OlderDatabase       it may not be brought up to date
-        ├── SchemaMismatch      it was made by another development version
-        └── NewerDatabase
+    ├── InvalidRequest       TooLarge (QuotaExceeded), UnsupportedMedia, MethodNotAllowed, ModelUnknown,
+    │                        AgentInvalid, IdempotencyMismatch, WrongUsage
+    ├── Unauthorized
+    ├── Forbidden
+    ├── ShuttingDown
+    ├── TooManyRequests      QueueFull
+    ├── NotFound             SessionNotFound, TurnNotFound, AttemptNotFound, AgentNotFound
+    ├── Conflict             SessionBusy, StaleHead, NothingPending, AttemptLost
+    ├── TurnFailed           TurnTimeout, TurnCancelled, AgentUnavailable, LoopDetected
+    │   └── ModelError       KeyRefused, QuotaUsedUp, ProviderRateLimited, ContextOverflow, Overloaded,
+    │                        Unreachable, Garbled
+    ├── NeedsAnswer
+    ├── ServerUnreachable    AnswerLost; both raised by clients only
+    ├── AnswerUnreadable     raised by clients only
+    ├── HistoryDamaged       one session
+    └── StoreError           StoreUnavailable (OutcomeUnknown, StoreFull, NoDatabase), StoreLocked,
+                             NotADatabase, DatabaseDamaged, OlderDatabase, SchemaMismatch, NewerDatabase
 """
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 
 class LastgoodError(Exception):
-    """Something went wrong inside Lastgood; please report it."""
+    """Internal error in Lastgood; please report it."""
 
     code = "internal_error"
-    #: Of a client: whether the server allows an automatic retry. None: it did not say.
+    #: Set by clients: whether the server allows an automatic retry. None: the response did not say.
     retryable: bool | None = None
 
     def __init__(self, message: str | None = None, **detail: Any) -> None:
-        super().__init__(message or inspect.cleandoc(type(self).__doc__ or ""))
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
         self.detail = detail
 
     @property
@@ -82,110 +45,110 @@ class LastgoodError(Exception):
 
 
 class InvalidRequest(LastgoodError):
-    """The request is malformed; correct it and send it again."""
+    """Invalid request; correct it and send it again."""
 
     code = "invalid_request"
 
 
 class TooLarge(InvalidRequest):
-    """The input is larger than this server accepts; send less, or raise the limit."""
+    """Input exceeds the size limit of this server; send less, or raise the limit."""
 
     code = "too_large"
 
 
 class QuotaExceeded(TooLarge):
-    """The quota of this tenant or token is used up; delete sessions, or have the operator raise it."""
+    """Quota of this tenant or token exceeded; delete sessions, or ask the operator to raise it."""
 
     code = "quota_exceeded"
 
 
 class UnsupportedMedia(InvalidRequest):
-    """The body must be JSON; send it with Content-Type: application/json."""
+    """The request body must be JSON; send it with `Content-Type: application/json`."""
 
     code = "unsupported_media"
 
 
 class MethodNotAllowed(InvalidRequest):
-    """This address does not take that method; the Allow header lists those it takes."""
+    """Method not allowed on this route; the `Allow` header lists the supported methods."""
 
     code = "method_not_allowed"
 
 
 class Unauthorized(LastgoodError):
-    """A token is needed, and this is none; send Authorization: Bearer TOKEN."""
+    """Missing or malformed bearer token; send `Authorization: Bearer <token>`."""
 
     code = "unauthorized"
 
 
 class Forbidden(LastgoodError):
-    """This token is not good for that; use one with the right scope."""
+    """Token lacks the required scope; use a token that has it."""
 
     code = "forbidden"
 
 
 class ShuttingDown(LastgoodError):
-    """This server is shutting down and takes no more work; send it again shortly."""
+    """Server is shutting down; retry shortly."""
 
     code = "shutting_down"
 
 
 class TooManyRequests(LastgoodError):
-    """You ask for more than this server gives to one caller; wait a moment and send it again."""
+    """Rate limit exceeded; retry after the time in `Retry-After`."""
 
     code = "rate_limited"
     retry_after: float = 1.0
 
 
 class QueueFull(TooManyRequests):
-    """Too much waits for this session already; send it again when some of it is done."""
+    """Queue of this session is full; retry when some of its entries have run."""
 
     code = "queue_full"
 
 
 class ModelUnknown(InvalidRequest):
-    """No such model; use provider/model, for example builtin/scripted."""
+    """Unknown model; use provider/model, for example builtin/scripted."""
 
     code = "model_unknown"
 
 
 class AgentInvalid(InvalidRequest):
-    """The agent file has errors; correct them and load it again."""
+    """Agent file has errors; correct them and load it again."""
 
     code = "agent_invalid"
 
 
 class IdempotencyMismatch(InvalidRequest):
-    """This key was used with another request: session, message or model differ. Use a new key for it."""
+    """This idempotency key was used with a different request (session, message or model); use a new key."""
 
     code = "idempotency_mismatch"
 
 
 class WrongUsage(InvalidRequest):
-    """A command or a setting cannot be used like this; correct it and start again."""
+    """Invalid command or setting; correct it and start again."""
 
     code = "wrong_usage"
 
 
 class NotFound(LastgoodError):
-    """There is no such thing."""
+    """Not found."""
 
     code = "not_found"
 
 
 class SessionNotFound(NotFound):
-    """No such session; list the sessions there are, or create one."""
+    """Session not found; list the sessions, or create one."""
 
     code = "session_not_found"
 
 
 class TurnNotFound(NotFound):
-    """No such turn in this session; read the session to see its turns."""
+    """Turn not found in this session; read the session to see its turns."""
 
     code = "turn_not_found"
 
 
 class AttemptNotFound(NotFound):
-    """No such attempt in this session; list its attempts to see those there are."""
+    """Attempt not found in this session; list its attempts."""
 
     code = "attempt_not_found"
 
@@ -197,120 +160,122 @@ class AgentNotFound(NotFound):
 
 
 class Conflict(LastgoodError):
-    """The state has moved on; read it again and decide anew."""
+    """The session changed in the meantime; read it again, then retry."""
 
     code = "conflict"
 
 
 class SessionBusy(Conflict):
-    """A turn of this session is running or waiting; try again when it has ended, or cancel it."""
+    """Session is busy: a turn is running or waiting; retry when it has ended, or cancel it."""
 
     code = "session_busy"
 
 
 class StaleHead(Conflict):
-    """The session has moved past the turn you expected; read it again."""
+    """The head of the session is not the turn you expected; read the session again."""
 
     code = "stale_head"
 
 
 class NothingPending(Conflict):
-    """Nothing waits for an answer here; read the session to see its state."""
+    """No question is pending in this session; read the session to see its state."""
 
     code = "nothing_pending"
 
 
 class AttemptLost(Conflict):
-    """This attempt no longer holds its session; nothing it does from here on counts."""
+    """This attempt lost its lease on the session; its further writes are rejected."""
 
     code = "attempt_lost"
 
 
 class TurnFailed(LastgoodError):
-    """The turn failed and nothing was committed; send it again."""
+    """Turn failed; nothing was committed. Send it again."""
 
     code = "turn_failed"
 
 
 class TurnTimeout(TurnFailed):
-    """The turn took too long and was ended; nothing was committed. Send it again, or raise the limit."""
+    """Turn exceeded its time limit; nothing was committed. Send it again, or raise the limit."""
 
     code = "turn_timeout"
 
 
 class TurnCancelled(TurnFailed):
-    """The turn was cancelled; nothing was committed."""
+    """Turn was cancelled; nothing was committed."""
 
     code = "turn_cancelled"
 
 
 class AgentUnavailable(TurnFailed):
-    """The agent cannot be loaded now, and there is no good copy of it; nothing was committed."""
+    """Agent source cannot be loaded, and no earlier copy is cached; nothing was committed."""
 
     code = "agent_unavailable"
 
 
 class LoopDetected(TurnFailed):
-    """The model went round in circles and was stopped; nothing was committed. Ask it differently."""
+    """Model repeated its calls or exceeded max_iterations; nothing was committed. Rephrase the request."""
 
     code = "loop_detected"
 
 
 class ModelError(TurnFailed):
-    """The model failed to answer; nothing was committed. Send the turn again."""
+    """Model call failed; nothing was committed. Send the turn again."""
 
     code = "model_error"
-    passes = False  # True: the same request may succeed a moment later
-    retry_after: float | None = None  # seconds, if the provider said so
+    passes = False  # True: the error is transient
+    retry_after: float | None = None  # seconds, if the provider sent a value
 
 
 class KeyRefused(ModelError):
-    """The model's provider did not accept the key; set the right one and send the turn again."""
+    """The model provider rejected the API key; set a valid key and send the turn again."""
 
     code = "key_refused"
 
 
 class QuotaUsedUp(ModelError):
-    """The account at the model's provider is used up; nothing was committed."""
+    """The quota of the account at the model provider is used up; nothing was committed."""
 
     code = "quota_used_up"
 
 
-class RateLimited(ModelError):
-    """The model's provider takes no more requests for now; send the turn again later."""
+class ProviderRateLimited(ModelError):
+    """The model provider limits the request rate; nothing was committed. Send the turn again later."""
 
-    code = "rate_limited"
+    #: Clients handle both limits alike (wait for `Retry-After`, send it again), so the code is the same. The
+    #: classes differ because this one ends a turn that runs, and TooManyRequests prevents one.
+    code = TooManyRequests.code
     passes = True
 
 
 class ContextOverflow(ModelError):
-    """The conversation is too long for the model; reset the session, fork an earlier turn, or say less."""
+    """Conversation exceeds the context window; reset the session, fork an earlier turn, or send less."""
 
     code = "context_overflow"
 
 
 class Overloaded(ModelError):
-    """The model's provider failed; nothing was committed. Send the turn again."""
+    """The model provider is overloaded or failed; nothing was committed. Send the turn again."""
 
     code = "model_overloaded"
     passes = True
 
 
 class Unreachable(ModelError):
-    """The model's provider cannot be reached; nothing was committed. Check its address and the network."""
+    """The model provider is unreachable; nothing was committed. Check its address and the network."""
 
     code = "model_unreachable"
     passes = True
 
 
 class Garbled(ModelError):
-    """What the model's provider sent is no answer; nothing was committed. Send the turn again."""
+    """The model provider sent an invalid response; nothing was committed. Send the turn again."""
 
     code = "model_garbled"
 
 
 class NeedsAnswer(LastgoodError):
-    """The turn waits for a person's answer."""
+    """The turn is waiting for human approval or input."""
 
     code = "waiting"
 
@@ -321,99 +286,99 @@ class NeedsAnswer(LastgoodError):
 
 
 class ServerUnreachable(LastgoodError):
-    """No Lastgood server answers there; start it with `lastgood serve`, or correct the address."""
+    """No Lastgood server responds at this address; start it with `lastgood serve`, or correct the address."""
 
     code = "server_unreachable"
 
 
 class AnswerLost(ServerUnreachable):
-    """The connection broke before the answer came; look whether it was done before you send it again."""
+    """Connection closed before the response arrived; check whether the request took effect, then retry."""
 
     code = "answer_lost"
 
 
 class AnswerUnreadable(LastgoodError):
-    """What answers there is no Lastgood server, or a newer one; check the address, or upgrade Lastgood."""
+    """Not a Lastgood server, or a newer version; check the address, or upgrade Lastgood."""
 
     code = "answer_unreadable"
 
 
 class HistoryDamaged(LastgoodError):
-    """What is stored of this session is not what was committed, so no turn was run on it. Read or export the
-    session up to the damage, fork it from a turn before, or delete it."""
+    """Stored history of this session is damaged; no turn was run. Export the session up to the damage, fork
+    it from an earlier turn, or delete it."""
 
     code = "history_damaged"
 
 
 class StoreError(LastgoodError):
-    """The database failed."""
+    """Database error."""
 
     code = "store_error"
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached; nothing was changed. Try again shortly."""
+    """Database unavailable; nothing was changed. Retry shortly."""
 
     code = "store_unavailable"
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The database did not say whether the write happened; read the session before sending it again."""
+    """The database did not confirm the write; read the session before you send the request again."""
 
     code = "outcome_unknown"
 
 
 class StoreFull(StoreUnavailable):
-    """The disk of the database is full or cannot be written; free some space and try again."""
+    """The disk of the database is full or read-only; free some space and retry."""
 
     code = "store_full"
 
 
 class NoDatabase(StoreUnavailable):
-    """There is no database there yet; run a turn first."""
+    """Database does not exist yet; run a turn first."""
 
     code = "no_database"
 
 
 class StoreLocked(StoreError):
-    """Another Lastgood process is using this database; stop it, or use another --data-dir."""
+    """Another Lastgood process uses this database; stop it, or use another --data-dir."""
 
     code = "store_locked"
 
 
 class NotADatabase(StoreError):
-    """This file is not a Lastgood database; it was left as it is. Choose another path."""
+    """Not a Lastgood database; the file was not changed. Choose another path."""
 
     code = "not_a_database"
 
 
 class DatabaseDamaged(StoreError):
-    """The database file is damaged; it was left as it is. Restore a backup."""
+    """Database file is damaged; it was not changed. Restore a backup."""
 
     code = "database_damaged"
 
 
 class OlderDatabase(StoreError):
-    """This database is not up to date; it was left as it is. Start once with --migrate auto."""
+    """Database schema is out of date; it was not changed. Start once with --migrate auto."""
 
     code = "older_database"
 
 
 class SchemaMismatch(StoreError):
-    """This database was made by a different development version of Lastgood; it was left as it is. Move it
-    away, or use the version that made it."""
+    """This database was created by a different development version of Lastgood; it was not changed. Move it
+    away, or use the version that created it."""
 
     code = "schema_mismatch"
 
 
 class NewerDatabase(StoreError):
-    """This database was written by a newer Lastgood; it was left as it is. Upgrade Lastgood."""
+    """This database was written by a newer version of Lastgood; it was not changed. Upgrade Lastgood."""
 
     code = "newer_database"
 
 
 def error_of(code: str, message: str) -> LastgoodError:
-    """An error as it was written down. A code that this version does not know is a failed turn."""
+    """Returns the error that a stored attempt or a response names. An unknown code becomes TurnFailed."""
     known = _by_code().get(code)
     if known is None or known is NeedsAnswer:
         error: LastgoodError = TurnFailed(message)
@@ -423,6 +388,7 @@ def error_of(code: str, message: str) -> LastgoodError:
 
 
 def _by_code() -> dict[str, type[LastgoodError]]:
+    """Later subclasses win: a stored `rate_limited` ended a turn, so it is the provider's."""
     found: dict[str, type[LastgoodError]] = {}
     left: list[type[LastgoodError]] = [LastgoodError]
     while left:

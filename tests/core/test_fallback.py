@@ -22,12 +22,12 @@ from lastgood.errors import (
     ModelError,
     ModelUnknown,
     Overloaded,
+    ProviderRateLimited,
     QuotaUsedUp,
-    RateLimited,
     Unreachable,
 )
 
-PASSING = [RateLimited, Overloaded, Unreachable]
+PASSING = [ProviderRateLimited, Overloaded, Unreachable]
 LASTING = [KeyRefused, QuotaUsedUp, Garbled, ModelError, ModelUnknown]
 
 
@@ -76,15 +76,15 @@ def test_what_passes_is_tried_again_before_another_model_is(kind: type[ModelErro
 
 
 def test_too_many_requests_cools_the_model_when_there_is_another() -> None:
-    assert decide(RateLimited(), others=1) == Next(60.0)
-    assert decide(asks_for(RateLimited(), 90.0), others=1) == Next(90.0)
-    assert decide(asks_for(RateLimited(), 1e9), others=1) == Next(LONGEST_COOLDOWN_SECONDS)
+    assert decide(ProviderRateLimited(), others=1) == Next(60.0)
+    assert decide(asks_for(ProviderRateLimited(), 90.0), others=1) == Next(90.0)
+    assert decide(asks_for(ProviderRateLimited(), 1e9), others=1) == Next(LONGEST_COOLDOWN_SECONDS)
 
 
 def test_too_many_requests_of_the_only_model_is_waited_out() -> None:
-    assert decide(RateLimited(), tries=1) == Retry(FIRST_WAIT_SECONDS)
-    assert decide(asks_for(RateLimited(), 7.0)) == Retry(7.0)
-    assert isinstance(decide(RateLimited(), tries=3), NoMoreModels)
+    assert decide(ProviderRateLimited(), tries=1) == Retry(FIRST_WAIT_SECONDS)
+    assert decide(asks_for(ProviderRateLimited(), 7.0)) == Retry(7.0)
+    assert isinstance(decide(ProviderRateLimited(), tries=3), NoMoreModels)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1])

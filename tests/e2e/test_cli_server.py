@@ -151,7 +151,7 @@ def test_an_answer_is_streamed_and_ctrl_c_cancels_the_turn(
     process.send_signal(signal.SIGINT)
     done = finish(process, first)
     assert done.code == 1
-    assert done.err == "lastgood: The turn was cancelled; nothing was committed.\n"
+    assert done.err == "lastgood: Turn was cancelled; nothing was committed.\n"
     assert [attempt["status"] for attempt in there.attempts(session)] == ["committed", "cancelled"]
     assert there.say("!remember", "--session", session).out == "I remember: good\n"
 

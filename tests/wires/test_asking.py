@@ -19,7 +19,7 @@ from lastgood.errors import (
     ModelError,
     ModelUnknown,
     Overloaded,
-    RateLimited,
+    ProviderRateLimited,
     Unreachable,
 )
 from lastgood.model.agents import Fallback, ModelSpec
@@ -121,7 +121,7 @@ async def test_what_passes_is_tried_again(house: House, reply: Reply) -> None:
 
 async def test_one_model_without_a_chain_is_tried_three_times(house: House) -> None:
     house.say([LIMITED])
-    with pytest.raises(RateLimited, match="slow down"):
+    with pytest.raises(ProviderRateLimited, match="slow down"):
         await house.ask(house.models[:1])
     assert house.asked == [3, 0]
 
@@ -134,7 +134,7 @@ async def test_how_long_the_provider_asks_to_wait_is_waited(house: House) -> Non
 
 async def test_a_provider_that_asks_for_an_hour_is_not_waited_for(house: House) -> None:
     house.say([CHAT.error(429, "rate_limit_exceeded", "slow", retry_after="3600")])
-    with pytest.raises(RateLimited) as raised:
+    with pytest.raises(ProviderRateLimited) as raised:
         await house.ask(house.models[:1])
     assert (house.asked, house.slept) == ([1, 0], [])
     assert raised.value.retry_after == 3600.0
@@ -174,7 +174,7 @@ async def test_an_error_after_the_first_word_is_final_whatever_it_is(house: Hous
     limited = b'data: {"error": {"type": "rate_limit_error", "message": "slow"}}\n\n'
     house.say([Reply([*OK.pieces[:2], limited])])
     parts: list[Any] = []
-    with pytest.raises(RateLimited):
+    with pytest.raises(ProviderRateLimited):
         await house.ask(into=parts)
     assert parts == [Chunk("Hel")]
     assert (house.asked, house.slept) == ([1, 0], [])

@@ -22,7 +22,7 @@ from lastgood.errors import (
     ModelError,
     ModelUnknown,
     Overloaded,
-    RateLimited,
+    ProviderRateLimited,
     Unreachable,
 )
 from lastgood.model.messages import Message, Role, assistant, user
@@ -494,7 +494,7 @@ async def test_the_providers_words_are_found(chat: Wired, body: Any, words: str)
     "body", [b"", b"nope", b"[]", b"42", b'{"error": {}}', b'{"error": {"message": 42}}', b"\xff"]
 )
 async def test_a_refusal_without_words_is_still_one(chat: Wired, body: bytes) -> None:
-    with pytest.raises(RateLimited):
+    with pytest.raises(ProviderRateLimited):
         await chat.hear(Reply([body], 429, PLAIN, Framing.LENGTH))
 
 
@@ -521,7 +521,7 @@ async def test_long_words_are_cut(chat: Wired) -> None:
 async def test_when_to_come_back_is_read(
     chat: Wired, headers: dict[str, str], expected: float | None
 ) -> None:
-    with pytest.raises(RateLimited) as raised:
+    with pytest.raises(ProviderRateLimited) as raised:
         await chat.hear(Chat().error(429, "x", "slow", **headers))
     assert raised.value.retry_after == expected
 

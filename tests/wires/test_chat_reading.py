@@ -14,8 +14,8 @@ from lastgood.errors import (
     KeyRefused,
     ModelError,
     Overloaded,
+    ProviderRateLimited,
     QuotaUsedUp,
-    RateLimited,
     Unreachable,
 )
 from lastgood.model.agents import ModelSpec
@@ -348,9 +348,9 @@ def test_an_answer_that_came_half_is_garbled() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"message": "slow down", "type": "rate_limit_error"}, RateLimited),
-        ({"message": "slow down", "code": 429}, RateLimited),
-        ({"message": "slow down", "code": "429"}, RateLimited),
+        ({"message": "slow down", "type": "rate_limit_error"}, ProviderRateLimited),
+        ({"message": "slow down", "code": 429}, ProviderRateLimited),
+        ({"message": "slow down", "code": "429"}, ProviderRateLimited),
         ({"message": "no money", "type": "insufficient_quota"}, QuotaUsedUp),
         ({"message": "no", "type": "authentication_error"}, KeyRefused),
         ({"message": "too long", "code": "context_length_exceeded"}, ContextOverflow),

@@ -12,8 +12,8 @@ from lastgood.errors import (
     KeyRefused,
     ModelError,
     Overloaded,
+    ProviderRateLimited,
     QuotaUsedUp,
-    RateLimited,
     Unreachable,
 )
 from lastgood.model.agents import ModelSpec, StructuredOutput
@@ -299,7 +299,7 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
         (403, "permission_denied", "no", KeyRefused),
         (402, "invalid_request_error", "Insufficient Balance", QuotaUsedUp),
         (429, "insufficient_quota", "You exceeded your current quota", QuotaUsedUp),
-        (429, "rate_limit_exceeded", "Rate limit reached", RateLimited),
+        (429, "rate_limit_exceeded", "Rate limit reached", ProviderRateLimited),
         (400, "context_length_exceeded", "too long", ContextOverflow),
         (400, "invalid_request_error", "This model's maximum context length is 8192 tokens", ContextOverflow),
         (413, "request_too_large", "big", ContextOverflow),
@@ -316,7 +316,7 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
         (401, "authentication_error", "invalid x-api-key", KeyRefused),
         (403, "permission_error", "no", KeyRefused),
         (402, "billing_error", "pay", QuotaUsedUp),
-        (429, "rate_limit_error", "slow down", RateLimited),
+        (429, "rate_limit_error", "slow down", ProviderRateLimited),
         (400, "invalid_request_error", "prompt is too long: 200001 tokens > 200000 maximum", ContextOverflow),
         (400, "invalid_request_error", "messages.0: bad", ModelError),
         (404, "not_found_error", "model: claude-9", ModelError),
@@ -326,7 +326,7 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
     "google": [
         (401, "UNAUTHENTICATED", "no", KeyRefused),
         (403, "PERMISSION_DENIED", "no", KeyRefused),
-        (429, "RESOURCE_EXHAUSTED", "slow down", RateLimited),
+        (429, "RESOURCE_EXHAUSTED", "slow down", ProviderRateLimited),
         (400, "INVALID_ARGUMENT", "The input token count (9) exceeds the maximum", ContextOverflow),
         (400, "INVALID_ARGUMENT", "bad", ModelError),
         (404, "NOT_FOUND", "models/gemini-9 is not found", ModelError),
@@ -336,7 +336,7 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
     "bedrock": [
         (403, "UnrecognizedClientException", "no", KeyRefused),
         (403, "AccessDeniedException", "no", KeyRefused),
-        (429, "ThrottlingException", "slow down", RateLimited),
+        (429, "ThrottlingException", "slow down", ProviderRateLimited),
         (400, "ValidationException", "Input is too long for requested model.", ContextOverflow),
         (400, "ValidationException", "bad", ModelError),
         (404, "ResourceNotFoundException", "no model", ModelError),
@@ -361,7 +361,7 @@ async def test_each_refusal_has_its_kind(wired: Wired) -> None:
 async def test_how_long_to_wait_is_told(wired: Wired) -> None:
     kind = {"chat": "rate_limit", "anthropic": "rate_limit_error", "google": "RESOURCE_EXHAUSTED"}
     reply = wired.dialect.error(429, kind.get(wired.name, "ThrottlingException"), "slow", retry_after="7")
-    with pytest.raises(RateLimited) as raised:
+    with pytest.raises(ProviderRateLimited) as raised:
         await wired.hear(reply)
     assert raised.value.retry_after == 7.0
 

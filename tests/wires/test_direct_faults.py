@@ -11,7 +11,7 @@ import pytest
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.chat_stream_parser import ParserLimits
 from lastgood.engine.providers.provider import Chunk, ModelCall
-from lastgood.errors import ContextOverflow, Garbled, ModelError, Overloaded, RateLimited, Unreachable
+from lastgood.errors import ContextOverflow, Garbled, ModelError, Overloaded, ProviderRateLimited, Unreachable
 from lastgood.model.messages import Image, Message, Reasoning, Role, ToolCall, tool_result, user, user_parts
 from tests.wires.conftest import HELLO, wired_to
 from tests.wires.dialects import Says
@@ -75,7 +75,7 @@ async def test_a_cancelled_call_closes_its_connection(name: str) -> None:
     ("error", "kind"),
     [
         ({"type": "overloaded_error", "message": "Overloaded"}, Overloaded),
-        ({"type": "rate_limit_error", "message": "slow"}, RateLimited),
+        ({"type": "rate_limit_error", "message": "slow"}, ProviderRateLimited),
         ({"type": "invalid_request_error", "message": "prompt is too long: 9 > 8"}, ContextOverflow),
         ({"type": "api_error", "message": "oops"}, Overloaded),
     ],

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lastgood.errors import ContextOverflow, ModelError, ModelUnknown, RateLimited
+from lastgood.errors import ContextOverflow, ModelError, ModelUnknown, ProviderRateLimited
 
 #: The first wait; each further one is twice as long, up to the longest.
 FIRST_WAIT_SECONDS = 0.5
@@ -62,7 +62,7 @@ def after_failure(failed: ModelFailure, *, retries: int, cooldown_seconds: float
         return NoMoreModels("the conversation is too long")
     if isinstance(error, ModelUnknown):
         return Next() if failed.others else NoMoreModels("there is no other model")
-    if isinstance(error, RateLimited) and failed.others:
+    if isinstance(error, ProviderRateLimited) and failed.others:
         asked = max(cooldown_seconds, error.retry_after or 0.0)
         return Next(min(asked, LONGEST_COOLDOWN_SECONDS))
     if error.passes and failed.tries <= retries:

@@ -20,8 +20,8 @@ from lastgood.errors import (
     KeyRefused,
     ModelError,
     Overloaded,
+    ProviderRateLimited,
     QuotaUsedUp,
-    RateLimited,
 )
 from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets
@@ -127,7 +127,7 @@ def _of_status(model: ModelSpec, status: int, words: ErrorText, said: str) -> Mo
     if status == 402 or any(word in words.kind for word in _QUOTA):
         return QuotaUsedUp(f"the account behind {ref} is used up{said}; nothing was committed")
     if status == 429:
-        return RateLimited(f"{ref} takes no more requests for now{said}; send the turn again later")
+        return ProviderRateLimited(f"{ref} takes no more requests for now{said}; send the turn again later")
     if status == 413 or (status in (400, 422) and _overflows(words)):
         advice = "reset the session, fork an earlier turn, or say less"
         return ContextOverflow(f"the conversation is too long for {ref}{said}; {advice}")

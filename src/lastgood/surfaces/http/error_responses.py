@@ -28,8 +28,8 @@ from lastgood.errors import (
     NeedsAnswer,
     NotFound,
     OutcomeUnknown,
+    ProviderRateLimited,
     QuotaUsedUp,
-    RateLimited,
     SessionBusy,
     ShuttingDown,
     StaleHead,
@@ -61,7 +61,7 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (StaleHead, 412),
     (Conflict, 409),
     (ContextOverflow, 400),
-    (RateLimited, 429),
+    (ProviderRateLimited, 429),
     (QuotaUsedUp, 429),
     (TooManyRequests, 429),
     (TurnCancelled, 409),  # somebody's wish, and no fault of the server
@@ -84,7 +84,7 @@ _OPENAI_CODES = {
 }
 
 #: Of a provider's failures, those that a caller can do something about by their own code.
-_OWN_CODE = (RateLimited, ContextOverflow)
+_OWN_CODE = (ProviderRateLimited, ContextOverflow)
 
 #: Added to messages that invite to send the turn again.
 _HAS_EFFECTS = "A tool that is not repeatable has already run; a new request would run it again."
@@ -161,7 +161,7 @@ def _message(error: LastgoodError, *, has_effects: bool) -> str:
 
 
 def _openai_type(error: LastgoodError, status: int) -> str:
-    if isinstance(error, RateLimited | QuotaUsedUp | TooManyRequests):
+    if isinstance(error, ProviderRateLimited | QuotaUsedUp | TooManyRequests):
         return "rate_limit_error"
     match status:
         case 401:
