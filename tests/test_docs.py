@@ -23,6 +23,7 @@ from lastgood.cli.parser import all_words
 from lastgood.core import limits
 from lastgood.engine.providers import scripted
 from lastgood.settings import Settings, SettingsInvalid, read_settings
+from tests.test_rooms import MAY_IMPORT
 
 ROOT = Path(__file__).parent.parent
 WRITTEN = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -32,8 +33,8 @@ REFERENCE = (DOCS / "reference.md").read_text()
 # fmt: off
 GLOSSARY = [
     "session", "turn", "attempt", "step", "head", "fence", "lease", "hold", "ask", "request",
-    "agent source", "runtime", "task", "claim", "native session", "pointer", "scope", "tenant",
-    "outbox", "event", "orphan", "displaced", "promised", "accepted", "adopt", "replay", "attach",
+    "agent source", "runtime", "task", "claim", "native session", "pointer",
+    "outbox", "orphan", "displaced", "durable", "adopt", "replay", "attach",
     "history", "journal",
 ]
 # fmt: on
@@ -240,6 +241,19 @@ def test_contributing_starts_with_five_commands() -> None:
     assert all(line.startswith("make ") for line in found[1].splitlines())
 
 
+def rooms(text: str) -> dict[str, set[str]]:
+    """The table of rooms: what each may import. Rows may refer to the rows above them."""
+    found: dict[str, set[str]] = {}
+    for room, imports in re.findall(r"^\| `(\w+)(?:/|\.py)` \| .+ \| (.+) \|$", text, re.MULTILINE):
+        names = set(re.findall(r"`(\w+)`", imports))
+        found[room] = set(found) - names if imports.startswith("all rooms above") else names
+    return found
+
+
+def test_contributing_says_of_every_room_what_it_may_import() -> None:
+    assert rooms((ROOT / "CONTRIBUTING.md").read_text()) == MAY_IMPORT
+
+
 def headings(text: str) -> list[str]:
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
@@ -250,9 +264,17 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def test_glossary_has_every_word_once() -> None:
-    found = headings((DOCS / "glossary.md").read_text())
+def glossary(text: str) -> list[tuple[str, str]]:
+    """Each word and what it means."""
+    found = re.findall(r"^\| ([\w -]+) \| (.+) \|$", text, re.MULTILINE)
+    return [(word, meaning) for word, meaning in found if word != "word"]
+
+
+def test_glossary_has_every_word_once_and_in_one_sentence() -> None:
+    entries = glossary((DOCS / "glossary.md").read_text())
+    found = [word for word, _ in entries]
     assert [word for word in GLOSSARY if found.count(word) != 1] == []
+    assert [word for word, meaning in entries if meaning.count(". ") or not meaning.endswith(".")] == []
 
 
 def broken_links(document: Path, text: str) -> list[str]:
@@ -277,8 +299,14 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def missing_paths(text: str) -> list[str]:
-    paths = re.findall(r"`(?:python )?((?:src|tests|docs|requirements)/[\w./-]+)`", text)
-    return [path for path in paths if not (ROOT / path).exists()]
+    """Paths from the root, and files of the package as they are named within it."""
+    roots = ("src", "tests", "docs", "requirements")
+    paths = re.findall(rf"`(?:python )?((?:{'|'.join(roots)})/[\w./-]+)`", text)
+    ours = re.findall(r"`((?:\w+/)+\w+\.(?:py|sql))`", text)
+    package = ROOT / "src" / "lastgood"
+    return [path for path in paths if not (ROOT / path).exists()] + [
+        path for path in ours if path.split("/")[0] not in roots and not (package / path).exists()
+    ]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -410,7 +438,7 @@ def test_a_command_that_does_something_else_is_found(block: str, objects: bool, 
 @pytest.mark.parametrize(
     ("link", "broken"),
     [
-        ("[a](glossary.md#turn)", False),
+        ("[a](states.md#states-and-their-moves)", False),
         ("[a](../README.md)", False),
         ("[a](#here)", False),
         ("[a](nowhere.md)", True),
@@ -427,6 +455,7 @@ def test_a_path_or_a_target_that_is_gone_is_found() -> None:
     assert missing_paths("see `tests/conftest.py`, `python docs/draw.py` and `src/gone.py`") == [
         "src/gone.py"
     ]
+    assert missing_paths("`core/history.py`, `core/gone.py`, `store/sql/shared.sql`") == ["core/gone.py"]
     assert make_targets("`make serve`\nmake sure\n```sh\nmake haste\n```\n") == {"serve", "haste"}
 
 
