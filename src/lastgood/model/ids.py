@@ -8,6 +8,7 @@ TenantId = NewType("TenantId", str)
 SessionId = NewType("SessionId", str)
 TurnId = NewType("TurnId", str)
 AttemptId = NewType("AttemptId", str)
+TaskId = NewType("TaskId", str)
 
 #: The tenant of a server that has only one.
 DEFAULT_TENANT = TenantId("default")
