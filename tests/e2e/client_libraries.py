@@ -5,6 +5,7 @@ A library that cannot be installed here is skipped loudly.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def npm_folder(name: str, *packages: str) -> Path:
 
 def python_with(name: str, *packages: str) -> Path:
     """The interpreter of a virtual environment that has these packages."""
-    uv = shutil.which("uv")
+    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if uv is None:
         pytest.skip(f"NOT TESTED: {name} is installed by uv, which is not installed")
 
