@@ -1,6 +1,7 @@
 """`lastgood agents check`, `lastgood agents schema` and `lastgood init`, as processes of their own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,19 +10,14 @@ import pytest
 
 from lastgood.agents.json_schema import json_schema
 from tests.agents.corpus import FILES, FOLDER, expected, findings_of
+from tests.forkserver import fork_server
 
 ROOT = Path(__file__).parents[2]
 BROKEN = "agents:\n  root:\n    modle: auto\n    cache: {enabled: true}\n"
 
 
 def lastgood(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lastgood", *map(str, args)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return fork_server().run(list(map(str, args)), env=os.environ, cwd=cwd)
 
 
 def test_check_tells_what_a_file_means(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.forkserver import DEVNULL, PIPE, Process, fork_server
+
 AGENT = "builtin/scripted"
 SECONDS = 20.0
 
@@ -41,28 +43,33 @@ class Command:
         }
 
     def __call__(self, *args: str, stdin: bytes = b"") -> Done:
-        ran = subprocess.run(self.line(*args), input=stdin, capture_output=True, env=self.env, timeout=60)
-        return Done(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+        return finish(self.start(*args, stdin=PIPE), stdin=stdin, timeout=60)
 
     def start(
         self,
         *args: str,
-        stdin: int = subprocess.DEVNULL,
-        stdout: int = subprocess.PIPE,
-        stderr: int = subprocess.PIPE,
-        preexec_fn: Callable[[], object] | None = None,
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.line(*args),
+        stdin: int = DEVNULL,
+        stdout: int = PIPE,
+        stderr: int = PIPE,
+        own_terminal: bool = False,
+    ) -> Process:
+        return fork_server().start(
+            self.words(*args),
             env=self.env,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            preexec_fn=preexec_fn,
+            own_terminal=own_terminal,
         )
 
-    def line(self, *args: str) -> list[str]:
-        return [sys.executable, "-m", "lastgood", *args]
+    def executed(self, *args: str) -> subprocess.Popen[bytes]:
+        """By an interpreter of its own: for tests of how it starts."""
+        line = [sys.executable, "-m", "lastgood", *self.words(*args)]
+        return subprocess.Popen(line, env=self.env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
+
+    def words(self, *args: str) -> list[str]:
+        """The arguments that it is called with."""
+        return list(args)
 
     # -- shorthands ------------------------------------------------------------
 
@@ -92,8 +99,15 @@ class Command:
         return len(self.prompt_log.read_text().splitlines()) if self.prompt_log.exists() else 0
 
 
-def finish(process: subprocess.Popen[bytes], already: bytes = b"") -> Done:
-    out, err = process.communicate(timeout=SECONDS)
+def finish(
+    process: Process | subprocess.Popen[bytes],
+    already: bytes = b"",
+    *,
+    stdin: bytes = b"",
+    timeout: float = SECONDS,
+) -> Done:
+    out, err = process.communicate(stdin, timeout)
+    assert process.returncode is not None
     return Done(process.returncode, (already + out).decode(), err.decode())
 
 

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +17,7 @@ import apsw
 import openai
 
 from tests.e2e.command import AGENT, SECONDS, until
+from tests.forkserver import Process, fork_server
 
 _ADDRESS = re.compile(rb" on http://127\.0\.0\.1:(\d+)\n")
 
@@ -51,7 +50,7 @@ class LiveServer:
             "LASTGOOD_PROMPT_LOG": str(self.prompt_log),
             **(env or {}),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -71,15 +70,12 @@ class LiveServer:
 
     def launch(self) -> None:
         """Without waiting until it is ready."""
-        line = [sys.executable, "-m", "lastgood", "serve", *self.agents, *self.options]
         with self.stderr.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [*line, "--listen", self.listen],
+            self._process = fork_server().start(
+                ["serve", *self.agents, *self.options, "--listen", self.listen],
                 env=self._env,
                 cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
+                stderr=stderr.fileno(),
                 pass_fds=self.pass_fds,
             )
 

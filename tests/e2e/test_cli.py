@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import AGENT, SECONDS, Command, Done, finish, until
+from tests.forkserver import Process
 
 #: Streams its first word after 0.2 s and would take a quarter of an hour.
 ENDLESS = "!slow 0.2\n" + "word " * 4000
@@ -24,18 +24,16 @@ def lastgood(tmp_path: Path) -> Command:
 
 
 @pytest.fixture
-def started(lastgood: Command) -> Iterator[list[subprocess.Popen[bytes]]]:
+def started(lastgood: Command) -> Iterator[list[Process]]:
     """Processes that do not outlive their test."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Process] = []
     yield processes
     for process in processes:
         process.kill()
         process.communicate()
 
 
-def begin_endless(
-    lastgood: Command, started: list[subprocess.Popen[bytes]], *options: str
-) -> tuple[subprocess.Popen[bytes], bytes]:
+def begin_endless(lastgood: Command, started: list[Process], *options: str) -> tuple[Process, bytes]:
     """A turn that streams, and what it has said so far."""
     process = lastgood.start("run", AGENT, ENDLESS, *options)
     started.append(process)
@@ -116,7 +114,7 @@ def test_tool_calls_are_remarks_and_not_part_of_the_answer(lastgood: Command) ->
     assert '→ echo {"text": "x"}' in done.err
 
 
-def test_answer_is_streamed_before_it_ends(lastgood: Command, started: list[subprocess.Popen[bytes]]) -> None:
+def test_answer_is_streamed_before_it_ends(lastgood: Command, started: list[Process]) -> None:
     process, first = begin_endless(lastgood, started)
     assert first.startswith(b"You said: word"[: len(first)])
     assert process.poll() is None
@@ -136,9 +134,7 @@ def test_failed_turn_leaves_nothing_and_exits_1(lastgood: Command) -> None:
     assert [attempt["status"] for attempt in lastgood.attempts(session)] == ["committed", "failed", "failed"]
 
 
-def test_killed_process_leaves_the_last_good_history(
-    lastgood: Command, started: list[subprocess.Popen[bytes]]
-) -> None:
+def test_killed_process_leaves_the_last_good_history(lastgood: Command, started: list[Process]) -> None:
     session = lastgood.new_session("good")
     process, _ = begin_endless(lastgood, started, "--session", session)
     process.kill()
@@ -155,7 +151,7 @@ def test_killed_process_leaves_the_last_good_history(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_cancels_the_turn_cleanly(
-    lastgood: Command, started: list[subprocess.Popen[bytes]], number: signal.Signals
+    lastgood: Command, started: list[Process], number: signal.Signals
 ) -> None:
     session = lastgood.new_session("good")
     process, first = begin_endless(lastgood, started, "--session", session)
@@ -168,9 +164,7 @@ def test_signal_cancels_the_turn_cleanly(
     assert lastgood.remembered(session) == ["good"]
 
 
-def test_reader_that_leaves_cancels_the_turn_quietly(
-    lastgood: Command, started: list[subprocess.Popen[bytes]]
-) -> None:
+def test_reader_that_leaves_cancels_the_turn_quietly(lastgood: Command, started: list[Process]) -> None:
     session = lastgood.new_session("good")
     process, _ = begin_endless(lastgood, started, "--session", session)
     assert process.stdout is not None
@@ -226,9 +220,7 @@ def test_key_for_another_message_is_refused(lastgood: Command) -> None:
     assert len(lastgood.sessions()) == 1
 
 
-def test_key_of_a_killed_turn_is_answered_once(
-    lastgood: Command, started: list[subprocess.Popen[bytes]]
-) -> None:
+def test_key_of_a_killed_turn_is_answered_once(lastgood: Command, started: list[Process]) -> None:
     session = lastgood.new_session("good")
     ask = ("run", AGENT, "!slow 0.3\na b c d", "--session", session, "--key", "k1")
     process = lastgood.start(*ask)
@@ -252,14 +244,14 @@ def test_key_of_a_killed_turn_is_answered_once(
 class Terminal:
     """A process with a terminal for its stdin, stdout and stderr."""
 
-    def __init__(self, lastgood: Command, started: list[subprocess.Popen[bytes]], *args: str) -> None:
+    def __init__(self, lastgood: Command, started: list[Process], *args: str) -> None:
         self._ours, theirs = os.openpty()
         self.process = lastgood.start(
             *args,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            preexec_fn=lambda: _own_terminal(theirs),
+            own_terminal=True,  # so Ctrl-C is a signal to the process and to nobody else
         )
         started.append(self.process)
         os.close(theirs)
@@ -279,20 +271,11 @@ class Terminal:
         os.close(self._ours)
 
 
-def _own_terminal(file: int) -> None:
-    """Makes Ctrl-C a signal to the process and to nobody else."""
-    import fcntl
-    import termios
-
-    os.setsid()
-    fcntl.ioctl(file, termios.TIOCSCTTY, 0)
-
-
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
 @pytest.fixture
-def chat(lastgood: Command, started: list[subprocess.Popen[bytes]]) -> Iterator[Terminal]:
+def chat(lastgood: Command, started: list[Process]) -> Iterator[Terminal]:
     terminal = Terminal(lastgood, started, "run", AGENT)
     terminal.expect("> ")
     with closing(terminal):
@@ -640,9 +623,7 @@ def test_check_covers_every_tenant(lastgood: Command) -> None:
 # -- two processes -----------------------------------------------------------------
 
 
-def test_second_process_is_refused_but_may_look(
-    lastgood: Command, started: list[subprocess.Popen[bytes]]
-) -> None:
+def test_second_process_is_refused_but_may_look(lastgood: Command, started: list[Process]) -> None:
     session = lastgood.new_session("good")
     process, _ = begin_endless(lastgood, started, "--session", session)
     assert_refused(lastgood.say("me too"), "another Lastgood process", f"pid {process.pid}")
@@ -749,11 +730,11 @@ def test_help_exits_0(lastgood: Command, args: tuple[str, ...]) -> None:
     assert done.out.startswith(" ".join(("usage: lastgood", *args)))
 
 
-def test_help_starts_in_a_quarter_of_a_second(lastgood: Command) -> None:
+def test_executed_help_starts_in_a_quarter_of_a_second(lastgood: Command) -> None:
     def cpu_seconds() -> float:
-        process = lastgood.start("--help", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        with lastgood.executed("--help") as process:
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0
         return used.ru_utime + used.ru_stime
 

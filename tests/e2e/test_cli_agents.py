@@ -1,13 +1,12 @@
 """`lastgood agents list`, on real processes: what `lastgood serve` would serve, and what is wrong with it."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.command import AGENT, Done
+from tests.forkserver import fork_server, interpreter_variables
 
 GOOD = "agents:\n  root:\n    model: openai/gpt-5-mini\n    description: Knows things.\n"
 WARNED = GOOD + "    cache: {enabled: true}\n"
@@ -26,9 +25,8 @@ class Listing:
         (self.folder / name).write_text(text)
 
     def __call__(self, *args: str) -> Done:
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), **self.keys}
-        line = [sys.executable, "-m", "lastgood", "agents", "list", *args]
-        ran = subprocess.run(line, cwd=self.folder, env=env, capture_output=True, text=True, timeout=60)
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), **interpreter_variables(), **self.keys}
+        ran = fork_server().run(["agents", "list", *args], env=env, cwd=self.folder)
         return Done(ran.returncode, ran.stdout, ran.stderr)
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from io import BytesIO, TextIOWrapper
@@ -17,6 +16,7 @@ from lastgood.cli import main
 from tests.e2e.command import AGENT, SECONDS, Command, finish, until
 from tests.e2e.server import LiveServer
 from tests.e2e.test_cli import CTRL_C, CTRL_D, Terminal, assert_refused
+from tests.forkserver import Process
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,8 @@ class There(Command):
     def set(self, name: str, value: str) -> None:
         self.env |= {name: value}
 
-    def line(self, *args: str) -> list[str]:
-        return [*super().line(*args), "--server", self.server.url]
+    def words(self, *args: str) -> list[str]:
+        return [*super().words(*args), "--server", self.server.url]
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +54,16 @@ def there(tmp_path: Path, server: LiveServer) -> There:
 
 
 @pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+def started() -> Iterator[list[Process]]:
     """Processes that do not outlive their test."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Process] = []
     yield processes
     for process in processes:
         process.kill()
         process.communicate()
 
 
-def begin_endless(
-    command: Command, started: list[subprocess.Popen[bytes]], *options: str
-) -> tuple[subprocess.Popen[bytes], bytes]:
+def begin_endless(command: Command, started: list[Process], *options: str) -> tuple[Process, bytes]:
     process = command.start("run", AGENT, ENDLESS, *options)
     started.append(process)
     assert process.stdout is not None
@@ -142,9 +140,7 @@ def plain(text: str, server: LiveServer) -> str:
 # -- turns on a server ---------------------------------------------------------------------
 
 
-def test_an_answer_is_streamed_and_ctrl_c_cancels_the_turn(
-    there: There, started: list[subprocess.Popen[bytes]]
-) -> None:
+def test_an_answer_is_streamed_and_ctrl_c_cancels_the_turn(there: There, started: list[Process]) -> None:
     session = there.new_session("good")
     process, first = begin_endless(there, started, "--session", session)
     assert first.startswith(b"You said: word"[: len(first)])
@@ -158,7 +154,7 @@ def test_an_answer_is_streamed_and_ctrl_c_cancels_the_turn(
 
 @pytest.mark.parametrize("options", [(), ("--key", "kept-on-a-server")])
 def test_a_reader_that_leaves_cancels_the_turn_unless_it_has_a_key(
-    there: There, started: list[subprocess.Popen[bytes]], options: tuple[str, ...]
+    there: There, started: list[Process], options: tuple[str, ...]
 ) -> None:
     session = there.new_session("good")
     process = there.start("run", AGENT, "!slow 0.1\na b c d e f g h", "--session", session, *options)
@@ -173,9 +169,7 @@ def test_a_reader_that_leaves_cancels_the_turn_unless_it_has_a_key(
     assert [attempt["status"] for attempt in there.attempts(session)] == ["committed", ended]
 
 
-def test_a_turn_goes_on_through_the_death_of_its_server(
-    tmp_path: Path, started: list[subprocess.Popen[bytes]]
-) -> None:
+def test_a_turn_goes_on_through_the_death_of_its_server(tmp_path: Path, started: list[Process]) -> None:
     with LiveServer(tmp_path / "served") as server:
         there = There(tmp_path, server)
         process = there.start("run", AGENT, "!slow 0.1\n" + "word " * 20, "--json")
@@ -194,7 +188,7 @@ def test_a_turn_goes_on_through_the_death_of_its_server(
         assert tries == ["interrupted", "committed"]
 
 
-def test_a_chat_goes_on_a_server(there: There, started: list[subprocess.Popen[bytes]]) -> None:
+def test_a_chat_goes_on_a_server(there: There, started: list[Process]) -> None:
     with closing(Terminal(there, started, "run", AGENT)) as chat:
         chat.expect("> ")
         chat.send("first\n")

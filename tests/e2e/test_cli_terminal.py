@@ -4,7 +4,6 @@ import ast
 import asyncio
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from io import StringIO
@@ -19,6 +18,7 @@ from lastgood.cli.render import TextScreen
 from lastgood.model.events import EventKind, StoredEvent
 from tests.e2e.command import AGENT, Command
 from tests.e2e.test_cli import Terminal
+from tests.forkserver import Process
 
 #: By what it would do to a terminal.
 CORPUS = {
@@ -55,9 +55,9 @@ def assert_harmless(shown: str) -> None:
 
 
 @pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+def started() -> Iterator[list[Process]]:
     """Processes that do not outlive their test."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Process] = []
     yield processes
     for process in processes:
         process.kill()
@@ -100,9 +100,7 @@ async def _stream(*chunks: str) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_said_or_named_steers_a_terminal(
-    lastgood: Command, started: list[subprocess.Popen[bytes]]
-) -> None:
+def test_nothing_said_or_named_steers_a_terminal(lastgood: Command, started: list[Process]) -> None:
     """Streamed answers, calls and results of tools, titles, turns, attempts and errors, all on a terminal."""
     everything = " ".join(CORPUS.values())
     call = f"!tool echo {json.dumps({'text': everything})}"
