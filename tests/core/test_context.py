@@ -74,6 +74,7 @@ def test_shortening_leaves_out_about_half_at_a_time() -> None:
     history = tuple(message for number in range(8) for message in _exchange(number, "said"))
     assert without_oldest(history, 0) == 8
     assert without_oldest(history, 8) == 12
+    assert without_oldest(history, 2) == 10  # half would be 9, which is an answer
     assert without_oldest((), 0) is None
 
 
