@@ -15,8 +15,8 @@ from lastgood.model.attempts import Step
 from lastgood.model.events import Event, EventKind
 from lastgood.model.messages import Message, Role, ToolCall, assistant
 from lastgood.model.sessions import Usage
+from tests.bench.loop import BenchWork
 from tests.engines import Kit, toolsets
-from tests.loop_bench import BenchWork
 
 pytestmark = pytest.mark.anyio
 

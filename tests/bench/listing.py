@@ -21,7 +21,7 @@ import apsw
 import psutil
 
 from lastgood.store.sqlite import open_sqlite
-from tests.server_bench import _free_port, _until_up, process
+from tests.bench.server import _free_port, _until_up, process
 
 SESSIONS = 10_000
 TURNS = 200

@@ -206,7 +206,7 @@ def _ratio(found: list[tuple[Cost, Cost]], what: str) -> tuple[float, float, flo
 
 def server_cost(rounds: int = 7, turns: int = 320) -> float:
     """Prints what a served turn costs; returns how many times the floor's CPU that is."""
-    with tempfile.TemporaryDirectory() as name, process("tests.loop_bench", "words") as model:
+    with tempfile.TemporaryDirectory() as name, process("tests.bench.loop", "words") as model:
         folder = Path(name)
         assert model.stdout is not None
         model_url = f"http://127.0.0.1:{int(model.stdout.readline())}/v1"
@@ -217,7 +217,7 @@ def server_cost(rounds: int = 7, turns: int = 320) -> float:
             process(
                 "lastgood", "serve", str(folder / "agent.yaml"), "--listen", f"127.0.0.1:{port}", env=env
             ) as server,
-            process("tests.server_bench", str(floor_port), model_url, str(folder / "floor.db")) as floor,
+            process("tests.bench.server", str(floor_port), model_url, str(folder / "floor.db")) as floor,
         ):
             urls = (f"http://127.0.0.1:{port}", f"http://127.0.0.1:{floor_port}")
 

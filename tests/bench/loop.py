@@ -213,7 +213,7 @@ async def compare(url: str, rounds: int = 10, times: int = 30) -> tuple[float, f
 
 def loop_cost() -> float:
     """Prints what a turn costs, and returns how many times the hand loop that is."""
-    server = subprocess.Popen([sys.executable, "-m", "tests.loop_bench"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([sys.executable, "-m", "tests.bench.loop"], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"

@@ -44,14 +44,14 @@ from lastgood.store.sqlite import open_sqlite
 from lastgood.store.sqlite.database import upgrade
 from lastgood.store.statements import named
 from lastgood.wiring import RandomIds, assemble
+from tests.bench.listing import listing_cost
+from tests.bench.loop import TARGET as LOOP_TARGET
+from tests.bench.loop import loop_cost
+from tests.bench.reading import reading_cost
+from tests.bench.server import TARGET as SERVER_TARGET
+from tests.bench.server import server_cost
 from tests.engines import Kit
-from tests.listing_bench import listing_cost
-from tests.loop_bench import TARGET as LOOP_TARGET
-from tests.loop_bench import loop_cost
 from tests.postgres import PostgresServer
-from tests.reading_bench import reading_cost
-from tests.server_bench import TARGET as SERVER_TARGET
-from tests.server_bench import server_cost
 from tests.wires.clients import CHUNKS, compare
 
 CALLERS = 16
