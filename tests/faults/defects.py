@@ -514,7 +514,7 @@ def _() -> Iterator[None]:
 
 @defect("a follow-up that fails is tried for ever")
 def _() -> Iterator[None]:
-    with statement("give_back_queued", ("failures >= 1", "failures >= 1000")):
+    with statement("give_back_queued", ("failures >= 1", "failures >= 50")):
         yield
 
 
