@@ -88,6 +88,27 @@ def test_contracts_say_what_the_table_says(importer: str) -> None:
     assert {imported for imported in others if allowed((importer, imported))} == MAY_IMPORT[importer]
 
 
+#: Inside `surfaces/`. A new protocol is a new package here, next to `api` and `openai`.
+SURFACES_MAY_IMPORT: dict[str, set[str]] = {
+    "http": set(),
+    "api": {"http"},
+    "openai": {"http"},
+    "routes": {"api", "openai", "http"},
+}
+
+
+@pytest.mark.parametrize("importer", SURFACES_MAY_IMPORT)
+def test_each_api_imports_http_and_no_other_api(importer: str) -> None:
+    rooms = {*MAY_IMPORT, *(f"surfaces.{package}" for package in SURFACES_MAY_IMPORT)}
+    others = set(SURFACES_MAY_IMPORT) - {importer}
+    found = {
+        imported
+        for imported in others
+        if allowed((f"surfaces.{importer}", f"surfaces.{imported}"), rooms=rooms)
+    }
+    assert found == SURFACES_MAY_IMPORT[importer]
+
+
 def test_a_room_that_is_not_in_the_table_is_refused() -> None:
     assert allowed()
     assert not allowed(rooms={*MAY_IMPORT, "attic"})

@@ -35,15 +35,15 @@ from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.routes import session_routes
 from lastgood.surfaces.api.runs import RunHandlers
 from lastgood.surfaces.api.sessions import SessionHandlers
+from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.access import AccessControl, host_of
 from lastgood.surfaces.http.app import AnsweredRequest, App, Route
 from lastgood.surfaces.http.loop_monitor import LoopMonitor
 from lastgood.surfaces.http.metrics import Metrics
 from lastgood.surfaces.http.principal import Principal
 from lastgood.surfaces.http.rate_limit import RateLimiter
-from lastgood.surfaces.http.turn_headers import TurnRequests
 from lastgood.surfaces.openai.handlers import ChatHandlers
-from lastgood.surfaces.routes import probes, routes
+from lastgood.surfaces.routes import DIALECTS, probes, routes
 from lastgood.tracing.setup import OFF, Asgi, Tracing, open_tracing
 from lastgood.wiring import Lastgood, assemble, build_engine, look_nearby, open_store, running
 
@@ -221,7 +221,10 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
         _log(one)
 
     alone = probes(counts, server.why_not_ready)
-    return App(listed, door, on_seen=server.tracing.seeing(seen)), App(alone, door, on_seen=seen)
+    return (
+        App(listed, door, on_seen=server.tracing.seeing(seen), dialects=DIALECTS),
+        App(alone, door, on_seen=seen, dialects=DIALECTS),
+    )
 
 
 def _session_routes(server: Server, settings: Settings, limiter: RateLimiter) -> Sequence[Route]:

@@ -10,6 +10,7 @@ from typing import Any
 from lastgood.surfaces.http.access import AccessControl
 from lastgood.surfaces.http.app import AnsweredRequest, App, Route
 from lastgood.surfaces.http.asgi import Handler
+from lastgood.surfaces.routes import DIALECTS
 
 HOST = "127.0.0.1:8080"
 SECONDS = 10.0
@@ -138,6 +139,7 @@ async def app_of(
         routes,
         door,
         on_seen=(seen if seen is not None else []).append,
+        dialects=DIALECTS,
         ping_seconds=ping_seconds,
     )
     assert asyncio.all_tasks() == before

@@ -7,10 +7,13 @@ import pytest
 import schemathesis
 from schemathesis.core.result import Ok
 
+from lastgood.surfaces.http import json_schema
 from lastgood.surfaces.http import openapi as shapes
 from lastgood.surfaces.http.app import Route
 from lastgood.surfaces.http.asgi import JSON, Reply, Request, Response
 from lastgood.surfaces.http.openapi import openapi
+from lastgood.surfaces.openai import response_schemas as theirs
+from lastgood.surfaces.routes import DIALECTS
 from tests.surfaces.asgi import route
 
 
@@ -32,7 +35,7 @@ ROUTES: tuple[Route, ...] = (
 
 
 def test_every_route_is_in_it_and_every_reference_leads_somewhere() -> None:
-    plain = openapi(ROUTES)
+    plain = openapi(ROUTES, DIALECTS)
     loaded = schemathesis.openapi.from_dict(plain)
     assert all(isinstance(operation, Ok) for operation in loaded.get_all_operations())
     described = {(method.upper(), path) for path, methods in plain["paths"].items() for method in methods}
@@ -46,17 +49,19 @@ def test_every_route_is_in_it_and_every_reference_leads_somewhere() -> None:
 
 
 def test_each_surface_describes_its_own_errors() -> None:
-    paths = openapi(ROUTES)["paths"]
+    paths = openapi(ROUTES, DIALECTS)["paths"]
     plain = paths["/things/{thing}"]["get"]["responses"]["400"]["content"][JSON]["schema"]
-    theirs = paths["/v1/things"]["post"]["responses"]["400"]["content"][JSON]["schema"]
+    openai = paths["/v1/things"]["post"]["responses"]["400"]["content"][JSON]["schema"]
     assert "request_id" in plain["properties"]["error"]["properties"]
-    assert "param" in theirs["properties"]["error"]["properties"]
+    assert "param" in openai["properties"]["error"]["properties"]
     assert "413" in paths["/v1/things"]["post"]["responses"]
     assert "413" not in paths["/things/{thing}"]["get"]["responses"]
 
 
-@pytest.mark.parametrize("name", ["HEALTH", "READY", "MODELS", "COMPLETION", "ERROR", "OPENAI_ERROR"])
-def test_the_shapes_are_schemas_that_refuse_something(name: str) -> None:
-    schema = getattr(shapes, name)
+@pytest.mark.parametrize(
+    "schema",
+    [shapes.HEALTH, shapes.READY, json_schema.ERROR, theirs.MODELS, theirs.COMPLETION, theirs.OPENAI_ERROR],
+)
+def test_response_schemas_reject_an_empty_object(schema: json_schema.Schema) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     assert not jsonschema.Draft202012Validator(schema).is_valid({})

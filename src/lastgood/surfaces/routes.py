@@ -10,8 +10,12 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.http import openapi as shapes
 from lastgood.surfaces.http.app import Route
 from lastgood.surfaces.http.asgi import JSON, Reply, Request, Response, json_reply
+from lastgood.surfaces.http.error_responses import ErrorDialects
+from lastgood.surfaces.http.json_schema import schema_of
 from lastgood.surfaces.http.metrics import Metrics
-from lastgood.surfaces.http.openapi import openapi, schema_of
+from lastgood.surfaces.http.openapi import openapi
+from lastgood.surfaces.openai import response_schemas
+from lastgood.surfaces.openai.error_envelope import OPENAI_ERRORS
 from lastgood.surfaces.openai.handlers import ChatHandlers
 from lastgood.surfaces.openai.schemas import ChatRequest
 
@@ -19,6 +23,9 @@ CHAT_BYTES = 32 * 1024 * 1024
 
 #: Where the addresses of a surface begin. All others belong to none, and are always there.
 SURFACES = {"chat": "/v1/", "api": "/api/"}
+
+#: Which API words its errors in another way than the session API.
+DIALECTS: ErrorDialects = {"/v1/": OPENAI_ERRORS}
 
 _NAME: dict[str, Any] = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
 
@@ -85,7 +92,7 @@ def routes(
     """`only`: the surfaces that are served. Without `metrics`: these have an address of their own."""
 
     async def description(request: Request) -> Response:
-        return json_reply(openapi(served))
+        return json_reply(openapi(served, DIALECTS))
 
     listed: list[Route] = [
         *probes(counts, is_ready, metrics=metrics),
@@ -103,7 +110,7 @@ def routes(
             chat.models,
             Scope.CHAT,
             "List agents as models",
-            gives={200: {JSON: shapes.MODELS}},
+            gives={200: {JSON: response_schemas.MODELS}},
         ),
         # A model's name may hold a slash; the SDKs send it as it is.
         *(
@@ -113,7 +120,7 @@ def routes(
                 chat.model,
                 Scope.CHAT,
                 "Get an agent as a model",
-                gives={200: {JSON: shapes.MODEL}},
+                gives={200: {JSON: response_schemas.MODEL}},
             )
             for path in ("/v1/models/{model}", "/v1/models/{model}/{name}")
         ),
@@ -132,7 +139,7 @@ def routes(
                     _NAME,
                 ),
             },
-            gives={200: {JSON: shapes.COMPLETION, "text/event-stream": None}},
+            gives={200: {JSON: response_schemas.COMPLETION, "text/event-stream": None}},
         ),
         *sessions,
     ]

@@ -8,8 +8,8 @@ from lastgood.errors import LastgoodError
 from lastgood.flows.agent_resolution import resolve
 from lastgood.model.agents import AgentSpec
 from lastgood.ports import Agents
+from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
-from lastgood.surfaces.http.turn_headers import TurnRequests
 
 
 class AgentHandlers:

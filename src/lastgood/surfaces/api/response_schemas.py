@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lastgood.surfaces.http.openapi import COUNT, TEXT, Schema, object_of, or_null
+from lastgood.surfaces.http.json_schema import COUNT, TEXT, Schema, object_of, or_null
 
 _MANY: Schema = {"type": "array"}
 _ANY: Schema = {"type": "object"}

@@ -42,12 +42,14 @@ from lastgood.surfaces.api.schemas import (
     queued_json,
     turn_json,
 )
-from lastgood.surfaces.api.sse import frame, unnumbered
+from lastgood.surfaces.api.sse import frame
+from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http import error_responses
 from lastgood.surfaces.http.asgi import Reply, Request, Response, Stream, json_reply
 from lastgood.surfaces.http.parsing import flag, parse, parse_paced
 from lastgood.surfaces.http.rate_limit import RateLimiter
-from lastgood.surfaces.http.turn_headers import TurnRequests, fingerprint, key_of, session_of, user_of
+from lastgood.surfaces.http.server_sent_events import unnumbered
+from lastgood.surfaces.http.turn_headers import fingerprint, key_of, session_of, user_of
 
 Frames = AsyncGenerator[bytes, None]
 
@@ -181,7 +183,7 @@ class RunHandlers:
             outcome = await submitted.outcome()
         except LastgoodError as error:
             may = error_responses.may_be_sent_again(error, has_effects=submitted.has_effects)
-            words = error_responses.told_as(error.code)
+            words = error_responses.code_fields(error.code)
             return [{"type": "error", **words, "error": error.message, "retryable": may}]
         about = {"session_id": submitted.session, "attempt": submitted.attempt, "turn": submitted.turn}
         if outcome.turn is not None:
@@ -190,7 +192,7 @@ class RunHandlers:
             committed = {"type": "turn_committed", "seq": outcome.turn.seq, **about}
             return [said, committed, {"type": "stream_stopped", "reason": "normal", **about}]
         why = outcome.error or TurnFailed(f"The turn ended with status {outcome.status.value}")
-        words = error_responses.told_as(why.code)
+        words = error_responses.code_fields(why.code)
         may = error_responses.may_be_sent_again(why, has_effects=outcome.has_effects)
         return [
             {"type": "error", **words, "error": why.message, **about},

@@ -21,9 +21,9 @@ from lastgood.model.messages import Message, as_json
 from lastgood.model.queue import Queued
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, SessionStatus, Turn, Usage
-from lastgood.surfaces.http.error_responses import told_as
+from lastgood.surfaces.http.error_responses import code_fields
+from lastgood.surfaces.http.message_schemas import ChatMessage, ContentPart, message_of
 from lastgood.surfaces.http.parsing import Body, StrictModel
-from lastgood.surfaces.openai.schemas import ChatMessage, ContentPart, message_of
 
 MOST_MESSAGES = 1000
 MOST_IDS = 100
@@ -328,7 +328,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
     if attempt.ended_at is not None:
         told["ended_at"] = when(attempt.ended_at)
     if attempt.error_code is not None:
-        told["error"] = told_as(attempt.error_code) | {"message": attempt.error_message or ""}
+        told["error"] = code_fields(attempt.error_code) | {"message": attempt.error_message or ""}
     if attempt.base != attempt.head:
         told["replaces"] = attempt.head
     if attempt.continues is not None:

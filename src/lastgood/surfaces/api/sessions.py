@@ -45,11 +45,12 @@ from lastgood.surfaces.api.schemas import (
     usage_json,
     when,
 )
+from lastgood.surfaces.api.session_documents import batch_pieces, session_pieces, turn_pieces
+from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
-from lastgood.surfaces.http.json_stream import batch_pieces, json_document, session_pieces, turn_pieces
+from lastgood.surfaces.http.json_stream import json_document
 from lastgood.surfaces.http.parsing import flag, parse, parse_paced, whole_number
 from lastgood.surfaces.http.turn_headers import (
-    TurnRequests,
     expected_head,
     fingerprint,
     key_of,

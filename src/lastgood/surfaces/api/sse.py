@@ -15,7 +15,7 @@ import orjson
 from lastgood.errors import error_of
 from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import SessionId
-from lastgood.surfaces.http.error_responses import may_be_sent_again, told_as
+from lastgood.surfaces.http.error_responses import code_fields, may_be_sent_again
 
 _K = EventKind
 
@@ -26,12 +26,6 @@ _REASONS = {"committed": "normal", "cancelled": "canceled"}
 def frame(event: StoredEvent, session: SessionId, *, named: bool = False) -> bytes:
     told = as_json(event, session)
     head = f"id: {event.seq}\nevent: {told['type']}\n" if named else f"id: {event.seq}\n"
-    return head.encode() + b"data: " + orjson.dumps(told) + b"\n\n"
-
-
-def unnumbered(told: Mapping[str, Any], *, named: bool = False) -> bytes:
-    """What is told to one watcher alone, and is stored nowhere."""
-    head = f"event: {told['type']}\n" if named else ""
     return head.encode() + b"data: " + orjson.dumps(told) + b"\n\n"
 
 
@@ -92,7 +86,7 @@ def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
         case _K.ATTEMPT_WAITS:
             return {"type": "tool_call_confirmation", "question": data["question"]}
         case _K.ATTEMPT_ERRED:
-            return {"type": "error", **told_as(data["code"]), "error": data["message"]}
+            return {"type": "error", **code_fields(data["code"]), "error": data["message"]}
         case _K.TURN_COMMITTED:
             names = ("turn", "seq", "model", "input_tokens", "output_tokens")
             told = {"type": "turn_committed", **{name: data[name] for name in names}}
@@ -103,7 +97,7 @@ def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
                 "type": "turn_failed",
                 "turn": data["turn"],
                 "status": data["status"],
-                **told_as(data["code"]),
+                **code_fields(data["code"]),
                 "message": data["message"],
                 "retryable": may_be_sent_again(error, has_effects=bool(data.get("has_effects"))),
             }

@@ -30,8 +30,6 @@ from lastgood.errors import (
     Unauthorized,
 )
 from lastgood.model.tokens import Scope as TokenScope
-from lastgood.surfaces.api.sse import unnumbered
-from lastgood.surfaces.http import error_responses
 from lastgood.surfaces.http.access import AccessControl
 from lastgood.surfaces.http.asgi import (
     Broken,
@@ -49,6 +47,7 @@ from lastgood.surfaces.http.asgi import (
     send_stream,
     skip_stream,
 )
+from lastgood.surfaces.http.error_responses import ErrorDialects, dialect_of
 from lastgood.surfaces.http.loop_monitor import mark_request
 from lastgood.surfaces.http.principal import Principal
 
@@ -115,11 +114,13 @@ class App:
         door: AccessControl,
         *,
         on_seen: Callable[[AnsweredRequest], None],
+        dialects: ErrorDialects,
         ping_seconds: float = 15.0,
     ) -> None:
         self._table = _table(routes)
         self._door = door
         self._on_seen = on_seen
+        self._dialects = dialects
         self._ping_seconds = ping_seconds
         self._ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watching_ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -194,7 +195,7 @@ class App:
         except ClientGone:
             raise
         except Exception as error:
-            return route, _refusal(request, _told(request, error))
+            return route, self._error_reply(request, _told(request, error))
 
     async def _send(self, send: Send, request: Request, answer: Response) -> tuple[int, ResponseEnd]:
         """With which status, and how it ended."""
@@ -217,19 +218,31 @@ class App:
         def last_words(error: Exception) -> bytes:
             nonlocal broken
             broken = True
-            return _last_frame(request, _told(request, error))
+            told = _told(request, error)
+            return dialect_of(request.raw_path, self._dialects).last_frame(told, request)
 
         try:
             is_there = await send_stream(send, request, answer, headers, self._ping_seconds, last_words)
         except ClientGone:
             raise
         except Exception as error:  # before it has begun
-            reply = error.reply if isinstance(error, Broken) else _refusal(request, _told(request, error))
+            if isinstance(error, Broken):
+                reply = error.reply
+            else:
+                reply = self._error_reply(request, _told(request, error))
             await send_reply(send, reply, headers)
             return reply.status, ResponseEnd.SENT
         if not is_there:
             return answer.status, ResponseEnd.LEFT
         return answer.status, ResponseEnd.BROKEN if broken else ResponseEnd.SENT
+
+    def _error_reply(self, request: Request, error: LastgoodError) -> Reply:
+        reply = dialect_of(request.raw_path, self._dialects).reply(error, request)
+        if isinstance(error, MethodNotAllowed):
+            return Reply(reply.status, reply.body, {**reply.headers, "allow": error.detail["allow"]})
+        if isinstance(error, Unauthorized):
+            return Reply(reply.status, reply.body, {**reply.headers, "www-authenticate": "Bearer"})
+        return reply
 
     async def _caller(self, request: Request, scope: TokenScope) -> Principal:
         caller = await self._door.caller(request)
@@ -294,31 +307,6 @@ def _told(request: Request, error: Exception) -> LastgoodError:
         return error
     log.error("unhandled error in a request", exc_info=error, extra={"fields": {"request_id": request.id}})
     return LastgoodError(f"Internal error; report it with the request id {request.id}")
-
-
-def _last_frame(request: Request, error: LastgoodError) -> bytes:
-    """Of a stream that cannot go on. It has no number: whoever comes back goes on after the last one."""
-    if _speaks_openai(request):
-        return b"data: " + error_responses.openai(error).body + b"\n\n"
-    words = {"error": error.message, "message": error.message, "request_id": request.id}
-    told = {"type": "error", **error_responses.told_as(error.code), **words}
-    return unnumbered(told, named=request.query.get("named") == "1")
-
-
-def _speaks_openai(request: Request) -> bool:
-    return request.raw_path.startswith("/v1/")
-
-
-def _refusal(request: Request, error: LastgoodError) -> Reply:
-    if _speaks_openai(request):
-        reply = error_responses.openai(error)
-    else:
-        reply = error_responses.plain(error, request.id)
-    if isinstance(error, MethodNotAllowed):
-        return Reply(reply.status, reply.body, {**reply.headers, "allow": error.detail["allow"]})
-    if isinstance(error, Unauthorized):
-        return Reply(reply.status, reply.body, {**reply.headers, "www-authenticate": "Bearer"})
-    return reply
 
 
 def _table(routes: Sequence[Route]) -> dict[int, list[Route]]:

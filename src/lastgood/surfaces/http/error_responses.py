@@ -1,4 +1,4 @@
-"""Errors on the wire: one table from error to status, and the two envelopes.
+"""Errors on the wire: one table from error to status, and the default envelope.
 
 Codes are what callers may rely on. Whether an SDK may send a request again by itself
 is said in words it understands: `x-should-retry`, and `Retry-After` where waiting helps.
@@ -8,6 +8,8 @@ A provider that fails has one code here, and what exactly failed is told beside 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -42,7 +44,9 @@ from lastgood.errors import (
     UnsupportedMedia,
     error_of,
 )
-from lastgood.surfaces.http.asgi import Reply, json_reply
+from lastgood.surfaces.http.asgi import Reply, Request, json_reply
+from lastgood.surfaces.http.json_schema import ERROR, Schema
+from lastgood.surfaces.http.server_sent_events import unnumbered
 
 #: For what clients must not send again by themselves. No client library retries it by default.
 FAILED_DEPENDENCY = 424
@@ -73,15 +77,6 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (StoreError, 503),
     (LastgoodError, 500),
 )
-
-#: OpenAI's own words, where it has one for it.
-_OPENAI_CODES = {
-    "agent_not_found": "model_not_found",
-    "context_overflow": "context_length_exceeded",
-    "unauthorized": "invalid_api_key",
-    "rate_limited": "rate_limit_exceeded",
-    "quota_used_up": "insufficient_quota",
-}
 
 #: Of a provider's failures, those that a caller can do something about by their own code.
 _OWN_CODE = (ProviderRateLimited, ContextOverflow)
@@ -114,7 +109,7 @@ def _is_retried_by_clients(status: int) -> bool:
     return status in (408, 409, 429) or status >= 500
 
 
-def told_as(code: str) -> dict[str, str]:
+def code_fields(code: str) -> dict[str, str]:
     """A code as callers are told it: `code`, and `kind` where that one stands for several."""
     error = error_of(code, "")
     is_told = not isinstance(error, ModelError) or isinstance(error, _OWN_CODE) or code == ModelError.code
@@ -123,7 +118,7 @@ def told_as(code: str) -> dict[str, str]:
 
 def plain(error: LastgoodError, request_id: str, *, has_effects: bool = False) -> Reply:
     """The envelope of the session API; the top-level copy is for docker-agent's clients."""
-    words, message = told_as(error.code), _message(error, has_effects=has_effects)
+    words, message = code_fields(error.code), message_of(error, has_effects=has_effects)
     told: dict[str, Any] = {"code": words.pop("code"), "message": message, "request_id": request_id}
     if detail := error.detail | words:
         told["detail"] = detail
@@ -132,46 +127,8 @@ def plain(error: LastgoodError, request_id: str, *, has_effects: bool = False) -
     return json_reply(body, status, retry_headers(error, has_effects=has_effects))
 
 
-def openai(error: LastgoodError, *, has_effects: bool = False) -> Reply:
-    status = status_of(error, has_effects=has_effects)
-    body = openai_body(error, has_effects=has_effects)
-    return json_reply(body, status, retry_headers(error, has_effects=has_effects))
-
-
-def openai_frame(error: LastgoodError, *, has_effects: bool) -> dict[str, Any]:
-    """The same in a stream that has begun: there is no header any more to say it in."""
-    told = openai_body(error, has_effects=has_effects)
-    told["error"]["retryable"] = may_be_sent_again(error, has_effects=has_effects)
-    return told
-
-
-def openai_body(error: LastgoodError, *, has_effects: bool = False) -> dict[str, Any]:
-    status = status_of(error, has_effects=has_effects)
-    told = {
-        "message": _message(error, has_effects=has_effects),
-        "type": _openai_type(error, status),
-        "param": error.detail.get("param"),
-        "code": _OPENAI_CODES.get(error.code) or told_as(error.code)["code"],
-    }
-    return {"error": told}
-
-
-def _message(error: LastgoodError, *, has_effects: bool) -> str:
+def message_of(error: LastgoodError, *, has_effects: bool) -> str:
     return f"{error.message.rstrip('.')}. {_HAS_EFFECTS}" if has_effects else error.message
-
-
-def _openai_type(error: LastgoodError, status: int) -> str:
-    if isinstance(error, ProviderRateLimited | QuotaUsedUp | TooManyRequests):
-        return "rate_limit_error"
-    match status:
-        case 401:
-            return "authentication_error"
-        case 403:
-            return "permission_error"
-        case _ if status < 500 and status != FAILED_DEPENDENCY:
-            return "invalid_request_error"
-        case _:
-            return "server_error"
 
 
 def retry_headers(error: LastgoodError, *, has_effects: bool = False) -> dict[str, str]:
@@ -193,3 +150,36 @@ def may_be_sent_again(error: LastgoodError, *, has_effects: bool = False) -> boo
     if isinstance(error, ModelError):
         return error.passes or isinstance(error, Garbled)
     return not (isinstance(error, Conflict) and not isinstance(error, SessionBusy | AttemptLost))
+
+
+# -- dialects ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDialect:
+    """How one API words its errors."""
+
+    reply: Callable[[LastgoodError, Request], Reply]
+    last_frame: Callable[[LastgoodError, Request], bytes]  # ends a stream that has begun
+    schema: Schema
+
+
+def _plain_reply(error: LastgoodError, request: Request) -> Reply:
+    return plain(error, request.id)
+
+
+def _plain_last_frame(error: LastgoodError, request: Request) -> bytes:
+    """Has no id: a client that reconnects resumes after the last stored event."""
+    words = {"error": error.message, "message": error.message, "request_id": request.id}
+    told = {"type": "error", **code_fields(error.code), **words}
+    return unnumbered(told, named=request.query.get("named") == "1")
+
+
+PLAIN_ERRORS = ErrorDialect(_plain_reply, _plain_last_frame, ERROR)
+
+#: By path prefix. Paths without one use PLAIN_ERRORS.
+ErrorDialects = Mapping[str, ErrorDialect]
+
+
+def dialect_of(path: str, dialects: ErrorDialects) -> ErrorDialect:
+    return next((found for prefix, found in dialects.items() if path.startswith(prefix)), PLAIN_ERRORS)

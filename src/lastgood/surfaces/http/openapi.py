@@ -6,81 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
 from lastgood import __version__
 from lastgood.surfaces.http.app import Contents, Route
 from lastgood.surfaces.http.asgi import JSON
-
-Schema = dict[str, Any]
-
-TEXT: Schema = {"type": "string"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-
-
-def object_of(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Schema:
-    return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
-
-
-def or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
-
+from lastgood.surfaces.http.error_responses import ErrorDialects, dialect_of
+from lastgood.surfaces.http.json_schema import TEXT, Schema, object_of
 
 # -- shapes of answers -------------------------------------------------------------------
 
 HEALTH = object_of({"status": {"const": "ok"}, "version": TEXT})
 READY = object_of({"status": {"enum": ["ready", "not ready"]}}, {"reason": TEXT})
-
-MODEL = object_of({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT})
-MODELS = object_of({"object": {"const": "list"}, "data": {"type": "array", "items": MODEL}})
-
-_CALL = object_of(
-    {
-        "id": TEXT,
-        "type": {"const": "function"},
-        "function": object_of({"name": TEXT, "arguments": TEXT}),
-    }
-)
-_MESSAGE = object_of(
-    {"role": {"const": "assistant"}, "content": or_null(TEXT)},
-    {"refusal": {"type": "null"}, "tool_calls": {"type": "array", "items": _CALL, "minItems": 1}},
-)
-COMPLETION = object_of(
-    {
-        "id": TEXT,
-        "object": {"const": "chat.completion"},
-        "created": COUNT,
-        "model": TEXT,
-        "choices": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 1,
-            "items": object_of(
-                {
-                    "index": {"const": 0},
-                    "message": _MESSAGE,
-                    "finish_reason": {"enum": ["stop", "length", "tool_calls"]},
-                }
-            ),
-        },
-        "usage": object_of({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT}),
-    }
-)
-
-#: The session API's; the top-level copy is for docker-agent's clients.
-ERROR = object_of(
-    {
-        "error": object_of(
-            {"code": TEXT, "message": TEXT, "request_id": TEXT}, {"detail": {"type": "object"}}
-        ),
-        "message": TEXT,
-    }
-)
-OPENAI_ERROR = object_of(
-    {
-        "error": object_of({"message": TEXT, "type": TEXT, "param": or_null(TEXT), "code": or_null(TEXT)}),
-    }
-)
 
 #: What may come instead of an answer, by whether the route needs a token and takes a body.
 _EVERYWHERE = {
@@ -109,19 +44,14 @@ _REQUEST_ID = {
 }
 
 
-def schema_of(model: type[BaseModel]) -> Schema:
-    """Self-contained: its definitions are inside it, under `$defs`."""
-    return model.model_json_schema(by_alias=True)
-
-
 # -- the description ---------------------------------------------------------------------
 
 
-def openapi(routes: Sequence[Route]) -> Schema:
+def openapi(routes: Sequence[Route], dialects: ErrorDialects) -> Schema:
     paths: dict[str, Schema] = {}
     definitions: Schema = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, definitions)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, dialects, definitions)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Lastgood", "version": __version__},
@@ -133,12 +63,12 @@ def openapi(routes: Sequence[Route]) -> Schema:
     }
 
 
-def _operation(route: Route, definitions: Schema) -> Schema:
+def _operation(route: Route, dialects: ErrorDialects, definitions: Schema) -> Schema:
     operation: Schema = {
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
         "summary": route.summary,
         "parameters": _parameters(route),
-        "responses": _responses(route, definitions),
+        "responses": _responses(route, dialects, definitions),
     }
     if route.takes is not None:
         body = _moved(route.takes, definitions)
@@ -162,13 +92,13 @@ def _parameters(route: Route) -> list[Schema]:
     ]
 
 
-def _responses(route: Route, definitions: Schema) -> Schema:
+def _responses(route: Route, dialects: ErrorDialects, definitions: Schema) -> Schema:
     refusals = dict(_EVERYWHERE)
     if route.scope is not None:
         refusals |= _WITH_TOKEN
     if route.takes is not None:
         refusals |= _WITH_BODY
-    error = OPENAI_ERROR if route.path.startswith("/v1/") else ERROR
+    error = dialect_of(route.path, dialects).schema
     told = {status: _response(about, {JSON: error}, definitions) for status, about in refusals.items()}
     given = {status: _response("Success", contents, definitions) for status, contents in route.gives.items()}
     return {str(status): response for status, response in sorted((told | given).items())}

@@ -16,7 +16,7 @@ from lastgood.core.history import open_calls
 from lastgood.errors import LastgoodError
 from lastgood.model.messages import Message, Role, ToolCall
 from lastgood.model.sessions import Usage
-from lastgood.surfaces.http import error_responses
+from lastgood.surfaces.openai.error_envelope import error_frame
 from lastgood.surfaces.openai.schemas import calls_json, chunk_json, completion_json, usage_json
 
 BREAK = "\n\n"
@@ -82,7 +82,7 @@ class Chunks:
 
     def failure(self, error: LastgoodError, *, has_effects: bool) -> bytes:
         """The last frame: no [DONE] follows, so no client takes it for an end."""
-        return _data(error_responses.openai_frame(error, has_effects=has_effects))
+        return _data(error_frame(error, has_effects=has_effects))
 
     def _frame(self, delta: dict[str, Any], reason: str | None = None) -> bytes:
         plain = chunk_json(self.id, self.model, self.created, delta, reason)

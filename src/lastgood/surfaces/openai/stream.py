@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from lastgood.errors import LastgoodError
-from lastgood.surfaces.http import error_responses
 from lastgood.surfaces.http.asgi import Broken, Reply, Stream
 from lastgood.surfaces.openai.completions import Chunks
+from lastgood.surfaces.openai.error_envelope import error_reply
 
 #: How long the first word may take before the stream begins without it.
 PATIENCE_SECONDS = 5.0
@@ -30,7 +30,7 @@ class StreamFailed(Exception):
         self.has_effects = has_effects
 
     def reply(self, headers: Mapping[str, str]) -> Reply:
-        told = error_responses.openai(self.error, has_effects=self.has_effects)
+        told = error_reply(self.error, has_effects=self.has_effects)
         return Reply(told.status, told.body, {**told.headers, **headers})
 
 
