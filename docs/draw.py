@@ -26,38 +26,38 @@ DOCS = Path(__file__).parent
 
 #: One line each. A state, a move or a limit that is missing here fails the drawing.
 STATES: Mapping[AttemptStatus, str] = {
-    AttemptStatus.RUNNING: "A process holds the lease and works on the turn.",
-    AttemptStatus.WAITING: "A person is asked something. Nobody holds a lease; the session stays busy.",
+    AttemptStatus.RUNNING: "A process holds the session and runs the turn.",
+    AttemptStatus.WAITING: "Waits for a person. No lease is held; the session stays busy.",
     AttemptStatus.COMMITTED: "The turn is in the history.",
-    AttemptStatus.FAILED: "The model, a tool or the store failed, or time ran out.",
-    AttemptStatus.CANCELLED: "Somebody ended it, or its requester left.",
+    AttemptStatus.FAILED: "The model, a tool or the store failed, or a timeout passed.",
+    AttemptStatus.CANCELLED: "A client cancelled it, or disconnected.",
     AttemptStatus.INTERRUPTED: "The process that held it died or was stopped.",
-    AttemptStatus.SUPERSEDED: "It was orphaned, and another request took its place.",
+    AttemptStatus.SUPERSEDED: "It was orphaned, and another request replaced it.",
 }
 MOVES: Mapping[Move, str] = {
-    Move.COMMIT: "the turn has its answer, the head is its base and the fence is its own",
-    Move.FAIL: "an error, a timeout, or a question that nobody answered in time",
-    Move.CANCEL: "a person cancels, or the requester leaves and does not come back",
-    Move.INTERRUPT: "its process died, or was stopped before the turn was done",
-    Move.SUPERSEDE: "another request takes the place of an orphan",
-    Move.WAIT: "a tool call has an unknown outcome, and its tool says that a person decides",
-    Move.RESUME: "the question is answered; the attempt goes on under a new fence",
+    Move.COMMIT: "the turn is complete, and head and fence are unchanged",
+    Move.FAIL: "an error, a timeout, or a question that was not answered in time",
+    Move.CANCEL: "a client cancels, or disconnects and does not come back",
+    Move.INTERRUPT: "the process died or was stopped, or the database was away for too long",
+    Move.SUPERSEDE: "another request replaces an orphaned attempt",
+    Move.WAIT: "a tool call has an unknown outcome, and its policy is to ask a person",
+    Move.RESUME: "the question is answered; the attempt continues under a new fence",
 }
 LIMITS: Mapping[str, str] = {
-    "lease_seconds": "how long a lease holds without being renewed (PostgreSQL)",
-    "heartbeat_seconds": "how often leases are renewed (PostgreSQL)",
-    "wedged_seconds": "leases are not renewed after the event loop was blocked for this long (PostgreSQL)",
-    "sweep_seconds": "how often expired attempts are looked for",
-    "idle_seconds": "how long a model or a tool may give no sign of life",
-    "turn_seconds": "how long one attempt may take",
-    "grace_seconds": "how long an orphan is kept before it is cancelled",
-    "stop_seconds": "how long a cancelled tool may take to stop",
-    "title_seconds": "how long making a title may take",
-    "tick_seconds": "events of a stream are stored at most this often",
-    "poll_seconds": "how often a watcher looks for itself",
-    "input_bytes": "the size of one request's messages",
-    "event_seconds": "how long events are kept after their attempt has ended",
-    "key_seconds": "how long a settled idempotency key is remembered",
+    "lease_seconds": "a lease expires this long after its last renewal (PostgreSQL)",
+    "heartbeat_seconds": "interval between lease renewals (PostgreSQL)",
+    "wedged_seconds": "leases are no longer renewed after the event loop was blocked for this long (PostgreSQL)",
+    "sweep_seconds": "interval between searches for expired attempts",
+    "idle_seconds": "a turn fails after this long without output from the model or a tool",
+    "turn_seconds": "an attempt fails after this long",
+    "grace_seconds": "an orphaned attempt is cancelled after this long",
+    "stop_seconds": "a cancelled tool is abandoned after this long",
+    "title_seconds": "the model call for a session title is cancelled after this long",
+    "tick_seconds": "minimum interval between two stored batches of events",
+    "poll_seconds": "interval at which streams poll the event table",
+    "input_bytes": "maximum size of the messages of one request",
+    "event_seconds": "events are deleted this long after their attempt ended",
+    "key_seconds": "an idempotency key is deleted this long after its turn ended",
 }
 
 
@@ -78,20 +78,20 @@ def diagram() -> Iterator[str]:
 
 
 def states() -> Iterator[str]:
-    yield from _table("state", "meaning", "moves")
+    yield from _table("state", "meaning", "transitions")
     for status, moves in ATTEMPT.items():
-        ways = ", ".join(f"{move} → `{to}`" for move, to in moves.items()) or "none: this is an end"
+        ways = ", ".join(f"{move} → `{to}`" for move, to in moves.items()) or "none (final)"
         yield _row(f"`{status}`", STATES[status], ways)
 
 
 def moves() -> Iterator[str]:
-    yield from _table("move", "when")
+    yield from _table("transition", "when")
     for move in Move:
         yield _row(move.value, MOVES[move])
 
 
 def errors() -> Iterator[str]:
-    yield from _table("code", "a kind of", "message unless a more precise one is known")
+    yield from _table("code", "parent", "default message")
     for error in _descendants(LastgoodError):
         parent = error.__mro__[1]
         kind = f"`{parent.code}`" if issubclass(parent, LastgoodError) else ""

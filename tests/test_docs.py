@@ -438,7 +438,7 @@ def test_a_command_that_does_something_else_is_found(block: str, objects: bool, 
 @pytest.mark.parametrize(
     ("link", "broken"),
     [
-        ("[a](states.md#states-and-their-moves)", False),
+        ("[a](states.md#states-and-transitions)", False),
         ("[a](../README.md)", False),
         ("[a](#here)", False),
         ("[a](nowhere.md)", True),
