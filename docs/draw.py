@@ -46,7 +46,7 @@ MOVES: Mapping[Move, str] = {
 LIMITS: Mapping[str, str] = {
     "lease_seconds": "a lease expires this long after its last renewal (PostgreSQL)",
     "heartbeat_seconds": "interval between lease renewals (PostgreSQL)",
-    "wedged_seconds": "leases are no longer renewed after the event loop was blocked for this long (PostgreSQL)",
+    "wedged_seconds": "leases are not renewed while the event loop has been blocked for longer (PostgreSQL)",
     "sweep_seconds": "interval between searches for expired attempts",
     "idle_seconds": "a turn fails after this long without output from the model or a tool",
     "turn_seconds": "an attempt fails after this long",
