@@ -6,6 +6,7 @@ by itself; a library that retries everything is stopped by its Idempotency-Key.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from tests.e2e.command import AGENT, until
 from tests.e2e.conftest import REMOTE
 from tests.e2e.fake_model import FakeModel, Gate, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer
+from tests.surfaces.inside import make_tokens
 
 VERCEL = ("ai@6.0.318", "@ai-sdk/openai-compatible@2.0.87")
 LITELLM = ("litellm==1.106.2", "tenacity==9.1.2")
@@ -174,6 +176,32 @@ def test_I21_the_retry_of_a_refused_request_is_not_answered_by_an_older_turn(
         assert (second.id != first.id, second.replayed) == (True, False)
         assert ask(client, f"{word} yes", conversation=word, headers=AGAIN).id == second.id
     assert server.turns(word) == 3
+
+
+def test_I21_the_retry_of_a_rate_limited_request_is_not_answered_by_an_older_turn(
+    tmp_path: Path, fake: FakeModel, word: str
+) -> None:
+    gate = Gate()
+    fake.on(f"{word} other", says("wait", gate))
+    (tmp_path / "remote.yaml").write_text(REMOTE.format(url=fake.url))
+    token = asyncio.run(
+        make_tokens(f"sqlite:///{tmp_path / 'data' / 'lastgood.db'}", {"sdk": ("default", ("chat",))})
+    )["sdk"]
+    agents = (AGENT, str(tmp_path / "remote.yaml"))
+    with (
+        LiveServer(tmp_path, *agents, options=("--token-running", "1"), api_key=token) as server,
+        server.client() as client,
+    ):
+        first = ask(client, f"{word} yes", conversation=word)
+        with asking(client, f"{word} other", conversation=f"{word}-other", model="remote") as other:
+            gate.until_reached()
+            with pytest.raises(openai.RateLimitError):
+                ask(client, f"{word} yes", conversation=word)
+            gate.open()
+            other.result()
+        second = ask(client, f"{word} yes", conversation=word, headers=AGAIN)
+        assert (second.id != first.id, second.replayed) == (True, False)
+        assert ask(client, f"{word} yes", conversation=word, headers=AGAIN).id == second.id
 
 
 @pytest.mark.slow
