@@ -93,7 +93,7 @@ class Server:
 
     async def why_not_ready(self) -> str | None:
         if self.draining:
-            return "it was told to end"
+            return "the server is shutting down"
         try:
             await self.lastgood.deps.store.get_session(DEFAULT_TENANT, SessionId("nobody"))
         except StoreError as error:
@@ -157,11 +157,11 @@ async def open_server(
         find_caller = await _find_caller(settings, tokens, host)
         counts, watch = Metrics(), LoopMonitor()
         counts.gauges["lastgood_event_loop_lag_seconds"] = (
-            "longest time the event loop was held, in the last 30 to 60 seconds",
+            "longest time the event loop was blocked in the last 30 to 60 seconds",
             lambda: watch.lag_seconds,
         )
         counts.counters["lastgood_event_loop_stalls_total"] = (
-            "times the event loop was held for more than 250 ms",
+            "times the event loop was blocked for more than 250 ms",
             lambda: watch.stalls,
         )
         server = Server(
@@ -194,7 +194,7 @@ def _limits(settings: Settings) -> FlowLimits:
 def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, host: str) -> tuple[App, App]:
     """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
-    counts.gauges["lastgood_turns_running"] = ("turns that run here now", lambda: lastgood.live.count)
+    counts.gauges["lastgood_turns_running"] = ("turns running on this server", lambda: lastgood.live.count)
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
     lastgood.queue.admit_by(limiter.running)
@@ -202,7 +202,7 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
         lastgood.deps, lastgood.submitter, lastgood.turns, server.is_draining, limiter, presets
     )
     counts.gauges["lastgood_http_requests_running"] = (
-        "requests that are being answered now",
+        "HTTP requests in progress",
         lambda: server.app.running + server.probes.running,
     )
     door = AccessControl(hosts_of(settings, host), origins_of(settings), find_caller, host in _EVERYWHERE)
@@ -282,7 +282,7 @@ def hosts_of(settings: Settings, host: str) -> frozenset[str]:
     for name in settings.allowed_host:
         found = host_of(name)
         if found is None:
-            raise WrongUsage(f"--allowed-host takes a name like agents.example.com, not {name!r}")
+            raise WrongUsage(f"--allowed-host must be a host name like agents.example.com, not {name!r}")
         hosts.add(found)
     if host not in _EVERYWHERE:
         hosts.add(host_of(f"[{host}]" if ":" in host else host) or "")
@@ -295,7 +295,7 @@ def origins_of(settings: Settings) -> frozenset[str]:
     """Those of others whose pages may ask. A proxy may change the Host of our own pages, so theirs, too."""
     for origin in settings.cors_origin:
         if re.fullmatch(r"https?://[^/?#@]+", origin) is None:
-            raise WrongUsage(f"--cors-origin takes an origin like https://example.com, not {origin!r}")
+            raise WrongUsage(f"--cors-origin must be an origin like https://example.com, not {origin!r}")
     own = ["://".join(_public(settings.public_url))] if settings.public_url else []
     return frozenset([*settings.cors_origin, *own])
 
@@ -304,7 +304,7 @@ def _public(url: str) -> tuple[str, str]:
     """Its scheme, and its host with the port."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or host_of(parts.netloc) is None:
-        raise WrongUsage(f"--public-url takes an address like https://agents.example.com, not {url!r}")
+        raise WrongUsage(f"--public-url must be a URL like https://agents.example.com, not {url!r}")
     return parts.scheme, parts.netloc.lower()
 
 
@@ -312,14 +312,14 @@ async def _find_caller(settings: Settings, tokens: Tokens, host: str) -> FindCal
     """None: no token is asked for. That is so only on this machine alone, or where somebody insists."""
     fixed = _fixed_token(settings)
     if settings.insecure_no_auth and fixed is not None:
-        raise WrongUsage("a token and --insecure-no-auth were both given; leave one of them out")
+        raise WrongUsage("a token and --insecure-no-auth cannot be combined; remove one of them")
     if settings.insecure_no_auth:
         return None
     if fixed is None and not await tokens.list():
         if not is_loopback(host):
             raise InvalidRequest(
-                f"{host} is not this machine alone, and there is no token: give --token-file or --token-env, "
-                "make one with `lastgood tokens create`, or insist with --insecure-no-auth"
+                f"{host} is not a loopback address, and there is no token; create one with "
+                "`lastgood tokens create`, or use --token-file, --token-env or --insecure-no-auth"
             )
         return None
 
@@ -334,7 +334,7 @@ async def _find_caller(settings: Settings, tokens: Tokens, host: str) -> FindCal
 
 def _fixed_token(settings: Settings) -> str | None:
     if settings.token_env is not None and settings.token_file is not None:
-        raise WrongUsage("--token-env and --token-file were both given; give one of them")
+        raise WrongUsage("--token-env and --token-file cannot be combined; remove one of them")
     if settings.token_env is not None:
         token, where = os.environ.get(settings.token_env, ""), f"the variable {settings.token_env}"
     elif settings.token_file is not None:
@@ -351,7 +351,7 @@ def _fixed_token(settings: Settings) -> str | None:
         return None
     token = token.strip()
     if _TOKEN.fullmatch(token) is None:
-        raise InvalidRequest(f"{where} must be a token: 16 or more visible ASCII characters")
+        raise InvalidRequest(f"{where} must be a token of at least 16 visible ASCII characters")
     return token
 
 
@@ -383,9 +383,9 @@ async def offline_agents(server: Server) -> list[str]:
             agent = await server.agents.load(key)
             if agent.model == AUTO and server.engine.any_model == SCRIPTED:
                 lines.append(
-                    f"no key of a model is set, so {key} answers from the offline scripted model; "
-                    "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another, or run Ollama, and start again"
+                    f"no API key is set: {key} uses the offline scripted model; "
+                    "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another key, or run Ollama, and restart"
                 )
             elif agent.model == AUTO and server.engine.any_model.provider == "ollama":
-                lines.append(f"no key of a model is set, so {key} answers from {server.engine.any_model.ref}")
+                lines.append(f"no API key is set: {key} uses {server.engine.any_model.ref}")
     return lines

@@ -222,7 +222,7 @@ class _Given:
         value, who, _ = self.find(name) or ("", "", self.folder)
         items = tuple(item.strip() for item in value.split(",") if item.strip())
         if choices and not set(items) <= set(choices):
-            raise SettingsInvalid(f"{who} must be of {', '.join(choices)}")
+            raise SettingsInvalid(f"{who} must be a list of {', '.join(choices)}")
         return items
 
     def number(self, name: str, default: str) -> int:
@@ -235,7 +235,7 @@ class _Given:
         value, who, _ = self.find(name) or (default, "", self.folder)
         found = re.fullmatch(r"(\d{1,9})([KMG]?)", value)
         if found is None:
-            raise SettingsInvalid(f"{who} must be a size in bytes: 500K, 32M, 1G")
+            raise SettingsInvalid(f"{who} must be a size in bytes (500K, 32M, 1G)")
         return int(found[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[found[2]]
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
@@ -248,7 +248,7 @@ class _Given:
         value, who, _ = self.find(name) or (default, "", self.folder)
         found = _DURATION.fullmatch(value)
         if value != "0" and found is None:
-            raise SettingsInvalid(f"{who} must be a time with its unit: 60s, 5m, 1h, or 0")
+            raise SettingsInvalid(f"{who} must be a duration with a unit (60s, 5m, 1h) or 0")
         return float(found[1]) * _SECONDS[found[2]] if found else 0.0
 
 
@@ -281,7 +281,7 @@ def _read_config(file: Path) -> Mapping[str, Any]:
 def _aliases(table: Mapping[str, Any], file: Path) -> Mapping[str, AliasSetting]:
     agents = table.get("agents", {})
     if not isinstance(agents, dict):
-        raise SettingsInvalid(f'{file}: agents must be a table: [agents] and lines of name = "reference"')
+        raise SettingsInvalid(f'{file}: agents must be a table: [agents] with lines like name = "reference"')
     return {name: _alias(value, f"{file}: agents.{name}", file) for name, value in agents.items()}
 
 
@@ -309,7 +309,7 @@ def _written(value: Any, who: str) -> str:
 def _text(value: Any, who: str) -> str:
     if isinstance(value, str) and value and "\0" not in value:
         return value
-    raise SettingsInvalid(f"{who} must be a text in quotes")
+    raise SettingsInvalid(f"{who} must be a string in quotes")
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], file: Path, text: str = "") -> None:
@@ -319,5 +319,5 @@ def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], file: Path, 
         found = re.search(rf"^[ \t]*\[*[ \t]*[\"']?{re.escape(key)}\b", text, re.MULTILINE)
         line = f", line {text.count(chr(10), 0, found.start()) + 1}" if found else ""
         near = difflib.get_close_matches(key, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        raise SettingsInvalid(f"{file}{line}: there is no setting {key!r}; {hint}")
+        hint = f"did you mean {near[0]}?" if near else f"known settings: {', '.join(known)}"
+        raise SettingsInvalid(f"{file}{line}: unknown setting {key!r}; {hint}")

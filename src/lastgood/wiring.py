@@ -192,7 +192,7 @@ def _sqlite_path(database: str) -> Path | None:
     if scheme != "sqlite":
         return None
     if not rest or rest.endswith((":memory:", "/")):
-        raise WrongUsage(f"{database!r} names no file; use sqlite:///PATH with the path of one")
+        raise WrongUsage(f"database {database!r} names no file; use sqlite:///PATH")
     return Path(rest[1:] if rest.startswith("//") else rest)
 
 
@@ -208,7 +208,7 @@ async def open_store(database: str, *, read_only: bool = False, migrate: str = "
         from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
 
         return await open_postgres(database, read_only=read_only, migrate=may_migrate)
-    raise WrongUsage(f"no such database: {database!r}; use sqlite:///PATH or postgresql://…")
+    raise WrongUsage(f"unsupported database {database!r}; use sqlite:///PATH or postgresql://…")
 
 
 @asynccontextmanager
@@ -232,7 +232,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidRequest(
-            f"cannot make the folder {folder}: {error.strerror}; choose another --data-dir"
+            f"cannot create the directory {folder}: {error.strerror}; choose another --data-dir"
         ) from error
 
 

@@ -25,7 +25,7 @@ def test_check_tells_what_a_file_means(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"{FOLDER}/shared-toolsets.yaml: 3 agents",
-        "  root (is asked first): openai/gpt-5-mini",
+        "  root (entry point): openai/gpt-5-mini",
         "    tools: todo",
         "    sub-agents: first, second",
         "  first: openai/gpt-5-mini",
@@ -34,7 +34,7 @@ def test_check_tells_what_a_file_means(tmp_path: Path) -> None:
         "    tools: todo, filesystem (read_file, list_directory, search_files_content)",
         f"{FOLDER}/shared-toolsets.yaml:12:5: warning: 'shared' is not supported yet: "
         "an agent that is given a task has a list of its own",
-        f"{FOLDER}/shared-toolsets.yaml: fine, with 1 warning",
+        f"{FOLDER}/shared-toolsets.yaml: valid, 1 warning",
     ]
 
 
@@ -42,12 +42,12 @@ def test_check_spells_models_out(tmp_path: Path) -> None:
     files = ("translator.yaml", "whoever-is-there.yaml", "own-server.yaml", "night-shift.yaml", "fenced.yaml")
     said = lastgood("agents", "check", *(FOLDER / name for name in files), cwd=tmp_path).stdout
     for line in (
-        "root (is asked first): all, each turn one of opus, gpt, mistral/mistral-large-latest",
-        "any, the first available of anthropic/claude-sonnet-4-5, named, ollama/llama3.2",
-        "root (is asked first): small, cellar/qwen3-8b at http://localhost:8000/v1",
+        "root (entry point): all, one of opus, gpt, mistral/mistral-large-latest per turn",
+        "any, first available of anthropic/claude-sonnet-4-5, named, ollama/llama3.2",
+        "root (entry point): small, cellar/qwen3-8b at http://localhost:8000/v1",
         "inline: router/deepseek/deepseek-chat at https://router.example.com/v1",
-        "root (is asked first): main, anthropic/claude-sonnet-4-5",
-        "falls back to: spare, google/gemini-2.5-flash",
+        "root (entry point): main, anthropic/claude-sonnet-4-5",
+        "fallback models: spare, google/gemini-2.5-flash",
         "safety: restricted",
     ):
         assert line in said
@@ -60,7 +60,7 @@ def test_check_tells_findings_by_file_line_and_column(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "broken.yaml:3:5: error: unknown key 'modle'; did you mean 'model'?",
         "broken.yaml:4:5: warning: 'cache' is not supported yet: every question goes to the model",
-        "broken.yaml: 1 error and 1 warning; it would not be served",
+        "broken.yaml: invalid: 1 error, 1 warning",
     ]
 
 
@@ -102,7 +102,7 @@ def test_check_goes_on_after_a_file_with_errors(tmp_path: Path) -> None:
     [
         ("nowhere.yaml", "there is no file nowhere.yaml"),
         ("-", "there is no file -"),
-        ("empty", "there is no agent file in"),
+        ("empty", "no agent file (*.yaml, *.yml) in"),
     ],
 )
 def test_check_of_nothing_says_so(argument: str, words: str, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_init_writes_a_file_that_nothing_is_wrong_with(tmp_path: Path) -> None:
     written = (tmp_path / "agent.yaml").read_bytes()
     assert findings_of(written) == []
     checked = lastgood("agents", "check", "agent.yaml", cwd=tmp_path)
-    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "agent.yaml: fine")
+    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "agent.yaml: valid")
 
 
 def test_what_init_has_commented_out_works_as_well() -> None:
@@ -162,7 +162,7 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
     done = lastgood("init", "mine.yaml", cwd=tmp_path)
     assert done.returncode == 1
-    assert "mine.yaml is already there and was left as it is" in done.stderr
+    assert "mine.yaml already exists" in done.stderr
     assert (tmp_path / "mine.yaml").read_text() == "mine"
 
 
@@ -173,7 +173,7 @@ def test_init_writes_where_it_is_told_to(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "agent.yaml").exists()
     done = lastgood("init", "missing/agent.yaml", cwd=tmp_path)
     assert done.returncode == 1
-    assert "missing/agent.yaml cannot be written: No such file or directory" in done.stderr
+    assert "cannot write missing/agent.yaml: No such file or directory" in done.stderr
 
 
 def test_help_reads_no_yaml_and_opens_no_network() -> None:

@@ -59,7 +59,7 @@ def test_next_turn_remembers_the_one_before(lastgood: Command) -> None:
     first = lastgood("run", AGENT, "my", "name", "is", "Ada")
     assert (first.code, first.out) == (0, "You said: my name is Ada\n")
     session = lastgood.sessions()[0]["id"]
-    assert f"session {session}; go on with: lastgood run {AGENT} --session {session}" in first.err
+    assert f"session {session}; continue with: lastgood run {AGENT} --session {session}" in first.err
     second = lastgood("run", AGENT, "--session", session, "!remember")
     assert (second.code, second.out, second.err) == (0, "I remember: my name is Ada\n", "")
 
@@ -204,7 +204,7 @@ def test_same_key_replays_without_a_second_model_call(lastgood: Command) -> None
     prompts = lastgood.prompts()
     again = lastgood.say(*ask)
     assert (first.out, again.out, again.code) == ("You said: pay\n", "You said: pay\n", 0)
-    assert "told again" in again.err
+    assert "replayed: this key was used before" in again.err
     as_json = lastgood.say(*ask, "--json").lines
     assert [line.get("replayed") for line in as_json] == [True]
     assert lastgood.prompts() == prompts
@@ -441,7 +441,7 @@ def test_a_picture_goes_along(lastgood: Command, tmp_path: Path) -> None:
 def test_another_agent_than_the_sessions_own_is_said_so(lastgood: Command, team_file: str) -> None:
     session = lastgood.new_session()
     done = lastgood("run", team_file, "hi", "--session", session)
-    assert f"this session belongs to {AGENT}; team answers now" in done.err
+    assert f"the agent of this session was {AGENT}; team answers from now on" in done.err
     assert "the request named this agent" in lastgood.attempts(session)[-1]["decision"]["reason"]
 
 
@@ -454,7 +454,7 @@ def test_control_characters_do_not_reach_a_terminal(chat: Terminal) -> None:
 
 
 def test_list_before_anything_was_said(lastgood: Command) -> None:
-    assert lastgood("sessions", "list").out == "no sessions yet\n"
+    assert lastgood("sessions", "list").out == "no sessions\n"
     empty = lastgood("sessions", "list", "--json")
     assert (empty.code, empty.json) == (0, [])
     assert not lastgood.data_dir.exists()
@@ -572,7 +572,7 @@ def test_check_finds_what_was_changed(lastgood: Command) -> None:
     checked = (
         "2 sessions, 3 turns, 0 branches, 3 attempts, 0 steps, 3 requests and 0 queue entries of 1 tenant"
     )
-    assert lastgood("db", "check").out == f"checked {checked}: all as committed\n"
+    assert lastgood("db", "check").out == f"checked {checked}: no damage\n"
     as_json = lastgood("db", "check", "--json").json
     assert (as_json["sessions"], as_json["turns"], as_json["tenants"]) == (2, 3, 1)
     assert (as_json["broken"], as_json["more"]) == ([], 0)
@@ -583,7 +583,7 @@ def test_check_finds_what_was_changed(lastgood: Command) -> None:
     done = lastgood("db", "check")
     assert done.code == 1
     assert f"tenant default, session {bad}, turn 1 " in done.out
-    assert "all as committed" not in done.out
+    assert "no damage" not in done.out
     assert good not in done.out
     as_json = lastgood("db", "check", "--json")
     assert (as_json.code, [found["session"] for found in as_json.json["broken"]]) == (1, [bad])

@@ -75,7 +75,7 @@ def test_create_prints_the_token_alone_and_it_is_good(lastgood: Command) -> None
     assert token.scopes == {Scope.CHAT, Scope.SESSION}
     assert (token.expires_at, token.revoked_at) == (None, None)
     assert token.id in done.err
-    assert "shown this once" in done.err
+    assert "it is not shown again" in done.err
     assert plain not in done.err
 
 
@@ -150,7 +150,7 @@ def test_wrong_usage_exits_2_and_makes_nothing(lastgood: Command, args: tuple[st
 
 
 def test_list_before_any_token_was_made(lastgood: Command) -> None:
-    assert lastgood("tokens", "list").out == "no tokens yet\n"
+    assert lastgood("tokens", "list").out == "no tokens\n"
     assert lastgood("tokens", "list", "--json").json == []
     assert not lastgood.data_dir.exists()
 

@@ -199,7 +199,7 @@ def test_the_command_line_exports_a_large_session_from_here_and_from_a_server(
     away, back = tmp_path / "away.json", tmp_path / "back.json"
     there = ("--server", server.url)
     assert here("sessions", "export", large, str(away), *there).out.endswith(
-        f" with {TURNS} turns is in {away}\n"
+        f" with {TURNS} turns to {away}\n"
     )
     moved = here("sessions", "import", str(away)).out.strip()
     assert here("sessions", "export", moved, str(back)).code == 0

@@ -136,7 +136,7 @@ async def test_the_socket_of_a_dead_server_is_replaced_and_that_of_a_live_one_is
         other = Command(short / "other")
         done = other("serve", AGENT, "--listen", server.listen)
         assert (done.code, done.out, len(done.err.splitlines())) == (1, "", 1)
-        assert "somebody is answering" in done.err
+        assert "another server is listening" in done.err
         assert not other.database.exists()
         async with wire_through(server.path) as wire:
             assert (await wire.say("hello")).status == 200
@@ -192,7 +192,7 @@ def test_what_is_no_socket_is_left_as_it_is(short: Path, kind: str) -> None:
         case _:
             path.symlink_to(short / "nothing")
     before = path.lstat()
-    with pytest.raises(InvalidRequest, match="is no socket; it was left as it is"):
+    with pytest.raises(InvalidRequest, match="exists and is not a socket"):
         listen_on(f"unix://{path}", "--listen")
     assert path.lstat() == before
     assert (short / "dead").is_socket()
@@ -204,7 +204,7 @@ def test_a_server_that_is_too_busy_to_answer_is_alive(short: Path) -> None:
         busy.bind(str(path))
         busy.listen(0)
         one.connect(str(path))
-        with pytest.raises(InvalidRequest, match="somebody is answering"):
+        with pytest.raises(InvalidRequest, match="another server is listening"):
             listen_on(f"unix://{path}", "--metrics-listen")
         assert path.is_socket()
 
@@ -212,8 +212,8 @@ def test_a_server_that_is_too_busy_to_answer_is_alive(short: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("x" * 104, "103 bytes at most"),
-        ("ä" * 52, "103 bytes at most"),
+        ("x" * 104, "limit 103"),
+        ("ä" * 52, "limit 103"),
         ("missing/a.sock", "No such file or directory; choose another --listen"),
     ],
 )
@@ -345,7 +345,7 @@ def test_what_is_no_socket_that_listens_is_refused_in_one_line(tmp_path: Path) -
     "address", ["fd://", "fd://-1", "fd://x", "fd://03", "unix://", "http://127.0.0.1:80", ":80"]
 )
 def test_what_is_no_address_is_refused_by_naming_those_that_are(address: str) -> None:
-    with pytest.raises(InvalidRequest, match="--listen takes HOST:PORT, unix://PATH or fd://N"):
+    with pytest.raises(InvalidRequest, match="--listen must be HOST:PORT, unix://PATH or fd://N"):
         listen_on(address, "--listen")
 
 
@@ -427,7 +427,7 @@ async def test_what_is_not_served_is_not_there(tmp_path: Path, only: str) -> Non
 def test_a_surface_that_does_not_exist_is_one_line_that_names_those_that_do(tmp_path: Path) -> None:
     done = Command(tmp_path)("serve", AGENT, "--only", "chat,console")
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
-    assert "--only must be of api, chat" in done.err
+    assert "--only must be a list of api, chat" in done.err
 
 
 # -- the schema --------------------------------------------------------------------------

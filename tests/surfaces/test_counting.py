@@ -36,7 +36,7 @@ def labels(**pairs: str) -> frozenset[tuple[str, str]]:
 async def test_every_state_of_the_counters_is_valid_text() -> None:
     counts = Metrics()
     families(counts.text())
-    counts.gauges["lastgood_turns_running"] = ("turns that run here now", lambda: 3)
+    counts.gauges["lastgood_turns_running"] = ("turns running on this server", lambda: 3)
     counts.turns.update(["committed", "committed", "failed"])
     for one in (
         seen(ROUTE, 200, 0.001),

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("LASTGOOD_DEBUG"):
             traceback.print_exc()
-        _complain(f"internal error: {error!r}; please report it")
+        _complain(f"internal error: {error!r}; please report it, with the output under LASTGOOD_DEBUG=1")
         return 1
 
 

@@ -57,7 +57,7 @@ def _files(name: str) -> list[Path]:
     except UnreadableFile as error:
         raise InvalidRequest(str(error)) from None
     if not files:
-        raise InvalidRequest(f"there is no agent file in {path}; they end in .yaml or .yml")
+        raise InvalidRequest(f"no agent file (*.yaml, *.yml) in {path}")
     return files
 
 
@@ -94,20 +94,20 @@ def _indented(line: str) -> str:
 def _verdict(checked: Checked) -> str:
     warnings = count(len(checked.findings) - checked.errors, "warning")
     if checked.errors:
-        return f"{count(checked.errors, 'error')} and {warnings}; it would not be served"
-    return f"fine, with {warnings}" if checked.findings else "fine"
+        return f"invalid: {count(checked.errors, 'error')}, {warnings}"
+    return f"valid, {warnings}" if checked.findings else "valid"
 
 
 def _about(agent: AgentSpec, *, first: bool) -> Iterator[str]:
-    asked = " (is asked first)" if first else ""
-    yield f"  {agent.name}{asked}: {_model(agent)}"
+    mark = " (entry point)" if first else ""
+    yield f"  {agent.name}{mark}: {_model(agent)}"
     if agent.description:
         yield f"    {agent.description}"
     lists = {
         "tools": [_toolset(spec) for spec in agent.toolsets],
         "sub-agents": list(agent.sub_agents),
-        "hands over to": list(agent.handoffs),
-        "falls back to": list(agent.fallback.models),
+        "handoffs": list(agent.handoffs),
+        "fallback models": list(agent.fallback.models),
         "commands": [f"/{command.name}" for command in agent.commands],
     }
     for title, names in lists.items():
@@ -126,9 +126,9 @@ def _model(agent: AgentSpec) -> str:
 
 def _spelled_out(name: str, spec: ModelSpec) -> str:
     if spec.first_available:
-        return f"{name}, the first available of {', '.join(spec.first_available)}"
+        return f"{name}, first available of {', '.join(spec.first_available)}"
     if spec.alloy:
-        return f"{name}, each turn one of {', '.join(spec.alloy)}"
+        return f"{name}, one of {', '.join(spec.alloy)} per turn"
     at = f" at {spec.base_url}" if spec.base_url else ""
     return f"{spec.ref}{at}" if name == spec.ref else f"{name}, {spec.ref}{at}"
 
@@ -136,7 +136,7 @@ def _spelled_out(name: str, spec: ModelSpec) -> str:
 def _toolset(spec: ToolsetSpec) -> str:
     named = spec.options.get("shell") if spec.type == "script" else spec.tools
     some = f" ({', '.join(named)})" if named else ""
-    return f"{spec.type}{some}{' [not yet]' if TOOLSET.types[spec.type].later else ''}"
+    return f"{spec.type}{some}{' [not supported yet]' if TOOLSET.types[spec.type].later else ''}"
 
 
 # -- for scripts ---------------------------------------------------------------------

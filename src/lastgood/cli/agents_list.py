@@ -55,7 +55,7 @@ def list_agents(args: argparse.Namespace) -> int:
     if args.json:
         print_json([_as_json(one) for one in listed])
     elif not listed:
-        remark("no agent would be served: there is no agent file in the folder; put one there")
+        remark("no agents: the directory contains no agent file (*.yaml, *.yml)")
     else:
         _print(listed)
     return 0 if all(one.is_good for one in listed) else 1
@@ -99,11 +99,11 @@ def _model_of(
     except LastgoodError as error:
         return None, AgentFinding("error", error.message)
     if agent.model == AUTO and model.ref == SCRIPTED:
-        text = "no key of a model is set, so it answers offline, by a script; "
-        return model.ref, AgentFinding("warning", text + "set OPENAI_API_KEY or another, or run Ollama")
+        text = "no API key is set, so the offline scripted model answers; "
+        return model.ref, AgentFinding("warning", text + "set OPENAI_API_KEY or another key, or run Ollama")
     if not providers.has_key(model):
         names = " or ".join(key_names(model))
-        return model.ref, AgentFinding("warning", f"no key for {model.ref}; set {names}")
+        return model.ref, AgentFinding("warning", f"no API key for {model.ref}; set {names}")
     return model.ref, None
 
 

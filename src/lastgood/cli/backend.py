@@ -39,7 +39,7 @@ class TurnEnd:
     def reason(self) -> str:
         if self.error is not None:
             return self.error.message
-        return f"the turn ended {self.status}; nothing was committed"
+        return f"the turn is {self.status}; nothing was committed"
 
 
 class BackendTurn(Protocol):
@@ -119,14 +119,14 @@ def check_place(args: argparse.Namespace) -> None:
     """Refuses options that do not go together, and what only a server would object to otherwise."""
     if args.server is None:
         if args.server_token:
-            raise WrongUsage("--token-file belongs to --server; name the server, too")
+            raise WrongUsage("--token-file needs --server")
         return
     for name in _OF_HERE:
         if getattr(args, name, None) is not None:
             option = f"--{name.replace('_', '-')}"
-            raise WrongUsage(f"{option} is the server's own business; leave out either {option} or --server")
+            raise WrongUsage(f"{option} and --server cannot be combined: the server has its own {option}")
     safety = getattr(args, "safety", None)
     if safety is not None and args.session is not None:
-        raise WrongUsage("--safety belongs to a new session; leave it out, or leave out --session")
+        raise WrongUsage("--safety and --session cannot be combined: --safety applies to new sessions")
     if safety is not None and safety not in SAFETIES:
         raise WrongUsage(f"--safety must be one of {', '.join(SAFETIES)}")

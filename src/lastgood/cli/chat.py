@@ -56,7 +56,9 @@ class Interrupts:
             await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 return working.result()
-            raise TurnCancelled("given up before it was accepted; if it was on its way, it may be done yet")
+            raise TurnCancelled(
+                "cancelled before the turn was accepted; if the request was already sent, it may still run"
+            )
         finally:
             for task in (working, asked):
                 task.cancel()
@@ -95,7 +97,7 @@ class Chat:
     async def retry(self) -> TurnEnd:
         """The last message once more. If it was answered, on a fork from before that answer."""
         if self.last is None or self.session is None:
-            raise NothingPending("nothing was said here yet; say something first")
+            raise NothingPending("nothing to retry; send a message first")
         message, ended = self.last
         if ended.committed is None:
             return await self.say(message)
@@ -110,7 +112,7 @@ class Chat:
 
     async def fork(self) -> SessionInfo:
         if self.session is None:
-            raise NothingPending("there is no session to fork yet; say something first")
+            raise NothingPending("no session to fork; send a message first")
         forked = await self.place.fork(self.session)
         self.session = forked.id
         return forked
@@ -151,5 +153,5 @@ class Chat:
             await asked.leave()
             ended = await asked.ended()
             if not isinstance(error, BrokenPipeError):
-                complain(f"cannot write the answer ({error.strerror}); the turn is {ended.status}")
+                complain(f"cannot write the answer: {error.strerror}; the turn is {ended.status}")
         return ended

@@ -13,7 +13,7 @@ Command = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
 #: How a session is named on the command line.
-SESSION_ID = "a session's id, or -1 for the newest, -2 for the one before it, …"
+SESSION_ID = "session id, or -1 for the newest session, -2 for the second newest, …"
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -42,7 +42,7 @@ def add_commands(words: CommandParser) -> Commands:
     commands = words.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(_: argparse.Namespace) -> int:
-        words.error(f"name a command: {', '.join(commands.choices)}")
+        words.error(f"missing command; choose one of {', '.join(commands.choices)}")
 
     words.set_defaults(command=command)
     return commands
@@ -71,11 +71,14 @@ def add_group(commands: Commands, name: str, summary: str) -> Commands:
 
 def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--server", metavar="URL", help="do it on this server: http://HOST:PORT, https://… or unix:///PATH"
+        "--server",
+        metavar="URL",
+        help="run the command on this server: http://HOST:PORT, https://… or unix:///PATH",
     )
     parser.add_argument(
         "--token-file",
         metavar="FILE",
         dest="server_token",
-        help="its first line is the token for --server; default: the variable LASTGOOD_TOKEN",
+        help="read the token for --server from the first line of this file; default: the variable "
+        "LASTGOOD_TOKEN",
     )

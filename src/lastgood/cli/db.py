@@ -78,7 +78,7 @@ def _print(report: Report) -> None:
     counts = [f"{report.rows[table]} {_NAMES[table][report.rows[table] != 1]}" for table in StoredTable]
     checked = f"{', '.join(counts[:-1])} and {counts[-1]} of {count(len(report.tenants), 'tenant')}"
     found = len(report.findings) + report.more
-    verdict = f"{count(found, 'problem')} found" if found else "all as committed"
+    verdict = f"{count(found, 'problem')} found" if found else "no damage"
     print_line(f"checked {checked}: {verdict}")
 
 

@@ -20,14 +20,14 @@ def write_starter(args: argparse.Namespace) -> int:
         with path.open("xb") as file:
             file.write(builtin_file("starter"))
     except FileExistsError:
-        raise InvalidRequest(f"{path} is already there and was left as it is; name another file") from None
+        raise InvalidRequest(f"{path} already exists; choose another name") from None
     except OSError as error:
-        raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from None
+        raise InvalidRequest(f"cannot write {path}: {error.strerror}") from None
     if args.json:
         print_json({"path": str(path)})
     else:
         name = shlex.quote(str(path))
-        print_line(f"{path} is written. Read it, change it, and then:")
+        print_line(f"Created {path}. Edit it, then run:")
         print_line(f"  lastgood agents check {name}")
         print_line(f'  lastgood run {name} --working-dir . "What is in this folder?"')
     return 0

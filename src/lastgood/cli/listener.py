@@ -83,7 +83,7 @@ def listen_on(address: str, flag: str) -> Listener:
             return _given(int(number[1]), address)
         return _on_port(address, flag)
     except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or "this is no address"
+        why = getattr(error, "strerror", None) or "invalid address"
         raise InvalidRequest(f"cannot listen on {address}: {why}; choose another {flag}") from None
 
 
@@ -95,7 +95,7 @@ def _on_port(address: str, flag: str) -> Listener:
     host = host.strip("[]")
     if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
         raise WrongUsage(
-            f"{flag} takes HOST:PORT, unix://PATH or fd://N, for example 127.0.0.1:8080, not {address!r}"
+            f"{flag} must be HOST:PORT, unix://PATH or fd://N, for example 127.0.0.1:8080, not {address!r}"
         )
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -126,7 +126,7 @@ def _given(number: int, address: str) -> Listener:
         or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     ):
         found.detach()  # it is not ours to close
-        raise OSError(errno.EINVAL, "this is no stream socket that listens")
+        raise OSError(errno.EINVAL, "not a listening stream socket")
     # A tool's program must not be able to answer in our place.
     found.set_inheritable(False)
     if found.family != socket.AF_UNIX:
@@ -142,8 +142,8 @@ def _on_file(path: Path, flag: str) -> Listener:
     length = len(os.fsencode(path))
     if length > _LONGEST_PATH:
         raise WrongUsage(
-            f"the path of a unix socket has {_LONGEST_PATH} bytes at most, and {path} has {length}; "
-            f"choose a shorter one for {flag}"
+            f"{flag}: the socket path {path} is {length} bytes long (limit {_LONGEST_PATH}); "
+            "choose a shorter path"
         )
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -176,7 +176,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise OSError(errno.EBUSY, f"somebody has locked {folder}") from None
+                    raise OSError(errno.EBUSY, f"another process has locked {folder}") from None
                 time.sleep(0.02)
         yield
     finally:
@@ -186,7 +186,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 def _remove_dead(path: Path, flag: str) -> None:
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise InvalidRequest(f"{path} is no socket; it was left as it is. Choose another {flag}")
+            raise InvalidRequest(f"{path} exists and is not a socket; choose another {flag}")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.setblocking(False)
             asking.connect(str(path))
@@ -197,9 +197,7 @@ def _remove_dead(path: Path, flag: str) -> None:
         return
     except BlockingIOError:
         pass  # so many wait there that we would have to
-    raise InvalidRequest(
-        f"somebody is answering at unix://{path}; stop that server, or choose another {flag}"
-    )
+    raise InvalidRequest(f"another server is listening on unix://{path}; stop it, or choose another {flag}")
 
 
 def _inode(path: Path) -> _Inode:

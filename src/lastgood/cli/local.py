@@ -55,8 +55,8 @@ async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> Async
             yield app
     except StoreLocked as error:
         raise StoreLocked(
-            f"{error.message}. If it is your server, ask it: add --server URL, "
-            "with the address it printed when it started"
+            f"{error.message}. To run the command on your server, add --server URL "
+            "with the address that it printed at startup"
         ) from None
 
 

@@ -53,6 +53,8 @@ def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
     log = logging.getLogger("lastgood.loop")
 
     def report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        log.error(context.get("message", "an error that nobody awaited"), exc_info=context.get("exception"))
+        log.error(
+            context.get("message", "unhandled error in a background task"), exc_info=context.get("exception")
+        )
 
     loop.set_exception_handler(report)

@@ -71,7 +71,7 @@ def _token(args: argparse.Namespace) -> str | None:
     try:
         return Path(args.server_token).read_text().partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidRequest(f"cannot read --token-file {args.server_token}: {why}") from None
 
 
@@ -203,8 +203,8 @@ class RemoteTurn:
             return  # too late: how it did end is told anyway
         except (TimeoutError, ServerUnreachable):
             raise ServerUnreachable(
-                "the server does not answer, so the turn could not be cancelled and may go on there; "
-                f"look at it later: lastgood sessions show {self._accepted.session}"
+                "could not cancel the turn: the server does not respond, and the turn may still be running; "
+                f"check it later with `lastgood sessions show {self._accepted.session}`"
             ) from None
 
     async def leave(self) -> None:

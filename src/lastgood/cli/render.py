@@ -42,7 +42,7 @@ class TextScreen:
 
     async def ended(self, ended: TurnEnd) -> None:
         if ended.replayed:
-            remark("this key was used before: told again, nothing was run")
+            remark("replayed: this key was used before, and nothing ran")
             await self._print(ended.committed.text if ended.committed else "")
         await self._end_line()
         if not ended.is_good:
@@ -53,7 +53,7 @@ class TextScreen:
         if event.kind is not EventKind.ATTEMPT_STARTED:
             return None
         before, self._turn = self._turn, str(event.data["turn"])
-        return "the turn was interrupted and is tried again" if before == self._turn else None
+        return "the turn was interrupted; retrying" if before == self._turn else None
 
     async def _print(self, text: str) -> None:
         if text:
@@ -82,7 +82,7 @@ class JsonScreen:
         }
         if ended.replayed:
             last["replayed"] = True
-            remark("this key was used before: told again, nothing was run")
+            remark("replayed: this key was used before, and nothing ran")
         if not ended.is_good:
             complain(ended.reason)
             last["error"] = {
@@ -105,15 +105,15 @@ def _remark_on(event: StoredEvent) -> str | None:
         case EventKind.TOOL_ANSWERED:
             return f"{who}← {_short(str(data['result']) or '(nothing)')}"
         case EventKind.MODEL_RETRIED:
-            return f"{data['model']} failed and is asked again: {_short(str(data['reason']))}"
+            return f"{data['model']} failed, retrying: {_short(str(data['reason']))}"
         case EventKind.MODEL_FELL_BACK:
-            return f"{data['fallback_model']} is asked instead: {_short(str(data['reason']))}"
+            return f"falling back to {data['fallback_model']}: {_short(str(data['reason']))}"
         case EventKind.HISTORY_SHORTENED:
-            return f"too long for the model; it is shown all but the oldest {data['left_out']} messages"
+            return f"the history is too long for the model; left out the oldest {data['left_out']} messages"
         case EventKind.AGENT_CHANGED:
-            return "the agent's definition has changed since the last turn"
+            return "the agent file has changed since the last turn"
         case EventKind.AGENT_SWITCHED:
-            return f"{who}speaks now"
+            return f"{who}takes over"
         case _:
             return None
 

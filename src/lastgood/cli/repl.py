@@ -14,11 +14,11 @@ from lastgood.model.agents import AgentCommand
 from lastgood.model.messages import user
 
 _HELP = {
-    "/new": "begin a new session",
-    "/fork": "go on in a copy of this session; this one stays as it is",
+    "/new": "start a new session",
+    "/fork": "continue in a copy of this session",
     "/retry": "send the last message again; if it was answered, in a fork from before that answer",
-    "/session": "show the id of this session",
-    "/help": "show this list",
+    "/session": "show the session id",
+    "/help": "list the commands",
     "/exit": "end the chat (also Ctrl-D)",
 }
 
@@ -50,16 +50,16 @@ async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
     match word:
         case "/new":
             talk.begin_anew()
-            remark("the next message begins a new session")
+            remark("the next message starts a new session")
         case "/fork":
-            remark(f"this is {(await talk.fork()).id} now")
+            remark(f"continuing in session {(await talk.fork()).id}")
         case "/retry":
             before = talk.session
             await talk.retry()
             if talk.session != before:
-                remark(f"this is {talk.session} now, a fork from before the last answer")
+                remark(f"continuing in session {talk.session}, a fork from before the last answer")
         case "/session":
-            remark(talk.session or "there is none yet; say something first")
+            remark(talk.session or "no session yet; send a message first")
         case "/help":
             shown = _HELP | {name: command.description for name, command in commands.items()}
             for name, about in shown.items():
@@ -67,7 +67,7 @@ async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
         case "/exit" | "/quit":
             return False
         case _ if word.startswith("/") and "/" not in word[1:]:
-            raise InvalidRequest(f"there is no command {word}; /help lists them")
+            raise InvalidRequest(f"unknown command {word}; /help lists the commands")
         case _:
             await talk.say(user(line))
     return True

@@ -32,9 +32,9 @@ from lastgood.settings import Settings
 def run(args: argparse.Namespace) -> int:
     text = _message(args.message)
     if text is None and (args.key is not None or args.attach):
-        raise WrongUsage("--key and --attach belong to one message; give MESSAGE, or pipe it in")
+        raise WrongUsage("--key and --attach need a MESSAGE, as an argument or on standard input")
     if args.after is not None and (text is None or args.session is None):
-        raise WrongUsage("--after needs --session and a MESSAGE to put after that turn")
+        raise WrongUsage("--after needs --session and a MESSAGE")
     check_place(args)
     return asyncio.run(_run(args, None if text is None else _with_attachments(text, args.attach)))
 
@@ -79,8 +79,8 @@ async def _begin(place: Backend, key: str, args: argparse.Namespace, interrupts:
     if args.session is not None:
         session = await interrupts.unless_asked(place.find(args.session))
         if isinstance(resolve(session.agent_key, [key]), Missing):
-            own = one_line(session.agent_key) or "no agent yet"
-            remark(f"this session belongs to {own}; {one_line(key)} answers now")
+            own = one_line(session.agent_key) or "no agent"
+            remark(f"the agent of this session was {own}; {one_line(key)} answers from now on")
         known = session.id
     return Chat(place, key, args.model, known, JsonScreen() if args.json else TextScreen(), interrupts)
 
@@ -99,7 +99,7 @@ async def _talk(
     if args.session is None and talk.session is not None and not args.json:
         server = f" --server {args.server}" if args.server else ""
         again = f"lastgood run {args.agent}{server} --session {talk.session} …"
-        remark(f"session {talk.session}; go on with: {again}")
+        remark(f"session {talk.session}; continue with: {again}")
     return code
 
 
@@ -113,7 +113,7 @@ def _after(text: str | None) -> After | None:
 def _source(reference: str, settings: Settings) -> Single:
     source = parse(reference, settings.aliases)
     if isinstance(source, DirectorySource):
-        raise InvalidRequest(f"{reference} is a folder; name one of the agent files in it")
+        raise InvalidRequest(f"{reference} is a directory; name one of its agent files")
     return source
 
 
@@ -131,12 +131,12 @@ def _standard_input() -> str:
     most = FlowLimits().input_bytes
     body = sys.stdin.buffer.read(most + 1)
     if len(body) > most:
-        raise TooLarge(f"standard input has more than {most} bytes, and no message may; send less")
+        raise TooLarge(f"standard input is larger than {most} bytes, the limit for a message")
     try:
         return body.decode().rstrip("\n")
     except UnicodeDecodeError as error:
         raise InvalidRequest(
-            f"standard input is not UTF-8 text (byte {error.start + 1}); convert it and send it again"
+            f"standard input is not UTF-8 text (byte {error.start + 1}); convert it to UTF-8"
         ) from None
 
 
@@ -152,7 +152,7 @@ def _attachment(path: str) -> Part:
     except OSError as error:
         raise InvalidRequest(f"cannot read {path}: {error.strerror}") from None
     if len(body) > most:
-        raise TooLarge(f"{path} has more than {most} bytes, and no message may; send less")
+        raise TooLarge(f"{path} is larger than {most} bytes, the limit for a message")
     kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
     data = f"data:{kind};base64,{base64.b64encode(body).decode()}"
     return Image(data) if kind.startswith("image/") else File(Path(path).name, data)

@@ -39,8 +39,8 @@ def serve(args: argparse.Namespace) -> int:
     for source in sources:
         if isinstance(source, OciSource):
             raise InvalidRequest(
-                f"there is no file {source.reference!r} here, and pulling from a registry is not there yet; "
-                f"name a file, or one that is built in: {', '.join(BUILTIN_NAMES)}"
+                f"no such file: {source.reference!r} (pulling agents from a registry is not supported yet); "
+                f"name a file or a built-in agent: {', '.join(BUILTIN_NAMES)}"
             )
     with ExitStack() as places:
         main = places.enter_context(listen_on(settings.listen, "--listen"))
@@ -97,7 +97,7 @@ async def _serve(
         ending = asyncio.create_task(told.wait())
         await asyncio.wait({*serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
-        log.info("told to end; running turns may finish", extra={"fields": {"seconds": server.grace_seconds}})
+        log.info("shutting down", extra={"fields": {"seconds": server.grace_seconds}})
         await server.finish(hurried)
         for place, web in webs:
             place.leave()
@@ -147,8 +147,8 @@ async def _greet(server: Server, settings: Settings, main: Listener, metrics: Li
         remark(f"warning: {one_line(line)}")
     agents = ", ".join(server.agents.served())
     if not agents:
-        remark("warning: no agent is served: there is no agent file in the folder; put one there")
-    remark(f"Lastgood serves {agents or 'no agent'} on {main.place}")
+        remark("warning: no agents: the directory contains no agent file (*.yaml, *.yml)")
+    remark(f"Lastgood serves {agents or 'no agents'} on {main.place}")
     for line in await offline_agents(server):
         remark(f"  {line}")
     if "chat" in settings.only:
@@ -162,8 +162,8 @@ async def _greet(server: Server, settings: Settings, main: Listener, metrics: Li
         remark(f"  metrics                 {metrics.url('/metrics')}")
     if not server.asks_for_token:
         remark(
-            "  anybody who can reach this address may do everything; make a token with "
-            "`lastgood tokens create` and start again to change that"
+            "  authentication is off: anyone who can reach this address has full access; to require a token, "
+            "run `lastgood tokens create` and restart"
         )
 
 

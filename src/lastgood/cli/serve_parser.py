@@ -9,8 +9,8 @@ DEFAULT_AGENT = "default"
 
 
 def add_serve(commands: Commands, places: CommandParser) -> None:
-    about = "serve agents over HTTP, until it is told to end"
-    details = "SIGTERM or Ctrl-C ends it: running turns may finish for a while."
+    about = "serve agents over HTTP until stopped"
+    details = "SIGTERM or Ctrl-C stops the server; running turns may finish within --shutdown-grace."
     serve = commands.add_parser(
         "serve",
         help=about,
@@ -77,5 +77,6 @@ def add_served(parser: CommandParser) -> None:
         metavar="AGENT",
         nargs="*",
         default=[DEFAULT_AGENT],
-        help="agent files, folders of them, URLs, names from lastgood.toml or built-in agents (default)",
+        help="agent file, directory of agent files, URL, name from lastgood.toml or built-in agent; "
+        "default: the built-in agent `default`",
     )

@@ -14,66 +14,66 @@ def add_run(commands: Commands, places: CommandParser) -> None:
         places,
         "run",
         start("run", "run"),
-        "say something to an agent, or chat with it, and see the answer as it comes",
-        "one JSON object per line: every event, and last how the turn ended",
-        "Without MESSAGE: the message is read from standard input if that is a pipe or a file; on a terminal "
-        "a chat begins (Ctrl-C cancels a turn, Ctrl-D ends the chat).",
+        "send a message to an agent, or chat with it, and stream the answer",
+        "print one JSON object per line: every event, then the result of the turn",
+        "Without MESSAGE, opens a chat on a terminal (Ctrl-C cancels the turn, Ctrl-D ends the chat). "
+        "If standard input is a pipe or a file, reads the message from it instead.",
     )
     run.add_argument(
         "agent",
         metavar="AGENT",
-        help="who is asked: an agent file, a URL, a name from lastgood.toml, or built in: default, coder, "
-        "builtin/scripted (offline); with --server: the name it is served under",
+        help="agent file, URL, name from lastgood.toml, or a built-in agent: default, coder, "
+        "builtin/scripted (offline); with --server: the agent's name on that server",
     )
     run.add_argument(
-        "message", metavar="MESSAGE", nargs="*", help="what to say; - reads it from standard input"
+        "message", metavar="MESSAGE", nargs="*", help="message to send; - reads it from standard input"
     )
     add_server(run)
     run.add_argument(
-        "--session", metavar="ID", help=f"go on with this session: {SESSION_ID}; default: a new one"
+        "--session", metavar="ID", help=f"continue this session: {SESSION_ID}; default: a new session"
     )
     run.add_argument(
         "--after",
         metavar="TURN",
-        help="replace what follows this turn of the session (`start`: replace every turn); the replaced "
-        "turns stay as a branch",
+        help="replace the turns after this one (`start`: all turns) with this message; the replaced turns "
+        "are kept as a branch",
     )
     run.add_argument(
         "--model", metavar="PROVIDER/MODEL", help="use this model for this turn and every later one"
     )
-    run.add_argument("--agent", metavar="NAME", dest="member", help="the agent of the file's team to talk to")
+    run.add_argument("--agent", metavar="NAME", dest="member", help="talk to this agent of the file's team")
     run.add_argument(
         "--attach",
         metavar="FILE",
         action="append",
         default=[],
-        help="send a picture or a file along; may be given several times",
+        help="attach an image or a file; repeatable",
     )
     run.add_argument(
         "--working-dir",
         metavar="DIR",
         type=os.path.abspath,
-        help="where the tools of a new session work; default: a folder of its own",
+        help="run the tools of a new session in this directory; default: a new directory per session",
     )
     run.add_argument(
         "--safety",
         metavar="MODE",
-        help="what tools may do that no rule allows or denies: restricted (look, and change nothing), "
-        "autonomous (everything); strict and balanced ask a person, which is not there yet (LASTGOOD_SAFETY)",
+        help="handle tool calls that no permission rule covers: restricted (read-only tools), autonomous "
+        "(all tools), or strict and balanced, which deny what would need approval (LASTGOOD_SAFETY)",
     )
     run.add_argument(
-        "--env-file", metavar="FILE", help="NAME=value lines with keys of models (LASTGOOD_ENV_FILE)"
+        "--env-file", metavar="FILE", help="read API keys from NAME=value lines (LASTGOOD_ENV_FILE)"
     )
     run.add_argument(
         "--pull-interval",
         metavar="TIME",
-        help="how old the copy of an agent's URL may be: 60s, 5m; 0 asks each time (LASTGOOD_PULL_INTERVAL)",
+        help="cache agents from URLs this long: 60s, 5m; 0 disables the cache (LASTGOOD_PULL_INTERVAL)",
     )
     run.add_argument(
         "--key",
         metavar="KEY",
-        help="idempotency key: the same message to the same session under the same key is answered once; "
-        "sent again, it is told again",
+        help="idempotency key: sending the same message to the same session with the same key again "
+        "replays the stored answer",
     )
 
 
@@ -89,35 +89,39 @@ def add_sessions(commands: Commands, places: CommandParser) -> None:
         "list",
         start("sessions", "list_sessions"),
         "list sessions, newest first",
-        "a JSON array",
+        "print a JSON array",
     )
     add_server(some)
     some.add_argument(
-        "--limit", metavar="N", type=_limit, default=50, help="how many at most (50; up to 200)"
+        "--limit",
+        metavar="N",
+        type=_limit,
+        default=50,
+        help="list at most N sessions, up to 200; default: 50",
     )
-    some.add_argument("--cursor", metavar="C", type=_cursor, help="go on where a list before has ended")
-    some.add_argument("--query", metavar="Q", default="", help="only those whose title contains this")
+    some.add_argument("--cursor", metavar="C", type=_cursor, help="continue a previous list at this cursor")
+    some.add_argument("--query", metavar="Q", default="", help="list only sessions whose title contains Q")
 
     show = add(
         group,
         places,
         "show",
         start("sessions", "show_session"),
-        "show the turns of a session",
-        "one JSON object",
+        "show a session and its turns",
+        "print one JSON object",
     )
     add_server(show)
     show.add_argument("id", metavar="ID", help=SESSION_ID)
-    show.add_argument("--attempts", action="store_true", help="also every try, and what became of it")
+    show.add_argument("--attempts", action="store_true", help="also show every attempt and its result")
 
     branches = add(
         group,
         places,
         "branches",
         start("sessions", "list_branches"),
-        "list the turns of a session that edits have replaced",
-        "a JSON array",
-        "`lastgood sessions fork ID --turn TURN` makes a session from any of their turns.",
+        "list the branches of a session: turns that edits replaced",
+        "print a JSON array",
+        "`lastgood sessions fork ID --turn TURN` creates a session from any of these turns.",
     )
     add_server(branches)
     branches.add_argument("id", metavar="ID", help=SESSION_ID)
@@ -127,33 +131,33 @@ def add_sessions(commands: Commands, places: CommandParser) -> None:
         places,
         "fork",
         start("sessions", "fork_session"),
-        "make a session that goes on from another's turn",
-        "a JSON object",
+        "create a session that continues from a turn of another session",
+        "print a JSON object",
     )
     add_server(fork)
     fork.add_argument("id", metavar="ID", help=SESSION_ID)
-    fork.add_argument("--turn", metavar="TURN", help="the turn to go on from; default: the last one")
+    fork.add_argument("--turn", metavar="TURN", help="turn to continue from; default: the last turn")
 
     rename = add(
         group,
         places,
         "rename",
         start("sessions", "rename_session"),
-        "give a session a title",
-        "a JSON object",
+        "set the title of a session",
+        "print a JSON object",
     )
     add_server(rename)
     rename.add_argument("id", metavar="ID", help=SESSION_ID)
-    rename.add_argument("title", metavar="TITLE", help="its new title; quote it if it has spaces")
+    rename.add_argument("title", metavar="TITLE", help="new title; quote it if it contains spaces")
 
     reset = add(
         group,
         places,
         "reset",
         start("sessions", "reset_session"),
-        "let a session start anew",
-        "a JSON object",
-        "Its turns are kept, but the agent does not see them any more.",
+        "reset the context of a session",
+        "print a JSON object",
+        "The session keeps its turns, but the agent no longer sees them.",
     )
     add_server(reset)
     reset.add_argument("id", metavar="ID", help=SESSION_ID)
@@ -163,14 +167,17 @@ def add_sessions(commands: Commands, places: CommandParser) -> None:
         places,
         "export",
         start("sessions", "export_session"),
-        "write all of a session to a file",
-        "the session is JSON in any case; with FILE, a JSON object about it",
-        "Any server and any database can import it.",
+        "export a session as JSON",
+        "with FILE, print a JSON object about the export; the session itself is always JSON",
+        "`lastgood sessions import` can import the file into any Lastgood database.",
     )
     add_server(export)
     export.add_argument("id", metavar="ID", help=SESSION_ID)
     export.add_argument(
-        "file", metavar="FILE", nargs="?", help="where to; default: standard output. It must not be there yet"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="file to create, which must not exist; default: standard output",
     )
 
     take_in = add(
@@ -178,21 +185,21 @@ def add_sessions(commands: Commands, places: CommandParser) -> None:
         places,
         "import",
         start("sessions", "import_session"),
-        "make a session from a file that was exported",
-        "a JSON object",
-        "If one of its turns is not as it was committed, nothing is imported.",
+        "import an exported session",
+        "print a JSON object",
+        "Imports nothing if the hash of any turn does not match.",
     )
     add_server(take_in)
-    take_in.add_argument("file", metavar="FILE", help="the file; - reads it from standard input")
+    take_in.add_argument("file", metavar="FILE", help="exported file; - reads standard input")
 
     delete = add(
         group,
         places,
         "delete",
         start("sessions", "delete_sessions"),
-        "erase sessions for good",
-        "a JSON object",
-        "If one of them does not exist, none is deleted.",
+        "delete sessions permanently",
+        "print a JSON object",
+        "Deletes nothing if one of the sessions does not exist.",
     )
     add_server(delete)
     delete.add_argument("ids", metavar="ID", nargs="+", help=SESSION_ID)
@@ -200,11 +207,13 @@ def add_sessions(commands: Commands, places: CommandParser) -> None:
 
 def _limit(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not 0 < int(text[:9]) <= 200:
-        raise argparse.ArgumentTypeError(f"{text!r} cannot be listed; give a number from 1 to 200")
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to 200, not {text!r}")
     return int(text)
 
 
 def _cursor(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not 0 < int(text[:20]) < 2**63:
-        raise argparse.ArgumentTypeError(f"{text!r} is no cursor; use the number that a list ended with")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a cursor; use the one that a previous list printed"
+        )
     return int(text)

@@ -74,12 +74,12 @@ async def list_sessions(args: argparse.Namespace) -> int:
     if args.json:
         print_json([session_json(session) for session in page.sessions])
     elif not page.sessions:
-        print_line("no such sessions" if args.query or args.cursor else "no sessions yet")
+        print_line("no matching sessions" if args.query or args.cursor else "no sessions")
     else:
         for session in page.sessions:
             print_line(_headline(session))
     if page.next_cursor is not None:
-        remark(f"there are more; go on with --cursor {page.next_cursor}")
+        remark(f"more sessions: continue with --cursor {page.next_cursor}")
     return 0
 
 
@@ -121,7 +121,7 @@ async def list_branches(args: argparse.Namespace) -> int:
     if args.json:
         print_json([branch_json(branch) for branch in branches])
     elif not branches:
-        print_line("no branches: no turn of this session was replaced by an edit")
+        print_line("no branches: no edit has replaced a turn of this session")
     for branch in () if args.json else branches:
         created = when(branch.created_at.timestamp())
         start = f"after {branch.after}" if branch.after else "from the start"
@@ -141,7 +141,7 @@ async def export_session(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"session": session.id, "file": args.file, "turns": session.turns})
     else:
-        print_line(f"{session.id} with {count(session.turns, 'turn')} is in {one_line(args.file)}")
+        print_line(f"exported {session.id} with {count(session.turns, 'turn')} to {one_line(args.file)}")
     return 0
 
 
@@ -158,9 +158,9 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise InvalidRequest(f"{path} is there already; choose another name, or remove it first") from None
+        raise InvalidRequest(f"{path} already exists; choose another name or remove it") from None
     except OSError as error:
-        raise InvalidRequest(f"cannot write {path}: {error.strerror}; choose another name") from None
+        raise InvalidRequest(f"cannot write {path}: {error.strerror}") from None
     try:
         with open(number, "wb") as file:
             yield file
@@ -193,9 +193,13 @@ def _read_document(name: str) -> dict[str, Any]:
     except OSError as error:
         raise InvalidRequest(f"cannot read {name}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise InvalidRequest(f"{name} is not JSON; give a file that was exported") from None
+        raise InvalidRequest(
+            f"{name} is not JSON; use a file written by `lastgood sessions export`"
+        ) from None
     if not isinstance(document, dict):
-        raise InvalidRequest(f"{name} is no exported session; give a file that was exported")
+        raise InvalidRequest(
+            f"{name} is not an exported session; use a file written by `lastgood sessions export`"
+        )
     return document
 
 
@@ -218,7 +222,7 @@ async def rename_session(args: argparse.Namespace) -> int:
     if args.json:
         print_json(session_json(session))
     else:
-        print_line(f"{session.id} is now called {one_line(session.title)!r}")
+        print_line(f"renamed {session.id} to {one_line(session.title)!r}")
     return 0
 
 
@@ -230,7 +234,7 @@ async def reset_session(args: argparse.Namespace) -> int:
     if args.json:
         print_json(turn_json(turn))
     else:
-        print_line(f"{session.id} starts anew after turn {turn.seq}")
+        print_line(f"reset {session.id} at turn {turn.seq}")
     return 0
 
 
@@ -271,7 +275,7 @@ def _print_session(session: SessionInfo, turns: Sequence[TurnInfo]) -> None:
         created = when(turn.created_at.timestamp())
         print_line(f"\nturn {number}  {turn.id}  {created}  {one_line(turn.model)}".rstrip())
         if turn.kind == "reset":
-            print_line("  (reset: the agent sees nothing from before this)")
+            print_line("  (reset: the agent does not see earlier turns)")
         for message in turn.messages:
             _print_message(message)
 
@@ -287,9 +291,9 @@ def _print_message(message: Message) -> None:
 def _print_attempts(attempts: Sequence[AttemptInfo]) -> None:
     print_line(f"\n{count(len(attempts), 'attempt')}")
     for attempt in attempts:
-        print_line(f"  {attempt.id}  try {attempt.number} at {attempt.turn}: {attempt.status}")
+        print_line(f"  {attempt.id}  attempt {attempt.number} of {attempt.turn}: {attempt.status}")
         if attempt.replaces is not None:
-            print_line(f"    edit: after {attempt.base or 'the start'}, replaces up to {attempt.replaces}")
+            print_line(f"    edit: after {attempt.base or 'the start'}, replaces turns to {attempt.replaces}")
         if attempt.error_code is not None:
             print_line(f"    error: {attempt.error_code}: {one_line(attempt.error_message or '')}")
         for name, value in attempt.decision.items():

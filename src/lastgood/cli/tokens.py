@@ -24,7 +24,7 @@ _DEFAULT_SCOPES = "chat,session"
 def create_token(args: argparse.Namespace) -> int:
     token, plain = asyncio.run(_create(args))
     # First the remark: if nobody takes the token, its id is known, and it can be revoked.
-    remark(f"{token.id} for {_what(token)}; it is shown this once and stored nowhere")
+    remark(f"created {token.id} for {_what(token)}; save the token now, it is not shown again")
     if args.json:
         print_json(_token_json(token) | {"token": plain})
     else:
@@ -46,7 +46,7 @@ def list_tokens(args: argparse.Namespace) -> int:
     if args.json:
         print_json([_token_json(token) for token in tokens])
     elif not tokens:
-        print_line("no tokens yet")
+        print_line("no tokens")
     else:
         for token in tokens:
             print_line(f"{token.id}  {when(token.created_at)}  {_state(token):7}  {_what(token)}")
@@ -67,12 +67,12 @@ async def _list(args: argparse.Namespace) -> tuple[Token, ...]:
 
 def revoke_token(args: argparse.Namespace) -> int:
     token = asyncio.run(_revoke(args))
-    remark(f"servers that share this database refuse it within {SECONDS_KEPT:g} seconds")
+    remark(f"running servers reject the token within {SECONDS_KEPT:g} seconds")
     if args.json:
         print_json(_token_json(token))
     else:
         assert token.revoked_at is not None
-        print_line(f"{token.id} is revoked since {when(token.revoked_at)}: {one_line(token.name)}")
+        print_line(f"revoked {token.id} at {when(token.revoked_at)}: {one_line(token.name)}")
     return 0
 
 

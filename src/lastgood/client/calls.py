@@ -273,7 +273,7 @@ class AsyncClient:
         """Says something and returns when the server has promised the turn; `follow` tells the rest."""
         if unknown := set(asked) - set(SendOptions.__annotations__):
             raise TypeError(
-                f"there is no argument {min(unknown)!r}; there are {', '.join(SendOptions.__annotations__)}"
+                f"unexpected keyword argument {min(unknown)!r}; use {', '.join(SendOptions.__annotations__)}"
             )
         named = {name: asked.get(name) for name in ("agent", "model", "user")}
         body = {"messages": as_messages(said)} | _given(named)

@@ -133,7 +133,7 @@ class TurnStream:
         async with aclosing(self.events(session, accepted.since)) as events:
             async for event in events:
                 if isinstance(event, SessionExited):
-                    raise SessionNotFound("the session was deleted while its turn ran")
+                    raise SessionNotFound("the session was deleted while the turn was running")
                 if isinstance(event, Resync) or event.attempt == attempt.id:
                     yield event
                 if isinstance(event, StreamStopped) and event.attempt == attempt.id:

@@ -97,8 +97,8 @@ class Transport:
                 return ApiResponse(plain, headers, was_lost)
             except TimeoutError:
                 raise AnswerLost(
-                    f"{self._shown} did not answer in {self._timeout:g} seconds; look whether it was done "
-                    "before you send it again"
+                    f"no response from {self._shown} within {self._timeout:g} s; the request may have been "
+                    "processed, so check before you send it again"
                 ) from None
             except LastgoodError as error:
                 if not self.may_go_again(error, call):
@@ -189,24 +189,24 @@ class Transport:
 
     def _broken(self, error: Exception) -> LastgoodError:
         if isinstance(error, aiohttp.InvalidURL):
-            return InvalidRequest(f"{self._shown} is no address; use http://HOST:PORT")
+            return InvalidRequest(f"invalid server URL {self._shown}; use http://HOST:PORT")
         if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
-            return InvalidRequest(f"the certificate of {self._shown} cannot be trusted: {error}")
+            return InvalidRequest(f"TLS certificate verification failed for {self._shown}: {error}")
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             number = error.errno if isinstance(error, aiohttp.ClientConnectorError) else errno.ETIMEDOUT
             why = os.strerror(number) if number is not None and number > 0 else "no such host"
             return ServerUnreachable(
-                f"no server answers at {self._shown} ({why}); start it with `lastgood serve`, or correct the "
-                "address"
+                f"cannot connect to {self._shown}: {why}; start the server with `lastgood serve`, or correct "
+                "the URL"
             )
         return AnswerLost(
-            f"the connection to {self._shown} broke before the answer came; look whether it was done "
-            "before you send it again"
+            f"the connection to {self._shown} was lost before the response; the request may have been "
+            "processed, so check before you send it again"
         )
 
     def _refusal(self, status: int, headers: Mapping[str, str], body: bytes) -> LastgoodError:
         if status in _GATEWAYS:
-            return AnswerLost(f"a proxy before {self._shown} lost the answer ({status}); send it again")
+            return AnswerLost(f"a proxy in front of {self._shown} returned {status}; send the request again")
         try:
             told = orjson.loads(body)["error"]
             detail = told.get("detail", {})
@@ -214,7 +214,7 @@ class Transport:
             error.detail = {**detail, "request_id": told["request_id"]}
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return AnswerUnreadable(
-                f"what answers at {self._shown} ({status}) is no Lastgood server; check the address"
+                f"{self._shown} is not a Lastgood server (HTTP status {status}); check the URL"
             )
         error.retryable = headers.get("x-should-retry") == "true"
         after = headers.get("retry-after", "")
@@ -227,7 +227,7 @@ class Transport:
             return orjson.loads(body)
         except orjson.JSONDecodeError:
             raise AnswerUnreadable(
-                f"what {self._shown} answers is not JSON; it is no Lastgood server, so check the address"
+                f"{self._shown} is not a Lastgood server (its response is not JSON); check the URL"
             ) from None
 
     # -- the way there ---------------------------------------------------------------------
@@ -279,7 +279,7 @@ class RetryBudget:
 def visible(text: str, what: str) -> str:
     """What goes into a header."""
     if not text or not _VISIBLE.fullmatch(text):
-        raise InvalidRequest(f"{what} must be visible ASCII characters")
+        raise InvalidRequest(f"{what} must consist of visible ASCII characters")
     return text
 
 
@@ -288,7 +288,7 @@ def escaped(text: str) -> str:
     try:
         return quote(text, safe="")
     except UnicodeEncodeError:
-        raise InvalidRequest("a name or an id has something in it that is no character") from None
+        raise InvalidRequest("a name or an id contains invalid Unicode (a lone surrogate)") from None
 
 
 def with_query(path: str, query: Mapping[str, Any]) -> str:
@@ -301,7 +301,7 @@ def _as_json(body: Any) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError as error:
-        raise InvalidRequest(f"this cannot be sent as JSON: {error}") from None
+        raise InvalidRequest(f"the request cannot be encoded as JSON: {error}") from None
 
 
 def _place(url: str) -> tuple[str, str | None]:
@@ -309,7 +309,7 @@ def _place(url: str) -> tuple[str, str | None]:
     socket = url.removeprefix("unix://")
     if socket != url:
         if not socket.startswith("/"):
-            raise InvalidRequest(f"{url!r} names no socket; use unix:///PATH")
+            raise InvalidRequest(f"invalid socket URL {url!r}; use unix:///PATH")
         return "http://localhost", socket
     try:
         parts = urlsplit(url)
@@ -317,9 +317,11 @@ def _place(url: str) -> tuple[str, str | None]:
     except ValueError:
         is_address = False
     if not is_address or parts.query or parts.fragment:
-        raise InvalidRequest(f"{url!r} is no address of a server; use http://HOST:PORT or unix:///PATH")
+        raise InvalidRequest(f"invalid server URL {url!r}; use http://HOST:PORT or unix:///PATH")
     if parts.username is not None:
-        raise InvalidRequest("the address must not hold a password; give the token apart from it")
+        raise InvalidRequest(
+            "the server URL must not contain a user name or a password; pass the token separately"
+        )
     return url.rstrip("/"), None
 
 
