@@ -335,7 +335,7 @@ def test_new_begins_another_session(chat: Terminal, lastgood: Command) -> None:
     chat.expect("I remember: \r\n")
     chat.expect("> ")
     chat.send("/nonsense\n")
-    chat.expect("there is no command /nonsense")
+    chat.expect("unknown command /nonsense")
     chat.send("/exit\n")
     assert chat.process.wait(20) == 0
     assert [session["turns"] for session in lastgood.sessions()] == [1, 1]
@@ -346,7 +346,7 @@ def test_fork_goes_on_in_a_copy(chat: Terminal, lastgood: Command) -> None:
     chat.expect("You said: first")
     chat.expect("> ")
     chat.send("/fork\n")
-    chat.expect("this is ses_")
+    chat.expect("continuing in session ses_")
     chat.expect("> ")
     chat.send("!remember\n")
     chat.expect("I remember: first")
@@ -471,7 +471,7 @@ def test_list_pages_and_searches(lastgood: Command) -> None:
     found = lastgood("sessions", "list", "--query", "apple")
     assert [line.split()[0] for line in found.out.splitlines()] == [ids[2], ids[0]]
     assert "apple pie" in found.out
-    assert lastgood("sessions", "list", "--query", "cherry").out == "no such sessions\n"
+    assert lastgood("sessions", "list", "--query", "cherry").out == "no matching sessions\n"
 
 
 def test_show_tells_the_turns_and_on_request_the_attempts(lastgood: Command) -> None:

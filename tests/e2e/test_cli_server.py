@@ -195,7 +195,7 @@ def test_a_chat_goes_on_a_server(there: There, started: list[Process]) -> None:
         chat.expect("You said: first")
         chat.expect("> ")
         chat.send("/fork\n")
-        chat.expect("now")
+        chat.expect("continuing in session")
         chat.expect("> ")
         chat.send("!remember\n")
         chat.expect("I remember: first")
@@ -205,7 +205,7 @@ def test_a_chat_goes_on_a_server(there: There, started: list[Process]) -> None:
         chat.expect("a fork from before the last answer")
         chat.expect("> ")
         chat.send("/think\n")
-        chat.expect("there is no command /think")
+        chat.expect("unknown command /think")
         chat.expect("> ")
         chat.send("!slow 9\n")
         until(lambda: there.server.running == 1)
@@ -270,7 +270,7 @@ def test_a_database_that_a_server_uses_is_reached_through_the_server(tmp_path: P
         refused = Command(tmp_path).say("hello")
         assert (refused.code, refused.err.count("\n")) == (1, 1)
         assert "another Lastgood process" in refused.err
-        assert "add --server URL, with the address it printed" in refused.err
+        assert "add --server URL with the address that it printed" in refused.err
         assert ":8080" not in refused.err  # it may be another's
         assert Command(tmp_path).say("hello", "--server", server.url).out == "You said: hello\n"
 

@@ -329,9 +329,9 @@ def test_what_is_no_socket_that_listens_is_refused_in_one_line(tmp_path: Path) -
         idle.bind(("127.0.0.1", 0))
         for one, words in (
             (file, "non-socket"),
-            (datagrams, "no stream socket that listens"),
-            (packets, "no stream socket that listens"),
-            (idle, "no stream socket that listens"),
+            (datagrams, "not a listening stream socket"),
+            (packets, "not a listening stream socket"),
+            (idle, "not a listening stream socket"),
         ):
             with pytest.raises(InvalidRequest, match=words):
                 listen_on(f"fd://{one.fileno()}", "--listen")

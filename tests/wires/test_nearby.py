@@ -136,7 +136,7 @@ async def test_the_default_agent_answers_from_an_ollama_that_is_found(tmp_path: 
             [line] = await offline_agents(server)
             body = {"model": "default", "messages": [{"role": "user", "content": "hello"}]}
             given = await ask(server.app, "POST", "/v1/chat/completions", JSON, json.dumps(body).encode())
-    assert "default answers from ollama/hf.co/some/qwen3:0.6b" in line
+    assert "default uses ollama/hf.co/some/qwen3:0.6b" in line
     assert given.json["choices"][0]["message"]["content"] == "Hi from here."
     _, asked = ollama.requests
     assert (asked.path, asked.body["model"]) == ("/v1/chat/completions", "hf.co/some/qwen3:0.6b")
@@ -149,7 +149,7 @@ async def test_without_one_the_start_goes_on_with_the_scripted_model(tmp_path: P
         async with serving(tmp_path, "default", at(other)) as server:
             assert server.engine.any_model == SCRIPTED
             [line] = await offline_agents(server)
-    assert "default answers from the offline scripted model" in line
+    assert "default uses the offline scripted model" in line
 
 
 @pytest.mark.parametrize(("name", "value"), [("MISTRAL_API_KEY", "k"), ("OLLAMA_HOST", "127.0.0.1:1")])
