@@ -139,7 +139,7 @@ def test_scripts_are_told_that_it_is_wrong_usage(capsys: Capture) -> None:
         (("serve", AGENT, "--listen", "203.0.113.1:1"), "cannot listen"),
         ((*SERVE, "--token-file", "none"), "cannot read --token-file"),
         (("sessions", "show", "ses_nope"), "no database"),
-        (("run", AGENT, "hi", "--session", "ses_nope"), "No such session"),
+        (("run", AGENT, "hi", "--session", "ses_nope"), "ession not found"),
         (("run", AGENT, "hi", "--server", "http://127.0.0.1:9"), "cannot connect to"),
         (("tokens", "revoke", "tok_nope"), "no such token"),
         (("agents", "check", "none.yaml"), "none.yaml"),
