@@ -555,12 +555,12 @@ def test_reset_hides_what_was_before_and_keeps_it(lastgood: Command) -> None:
 
 def test_delete_takes_several_and_none_if_one_is_unknown(lastgood: Command) -> None:
     ids = [lastgood.new_session(text) for text in ("a", "b", "c", "d")]
-    assert_refused(lastgood("sessions", "delete", ids[0], "ses_nope"), "No such session")
+    assert_refused(lastgood("sessions", "delete", ids[0], "ses_nope"), "ession not found")
     assert len(lastgood.sessions()) == 4
     assert lastgood("sessions", "delete", "-1", "-2").out == f"deleted {ids[3]}\ndeleted {ids[2]}\n"
     assert lastgood("sessions", "delete", ids[0], ids[0], "--json").json == {"deleted": [ids[0]]}
     assert [session["id"] for session in lastgood.sessions()] == [ids[1]]
-    assert_refused(lastgood.say("hello", "--session", ids[0]), "No such session")
+    assert_refused(lastgood.say("hello", "--session", ids[0]), "ession not found")
 
 
 # -- db --------------------------------------------------------------------------
