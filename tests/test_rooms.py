@@ -109,6 +109,42 @@ def test_each_api_imports_http_and_no_other_api(importer: str) -> None:
     assert found == SURFACES_MAY_IMPORT[importer]
 
 
+#: What surfaces need of `core`: limits and rules they apply to a request before any flow sees it.
+SURFACES_NEED_OF_CORE = {
+    "client_presets",  # which conversation a known client means by its own headers
+    "disconnect",  # the row of "Who may leave" that a request states
+    "history",  # which tool calls of a turn are open, shown in responses
+    "limits",  # sizes, for parsing and for JSON schemas
+    "session_rules",  # permissions as they are set and shown
+    "token_bucket",  # rate limits
+}
+#: The inside of flows. Surfaces get flows that are built from these, and handles to turns.
+FLOW_INTERNALS = {"attempt_driver", "begin", "dependencies", "event_feed", "run", "running_attempts"}
+
+
+def surface_imports() -> Iterator[tuple[str, str]]:
+    for file in sorted((PACKAGE / "surfaces").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("lastgood."):
+                yield str(file.relative_to(PACKAGE)), node.module.removeprefix("lastgood.")
+
+
+def test_surfaces_reach_no_store_and_no_run() -> None:
+    found = list(surface_imports())
+    assert len(found) > 100
+    reached = [
+        (file, module)
+        for file, module in found
+        if module == "ports" or module in {f"flows.{name}" for name in FLOW_INTERNALS}
+    ]
+    assert reached == []
+
+
+def test_surfaces_import_of_core_only_what_they_need() -> None:
+    used = {module.removeprefix("core.") for _, module in surface_imports() if module.startswith("core.")}
+    assert used == SURFACES_NEED_OF_CORE
+
+
 def test_a_room_that_is_not_in_the_table_is_refused() -> None:
     assert allowed()
     assert not allowed(rooms={*MAY_IMPORT, "attic"})

@@ -23,7 +23,10 @@ from lastgood.core.token_bucket import Allowance
 from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.model_references import AUTO, SCRIPTED
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
+from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.dependencies import FlowLimits
+from lastgood.flows.session_export import SessionImport
+from lastgood.flows.stateless_run import StatelessRuns
 from lastgood.flows.tokens import Tokens
 from lastgood.model.agents import Safety
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
@@ -195,11 +198,18 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
     """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
     counts.gauges["lastgood_turns_running"] = ("turns running on this server", lambda: lastgood.live.count)
+    agents = AgentDirectory(lastgood.deps.agents)
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
     lastgood.queue.admit_by(limiter.running)
     chat = ChatHandlers(
-        lastgood.deps, lastgood.submitter, lastgood.turns, server.is_draining, limiter, presets
+        agents,
+        StatelessRuns(lastgood.deps),
+        lastgood.submitter,
+        lastgood.turns,
+        server.is_draining,
+        limiter,
+        presets,
     )
     counts.gauges["lastgood_http_requests_running"] = (
         "HTTP requests in progress",
@@ -213,7 +223,7 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
         chat_bytes=settings.max_request_size,
         only=settings.only,
         metrics=settings.metrics_listen is None,
-        sessions=_session_routes(server, settings, limiter),
+        sessions=_session_routes(server, settings, agents, limiter),
     )
 
     def seen(one: AnsweredRequest) -> None:
@@ -227,17 +237,25 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
     )
 
 
-def _session_routes(server: Server, settings: Settings, limiter: RateLimiter) -> Sequence[Route]:
+def _session_routes(
+    server: Server, settings: Settings, agents: AgentDirectory, limiter: RateLimiter
+) -> Sequence[Route]:
     lastgood = server.lastgood
-    asking = TurnRequests(lastgood.deps.agents, server.is_draining)
+    asking = TurnRequests(server.is_draining)
     folders = settings.working_dir_root is not None
     life = SessionHandlers(
-        lastgood.deps, lastgood.sessions, lastgood.submitter, lastgood.turns, asking, folders=folders
+        lastgood.sessions,
+        lastgood.submitter,
+        SessionImport(lastgood.deps, lastgood.sessions),
+        agents,
+        asking,
+        folders=folders,
     )
-    runs = RunHandlers(lastgood.deps, lastgood.submitter, lastgood.turns, lastgood.queue, asking, limiter)
-    agents = AgentHandlers(lastgood.deps.agents, asking)
+    runs = RunHandlers(
+        lastgood.sessions, lastgood.submitter, lastgood.turns, lastgood.queue, agents, asking, limiter
+    )
     branches = BranchHandlers(lastgood.sessions)
-    return session_routes(life, runs, agents, branches, import_bytes=settings.max_request_size)
+    return session_routes(life, runs, AgentHandlers(agents), branches, import_bytes=settings.max_request_size)
 
 
 def _limiter(settings: Settings) -> RateLimiter:

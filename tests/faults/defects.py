@@ -34,7 +34,8 @@ from lastgood.flows import sessions as flow_sessions
 from lastgood.flows import submit as flow_submit
 from lastgood.flows import verified_history as flow_history
 from lastgood.flows.history_cache import HistoryCache
-from lastgood.flows.run import Outcome, Run, StopReason
+from lastgood.flows.run import Run, StopReason
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import AttemptStatus, Begin, BeginConflict, Begun, Commit, Committed, Step
 from lastgood.model.events import TERMINAL, Event
 from lastgood.model.ids import SessionId, TenantId

@@ -16,9 +16,10 @@ from lastgood.flows import running_attempts as flow_running
 from lastgood.flows.begin import Plan
 from lastgood.flows.leases import Beat
 from lastgood.flows.outages import interrupted_by_outage
-from lastgood.flows.run import Outcome, Run, StopReason
+from lastgood.flows.run import Run, StopReason
 from lastgood.flows.submit import Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import AttemptStatus, Begin
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from tests.faults.defects import defect, statement

@@ -22,9 +22,9 @@ from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import AttemptLost, InvalidRequest, LastgoodError, OutcomeUnknown, StoreUnavailable
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import FlowLimits
-from lastgood.flows.run import Outcome
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec, OnUnknown
 from lastgood.model.attempts import After, Ask, AttemptStatus, OnLeave
 from lastgood.model.events import StoredEvent

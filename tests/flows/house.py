@@ -19,10 +19,10 @@ from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Pr
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.history_cache import HistoryCache
-from lastgood.flows.run import Outcome
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt
 from lastgood.model.events import EventKind

@@ -8,8 +8,8 @@ import pytest
 
 from lastgood.errors import InvalidRequest, SessionBusy, StaleHead
 from lastgood.flows.conversations import ConversationMatch, Conversations
-from lastgood.flows.run import Outcome
 from lastgood.flows.submit import Submission
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import Message, assistant, user

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lastgood.errors import Conflict, LastgoodError, SessionBusy, StaleHead, TurnNotFound
-from lastgood.flows.run import Outcome
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import After, AttemptStatus, OnLeave
 from lastgood.model.events import EventKind

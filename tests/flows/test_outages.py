@@ -16,7 +16,8 @@ import pytest
 from lastgood.core.lifecycle import Move
 from lastgood.errors import OutcomeUnknown, StoreUnavailable, TurnCancelled
 from lastgood.flows.dependencies import FlowLimits
-from lastgood.flows.run import Outcome, StopReason
+from lastgood.flows.run import StopReason
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId

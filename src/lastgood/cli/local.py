@@ -19,11 +19,11 @@ from lastgood.core.history import open_calls
 from lastgood.core.input_checks import check_text
 from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.errors import LastgoodError, StoreLocked
-from lastgood.flows.run import Outcome
 from lastgood.flows.session_export import SessionImport, document_pieces
 from lastgood.flows.session_reader import SessionReader
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import After, Ask, Attempt
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import SessionId, TurnId

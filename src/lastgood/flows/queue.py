@@ -32,7 +32,7 @@ from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, TurnRequest
-from lastgood.model.ids import SessionId, TenantId
+from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, Part, Role
 from lastgood.model.queue import NewQueued, NotQueued, Queued, QueueKind
 from lastgood.model.sessions import TurnKind
@@ -59,6 +59,10 @@ class Queue:
     def admit_by(self, while_runs: WhileRuns) -> None:
         """Entered before a follow-up begins and left when it has ended. TooManyRequests: it has to wait."""
         self._while_runs = while_runs
+
+    def new_turn(self) -> TurnId:
+        """Returns the id of the turn that an entry will become."""
+        return self._deps.ids.turn()
 
     async def put(self, new: NewQueued) -> tuple[Queued, bool]:
         """What waits now, and whether it was there already, under its key."""

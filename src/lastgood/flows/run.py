@@ -39,6 +39,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_outbox import Outbox
 from lastgood.flows.leases import Lease
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown, through_outage
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Attempt,
@@ -60,17 +61,6 @@ T = TypeVar("T")
 
 #: How long the requester of an attempt waits for its end to be written. Recovery goes on trying.
 _END_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended, or that it waits for a person."""
-
-    attempt: AttemptId
-    status: AttemptStatus
-    turn: Turn | None = None
-    error: LastgoodError | None = None
-    has_effects: bool = False  # it committed nothing, but a tool that is not repeatable has run or may have
 
 
 @dataclass(frozen=True, slots=True)

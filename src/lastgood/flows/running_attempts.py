@@ -19,7 +19,8 @@ from lastgood.errors import AttemptLost, StoreError, TurnCancelled, TurnFailed
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.leases import Beat, Leases
 from lastgood.flows.outages import interrupted_by_outage
-from lastgood.flows.run import Outcome, Run, StopReason, conduct, write_end
+from lastgood.flows.run import Run, StopReason, conduct, write_end
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import OnLeave
 from lastgood.model.ids import AttemptId
 

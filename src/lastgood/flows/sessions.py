@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -36,11 +36,13 @@ from lastgood.errors import (
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.begin import MOST_TRIES, busy
 from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.event_feed import follow
 from lastgood.flows.run import StopReason
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.session_reader import SessionReader
 from lastgood.flows.verified_history import read_chain
 from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.model.events import StoredEvent
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Role
 from lastgood.model.rules import LOCAL, Setter
@@ -118,6 +120,10 @@ class Sessions(SessionReader):
         if found is None:
             raise Conflict("The conversation was deleted during this request; send it again")
         return found
+
+    def follow(self, session: Session, after: int) -> AsyncGenerator[StoredEvent, None]:
+        """Yields the events after that id, past and live, until the session is deleted."""
+        return follow(self._deps, session.tenant, session.id, after=after)
 
     async def rename(self, tenant: TenantId, session: SessionId, title: str) -> None:
         if not await self._deps.store.set_title(tenant, session, check_title(title), TitleBy.PERSON):

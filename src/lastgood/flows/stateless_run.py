@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from lastgood.core.history import repair
 from lastgood.core.input_checks import check_input
+from lastgood.core.recovery import has_effects
 from lastgood.errors import InvalidRequest, NeedsAnswer, TurnFailed, TurnTimeout
 from lastgood.flows.dependencies import Dependencies
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Hold, Step
+from lastgood.model.attempts import Hold, OnLeave, Step
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event
 from lastgood.model.ids import TenantId, TurnId
@@ -56,27 +57,65 @@ class _Work:
         return repair((*self.messages, *(step.message for step in steps)))
 
 
-async def run_stateless(
+@dataclass(frozen=True, slots=True)
+class StatelessRun:
+    """`items` is what the engine emits; `steps` are those that have finished so far."""
+
+    id: TurnId
+    items: AsyncGenerator[Event | Step, None]
+    steps: list[Step]
+
+    @property
+    def has_effects(self) -> bool:
+        return has_effects(self.steps)
+
+
+class StatelessRuns:
+    def __init__(self, deps: Dependencies) -> None:
+        self._deps = deps
+
+    def start(
+        self,
+        tenant: TenantId,
+        agent: AgentSpec,
+        messages: tuple[Message, ...],
+        options: CallOptions,
+        on_leave: OnLeave,
+    ) -> StatelessRun:
+        """Begins when its first item is read. Nothing is stored, so only a run that is cancelled when its
+        client disconnects can be one: nobody could read the result of any other."""
+        assert on_leave is OnLeave.CANCEL, "a run that is not stored ends with its client"
+        id, steps = self._deps.ids.turn(), list[Step]()
+        return StatelessRun(id, _collected(self._deps, tenant, agent, messages, options, id, steps), steps)
+
+
+async def _collected(
     deps: Dependencies,
     tenant: TenantId,
     agent: AgentSpec,
     messages: tuple[Message, ...],
     options: CallOptions,
+    id: TurnId,
+    steps: list[Step],
 ) -> AsyncGenerator[Event | Step, None]:
     check_input(messages, TurnKind.RUN, deps.limits.input_bytes)
     if not repair(messages):
         # Of a session, results alone may answer the turn before; here there is none.
         raise InvalidRequest(
-            "these results answer no call of this request; send the message that made it, too"
+            "The tool results answer no tool call of this request; send the assistant message, too"
         )
     hold = Hold(tenant, deps.ids.session(), deps.ids.attempt(), 0)
-    work = _Work(agent, hold, deps.ids.turn(), messages, options)
+    work = _Work(agent, hold, id, messages, options)
     try:
         async with aclosing(_items(deps, work)) as items:
             async for item in items:
+                if isinstance(item, Step):
+                    steps.append(item)
                 yield item
     except NeedsAnswer as question:
-        raise TurnFailed("a person's word is needed, and nobody can be asked here") from question
+        raise TurnFailed(
+            "This tool call needs human approval, which is not available on this API"
+        ) from question
     finally:
         await deps.engine.forget(hold.session)
 
@@ -100,7 +139,9 @@ async def _items(deps: Dependencies, work: _Work) -> AsyncGenerator[Event | Step
                 async with asyncio.timeout_at(min(ends, loop.time() + deps.limits.idle_seconds)):
                     item = await items.get()
             except TimeoutError:
-                raise TurnTimeout("the model or a tool took too long and was stopped") from None
+                raise TurnTimeout(
+                    "Timed out waiting for output from the model or a tool; the turn was stopped"
+                ) from None
             if item is None:
                 running.result()  # raises what ended it
                 return

@@ -16,8 +16,9 @@ from lastgood.errors import LastgoodError, SessionNotFound, StoreUnavailable, er
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_feed import follow
 from lastgood.flows.outages import outcome_unknown, through_outage
-from lastgood.flows.run import Outcome, Run
+from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified, had_effects
 from lastgood.model.attempts import Attempt, AttemptStatus, Step
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent

@@ -6,7 +6,7 @@ A run belongs to its session: a caller that is cancelled in the middle leaves no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,10 +31,11 @@ from lastgood.flows.begin import (
     busy,
 )
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.run import Outcome, Run, StopReason
+from lastgood.flows.run import Run, StopReason
 from lastgood.flows.running_attempts import RunningAttempts
-from lastgood.flows.submit import Submitter
+from lastgood.flows.submit import Reservation, Submitter
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Ask,
@@ -163,18 +164,36 @@ class Turns:
         begun = await self._deps.store.get_attempt(attempt.tenant, begin.attempt)
         return begun is not None and await self.end(begun, Move.FAIL, error)
 
-    async def continue_from(self, tenant: TenantId, session: SessionId, attempt_id: AttemptId) -> TurnHandle:
-        """Tries a failed attempt's turn again after its finished steps, if the session has not moved."""
-        store = self._deps.store
-        attempt = await store.get_attempt(tenant, attempt_id)
+    async def continue_from(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        attempt_id: AttemptId,
+        *,
+        user: str = "",
+        reserve: Callable[[str], Reservation] | None = None,
+    ) -> TurnHandle:
+        """Tries a failed attempt's turn again after its finished steps, if the session has not moved.
+
+        `reserve` takes from the rate limit of the user for whom the turn was asked; `user` if none was.
+        """
+        attempt = await self._deps.store.get_attempt(tenant, attempt_id)
         if attempt is None or attempt.session != session:
             raise AttemptNotFound()
-        request = await store.read_request(tenant, attempt.turn)
+        request = await self._deps.store.read_request(tenant, attempt.turn)
+        if reserve is None:
+            return await self._continue(attempt, request)
+        with reserve(request.user if request is not None and request.user else user) as reserved:
+            handle = await self._continue(attempt, request)
+            reserved.until_ended(handle)
+        return handle
+
+    async def _continue(self, attempt: Attempt, request: TurnRequest | None) -> TurnHandle:
         if not is_final(attempt.status):
             raise busy(attempt)
         if request is None or request.messages is None or attempt.status is AttemptStatus.COMMITTED:
             raise Conflict("The turn of this attempt is already committed; there is nothing to continue")
-        found = await store.get_session(tenant, session)
+        found = await self._deps.store.get_session(attempt.tenant, attempt.session)
         if found is None:
             raise SessionNotFound()
         if (found.head.turn if found.head else None) != attempt.head:

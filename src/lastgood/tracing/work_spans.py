@@ -19,8 +19,8 @@ from lastgood.core.speaker import HANDOFF, TRANSFER
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider, Providers
 from lastgood.engine.tools.tool import Tool, Toolset, Toolsets, ToolUse
 from lastgood.errors import Garbled
-from lastgood.flows.run import Outcome
 from lastgood.flows.running_attempts import RunningAttempts
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec, ModelSpec, ToolsetSpec
 from lastgood.model.attempts import AttemptStatus, Step
 from lastgood.model.events import Event, EventKind

@@ -5,22 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from lastgood.errors import LastgoodError
-from lastgood.flows.agent_resolution import resolve
+from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.model.agents import AgentSpec
-from lastgood.ports import Agents
-from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 
 
 class AgentHandlers:
-    def __init__(self, agents: Agents, asking: TurnRequests) -> None:
+    def __init__(self, agents: AgentDirectory) -> None:
         self._agents = agents
-        self._asking = asking
 
     async def list(self, request: Request) -> Response:
         """One that cannot be loaded is listed all the same, and says that it cannot."""
         found: list[dict[str, Any]] = []
-        for key in self._agents.served():
+        for key in self._agents.list_keys():
             try:
                 found.append(_brief(key, await self._agents.load(key)))
             except LastgoodError as error:
@@ -28,7 +25,7 @@ class AgentHandlers:
         return json_reply(sorted(found, key=lambda agent: str(agent["name"])))
 
     async def read(self, request: Request) -> Response:
-        agent, decision = await resolve(self._agents, self._asking.agent_key(request.path["agent"]))
+        agent, decision = await self._agents.resolve(self._agents.canonical_key(request.path["agent"]))
         members = [_member(member) for member in agent.members.values()]
         told = _brief(agent.key, agent) | {"digest": agent.digest, "decision": decision}
         return json_reply(told | {"agents": [_member(agent), *members], "warnings": list(agent.warnings)})

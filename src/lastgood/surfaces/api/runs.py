@@ -14,16 +14,15 @@ from typing import Any
 from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
-    SessionNotFound,
     StoreUnavailable,
     TurnFailed,
 )
-from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.event_feed import follow
+from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.queue import CAPACITY, Queue, as_one
-from lastgood.flows.run import Outcome
+from lastgood.flows.sessions import Sessions
 from lastgood.flows.submit import Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
 from lastgood.model.attempts import After, Ask
 from lastgood.model.events import TERMINAL
@@ -60,17 +59,19 @@ _TRUST_SECONDS = 5.0
 class RunHandlers:
     def __init__(
         self,
-        deps: Dependencies,
+        sessions: Sessions,
         submitter: Submitter,
         turns: Turns,
         queue: Queue,
+        agents: AgentDirectory,
         asking: TurnRequests,
         limiter: RateLimiter,
     ) -> None:
-        self._deps = deps
+        self._sessions = sessions
         self._submitter = submitter
         self._turns = turns
         self._queue = queue
+        self._agents = agents
         self._asking = asking
         self._limiter = limiter
 
@@ -82,7 +83,7 @@ class RunHandlers:
         plain = await request.json()
         given = {"messages": plain} if isinstance(plain, list) else plain
         body = await parse_paced(RunBody, ApiMessage, given)
-        agent = self._asking.agent_key(request.path["agent"], request.path.get("name"))
+        agent = self._agents.canonical_key(request.path["agent"], request.path.get("name"))
         ask = self._asking.ask(request, body, plain, agent, accepted=False)
         named = _is_named(request)  # before anything begins: it may be refused
         submitted = await self._submit(request, ask, body.where())
@@ -94,7 +95,7 @@ class RunHandlers:
         self._asking.check_open()
         plain = await request.json()
         body = await parse_paced(TurnBody, ApiMessage, plain)
-        agent = None if body.agent is None else self._asking.agent_key(body.agent)
+        agent = None if body.agent is None else self._agents.canonical_key(body.agent)
         # Whoever asks again under the same key may wait this time.
         same = {name: value for name, value in plain.items() if name != "wait"}
         ask = self._asking.ask(request, body, same, agent, accepted=not body.wait)
@@ -104,27 +105,21 @@ class RunHandlers:
         self._asking.check_open()
         plain = await request.json() if await request.body() else {}
         body = parse(ContinueBody, plain)
-        tenant, attempt = request.caller.tenant, AttemptId(request.path["attempt"])
-        user = await self._user_of(request, attempt)
-        with self._limiter.take(request.caller, user) as taken:
-            submitted = await self._turns.continue_from(tenant, session_of(request), attempt)
-            taken.until_ended(submitted)
+        submitted = await self._turns.continue_from(
+            request.caller.tenant,
+            session_of(request),
+            AttemptId(request.path["attempt"]),
+            user=user_of(request, None),
+            reserve=partial(self._limiter.take, request.caller),
+        )
         return await self._told(request, submitted, waits=body.wait)
-
-    async def _user_of(self, request: Request, attempt: AttemptId) -> str:
-        """For whom the turn was asked, whoever continues it."""
-        found = await self._deps.store.get_attempt(request.caller.tenant, attempt)
-        asked = await self._deps.store.read_request(request.caller.tenant, found.turn) if found else None
-        return asked.user if asked and asked.user else user_of(request, None)
 
     async def cancel(self, request: Request) -> Response:
         """Answers when it has ended, with how: it may have been too late."""
         tenant, session = request.caller.tenant, session_of(request)
         outcome = await self._turns.cancel(tenant, session)
-        attempt = await self._deps.store.get_attempt(tenant, outcome.attempt)
-        if attempt is None:
-            raise SessionNotFound()
-        return json_reply(attempt_json(attempt))
+        found = await self._sessions.attempt(tenant, session, outcome.attempt)
+        return json_reply(attempt_json(found.attempt))
 
     async def _submit(self, request: Request, ask: Ask, after: After | None) -> TurnHandle:
         reserve = partial(self._limiter.take, request.caller, ask.user)
@@ -147,16 +142,14 @@ class RunHandlers:
 
     async def events(self, request: Request) -> Response:
         """Exactly what is missing after a number, then what comes; ends with the session."""
-        session = await self._deps.store.get_session(request.caller.tenant, session_of(request))
-        if session is None:
-            raise SessionNotFound()
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
         after = _since(request)
         start = session.events_dropped if after is None else after
         frames = self._all_frames(session, start, named=_is_named(request))
         return Stream(_while_allowed(request, frames), only_watches=True)
 
     async def _all_frames(self, session: Session, after: int, *, named: bool) -> Frames:
-        events = follow(self._deps, session.tenant, session.id, after=after)
+        events = self._sessions.follow(session, after)
         async with aclosing(events):
             async for event in events:
                 yield frame(event, session.id, named=named)
@@ -208,7 +201,7 @@ class RunHandlers:
 
     async def followup(self, request: Request) -> Response:
         tenant, id = request.caller.tenant, session_of(request)
-        session = await self._deps.store.get_session(tenant, id)
+        session = await self._sessions.find(tenant, id)
         item, known = await self._later(request, QueueKind.FOLLOWUP)
         streaming = session is not None and session.attempt is not None
         status = "duplicate" if known else "queued_streaming" if streaming else "queued_idle"
@@ -229,11 +222,11 @@ class RunHandlers:
         new = NewQueued(
             tenant=request.caller.tenant,
             session=session_of(request),
-            turn=self._deps.ids.turn(),
+            turn=self._queue.new_turn(),
             kind=kind,
             messages=messages,
             model=body.model,
-            agent_key=None if body.agent is None else self._asking.agent_key(body.agent),
+            agent_key=None if body.agent is None else self._agents.canonical_key(body.agent),
             key=key_of(request),
             fingerprint=fingerprint(request, plain),
             caller=request.caller.name,

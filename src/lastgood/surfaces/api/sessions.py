@@ -9,12 +9,11 @@ from typing import Any
 
 from lastgood.core.session_rules import NO_RULES, modes_of
 from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
-from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.session_export import SessionImport, as_evidence, document_pieces
 from lastgood.flows.session_reader import MOST_IN_PAGE
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.submit import Submission, Submitter
-from lastgood.flows.turns import Turns
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import Ask
 from lastgood.model.ids import AttemptId, SessionId, TurnId
@@ -68,27 +67,26 @@ class SessionHandlers:
 
     def __init__(
         self,
-        deps: Dependencies,
         sessions: Sessions,
         submitter: Submitter,
-        turns: Turns,
+        importing: SessionImport,
+        agents: AgentDirectory,
         asking: TurnRequests,
         *,
         folders: bool,
     ) -> None:
         self._folders = folders
-        self._deps = deps
         self._sessions = sessions
         self._submitter = submitter
-        self._turns = turns
+        self._agents = agents
         self._asking = asking
-        self._importing = SessionImport(deps, sessions)
+        self._importing = importing
 
     # -- making and finding --------------------------------------------------------------
 
     async def create(self, request: Request) -> Response:
         body = parse(CreateBody, await request.json() if await request.body() else {})
-        agent = self._default_agent() if body.agent is None else self._asking.agent_key(body.agent)
+        agent = self._agents.default_key() if body.agent is None else self._agents.canonical_key(body.agent)
         if body.agent is not None:
             await self._check_agent(agent)
         if body.working_dir is not None and not self._folders and not request.caller.may(Scope.ADMIN):
@@ -111,12 +109,7 @@ class SessionHandlers:
     async def _check_agent(self, key: str) -> None:
         """That it is served. Whether it can be loaded just now is the first turn's business."""
         with suppress(AgentInvalid, TurnFailed):
-            await self._turns.resolve(key)
-
-    def _default_agent(self) -> str:
-        """Where one agent is served there is no doubt; else the first run names one."""
-        served = self._deps.agents.served()
-        return served[0] if len(served) == 1 else ""
+            await self._agents.resolve(key)
 
     async def list(self, request: Request) -> Response:
         query = request.query
@@ -234,9 +227,9 @@ class SessionHandlers:
 
     async def rebind(self, request: Request) -> Response:
         body = parse(RebindBody, await request.json())
-        key = self._asking.agent_key(body.agent)
+        key = self._agents.canonical_key(body.agent)
         await self._sessions.get(request.caller.tenant, session_of(request))
-        await self._turns.resolve(key)
+        await self._agents.resolve(key)
         await self._sessions.rebind(request.caller.tenant, session_of(request), key)
         return await self._as_it_is(request)
 
@@ -371,7 +364,7 @@ class SessionHandlers:
     async def models(self, request: Request) -> Response:
         """The models that the session's agent knows, and which one answers."""
         session = await self._sessions.get(request.caller.tenant, session_of(request))
-        agent, _ = await self._turns.resolve(session.agent_key)
+        agent, _ = await self._agents.resolve(session.agent_key)
         current = session.model or agent.model
         refs = list(dict.fromkeys([current, agent.model, *agent.models]))
         models = [

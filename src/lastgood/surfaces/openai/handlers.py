@@ -19,7 +19,6 @@ from typing import Any
 
 from lastgood.core.client_presets import Preset, Understood, understand
 from lastgood.core.disconnect import RequestOrigin, on_disconnect
-from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AgentNotFound,
     InvalidRequest,
@@ -30,11 +29,11 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
-from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.run import Outcome
-from lastgood.flows.stateless_run import run_stateless
+from lastgood.flows.agent_directory import AgentDirectory
+from lastgood.flows.stateless_run import StatelessRun, StatelessRuns
 from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, AttemptStatus, Step, StepKind
@@ -51,7 +50,7 @@ from lastgood.surfaces.openai.stream import Frames, StreamFailed, streamed
 #: Told before the attempt has loaded what it adopts.
 _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
 
-Running = AsyncGenerator[Event | Step, None]
+Items = AsyncGenerator[Event | Step, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +77,16 @@ class ChatCall:
 class ChatHandlers:
     def __init__(
         self,
-        deps: Dependencies,
+        agents: AgentDirectory,
+        stateless: StatelessRuns,
         submitter: Submitter,
         turns: Turns,
         is_draining: Callable[[], bool],
         limiter: RateLimiter,
         presets: Collection[Preset] = (),
     ) -> None:
-        self._deps = deps
+        self._agents = agents
+        self._stateless = stateless
         self._turns = turns
         self._submitter = submitter
         self._is_draining = is_draining
@@ -95,9 +96,9 @@ class ChatHandlers:
     async def models(self, request: Request) -> Response:
         created = 0
         found = []
-        for key in self._deps.agents.served():
+        for key in self._agents.list_keys():
             with suppress(LastgoodError):
-                agent = await self._deps.agents.load(key)
+                agent = await self._agents.load(key)
                 found += [key, *(f"{key}/{name}" for name in agent.members)]
                 continue
             found.append(key)
@@ -139,9 +140,9 @@ class ChatHandlers:
 
     async def _agent(self, model: str) -> AgentSpec:
         try:
-            agent, _ = await self._turns.resolve(model)
+            agent, _ = await self._agents.resolve(model)
         except AgentNotFound as error:
-            there = ", ".join(self._deps.agents.served())
+            there = ", ".join(self._agents.list_keys())
             why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
             raise AgentNotFound(
                 f"Model {model!r} not found{why}; available: {there}", param="model"
@@ -153,16 +154,17 @@ class ChatHandlers:
     async def _once(self, call: ChatCall, agent: AgentSpec, body: tuple[Message, ...]) -> Response:
         tenant, options = call.request.caller.tenant, options_of(call.chat)
         taken = self._limiter.take(call.request.caller, call.user)
-        running = taken.during(run_stateless(self._deps, tenant, agent, body, options))
-        id = self._deps.ids.turn()
+        on_leave = on_disconnect(RequestOrigin.OPENAI_API, None)
+        run = self._stateless.start(tenant, agent, body, options, on_leave)
+        items = _or_failed(taken.during(run.items), run)
         if call.streams:
-            chunks = self._chunks(call, id)
-            return streamed(_frames_once(chunks, running), chunks, {})
+            chunks = self._chunks(call, run.id)
+            return streamed(_stateless_frames(chunks, items, run), chunks, {})
         try:
-            done = await call.request.unless_gone(_until_done(running))
+            done = await call.request.unless_gone(_until_done(items, run))
         except StreamFailed as failed:
             return failed.reply({})
-        return json_reply(whole(id, call.chat.model, _now(), done))
+        return json_reply(whole(run.id, call.chat.model, _now(), done))
 
     # -- with one -----------------------------------------------------------------------
 
@@ -288,32 +290,29 @@ def _is_retry(request: Request) -> bool:
 # -- small things ------------------------------------------------------------------------
 
 
-async def _until_done(running: Running) -> Finished:
-    """To its end, and closed in any case."""
-    steps: list[Step] = []
-    async for _ in _items(running, steps):
-        pass
-    return _finished_steps(steps)
+async def _until_done(items: Items, run: StatelessRun) -> Finished:
+    """Reads to the end, and closes in any case."""
+    async with aclosing(items):
+        async for _ in items:
+            pass
+    return _finished_steps(run.steps)
 
 
-async def _frames_once(chunks: Chunks, running: Running) -> Frames:
-    steps: list[Step] = []
-    async with aclosing(_items(running, steps)) as items:
+async def _stateless_frames(chunks: Chunks, items: Items, run: StatelessRun) -> Frames:
+    async with aclosing(items):
         async for item in items:
             if isinstance(item, Event) and (frame := _frame_of(chunks, item)):
                 yield frame
-    yield chunks.end(_finished_steps(steps))
+    yield chunks.end(_finished_steps(run.steps))
 
 
-async def _items(running: Running, steps: list[Step]) -> Running:
-    async with aclosing(running):
+async def _or_failed(items: Items, run: StatelessRun) -> Items:
+    async with aclosing(items):
         try:
-            async for item in running:
-                if isinstance(item, Step):
-                    steps.append(item)
+            async for item in items:
                 yield item
         except LastgoodError as error:
-            raise StreamFailed(error, has_effects=has_effects(steps)) from error
+            raise StreamFailed(error, has_effects=run.has_effects) from error
 
 
 def _committed_unread(submitted: TurnHandle) -> OutcomeUnknown:

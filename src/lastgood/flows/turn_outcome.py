@@ -1,0 +1,21 @@
+"""How an attempt ended, as its requester is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lastgood.errors import LastgoodError
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.ids import AttemptId
+from lastgood.model.sessions import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, or that it waits for a person."""
+
+    attempt: AttemptId
+    status: AttemptStatus
+    turn: Turn | None = None
+    error: LastgoodError | None = None
+    has_effects: bool = False  # it committed nothing, but a tool that is not repeatable has run or may have
