@@ -3,7 +3,7 @@
 import pytest
 
 from lastgood.core.egress import (
-    Allowed,
+    AllowedUrl,
     Denial,
     Loopback,
     Policy,
@@ -15,8 +15,8 @@ from lastgood.core.egress import (
 )
 
 STRANGERS, ALSO_HERE = Policy(), Policy(loopback=True)
-OUTSIDE = Allowed("https", "agents.example.com", 443, loopback=False)
-HERE = Allowed("http", "localhost", 80, loopback=True)
+OUTSIDE = AllowedUrl("https", "agents.example.com", 443, loopback=False)
+HERE = AllowedUrl("http", "localhost", 80, loopback=True)
 
 
 # --- URLs ------------------------------------------------------------------------------------------------
@@ -28,19 +28,19 @@ HERE = Allowed("http", "localhost", 80, loopback=True)
         ("https://agents.example.com/team.yaml?tag=v9#part", OUTSIDE),
         ("HTTPS://Agents.Example.COM", OUTSIDE),
         ("https://agents.example.com./", OUTSIDE),
-        ("https://agents.example.com:8443", Allowed("https", "agents.example.com", 8443, False)),
-        ("https://93.184.216.34/", Allowed("https", "93.184.216.34", 443, False)),
-        ("https://[2606:2800::1]:8/", Allowed("https", "2606:2800::1", 8, False)),
+        ("https://agents.example.com:8443", AllowedUrl("https", "agents.example.com", 8443, False)),
+        ("https://93.184.216.34/", AllowedUrl("https", "93.184.216.34", 443, False)),
+        ("https://[2606:2800::1]:8/", AllowedUrl("https", "2606:2800::1", 8, False)),
         # Spelled so that only the resolver knows; its addresses will be judged as a stranger's.
-        ("https://0x7f.1/", Allowed("https", "0x7f.1", 443, False)),
-        ("https://2130706433/", Allowed("https", "2130706433", 443, False)),
-        ("https://127.1/", Allowed("https", "127.1", 443, False)),
-        ("https://[::ffff:127.0.0.1]/", Allowed("https", "::ffff:127.0.0.1", 443, False)),
-        ("https://127.0.0.1.nip.io/", Allowed("https", "127.0.0.1.nip.io", 443, False)),
-        ("https://me.localhost/", Allowed("https", "me.localhost", 443, False)),
+        ("https://0x7f.1/", AllowedUrl("https", "0x7f.1", 443, False)),
+        ("https://2130706433/", AllowedUrl("https", "2130706433", 443, False)),
+        ("https://127.1/", AllowedUrl("https", "127.1", 443, False)),
+        ("https://[::ffff:127.0.0.1]/", AllowedUrl("https", "::ffff:127.0.0.1", 443, False)),
+        ("https://127.0.0.1.nip.io/", AllowedUrl("https", "127.0.0.1.nip.io", 443, False)),
+        ("https://me.localhost/", AllowedUrl("https", "me.localhost", 443, False)),
     ],
 )
-def test_https_may_be_asked_of_anybody_whose_addresses_may(url: str, asked: Allowed) -> None:
+def test_https_may_be_asked_of_anybody_whose_addresses_may(url: str, asked: AllowedUrl) -> None:
     assert judge_url(url, STRANGERS) == asked
     assert judge_url(url, ALSO_HERE) == asked
 
@@ -60,7 +60,7 @@ def test_https_may_be_asked_of_anybody_whose_addresses_may(url: str, asked: Allo
 )
 def test_this_machine_is_asked_under_its_own_name_where_the_policy_says_so(url: str) -> None:
     asked = judge_url(url, ALSO_HERE)
-    assert isinstance(asked, Allowed)
+    assert isinstance(asked, AllowedUrl)
     assert asked.loopback
     assert isinstance(judge_url(url, STRANGERS), Denial)
 
@@ -118,11 +118,11 @@ def test_nobody_outside_leads_to_this_machine() -> None:
     for url in ("http://localhost/", "https://127.0.0.1/", "https://[::1]/"):
         assert isinstance(judge_redirect(OUTSIDE, url, ALSO_HERE), Denial)
         assert isinstance(judge_redirect(HERE, url, STRANGERS), Denial)
-        assert isinstance(judge_redirect(HERE, url, ALSO_HERE), Allowed)
+        assert isinstance(judge_redirect(HERE, url, ALSO_HERE), AllowedUrl)
 
 
 def test_https_does_not_lead_to_http() -> None:
-    here = Allowed("https", "localhost", 443, loopback=True)
+    here = AllowedUrl("https", "localhost", 443, loopback=True)
     assert judge_redirect(here, "http://localhost/", ALSO_HERE) == Denial("https does not lead to http")
     assert isinstance(judge_redirect(OUTSIDE, "http://agents.example.com/", STRANGERS), Denial)
 
@@ -130,7 +130,7 @@ def test_https_does_not_lead_to_http() -> None:
 def test_an_answer_may_lead_outside() -> None:
     assert judge_redirect(HERE, "https://agents.example.com/", ALSO_HERE) == OUTSIDE
     onward = judge_redirect(OUTSIDE, "https://agents.example.org:8/", STRANGERS)
-    assert onward == Allowed("https", "agents.example.org", 8, loopback=False)
+    assert onward == AllowedUrl("https", "agents.example.org", 8, loopback=False)
     assert onward.origin != OUTSIDE.origin
 
 

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastgood.core.resume import (
-    Fresh,
-    Native,
+    FreshStart,
+    NativeResume,
     OnChange,
-    Replay,
     ResumeDecision,
     ResumePolicy,
     ResumeRequest,
+    TranscriptReplay,
     as_record,
     decide_resume,
 )
 from lastgood.model.ids import AttemptId, TaskId, TurnId
-from lastgood.model.work import Outcome, Pointer, RuntimeIdentity
+from lastgood.model.work import Pointer, PointerOutcome, RuntimeIdentity
 
 A = RuntimeIdentity("rt_a", "laptop", "claude", "ann")
 B = RuntimeIdentity("rt_b", "server", "claude", "ann")
@@ -34,14 +34,14 @@ TWO = (T1, T2)
 THREE = (T1, T2, T3)
 X = TaskId("x")
 
-COMMITTED, FAILED, POISON, UNCOUNTED = Outcome
+COMMITTED, FAILED, POISON, UNCOUNTED = PointerOutcome
 
 
 def row(
     native: str | None,
     runtime: RuntimeIdentity | None = A,
     through: TurnId | None = T1,
-    outcome: Outcome = COMMITTED,
+    outcome: PointerOutcome = COMMITTED,
     **fields: Any,
 ) -> Pointer:
     """One pointer. Its number is its place in the list, see `numbered`."""
@@ -218,9 +218,9 @@ def test_M4_the_resume_decision(
     asked: ResumeRequest, rows: list[Pointer], expected: str, rejected: list[str]
 ) -> None:
     decision = decide_resume(asked, numbered(rows))
-    kind = {REPLAY: Replay, FRESH: Fresh}.get(expected, Native)
+    kind = {REPLAY: TranscriptReplay, FRESH: FreshStart}.get(expected, NativeResume)
     assert type(decision) is kind, decision
-    if isinstance(decision, Native):
+    if isinstance(decision, NativeResume):
         assert decision.native_session == expected
     assert len(decision.rejected) == len(rejected), decision.rejected
     for one, reason in zip(decision.rejected, rejected, strict=True):
@@ -277,7 +277,7 @@ def test_I27_a_session_behind_the_head_is_told_what_it_missed(
     asked: ResumeRequest, rows: list[Pointer], is_behind: bool, after: TurnId | None
 ) -> None:
     decision = decide_resume(asked, numbered(rows))
-    assert isinstance(decision, Native)
+    assert isinstance(decision, NativeResume)
     assert (decision.is_behind, decision.catch_up_after) == (is_behind, after)
     assert any("newest turns" in one for one in decision.disclosures) == is_behind
 
@@ -285,7 +285,7 @@ def test_I27_a_session_behind_the_head_is_told_what_it_missed(
 def test_I28_what_the_model_should_know_is_disclosed() -> None:
     rows = numbered([row("a1", outcome=FAILED, is_dirty=True, agent_digest="old")])
     decision = decide_resume(request(A, TWO), rows)
-    assert isinstance(decision, Native)
+    assert isinstance(decision, NativeResume)
     assert decision.disclosures == (
         "it has not seen the newest turns, which are sent along",
         "it holds a prompt whose turn was not committed",
@@ -328,7 +328,7 @@ rows_of_any_kind = st.lists(
         st.sampled_from([None, "s1", "s2", "s3"]),
         st.sampled_from([None, A, B, C]),
         st.sampled_from([None, T1, T2, T3]),
-        st.sampled_from(list(Outcome)),
+        st.sampled_from(list(PointerOutcome)),
         retired=st.sampled_from([None, None, "x"]),
         base=st.sampled_from([None, T1]),
         is_dirty=st.booleans(),
@@ -346,13 +346,13 @@ def test_M4_1_I26_never_another_runtimes_session_and_always_the_same_answer(
 ) -> None:
     pointers = numbered(rows)
     decision: ResumeDecision = decide_resume(asked, pointers)
-    if isinstance(decision, Native):
+    if isinstance(decision, NativeResume):
         mine = [one for one in pointers if one.native_session == decision.native_session]
         assert any(one.runtime == asked.runtime for one in mine)
         assert all(one.retired is None for one in mine if one.runtime == asked.runtime)
         assert not asked.fresh
     if asked.history and not asked.fresh:
-        assert not isinstance(decision, Fresh)
+        assert not isinstance(decision, FreshStart)
     shuffled = list(pointers)
     random.shuffle(shuffled)
     assert decide_resume(asked, shuffled) == decision

@@ -67,7 +67,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedUrl:
     """A URL that may be asked for, if its addresses may. `loopback`: they must be this machine's own."""
 
     scheme: str
@@ -100,7 +100,7 @@ def is_plain(text: str) -> bool:
     return _SMUGGLED.search(text) is None
 
 
-def judge_url(url: str, policy: Policy) -> Allowed | Denial:
+def judge_url(url: str, policy: Policy) -> AllowedUrl | Denial:
     if len(url) > _LONGEST_URL:
         return Denial(f"a URL has at most {_LONGEST_URL} characters")
     if not is_plain(url):
@@ -124,18 +124,18 @@ def judge_url(url: str, policy: Policy) -> Allowed | Denial:
         return Denial(f"{host} is this machine, which is not asked for")
     if scheme == "http" and not loopback:
         return Denial("http is asked for only on this machine; use https")
-    return Allowed(scheme, host, port or _PORTS[scheme], loopback)
+    return AllowedUrl(scheme, host, port or _PORTS[scheme], loopback)
 
 
-def judge_redirect(asked: Allowed, url: str, policy: Policy) -> Allowed | Denial:
+def judge_redirect(asked: AllowedUrl, url: str, policy: Policy) -> AllowedUrl | Denial:
     """Where an answer points to. Nobody outside may point at this machine, and nobody from https to http."""
     onward = judge_url(url, Policy(loopback=policy.loopback and asked.loopback))
-    if isinstance(onward, Allowed) and asked.scheme == "https" and onward.scheme == "http":
+    if isinstance(onward, AllowedUrl) and asked.scheme == "https" and onward.scheme == "http":
         return Denial("https does not lead to http")
     return onward
 
 
-def judge_address(address: str, asked: Allowed) -> Public | Loopback | Denial:
+def judge_address(address: str, asked: AllowedUrl) -> Public | Loopback | Denial:
     """Whether this address may be connected to for that URL."""
     kind = _kind(address)
     if isinstance(kind, Denial):

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from lastgood.model.ids import TaskId, TurnId
-from lastgood.model.work import Outcome, Pointer, RuntimeIdentity
+from lastgood.model.work import Pointer, PointerOutcome, RuntimeIdentity
 
 #: A native session that failed to resume this often, without a committed turn in between, is poisoned.
 MOST_FAILED_RESUMES = 2
@@ -69,7 +69,7 @@ class WorkDir:
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class NativeResume:
     """`catch_up_after`: the native session has not seen the turns after this one."""
 
     native_session: str
@@ -82,26 +82,28 @@ class Native:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class TranscriptReplay:
     reason: str
     work_dir: WorkDir | None
     rejected: tuple[RejectedPointer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class FreshStart:
     reason: str
     work_dir: WorkDir | None
     rejected: tuple[RejectedPointer, ...] = ()
 
 
-ResumeDecision = Native | Replay | Fresh
+ResumeDecision = NativeResume | TranscriptReplay | FreshStart
+
+_KINDS = {NativeResume: "native", TranscriptReplay: "replay", FreshStart: "fresh"}
 
 
 def decide_resume(request: ResumeRequest, pointers: Iterable[Pointer]) -> ResumeDecision:
     """`pointers`: all of the task's scope and agent, in any order."""
     if request.fresh:
-        return Fresh("a fresh start was requested", None)
+        return FreshStart("a fresh start was requested", None)
     newest_first = sorted(pointers, key=lambda pointer: pointer.number, reverse=True)
     if request.rerun_of is not None:
         newest_first = [pointer for pointer in newest_first if pointer.task == request.rerun_of]
@@ -118,7 +120,7 @@ def decide_resume(request: ResumeRequest, pointers: Iterable[Pointer]) -> Resume
 def as_record(decision: ResumeDecision) -> dict[str, Any]:
     """The decision as it is stored with the attempt, returned in the claim and shown to people."""
     record: dict[str, Any] = {
-        "decision": type(decision).__name__.lower(),
+        "decision": _KINDS[type(decision)],
         "reason": decision.reason,
         "rejected": [
             {"native_session": one.native_session, "runtime_id": one.runtime, "reason": one.reason}
@@ -127,7 +129,7 @@ def as_record(decision: ResumeDecision) -> dict[str, Any]:
     }
     if decision.work_dir is not None:
         record["work_dir"] = {"path": decision.work_dir.path, "worker": decision.work_dir.worker}
-    if isinstance(decision, Native):
+    if isinstance(decision, NativeResume):
         record["native_session"] = decision.native_session
         record["disclosures"] = list(decision.disclosures)
         if decision.is_behind:
@@ -184,9 +186,9 @@ def _failed_resumes(newest_first: Sequence[Pointer]) -> int:
     ends the count: the session was readable."""
     count = 0
     for row in newest_first:
-        if row.outcome is Outcome.RESUME_FAILED:
+        if row.outcome is PointerOutcome.RESUME_FAILED:
             count += 1
-        elif row.outcome is not Outcome.UNCOUNTED:
+        elif row.outcome is not PointerOutcome.UNCOUNTED:
             break
     return count
 
@@ -207,7 +209,7 @@ def _native(
     pointer: Pointer,
     work_dir: WorkDir | None,
     rejected: tuple[RejectedPointer, ...],
-) -> Native:
+) -> NativeResume:
     assert pointer.native_session is not None
     head = request.history[-1] if request.history else None
     is_behind = pointer.through != head
@@ -224,7 +226,7 @@ def _native(
     if request.rerun_of is not None:
         reason = f"rerun of {request.rerun_of}: {reason}"
     own = None if pointer.work_dir is None else _as_work_dir(request, pointer)
-    return Native(
+    return NativeResume(
         pointer.native_session,
         reason,
         own or work_dir,
@@ -237,14 +239,14 @@ def _native(
 
 def _without_session(
     request: ResumeRequest, work_dir: WorkDir | None, rejected: tuple[RejectedPointer, ...]
-) -> Replay | Fresh:
+) -> TranscriptReplay | FreshStart:
     if rejected:
         reason = f"native session {rejected[0].native_session} cannot be resumed: {rejected[0].reason}"
     elif request.rerun_of is not None:
         reason = f"task {request.rerun_of} recorded no native session"
     else:
         reason = "no native session is known"
-    return (Replay if request.history else Fresh)(reason, work_dir, rejected)
+    return (TranscriptReplay if request.history else FreshStart)(reason, work_dir, rejected)
 
 
 def _work_dir(request: ResumeRequest, newest_first: Sequence[Pointer]) -> WorkDir | None:

@@ -36,7 +36,7 @@ class RuntimeIdentity:
     format: str = ""  # of the CLI's session files; another one cannot be read
 
 
-class Outcome(StrEnum):
+class PointerOutcome(StrEnum):
     """How the attempt ended that wrote a pointer."""
 
     COMMITTED = "committed"
@@ -60,7 +60,7 @@ class Pointer:
     worker: str  # whose machine `work_dir` is on
     base: TurnId | None  # the turn that the attempt continued from
     through: TurnId | None  # the last committed turn that the native session has seen; None: none
-    outcome: Outcome
+    outcome: PointerOutcome
     agent_digest: str
     is_dirty: bool = False  # the native session holds a prompt whose turn was not committed
     retired: str | None = None  # why it must not be resumed again

@@ -35,7 +35,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from lastgood.core.egress import (
-    Allowed,
+    AllowedUrl,
     Denial,
     Policy,
     is_plain,
@@ -144,7 +144,7 @@ def _joined(target: URL, location: str) -> str:
         return location
 
 
-def _judged(url: str, judge: Callable[[str], Allowed | Denial]) -> tuple[URL, Allowed]:
+def _judged(url: str, judge: Callable[[str], AllowedUrl | Denial]) -> tuple[URL, AllowedUrl]:
     """The URL as aiohttp reads it. Two readers must mean the same host, or the wrong one was judged."""
     _checked(judge(url), url)
     try:
@@ -158,14 +158,14 @@ def _judged(url: str, judge: Callable[[str], Allowed | Denial]) -> tuple[URL, Al
     return target, asked
 
 
-def _checked(judged: Allowed | Denial, url: str) -> Allowed:
+def _checked(judged: AllowedUrl | Denial, url: str) -> AllowedUrl:
     if isinstance(judged, Denial):
         raise EgressRefused(f"{shown(url)} is not asked for: {judged.reason}")
     return judged
 
 
 async def _ask_once(
-    target: URL, asked: Allowed, headers: Mapping[str, str], limit: int, network: Network
+    target: URL, asked: AllowedUrl, headers: Mapping[str, str], limit: int, network: Network
 ) -> Fetched | str:
     """The answer, or where it leads to."""
     url = str(target)
@@ -200,7 +200,7 @@ async def _ask_once(
             raise EgressFailed(f"{shown(url)}: {_plainly(error)}") from None
 
 
-async def _addresses(asked: Allowed, url: str, network: Network) -> Sequence[str]:
+async def _addresses(asked: AllowedUrl, url: str, network: Network) -> Sequence[str]:
     try:
         found: Sequence[str] = [str(ip_address(asked.host))]
     except ValueError:
