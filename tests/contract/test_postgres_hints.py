@@ -27,7 +27,7 @@ from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture

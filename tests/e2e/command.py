@@ -13,7 +13,8 @@ from typing import Any
 from tests.forkserver import DEVNULL, PIPE, Process, fork_server
 
 AGENT = "builtin/scripted"
-SECONDS = 20.0
+#: How long to wait for what must happen. Long, because it costs nothing where it does: machines may be slow.
+SECONDS = 60.0
 
 
 @dataclass(frozen=True)

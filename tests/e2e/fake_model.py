@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Gate:

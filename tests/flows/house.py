@@ -41,7 +41,9 @@ from tests.faults.world import World
 Plain = dict[str, Any]
 
 #: Everything that is waited for comes in milliseconds; this only ends a test that hangs.
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
+#: How long a stalled call of the store takes.
+STALL_SECONDS = 15.0
 
 #: A lease that no slow machine loses, and short times for all that a test waits for.
 LIMITS = FlowLimits(
@@ -151,7 +153,7 @@ class House:
 
         Not `alive`: it neither renews its leases nor sweeps, like a process that is paused.
         """
-        faults = Faults(stall_seconds=PATIENCE_SECONDS)
+        faults = Faults(stall_seconds=STALL_SECONDS)
         store: Any = self.backend.store if alone else FaultyStore(self.backend.store, faults)
         kit = replace(self.world.kit().plus(providers or {}, tools), **of_kit)
         engine = engine or faulty_engine(kit, faults)

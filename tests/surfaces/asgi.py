@@ -13,7 +13,7 @@ from lastgood.surfaces.http.asgi import Handler
 from lastgood.surfaces.routes import DIALECTS
 
 HOST = "127.0.0.1:8080"
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 @dataclass
