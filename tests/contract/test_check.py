@@ -215,7 +215,7 @@ async def test_I6_a_turn_that_no_session_reaches_is_reported(backend: Backend) -
     await backend.execute(f"UPDATE sessions SET head = '{earlier.id}', seq = 2, head_hash = {value}")
     report = await check_database(store)
     assert [(one.session, one.what, one.problem) for one in report.findings] == [
-        (session.id, f"turn 3 ({turns[2].id})", "no session reaches it")
+        (session.id, f"turn 3 ({turns[2].id})", "no session references it")
     ]
 
 

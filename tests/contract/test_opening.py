@@ -215,11 +215,11 @@ def test_without_migrating_an_older_schema_is_refused_and_left_as_it_is(path: Pa
 
 
 def test_without_migrating_nothing_is_set_up(path: Path) -> None:
-    with pytest.raises(OlderDatabase, match="not set up yet"):
+    with pytest.raises(OlderDatabase, match="has no schema"):
         open_sqlite(path, migrate=False)
     assert list(path.parent.iterdir()) == []
     path.touch()
-    with pytest.raises(OlderDatabase, match="not set up yet"):
+    with pytest.raises(OlderDatabase, match="has no schema"):
         open_sqlite(path, migrate=False)
     assert path.stat().st_size == 0
 
@@ -274,7 +274,7 @@ def test_a_folder_is_no_database(path: Path) -> None:
 
 
 def test_nothing_is_read_where_nothing_is(path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="no database"):
+    with pytest.raises(StoreUnavailable, match="No database"):
         open_sqlite(path, read_only=True)
     assert not path.exists()
 
@@ -464,7 +464,7 @@ async def test_a_database_of_another_development_version_on_postgres_is_refused_
 
 
 async def test_without_migrating_a_schema_on_postgres_is_opened_only_as_it_is(empty: str) -> None:
-    with pytest.raises(OlderDatabase, match="not set up yet"):
+    with pytest.raises(OlderDatabase, match="has no schema"):
         await open_postgres(empty, migrate=False)
     assert await tables_of(empty) == []
     await (await open_postgres(empty)).close()

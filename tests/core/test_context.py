@@ -112,7 +112,7 @@ def test_a_long_result_keeps_both_ends_and_is_kept_whole_beside(tokens: int, mos
     assert capped.text.startswith("begin")
     assert capped.text.endswith("end")
     left_out = len(text) - most * 2 // 3 - most // 3
-    assert f"{left_out} characters are left out" in capped.text
+    assert f"{left_out} characters omitted" in capped.text
 
 
 def test_the_same_calls_again_and_again_are_a_loop_whatever_their_ids() -> None:

@@ -77,30 +77,30 @@ def test_this_machine_is_asked_under_its_own_name_where_the_policy_says_so(url: 
         ("http://0.0.0.0/", "use https"),
         ("http://localhost.example.com/", "use https"),
         ("http://127.0.0.1.example.com/", "use https"),
-        ("ftp://agents.example.com/", "only https"),
-        ("file:///etc/passwd", "only https"),
-        ("gopher://localhost/", "only https"),
-        ("//agents.example.com/", "only https"),
-        ("agents.example.com", "only https"),
-        ("", "only https"),
-        ("https:///team.yaml", "a host"),
-        ("https://./", "a host"),
+        ("ftp://agents.example.com/", "must be https"),
+        ("file:///etc/passwd", "must be https"),
+        ("gopher://localhost/", "must be https"),
+        ("//agents.example.com/", "must be https"),
+        ("agents.example.com", "must be https"),
+        ("", "must be https"),
+        ("https:///team.yaml", "no host"),
+        ("https://./", "no host"),
         ("https://user@agents.example.com/", "a user"),
         ("https://user:canary@agents.example.com/", "a user"),
         ("https://:@agents.example.com/", "a user"),
-        ("https://agents.example.com:0/", "not a port"),
-        ("https://agents.example.com:65536/", "not a URL"),
-        ("https://agents.example.com:-1/", "not a URL"),
-        ("https://agents.example.com:x/", "not a URL"),
-        ("https://[::1/", "not a URL"),
-        ("https://[fe80::zz]/", "not a URL"),
-        ("https://exa\tmple.com/", "no spaces"),
-        ("https://example.com\\@localhost/", "no spaces"),
-        ("https://example.com/ x", "no spaces"),
-        ("https://example.com/\r\nHost: localhost", "no spaces"),
-        ("https://example.com/\x00", "no spaces"),
-        ("https://example.com/\udcff", "no spaces"),
-        ("https://example.com/" + "a" * 9000, "at most"),
+        ("https://agents.example.com:0/", "port 0"),
+        ("https://agents.example.com:65536/", "not a valid URL"),
+        ("https://agents.example.com:-1/", "not a valid URL"),
+        ("https://agents.example.com:x/", "not a valid URL"),
+        ("https://[::1/", "not a valid URL"),
+        ("https://[fe80::zz]/", "not a valid URL"),
+        ("https://exa\tmple.com/", "contains a space"),
+        ("https://example.com\\@localhost/", "contains a space"),
+        ("https://example.com/ x", "contains a space"),
+        ("https://example.com/\r\nHost: localhost", "contains a space"),
+        ("https://example.com/\x00", "contains a space"),
+        ("https://example.com/\udcff", "contains a space"),
+        ("https://example.com/" + "a" * 9000, "the limit is"),
     ],
 )
 def test_nothing_else_is_asked_for(url: str, because: str) -> None:
@@ -123,7 +123,9 @@ def test_nobody_outside_leads_to_this_machine() -> None:
 
 def test_https_does_not_lead_to_http() -> None:
     here = AllowedUrl("https", "localhost", 443, loopback=True)
-    assert judge_redirect(here, "http://localhost/", ALSO_HERE) == Denial("https does not lead to http")
+    assert judge_redirect(here, "http://localhost/", ALSO_HERE) == Denial(
+        "a redirect from https to http is not allowed"
+    )
     assert isinstance(judge_redirect(OUTSIDE, "http://agents.example.com/", STRANGERS), Denial)
 
 
@@ -160,7 +162,7 @@ def test_a_public_address_is_a_strangers(address: str) -> None:
     assert judge_address(address, OUTSIDE) == Public()
     judged = judge_address(address, HERE)
     assert isinstance(judged, Denial)
-    assert "localhost is this machine by its name" in judged.reason
+    assert "localhost is a loopback name but resolves to" in judged.reason
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1"])

@@ -41,12 +41,12 @@ def test_what_does_not_fit_is_a_breach(
 
 def test_a_breach_says_what_is_used_and_what_to_do() -> None:
     assert describe(TooManySessions(3, 2), "tenant acme", "tenant") == (
-        "tenant acme has 3 sessions, and may have 2; "
-        "delete sessions, or have the operator raise --tenant-sessions"
+        "tenant acme has 3 sessions; the limit is 2; "
+        "delete sessions, or ask the operator to raise --tenant-sessions"
     )
     assert describe(TooManyBytes(40, 61, 100), "token tok_a", "token") == (
-        "token tok_a stores 40 bytes, and 61 would be added; 100 are allowed; "
-        "delete sessions, or have the operator raise --token-bytes"
+        "token tok_a stores 40 bytes and would add 61; the limit is 100; "
+        "delete sessions, or ask the operator to raise --token-bytes"
     )
 
 

@@ -31,22 +31,27 @@ FOUND = Interrupted(
 @pytest.mark.parametrize(
     ("found", "digest", "model", "expected"),
     [
-        (FOUND, "digest", "model", TryAgain(True, "it goes on after 1 finished steps")),
-        (replace(FOUND, steps=()), "digest", "model", TryAgain(True, "it goes on after 0 finished steps")),
+        (FOUND, "digest", "model", TryAgain(True, "continues after 1 finished steps")),
+        (replace(FOUND, steps=()), "digest", "model", TryAgain(True, "continues after 0 finished steps")),
         (
             replace(FOUND, head=TurnId("newer")),
             "digest",
             "model",
-            TryAgain(False, "the session has moved on, so it starts from its input"),
+            TryAgain(False, "the head of the session changed, so it restarts from its input"),
         ),
-        (FOUND, "new", "model", TryAgain(False, "the agent has changed, so it starts from its input")),
-        (FOUND, "digest", "new", TryAgain(False, "the model has changed, so it starts from its input")),
-        (FOUND, None, "model", Leave("its agent is not served now")),
+        (
+            FOUND,
+            "new",
+            "model",
+            TryAgain(False, "the agent definition changed, so it restarts from its input"),
+        ),
+        (FOUND, "digest", "new", TryAgain(False, "the model changed, so it restarts from its input")),
+        (FOUND, None, "model", Leave("its agent is not served")),
         (
             replace(FOUND, request=request()),
             "digest",
             "model",
-            Leave("its requester is gone, and a plain request is never continued by itself"),
+            Leave("its client disconnected, and requests without an idempotency key are not recovered"),
         ),
     ],
 )
@@ -60,7 +65,7 @@ def test_a_promised_edit_whose_head_has_moved_ends_visibly_and_never_runs_on_ano
     edit = request(accepted=True, edit=Edit(None, HEAD.turn))
     found = replace(FOUND, request=edit)
     assert recover(found, digest="digest", model="model") == TryAgain(
-        True, "it goes on after 1 finished steps"
+        True, "continues after 1 finished steps"
     )
     moved = recover(replace(found, head=TurnId("newer")), digest="digest", model="model")
     assert isinstance(moved, GiveUp)

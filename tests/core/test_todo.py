@@ -57,7 +57,7 @@ def test_an_update_says_what_it_did_not_find() -> None:
 
 def test_an_update_that_finds_nothing_is_refused() -> None:
     assert apply(after(create("a")), *update(todo_9="completed")) == TodoRefused(
-        "there is no todo todo_9; there are todo_1"
+        "unknown todo ids: todo_9; existing ids: todo_1"
     )
     assert isinstance(apply(Todos(), *update(todo_9="completed")), TodoRefused)
 

@@ -127,7 +127,7 @@ def test_M1_2_a_session_goes_on_after_a_relaunch_with_another_query(
                 decision = turn["decision"]
                 assert (decision["agent"], decision["key"]) == ("stable", key_of(dev))
                 assert decision["recorded"] == key_of(light)
-                assert "differs from it only in its query" in decision["reason"]
+                assert "differs only in its query" in decision["reason"]
             assert four["decision"]["agent"] == "exact"
             assert one["agent_digest"] != two["agent_digest"] == three["agent_digest"]
             tries = [attempt["decision"] for attempt in api.read(session, "/attempts")]

@@ -228,7 +228,9 @@ class Held:
         assert self.tries(api, "keyed") == ["interrupted", "committed"]
         assert self.tries(api, "queued") == ["interrupted", "committed", "committed"]
         for name in ("plain", "streamed"):
-            assert self.tries(api, name) == ["interrupted"], "a plain request is never continued by itself"
+            assert self.tries(api, name) == ["interrupted"], (
+                "requests without an idempotency key are not recovered"
+            )
             assert api.brief(self.sessions[name])["head"] == self.heads[name]
         again = api.turn(self.sessions["keyed"], LONG, h_idempotency_key=self.key)
         assert (again.status, again.headers["idempotent-replayed"]) == (200, "true")

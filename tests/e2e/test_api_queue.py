@@ -374,7 +374,7 @@ def test_a_follow_up_whose_agent_is_broken_is_parked_without_telling_of_its_file
     until(lambda: any("parked" in item for item in items(api, session)))
     (item,) = items(api, session)
     broken.unlink()
-    assert "log names" in item["parked"]
+    assert "see the server log" in item["parked"]
     assert "sauce" not in item["parked"]
     assert str(folder) not in item["parked"]
 
@@ -391,7 +391,7 @@ def test_a_follow_up_whose_agent_is_gone_is_parked(api: Api, folder: Path, trace
     trace.release()
     until(lambda: len(user_said(api, session)) == 2)
     (item,) = items(api, session)
-    assert "agent not found" in item["parked"]
+    assert "Agent not found" in item["parked"]
     assert "passing" in item["parked"]
     assert user_said(api, session)[1] == ["after it\n!say ok"]
 

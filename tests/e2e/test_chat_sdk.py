@@ -192,7 +192,7 @@ def test_results_must_be_those_of_the_open_calls(
     asked = f"{word}\n!tool weather\n!also time"
     first = ask(sdk, asked, conversation=word, tools=tools)
     given = [result(id, text) for id, text in results]
-    with pytest.raises(openai.BadRequestError, match="one for each") as refused:
+    with pytest.raises(openai.BadRequestError, match="one result for each") as refused:
         ask(sdk, [user(asked), assistant(None, first.calls), *given], conversation=word, tools=tools)
     assert refused.value.code == "invalid_request"
     assert (served.turns(word), len(served.seen(word))) == (1, 1)  # I13

@@ -442,7 +442,7 @@ def test_another_agent_than_the_sessions_own_is_said_so(lastgood: Command, team_
     session = lastgood.new_session()
     done = lastgood("run", team_file, "hi", "--session", session)
     assert f"the agent of this session was {AGENT}; team answers from now on" in done.err
-    assert "the request named this agent" in lastgood.attempts(session)[-1]["decision"]["reason"]
+    assert "the request names this agent" in lastgood.attempts(session)[-1]["decision"]["reason"]
 
 
 def test_control_characters_do_not_reach_a_terminal(chat: Terminal) -> None:
@@ -626,7 +626,7 @@ def test_check_covers_every_tenant(lastgood: Command) -> None:
 def test_second_process_is_refused_but_may_look(lastgood: Command, started: list[Process]) -> None:
     session = lastgood.new_session("good")
     process, _ = begin_endless(lastgood, started, "--session", session)
-    assert_refused(lastgood.say("me too"), "another Lastgood process", f"pid {process.pid}")
+    assert_refused(lastgood.say("me too"), "Another Lastgood process", f"pid {process.pid}")
     as_json = lastgood.say("me too", "--json")
     assert as_json.json["error"]["code"] == "store_locked"
     assert [listed["status"] for listed in lastgood.sessions()] == ["running"]

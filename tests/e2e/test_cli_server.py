@@ -269,7 +269,7 @@ def test_a_database_that_a_server_uses_is_reached_through_the_server(tmp_path: P
     with LiveServer(tmp_path) as server:
         refused = Command(tmp_path).say("hello")
         assert (refused.code, refused.err.count("\n")) == (1, 1)
-        assert "another Lastgood process" in refused.err
+        assert "Another Lastgood process" in refused.err
         assert "add --server URL with the address that it printed" in refused.err
         assert ":8080" not in refused.err  # it may be another's
         assert Command(tmp_path).say("hello", "--server", server.url).out == "You said: hello\n"

@@ -192,7 +192,7 @@ def test_an_expired_token_is_said_to_be(lastgood: Command) -> None:
 
 def test_an_unknown_token_cannot_be_revoked(lastgood: Command) -> None:
     plain = lastgood("tokens", "create", *NAME).out.strip()
-    assert_refused(lastgood("tokens", "revoke", "tok_nope"), "no such token", "list")
+    assert_refused(lastgood("tokens", "revoke", "tok_nope"), "Token not found", "list")
     done = lastgood("tokens", "revoke", "tok_nope", "--json")
     assert (done.code, done.json["error"]["code"]) == (1, "not_found")
     assert check(lastgood.database, plain) is not None

@@ -138,10 +138,10 @@ def test_scripts_are_told_that_it_is_wrong_usage(capsys: Capture) -> None:
         (("run", "none.yaml", "hi"), "none.yaml"),
         (("serve", AGENT, "--listen", "203.0.113.1:1"), "cannot listen"),
         ((*SERVE, "--token-file", "none"), "cannot read --token-file"),
-        (("sessions", "show", "ses_nope"), "no database"),
+        (("sessions", "show", "ses_nope"), "No database"),
         (("run", AGENT, "hi", "--session", "ses_nope"), "ession not found"),
         (("run", AGENT, "hi", "--server", "http://127.0.0.1:9"), "cannot connect to"),
-        (("tokens", "revoke", "tok_nope"), "no such token"),
+        (("tokens", "revoke", "tok_nope"), "Token not found"),
         (("agents", "check", "none.yaml"), "none.yaml"),
     ],
 )

@@ -127,7 +127,7 @@ def test_I33_a_marked_retry_runs_no_finished_tool_again(
     assert server.tries(word) == ["failed", "committed"]
     attempts = Api(server).read(again.headers["x-session-id"], "/attempts")
     assert attempts[1]["continues"] == attempts[0]["id"]
-    assert attempts[1]["decision"]["recovery"] == "it goes on after 2 finished steps"
+    assert attempts[1]["decision"]["recovery"] == "continues after 2 finished steps"
     assert attempts[1]["turn"] == attempts[0]["turn"] == again.id
 
 

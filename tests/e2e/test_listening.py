@@ -438,7 +438,7 @@ def test_a_server_that_may_not_migrate_starts_only_on_a_schema_of_its_own(tmp_pa
     options = ("--listen", "127.0.0.1:0", "--migrate", "check")
     done = command("serve", AGENT, *options)
     assert (done.code, done.out, len(done.err.splitlines())) == (1, "", 1)
-    assert "not set up yet" in done.err
+    assert "has no schema" in done.err
     assert "--migrate auto" in done.err
     assert not command.database.exists()
     assert command("serve", AGENT, "--migrate", "never").code == 2

@@ -45,7 +45,7 @@ def test_a_used_up_quota_is_413_without_retry_after_and_deleting_helps(
     first, second = ours.session(), ours.session()
     for refused in (ours.post("/api/sessions", {}), ours.post(f"/api/sessions/{first}/fork", {})):
         assert refused.refusal == (413, "quota_exceeded")
-        assert "delete sessions, or have the operator raise --token-sessions" in refused.json["message"]
+        assert "delete sessions, or ask the operator to raise --token-sessions" in refused.json["message"]
         assert "retry-after" not in refused.headers
         assert refused.headers["x-should-retry"] == "false"
     with server.client() as client, pytest.raises(openai.APIStatusError) as error:

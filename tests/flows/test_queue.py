@@ -112,7 +112,7 @@ async def test_steps_that_heard_what_was_dropped_since_are_not_adopted(house: Ho
     await until_said(house, session, ["!tool gate {}\n!say one"])
     (_, last) = await house.attempts(session)
     assert (last.continues, last.number) == (None, 2)
-    assert "taken back" in last.decision["recovery"]
+    assert "was removed" in last.decision["recovery"]
 
 
 async def test_a_parked_follow_up_that_cannot_be_continued_now_stays_parked(house: House) -> None:

@@ -38,13 +38,13 @@ async def test_sessions_of_a_tenant_and_of_a_token_are_limited(house: House, nod
     first = await node.sessions.create(DEFAULT_TENANT, "agent")
     await node.sessions.create(DEFAULT_TENANT, "agent")
     with pytest.raises(
-        QuotaExceeded, match=r"token local has 2 sessions, and may have 2; .*--token-sessions"
+        QuotaExceeded, match=r"token local has 2 sessions; the limit is 2; .*--token-sessions"
     ):
         await node.sessions.create(DEFAULT_TENANT, "agent")
     with pytest.raises(QuotaExceeded, match="token local"):
         await node.sessions.fork(DEFAULT_TENANT, first.id)
     await node.sessions.create(DEFAULT_TENANT, "agent", setter=OTHER)
-    with pytest.raises(QuotaExceeded, match=r"tenant default has 3 sessions, .*--tenant-sessions"):
+    with pytest.raises(QuotaExceeded, match=r"tenant default has 3 sessions; .*--tenant-sessions"):
         await node.sessions.create(DEFAULT_TENANT, "agent", setter=OTHER)
     with pytest.raises(QuotaExceeded):
         await node.sessions.of_conversation(DEFAULT_TENANT, "a name", "agent", OTHER)
@@ -64,7 +64,9 @@ async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
     prompts = len(house.world.prompts)
     limit(node, tenant=Quota(bytes=500))
     for kind in (TurnKind.RUN, TurnKind.APPEND):
-        with pytest.raises(QuotaExceeded, match="delete sessions, or have the operator raise --tenant-bytes"):
+        with pytest.raises(
+            QuotaExceeded, match="delete sessions, or ask the operator to raise --tenant-bytes"
+        ):
             await node.submitter.submit(Submission(Ask(DEFAULT_TENANT, session, (user("more"),), kind=kind)))
     queued = NewQueued(DEFAULT_TENANT, session, node.deps.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
     with pytest.raises(QuotaExceeded):
@@ -98,7 +100,7 @@ async def test_an_import_that_does_not_fit_is_refused_whole(house: House, node: 
     limit(node, tenant=Quota(bytes=known.stored_bytes * 2))
     imported = await importing.take(DEFAULT_TENANT, document, OTHER)
     assert (imported.created_by, imported.stored_bytes) == ("tok_other", known.stored_bytes)
-    with pytest.raises(QuotaExceeded, match="would be added"):
+    with pytest.raises(QuotaExceeded, match="would add"):
         await importing.take(DEFAULT_TENANT, document, OTHER)
     assert len((await node.sessions.list(DEFAULT_TENANT)).sessions) == 2
 

@@ -465,7 +465,7 @@ async def test_I12_a_question_that_nobody_answers_in_time_ends_the_turn(
     await house.until_free(session)
     ended = await house.attempt(attempt.id)
     assert (ended.status, ended.error_code) == (AttemptStatus.FAILED, "turn_failed")
-    assert "nobody answered" in (ended.error_message or "")
+    assert "not answered in time" in (ended.error_message or "")
     with pytest.raises(NothingPending):
         await node.turns.answer(DEFAULT_TENANT, session, attempt.id, {"call-1-0": "skip"})
     await recover(node)

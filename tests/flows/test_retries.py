@@ -76,7 +76,7 @@ async def test_I33_a_marked_retry_of_a_failed_turn_runs_no_finished_tool_again(
     assert [message.content for message in turn.messages] == [FAILS_ONCE, "", "paid", "paid"]
     one, two = await house.attempts(session)
     assert (two.turn, two.continues, two.number) == (one.turn, one.id, 2)
-    assert two.decision["recovery"] == turn.decision["recovery"] == "it goes on after 2 finished steps"
+    assert two.decision["recovery"] == turn.decision["recovery"] == "continues after 2 finished steps"
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     started = [event.data for event in events if event.kind is EventKind.ATTEMPT_STARTED]
     assert started[-1]["continues"] == one.id
@@ -113,7 +113,7 @@ async def test_a_retry_starts_from_its_input_once_the_session_has_moved_on(
     newest = (await house.attempts(session))[-1]
     assert (newest.continues, newest.number) == (None, 2)
     assert newest.turn == (await house.attempt(failed.attempt)).turn
-    assert newest.decision["recovery"] == "the session has moved on, so it starts from its input"
+    assert newest.decision["recovery"] == "the head of the session changed, so it restarts from its input"
 
 
 async def test_a_retry_starts_from_its_input_once_its_agent_has_changed(house: House) -> None:
@@ -126,7 +126,7 @@ async def test_a_retry_starts_from_its_input_once_its_agent_has_changed(house: H
     await house.good(node, session, FAILS_ONCE, **KEYED)
     newest = (await house.attempts(session))[-1]
     assert (newest.continues, len(payments.made)) == (None, 2)
-    assert newest.decision["recovery"] == "the agent has changed, so it starts from its input"
+    assert newest.decision["recovery"] == "the agent definition changed, so it restarts from its input"
 
 
 @pytest.mark.parametrize(

@@ -98,21 +98,24 @@ async def test_I37_only_the_hash_of_a_token_is_stored(backend: Backend, server: 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"name": ""}, "the name must have between 1 and 200"),
+        ({"name": ""}, "the name must have 1 to 200"),
         ({"name": " \n"}, "the name"),
         ({"name": "x" * (MOST_IN_NAME + 1)}, "200"),
         ({"name": "a\x00b"}, "the name contains a NUL"),
-        ({"name": "a\ud800b"}, "the name contains half"),
+        ({"name": "a\ud800b"}, "the name contains an unpaired"),
         ({"tenant": ""}, "the tenant"),
         ({"tenant": "a\x00b"}, "the tenant"),
-        ({"scopes": []}, "needs a scope; use one or more of chat, read, session, approve, worker, admin"),
+        (
+            {"scopes": []},
+            "needs at least one scope; use one or more of chat, read, session, approve, worker, admin",
+        ),
         ({"scopes": ["chat", "root"]}, "'root'; use one or more of chat, read, session, approve, worker"),
         ({"scopes": ["Chat"]}, "'Chat'"),
         ({"scopes": ["read worker"]}, "'read worker'"),
         ({"expires_in_seconds": 0}, "more than 0 seconds"),
         ({"expires_in_seconds": -1}, "more than 0 seconds"),
         ({"expires_in_seconds": float("nan")}, "more than 0 seconds"),
-        ({"expires_in_seconds": float("inf")}, f"within {MOST_DAYS} days"),
+        ({"expires_in_seconds": float("inf")}, f"at most {MOST_DAYS} days"),
     ],
 )
 async def test_what_cannot_be_a_token_is_refused_and_leaves_nothing(

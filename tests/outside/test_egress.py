@@ -143,7 +143,7 @@ async def test_what_could_be_read_in_more_than_one_way_is_not_asked_for(url: str
 
 
 async def test_localhost_must_be_this_machine(site: Website) -> None:
-    with pytest.raises(EgressRefused, match="by its name"):
+    with pytest.raises(EgressRefused, match="a loopback name but resolves to"):
         await ask(site.url("/a", "localhost"), network(Names(localhost=[PUBLIC])))
     assert site.asked == []
     assert (await ask(site.url("/a", "localhost"), network(Names(localhost=["127.0.0.1"])))).status == 404

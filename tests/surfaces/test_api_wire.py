@@ -637,7 +637,7 @@ BAD_TURNS: dict[str, dict[str, Any]] = {
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}
         ]
     },
-    "an unknown detail": {
+    "an unknown `detail`": {
         "messages": [
             {
                 "role": "user",

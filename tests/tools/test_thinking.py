@@ -136,8 +136,8 @@ async def test_a_result_that_was_cut_short_still_counts() -> None:
         ("create_todo", {}, "`description` is missing"),
         ("create_todos", {"descriptions": []}, "at least 1"),
         ("update_todos", {"updates": [{"id": "todo_1", "status": "done"}]}, "one of pending, in-progress"),
-        ("update_todos", {"updates": [{"id": "todo_1", "status": "completed"}]}, "there is no todo todo_1"),
-        ("create_todos", {"descriptions": ["x"] * 101}, "at most 100"),
+        ("update_todos", {"updates": [{"id": "todo_1", "status": "completed"}]}, "unknown todo ids: todo_1"),
+        ("create_todos", {"descriptions": ["x"] * 101}, "limit 100"),
     ],
 )  # fmt: skip
 async def test_what_makes_no_sense_is_explained(name: str, arguments: dict[str, Any], words: str) -> None:

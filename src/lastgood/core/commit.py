@@ -105,9 +105,9 @@ def damage_of(base: Head | None, turn: EncodedTurn) -> str | None:
     if turn.damage:
         return turn.damage
     if turn.parent != (base.turn if base else None) or turn.seq != (base.seq if base else 0) + 1:
-        return "it does not follow the turn before it"
+        return "it does not follow the previous turn"
     if turn.hash[:1] != bytes([HASH_VERSION]):
-        return "its hash was not made by a rule that this version of Lastgood knows"
+        return "its hash uses an algorithm unknown to this version of Lastgood"
     if turn.hash != link(base, turn):
         return "its content does not match its hash"
     return None

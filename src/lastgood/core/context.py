@@ -89,7 +89,7 @@ def cap_result(text: str, tokens: int) -> Capped:
     if len(text) <= most:
         return Capped(text, None)
     head, tail = most * 2 // 3, most // 3
-    gap = f"\n[… {len(text) - head - tail} characters are left out here …]\n"
+    gap = f"\n[… {len(text) - head - tail} characters omitted …]\n"
     return Capped(text[:head] + gap + text[len(text) - tail :], text)
 
 

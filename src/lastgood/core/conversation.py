@@ -19,7 +19,7 @@ from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message, Part, Role, ToolCall
 from lastgood.model.sessions import Turn, TurnKind
 
-NOTHING_NEW = "there is no new user message after the last answer; say something new"
+NOTHING_NEW = "No new user message after the last assistant message; add one and send the request again"
 
 
 def new_input(

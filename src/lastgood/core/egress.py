@@ -102,28 +102,28 @@ def is_plain(text: str) -> bool:
 
 def judge_url(url: str, policy: Policy) -> AllowedUrl | Denial:
     if len(url) > _LONGEST_URL:
-        return Denial(f"a URL has at most {_LONGEST_URL} characters")
+        return Denial(f"the URL has {len(url):,} characters; the limit is {_LONGEST_URL:,}")
     if not is_plain(url):
-        return Denial("a URL has no spaces, backslashes or control characters")
+        return Denial("the URL contains a space, backslash or control character")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        return Denial("this is not a URL")
+        return Denial("not a valid URL")
     scheme, host = parts.scheme, (parts.hostname or "").removesuffix(".")
     if scheme not in _PORTS:
-        return Denial("only https is asked for, and http on this machine")
+        return Denial("the URL scheme must be https (http only for loopback hosts)")
     if not host:
-        return Denial("a URL needs a host")
+        return Denial("the URL has no host")
     if parts.username is not None or parts.password is not None:
-        return Denial("a URL must not hold a user or a password")
+        return Denial("the URL must not contain a user name or password")
     if port == 0:
-        return Denial("0 is not a port")
+        return Denial("port 0 is not valid")
     loopback = _is_named_loopback(host)
     if loopback and not policy.loopback:
-        return Denial(f"{host} is this machine, which is not asked for")
+        return Denial(f"{host} is a loopback host, which is not allowed")
     if scheme == "http" and not loopback:
-        return Denial("http is asked for only on this machine; use https")
+        return Denial("http is allowed only for loopback hosts; use https")
     return AllowedUrl(scheme, host, port or _PORTS[scheme], loopback)
 
 
@@ -131,7 +131,7 @@ def judge_redirect(asked: AllowedUrl, url: str, policy: Policy) -> AllowedUrl | 
     """Where an answer points to. Nobody outside may point at this machine, and nobody from https to http."""
     onward = judge_url(url, Policy(loopback=policy.loopback and asked.loopback))
     if isinstance(onward, AllowedUrl) and asked.scheme == "https" and onward.scheme == "http":
-        return Denial("https does not lead to http")
+        return Denial("a redirect from https to http is not allowed")
     return onward
 
 
@@ -141,9 +141,9 @@ def judge_address(address: str, asked: AllowedUrl) -> Public | Loopback | Denial
     if isinstance(kind, Denial):
         return kind
     if asked.loopback and isinstance(kind, Public):
-        return Denial(f"{asked.host} is this machine by its name, but {address} is not")
+        return Denial(f"{asked.host} is a loopback name but resolves to {address}")
     if not asked.loopback and isinstance(kind, Loopback):
-        return Denial(f"{address} is not a public address: it is this machine's own")
+        return Denial(f"{address} is not a public address: it belongs to this machine")
     return kind
 
 
@@ -170,7 +170,7 @@ def _kind(address: str) -> Public | Loopback | Denial:
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
-        return Denial(f"{address!r} is not an address")
+        return Denial(f"{address!r} is not an IP address")
     plain = ip if isinstance(ip, IPv4Address) else _embedded(ip) or ip
     if plain.is_loopback:
         # Only under its plain spelling: nobody who means well writes this machine as a tunnel.

@@ -57,11 +57,11 @@ def after_failure(failed: ModelFailure, *, retries: int, cooldown_seconds: float
     """`jitter` is a number from 0 to 1; it shortens a wait by up to a half."""
     error = failed.error
     if failed.spoken:
-        return NoMoreModels("a part of the answer was already passed on")
+        return NoMoreModels("part of the response was already streamed")
     if isinstance(error, ContextOverflow):
-        return NoMoreModels("the conversation is too long")
+        return NoMoreModels("the conversation exceeds the context window")
     if isinstance(error, ModelUnknown):
-        return Next() if failed.others else NoMoreModels("there is no other model")
+        return Next() if failed.others else NoMoreModels("no fallback model is left")
     if isinstance(error, ProviderRateLimited) and failed.others:
         asked = max(cooldown_seconds, error.retry_after or 0.0)
         return Next(min(asked, LONGEST_COOLDOWN_SECONDS))
@@ -69,7 +69,7 @@ def after_failure(failed: ModelFailure, *, retries: int, cooldown_seconds: float
         wait = _wait(failed.tries, error.retry_after, jitter)
         if wait is not None:
             return Retry(wait)
-    return Next() if failed.others else NoMoreModels("there is no other model")
+    return Next() if failed.others else NoMoreModels("no fallback model is left")
 
 
 def _wait(tries: int, retry_after: float | None, jitter: float) -> float | None:

@@ -35,7 +35,7 @@ class Stable:
 
     @property
     def reason(self) -> str:
-        return "the recorded source is gone; exactly one served source differs from it only in its query"
+        return "the recorded source is not served; exactly one served source differs only in its query string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Ambiguous:
 
     @property
     def reason(self) -> str:
-        return "several served sources differ from the recorded one only in their query: " + ", ".join(
+        return "several served sources differ from the recorded one only in their query string: " + ", ".join(
             self.candidates
         )
 
@@ -56,7 +56,7 @@ class Missing:
 
     @property
     def reason(self) -> str:
-        return f"no served source has the identity of {self.recorded!r}"
+        return f"no served source matches {self.recorded!r}"
 
 
 Resolution = Exact | Stable | Ambiguous | Missing

@@ -22,14 +22,14 @@ def check_input(messages: Sequence[Message], kind: TurnKind, limit_bytes: int) -
     if kind is TurnKind.RESET and not messages:
         return
     if not messages:
-        raise InvalidRequest("there is no message in this request; send at least one")
+        raise InvalidRequest("`messages` is empty; send at least one message")
     for number, message in enumerate(messages, 1):
         check_message(message, f"message {number}")
     if kind is TurnKind.RUN and not _asks_something(messages):
-        raise InvalidRequest("the last message is not the user's; there is nothing new to answer")
+        raise InvalidRequest("The last message must have the role `user`; add one")
     size = sum(len(text.encode()) for message in messages for text in _texts(message))
     if size > limit_bytes:
-        raise TooLarge(f"the input has {size} bytes and this server accepts {limit_bytes}; send less")
+        raise TooLarge(f"Input is {size:,} bytes; the limit is {limit_bytes:,}. Send less")
 
 
 def check_message(message: Message, what: str) -> None:
@@ -57,9 +57,9 @@ def check_results(messages: Sequence[Message], open_calls: Sequence[ToolCall]) -
     first = takewhile(lambda message: message.role is Role.TOOL, messages)
     results = sorted(message.tool_call_id or "" for message in first)
     if results and results != sorted(call.id for call in open_calls):
-        wanted = ", ".join(call.id for call in open_calls) or "none is open"
+        wanted = ", ".join(call.id for call in open_calls) or "there are none"
         raise InvalidRequest(
-            f"these are not the results of the open tool calls ({wanted}); send one for each"
+            f"Tool results do not match the open tool calls ({wanted}); send exactly one result for each"
         )
 
 
@@ -67,9 +67,9 @@ def _check_part(part: Part, what: str) -> None:
     """Whatever is shown to a model is in the request or on the open web: a file: address would be ours."""
     match part:
         case Image(url) if not url.startswith(("https://", "data:image/")):
-            raise InvalidRequest(f"an image of {what} is neither an https: address nor a data:image/ URL")
+            raise InvalidRequest(f"An image of {what} is neither an https: URL nor a data:image/ URL")
         case File(_, data) if not data.startswith("data:"):
-            raise InvalidRequest(f"a file of {what} is not a data: URL")
+            raise InvalidRequest(f"A file of {what} is not a data: URL")
         case _:
             return
 
@@ -95,25 +95,23 @@ def check_text(text: str, what: str) -> None:
         try:
             text.encode()  # by far the quickest way to look at each character
         except UnicodeEncodeError:
-            raise InvalidRequest(
-                f"{what} contains half of a surrogate pair, which is no character; remove it"
-            ) from None
+            raise InvalidRequest(f"{what} contains an unpaired surrogate; remove it") from None
 
 
 def check_title(title: str) -> str:
     check_text(title, "the title")
     title = " ".join(title.split())
     if not title:
-        raise InvalidRequest("the title is blank; give it some text")
+        raise InvalidRequest("The title is blank; send some text")
     if len(title) > MOST_IN_TITLE:
-        raise InvalidRequest(f"the title has {len(title)} characters; {MOST_IN_TITLE} are allowed")
+        raise InvalidRequest(f"The title has {len(title)} characters; the limit is {MOST_IN_TITLE}")
     return title
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     size = len(orjson.dumps(metadata))
     if size > MOST_IN_METADATA_BYTES:
-        raise TooLarge(f"the metadata has {size} bytes as JSON; {MOST_IN_METADATA_BYTES} are allowed")
+        raise TooLarge(f"`metadata` is {size:,} bytes of JSON; the limit is {MOST_IN_METADATA_BYTES:,}")
     return dict(metadata)
 
 

@@ -60,12 +60,12 @@ def describe(breach: Breach, who: str, setting: str) -> str:
     """`who` has the quota, and `setting` raises it."""
     match breach:
         case TooManySessions(used, quota):
-            what = f"{who} has {used} sessions, and may have {quota}"
+            what = f"{who} has {used} sessions; the limit is {quota}"
             flag = f"--{setting}-sessions"
         case TooManyBytes(used, added, quota):
-            more = f", and {added} would be added" if added else ""
-            what = f"{who} stores {used} bytes{more}; {quota} are allowed"
+            more = f" and would add {added}" if added else ""
+            what = f"{who} stores {used} bytes{more}; the limit is {quota}"
             flag = f"--{setting}-bytes"
         case _:
             assert_never(breach)
-    return f"{what}; delete sessions, or have the operator raise {flag}"
+    return f"{what}; delete sessions, or ask the operator to raise {flag}"

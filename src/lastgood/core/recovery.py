@@ -57,14 +57,14 @@ def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = 
     """
     attempt = found.attempt
     if not found.request.accepted and not owed:
-        return Leave("its requester is gone, and a plain request is never continued by itself")
+        return Leave("its client disconnected, and requests without an idempotency key are not recovered")
     if found.deaths >= MOST_DEATHS and not owed:
-        return Leave(f"its server died in {found.deaths} attempts")
+        return Leave(f"the server process died during {found.deaths} of its attempts")
     if found.request.edit is not None and found.head != found.request.edit.replaces:
         # An edit says what it replaces. Run on another head, it would replace turns it never meant.
         return GiveUp(StaleHead(head=found.head))
     if digest is None:
-        return Leave("its agent is not served now")
+        return Leave("its agent is not served")
     return try_again(attempt, found.steps, head=found.head, digest=digest, model=model)
 
 
@@ -88,12 +88,12 @@ def try_again(
     run for has changed.
     """
     if head != tried.head:
-        return TryAgain(False, "the session has moved on, so it starts from its input")
+        return TryAgain(False, "the head of the session changed, so it restarts from its input")
     if digest != tried.agent_digest:
-        return TryAgain(False, "the agent has changed, so it starts from its input")
+        return TryAgain(False, "the agent definition changed, so it restarts from its input")
     if model != tried.model:
-        return TryAgain(False, "the model has changed, so it starts from its input")
-    return TryAgain(True, f"it goes on after {len(steps)} finished steps")
+        return TryAgain(False, "the model changed, so it restarts from its input")
+    return TryAgain(True, f"continues after {len(steps)} finished steps")
 
 
 def has_effects(steps: Sequence[Step]) -> bool:

@@ -121,7 +121,7 @@ def _refused_allow(above: Layers, setter: Setter, allow: tuple[str, ...]) -> Rul
                 return _fixed(kind, rule, scope, "leave it out of `allow`")
     if allow and _rank(setter.scope) < _rank(Scope.APPROVE):
         return RulesRefused(
-            f"The rule `{allow[0]}` under `allow` answers what a person would be asked; use a token with "
+            f"The rule `{allow[0]}` under `allow` bypasses human approval; use a token with "
             f"the scope `{Scope.APPROVE}`",
             Scope.APPROVE,
         )

@@ -81,7 +81,7 @@ def _create(todos: Todos, descriptions: Sequence[str]) -> Done | TodoRefused:
         if len(items) > MOST and old.status is Status.COMPLETED:
             items.remove(old)
     if len(items) > MOST:
-        return TodoRefused(f"the list holds at most {MOST} todos; complete some first")
+        return TodoRefused(f"the todo list is full (limit {MOST}); complete some todos first")
     return Done(Todos(tuple(items), todos.created + len(created)), created=created)
 
 
@@ -94,8 +94,8 @@ def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> Done | TodoR
             updated.append(items[id_])
     not_found = tuple(id_ for id_, _ in updates if id_ not in items)
     if not_found and not updated:
-        known = ", ".join(items) or "none yet"
-        return TodoRefused(f"there is no todo {', '.join(not_found)}; there are {known}")
+        known = ", ".join(items) or "none"
+        return TodoRefused(f"unknown todo ids: {', '.join(not_found)}; existing ids: {known}")
     return Done(replace(todos, items=tuple(items.values())), updated=tuple(updated), not_found=not_found)
 
 

@@ -35,14 +35,14 @@ def begin(allowance: Allowance, used: BucketState | None, now: float) -> BucketS
     """One more: how it stands then, or how long to wait."""
     running = used.running if used else 0
     if allowance.at_once and running >= allowance.at_once:
-        return Wait(1.0, f"{running} turns are running, and no more may at once")
+        return Wait(1.0, f"{running} turns are running, which is the limit")
     if not allowance.per_minute:
         return BucketState(0.0, now, running + 1)
     full = float(allowance.per_minute)
     a_second = full / 60
     left = full if used is None else min(full, used.left + max(now - used.at, 0.0) * a_second)
     if left < 1:
-        return Wait((1 - left) / a_second, f"no more than {allowance.per_minute} turns may begin in a minute")
+        return Wait((1 - left) / a_second, f"the limit of {allowance.per_minute} turns per minute is reached")
     return BucketState(left - 1, now, running + 1)
 
 

@@ -102,7 +102,7 @@ def judging(
     try:
         ruled = yield from _by_rules(rules, readonly, effect, _JudgedCall(tool, arguments, root))
     except RecursionError:
-        return Denied("its arguments are nested too deeply to be judged")
+        return Denied("its arguments are nested too deeply to match rules against")
     return ruled or _by_mode((safety,) if isinstance(safety, Safety) else safety, effect)
 
 
@@ -122,7 +122,7 @@ def _by_rules(
         if found := (yield from _hits(rule, call)):
             return Denied(f"the rule {rule!r} denies it{found.but}")
     if readonly and effect is not Effect.SAFE:
-        return Denied("the agent is read-only, and this tool may change something")
+        return Denied("the agent is read-only, and this tool can modify data")
     allowing = yield from _granted_by([rule for one in rules for rule in one.allow], call)
     if allowing:
         return Allowed(f"the rule {allowing!r} allows it")
@@ -134,7 +134,7 @@ def _by_rules(
 
 def _by_mode(modes: tuple[Safety, ...], effect: Effect) -> Verdict:
     mode = min(modes, key=lambda mode: _TABLE[mode][effect])
-    reason = f"the safety mode is {mode}, and no rule speaks of this call, whose effect is {effect}"
+    reason = f"the safety mode is {mode}, no rule matches this call, and its effect is {effect}"
     return _VERDICTS[_TABLE[mode][effect]](reason)
 
 

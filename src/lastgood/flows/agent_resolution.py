@@ -22,7 +22,7 @@ async def resolve(agents: Agents, recorded: str) -> tuple[AgentSpec, dict[str, A
         case identity.Exact(key) | identity.Stable(key):
             agent = await agents.load(key, name)
         case identity.Ambiguous() | identity.Missing():
-            raise AgentNotFound(f"agent not found: {resolution.reason}", **decision)
+            raise AgentNotFound(f"Agent not found: {resolution.reason}", **decision)
         case _:
             assert_never(resolution)
     if name is not None:

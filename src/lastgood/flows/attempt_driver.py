@@ -35,7 +35,7 @@ async def work(run: Run) -> list[Step]:
         await asyncio.wait({run.worker}, timeout=run.deps.limits.stop_seconds)
         raise AttemptStopped
     if run.worker.cancelled():
-        raise TurnFailed("a tool or a model cancelled itself; nothing was committed")
+        raise TurnFailed("A tool or model call cancelled itself; nothing was committed")
     return run.worker.result()
 
 
@@ -52,9 +52,9 @@ async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
             continue
         if loop.time() >= min(ends, idle_ends):
             text = (
-                f"the turn took longer than {limits.turn_seconds:g} s; nothing was committed"
+                f"Turn exceeded its time limit of {limits.turn_seconds:g} s; nothing was committed"
                 if loop.time() >= ends
-                else f"no sign of life for {limits.idle_seconds:g} s; nothing was committed"
+                else f"No output from a model or tool for {limits.idle_seconds:g} s; nothing was committed"
             )
             run.time_out(TurnTimeout(text))
             return

@@ -69,8 +69,8 @@ class AttemptWork:
         waiting = await self.run.through_outage(lambda: self.run.deps.store.steers_of(self.hold))
         if any(item.is_damaged for item in waiting):
             raise HistoryDamaged(
-                f"a steer of session {self.hold.session} is not as it was stored, so no model sees it. "
-                "Delete it from the queue, and send it again",
+                f"A steer of session {self.hold.session} does not match its checksum and was not sent to a "
+                "model. Delete it from the queue, and send it again",
                 session=self.hold.session,
             )
         return tuple(Step(StepKind.STEER, item.messages[0], queued=item.number) for item in waiting)

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 MOST_TRIES = 5
 
 #: A steer that a try has heard was dropped since, so its steps answer something nobody says any more.
-STEERS_GONE = TryAgain(False, "what it had heard was taken back, so it starts from its input")
+STEERS_GONE = TryAgain(False, "a steer of the previous attempt was removed, so it restarts from its input")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,16 @@ class TurnStarter:
     async def plan(self, ask: Ask, session: Session) -> Plan:
         base = await self.base_of(ask, session)
         if ask.kind is not TurnKind.RUN:
-            return Plan(None, {"agent": "none", "reason": "no model is asked"}, base)
+            return Plan(None, {"agent": "none", "reason": "no model is called"}, base)
         if not ask.agent_key and not session.agent_key:
-            raise InvalidRequest("this session has no agent yet; name one, or rebind the session to one")
+            raise InvalidRequest(
+                "This session has no agent yet; name one in the request, or rebind the session"
+            )
         agent, decision = await resolve(self._deps.agents, ask.agent_key or session.agent_key)
         if ask.agent_key is not None and ask.agent_key != session.agent_key:
-            decision["reason"] = f"the request named this agent; the session's own is {session.agent_key!r}"
+            decision["reason"] = f"the request names this agent; the session's own is {session.agent_key!r}"
         if agent.stale:
-            log.warning("agent %s is not the newest: %s", agent.key, agent.stale)
+            log.warning("agent %s runs from its last valid definition: %s", agent.key, agent.stale)
         # Before anything is written: a bad reference leaves no trace.
         model = ask.model if ask.model is not None else session.model or agent.model
         self._deps.engine.check_model(model, agent)
@@ -189,9 +191,9 @@ class TurnStarter:
     async def displace(self, displace: Displace) -> None:
         attempt, move = displace.attempt, displace.move
         error = TurnFailed(
-            "another request took the place of this one"
+            "Superseded by another request"
             if move is Move.SUPERSEDE
-            else "the process that ran this turn died"
+            else "The server process that ran this turn died"
         )
         run = self._live.get(attempt.id)
         if run is not None and move is Move.SUPERSEDE:
@@ -274,9 +276,9 @@ def _told_at_begin(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
 
 def busy(attempt: Attempt) -> SessionBusy:
     waiting = attempt.status is AttemptStatus.WAITING
-    what = "waits for an answer" if waiting else "is running"
+    what = "is waiting for an answer" if waiting else "is running"
     return SessionBusy(
-        f"a turn of this session {what}; try again when it has ended, or cancel it",
+        f"A turn of this session {what}; retry when it has ended, or cancel it",
         attempt=attempt.id,
         turn=attempt.turn,
         status=attempt.status.value,

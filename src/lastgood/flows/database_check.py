@@ -77,7 +77,7 @@ async def _check_table(look: Inspection, table: StoredTable, report: Report, pro
                 if problem:
                     report.add(tenant, turn.session, what, problem)
                 if not row.is_reached:
-                    report.add(tenant, turn.session, what, "no session reaches it")
+                    report.add(tenant, turn.session, what, "no session references it")
             case StoredRow(tenant, session, what, problem):
                 if table is StoredTable.SESSIONS:
                     report.tenants.add(tenant)
@@ -90,13 +90,13 @@ def _problem_of(stored: StoredTurn, before: StoredTurn | None) -> str | None:
     turn = stored.turn
     if not turn.damage and turn.parent is not None:
         if stored.parent is None:
-            return f"the turn before it, {turn.parent}, is missing or cannot be read"
+            return f"its parent, turn {turn.parent}, is missing or cannot be read"
         if stored.parent_tenant != stored.tenant:
-            return f"the turn before it, {turn.parent}, belongs to another tenant"
+            return f"its parent, turn {turn.parent}, belongs to another tenant"
     # Chains are read by segment and number, so these have to agree with what follows what.
     if before is None or before.segment != stored.segment:
         if stored.segment not in (turn.session, turn.id):
-            return "it is in a segment that no create, fork or edit has started"
+            return "its segment was not started by a create, fork or edit"
     elif (before.turn.id, before.turn.session) != (turn.parent, turn.session):
-        return "it does not follow the turn before it in its segment"
+        return "it does not follow the previous turn of its segment"
     return damage_of(stored.parent, turn)

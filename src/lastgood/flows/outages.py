@@ -43,19 +43,21 @@ async def through_outage(
         await (asyncio.sleep(pause) if halted is None else asyncio.wait({halted}, timeout=pause))
 
 
-INTERRUPTED = "The database was unavailable for too long and the turn was interrupted; nothing was committed."
+INTERRUPTED = "Turn interrupted: the database was unavailable for too long; nothing was committed."
 
 
 def interrupted_by_outage(begin: Begin) -> StoreUnavailable:
     is_durable = begin.ask.accepted or begin.takes is not None
-    then = "The server tries it again when the database is back." if is_durable else "Send the request again."
+    then = (
+        "The server retries it when the database is available." if is_durable else "Send the request again."
+    )
     return StoreUnavailable(f"{INTERRUPTED} {then}")
 
 
 def outcome_unknown(session: SessionId, attempt: AttemptId) -> OutcomeUnknown:
     return OutcomeUnknown(
-        "The database did not answer, so the outcome of this turn is unknown; it may be committed. Before "
-        f"you send it again, look at GET /api/sessions/{session}/attempts/{attempt}, or repeat the request "
+        "The database did not confirm the commit, so the outcome of this turn is unknown. Before "
+        f"you send it again, read GET /api/sessions/{session}/attempts/{attempt}, or repeat the request "
         "with the same Idempotency-Key if it had one.",
         session=session,
         attempt=attempt,

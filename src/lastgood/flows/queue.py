@@ -42,7 +42,10 @@ log = logging.getLogger(__name__)
 #: So many may wait in one session.
 CAPACITY = {QueueKind.STEER: 5, QueueKind.FOLLOWUP: 20}
 _PAGE = 100
-_DAMAGED = "its stored input is damaged, so no model sees it; delete it, and send the message again"
+_DAMAGED = (
+    "Stored input does not match its checksum and was not sent to a model; delete the entry, then send the "
+    "message again"
+)
 
 WhileRuns = Callable[[Queued], AbstractContextManager[None]]
 
@@ -76,7 +79,7 @@ class Queue:
             case NotQueued.FULL:
                 raise QueueFull()
             case NotQueued.NOTHING_RUNS:
-                raise NothingPending("nothing is running in this session, so there is nothing to steer")
+                raise NothingPending("No turn is running in this session, so there is nothing to steer")
             case NotQueued.KEY_USED:
                 raise IdempotencyMismatch()
             case Queued() as item if item.turn == new.turn:
@@ -103,15 +106,13 @@ class Queue:
     async def drop(self, tenant: TenantId, session: SessionId, number: int) -> None:
         if not await self._deps.store.drop_queued(tenant, session, number):
             await self.read(tenant, session)
-            raise Conflict(
-                "there is no such entry in the queue, or a turn has taken it; read the queue again"
-            )
+            raise Conflict("Queue entry not found, or a turn has taken it; read the queue again")
 
     async def retry(self, tenant: TenantId, session: SessionId, number: int) -> None:
         """A parked one is tried again, because a person said so."""
         if not await self._deps.store.unpark_queued(tenant, session, number):
             await self.read(tenant, session)
-            raise Conflict("there is no such parked entry in the queue; read the queue again")
+            raise Conflict("Parked queue entry not found; read the queue again")
         self.drain(tenant, session)
 
     # -- running follow-ups ----------------------------------------------------------
@@ -136,7 +137,7 @@ class Queue:
             del self._draining[session]
             self._asked.discard(session)
         if not task.cancelled() and task.exception() is not None:
-            log.error("the queue of %s is looked at again later", session, exc_info=task.exception())
+            log.error("queue of session %s is retried later", session, exc_info=task.exception())
 
     async def _drain(self, tenant: TenantId, session: SessionId) -> None:
         store = self._deps.store
@@ -173,12 +174,12 @@ class Queue:
             except (SessionBusy, TooManyRequests):
                 await asyncio.sleep(self._deps.limits.poll_seconds)
             except StoreError as error:
-                log.warning("the queue of %s is looked at again later: %s", session, error)
+                log.warning("queue of session %s is retried later: %s", session, error)
                 return
             except LastgoodError as error:
                 # It cannot even begin: its agent is gone, or nobody serves its model.
                 if item is None:
-                    log.error("the queue of %s is looked at again later: %s", session, error)
+                    log.error("queue of session %s is retried later: %s", session, error)
                     return
                 await store.park_queued(tenant, session, item.number, _told(error))
 
@@ -209,7 +210,7 @@ class Queue:
     async def _after(self, item: Queued, request: TurnRequest, last: Attempt) -> TryAgain:
         """Whether a new try goes on after what the last one has finished."""
         if last.status is AttemptStatus.CANCELLED:
-            return TryAgain(False, "its last try was cancelled, so it starts from its input")
+            return TryAgain(False, "its last attempt was cancelled, so it restarts from its input")
         session = await self._deps.store.get_session(item.tenant, item.session)
         if session is None:
             raise SessionNotFound()
@@ -229,8 +230,8 @@ class Queue:
 def _told(error: LastgoodError) -> str:
     """Where an agent's file is and what is in it is the operator's business."""
     if isinstance(error, AgentInvalid):
-        log.warning("a follow-up cannot begin: %s", error)
-        return "the agent has errors in its file; the server's log names them"
+        log.warning("cannot start a follow-up: %s", error)
+        return "The agent file has errors; see the server log"
     return error.message
 
 

@@ -77,7 +77,7 @@ class Recovery:
             async with asyncio.timeout(_START_SECONDS):
                 await self.retry_promised()
         except (StoreError, TimeoutError) as error:
-            log.warning("owed turns are tried again later: %r", error)
+            log.warning("recovery of interrupted turns is retried later: %r", error)
 
     async def sweep(self) -> int:
         """Ends what has outlived its lease or its deadline, and what an outage has left."""
@@ -94,18 +94,18 @@ class Recovery:
                 ended += await self._interrupt(attempt, died=died, only_if_expired=True)
             except StoreError as error:
                 # A process that was paused may hold on to its row; the others must not wait for that.
-                log.warning("attempt %s is ended later: %s", attempt.id, error)
+                log.warning("attempt %s could not be ended and is retried later: %s", attempt.id, error)
         return ended
 
     async def _interrupt(self, attempt: Attempt, *, died: bool, only_if_expired: bool = False) -> bool:
         end = self._turns.end
         if attempt.status is AttemptStatus.WAITING:
-            error: LastgoodError = TurnFailed("nobody answered in time; nothing was committed")
+            error: LastgoodError = TurnFailed("The question was not answered in time; nothing was committed")
             return await end(attempt, Move.FAIL, error, only_if_expired=only_if_expired)
         if not died:
             error = StoreUnavailable(INTERRUPTED)
             return await end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired)
-        error = TurnFailed("the process that ran this turn died; nothing was committed")
+        error = TurnFailed("The server process that ran this turn died; nothing was committed")
         return await end(
             attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired, most_deaths=MOST_DEATHS
         )
@@ -123,7 +123,7 @@ class Recovery:
                     left += 1  # another turn of the session runs; the next sweep looks again
                 except LastgoodError as error:
                     left += 1
-                    log.warning("turn %s is still owed: %s", found.attempt.turn, error)
+                    log.warning("turn %s is recovered later: %s", found.attempt.turn, error)
 
     async def _retry(self, found: Interrupted | UnreadableAttempt) -> bool:
         """False: it is left."""
@@ -142,7 +142,7 @@ class Recovery:
             digest, model = None, ""
         match recover(found, digest=digest, model=model):
             case Leave(reason):
-                log.debug("turn %s is left: %s", found.attempt.turn, reason)
+                log.debug("turn %s is not recovered: %s", found.attempt.turn, reason)
                 return False
             case GiveUp(error):
                 return await self._turns.fail_again(found.attempt, error)
@@ -173,7 +173,7 @@ class Recovery:
                     await self._retention.step()
                 await self._tidy()
             except StoreError as error:
-                log.warning("the sweep failed and will be repeated: %s", error)
+                log.warning("the sweep failed and is retried: %s", error)
             except Exception:  # one row that cannot be read must not end all sweeps
-                log.exception("the sweep failed and will be repeated")
+                log.exception("the sweep failed and is retried")
             await asyncio.sleep(limits.sweep_seconds)

@@ -161,7 +161,7 @@ async def conduct(run: Run) -> Outcome:
     except Exception:
         # What went wrong is for the log: its words may be somebody's, or hold a key.
         log.exception("attempt %s failed", run.hold.attempt)
-        failed = TurnFailed(f"the turn failed inside Lastgood; the log says why, under {run.hold.attempt}")
+        failed = TurnFailed(f"Internal error in Lastgood; see the server log for attempt {run.hold.attempt}")
         outcome = await _end(run, StopReason(Move.FAIL, failed))
     run.deps.signals.tell(run.hold.session)
     return outcome

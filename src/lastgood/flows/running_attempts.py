@@ -26,10 +26,8 @@ from lastgood.model.ids import AttemptId
 
 log = logging.getLogger(__name__)
 
-_STOPPED = StopReason(Move.INTERRUPT, TurnFailed("the server was stopped; the turn was interrupted"))
-_STALLED = (
-    "The server was stopped or busy for longer than its lease; nothing was committed. Send the request again."
-)
+_STOPPED = StopReason(Move.INTERRUPT, TurnFailed("The server was stopped; the turn was interrupted"))
+_STALLED = "The server stalled for longer than its lease; nothing was committed. Send the request again."
 #: A timer may fire this much too early.
 _INSTANT_SECONDS = 0.001
 #: How long stopped runs and begins that are under way may take to end.
@@ -105,7 +103,7 @@ class RunningAttempts:
             self._forget(run)
             if not run.done.done():
                 # Cut off, it has ended nothing: its lease will, and somebody else may then try it again.
-                lost = AttemptLost("the server was stopped before the turn had ended; send it again")
+                lost = AttemptLost("The server was stopped before the turn ended; send it again")
                 run.done.set_exception(error if isinstance(error, Exception) else lost)
                 run.done.exception()  # looked at: nobody may be waiting
             raise
@@ -139,14 +137,16 @@ class RunningAttempts:
                 return
             case OnLeave.CANCEL:
                 await self.stop(
-                    run, StopReason(Move.CANCEL, TurnCancelled("the requester left; nothing was committed"))
+                    run,
+                    StopReason(Move.CANCEL, TurnCancelled("The client disconnected; nothing was committed")),
                 )
             case OnLeave.ORPHAN:
                 await self._orphan(run)
 
     async def _orphan(self, run: Run) -> None:
         gone = StopReason(
-            Move.CANCEL, TurnCancelled("the requester left and did not come back; nothing was committed")
+            Move.CANCEL,
+            TurnCancelled("The client disconnected and did not reconnect in time; nothing was committed"),
         )
         try:
             await self._write_presence(run)

@@ -151,11 +151,9 @@ class SessionImport:
         The document's rules become the importer's: whoever wrote it could write any scope into it.
         """
         if document.get("format") != FORMAT:
-            raise InvalidRequest(f"this is no exported session: its format is not {FORMAT!r}")
+            raise InvalidRequest(f"Not an exported session: `format` must be {FORMAT!r}")
         if document.get("version") != VERSION:
-            raise InvalidRequest(
-                f"this session was exported in another version; this server reads version {VERSION}"
-            )
+            raise InvalidRequest(f"Unsupported export version; this server reads version {VERSION}")
         id = self._deps.ids.session()
         try:
             check_import(document["turns"])
@@ -165,10 +163,10 @@ class SessionImport:
         except InvalidRequest:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidRequest(f"this exported session cannot be read: {repr(error)[:200]}") from None
+            raise InvalidRequest(f"Exported session cannot be read: {repr(error)[:200]}") from None
         if broken is not None:
             raise InvalidRequest(
-                f"turn {broken.seq} ({broken.id}) is not as it was committed; nothing was imported"
+                f"turn {broken.seq} ({broken.id}) does not match its hash; nothing was imported"
             )
         adds = QuotaUsage(1, sum(len(turn.body) for turn in turns))
         await self._deps.quotas.check(tenant, importer.token, adds)
@@ -248,20 +246,20 @@ def _modes(value: Any) -> list[Safety]:
 
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_NAME:
-        raise InvalidRequest(f"{what} is not a text of at most {_LONGEST_NAME} characters")
+        raise InvalidRequest(f"{what} must be a string of at most {_LONGEST_NAME} characters")
     check_text(value, what)
     return value
 
 
 def _count(value: Any, what: str, most: int = 2**31) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidRequest(f"{what} is not a whole number from 0 to {most}")
+        raise InvalidRequest(f"{what} must be an integer from 0 to {most}")
     return value
 
 
 def _amount(value: Any, what: str, most: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidRequest(f"{what} is not a number from 0 to {most:.0f}")
+        raise InvalidRequest(f"{what} must be a number from 0 to {most:.0f}")
     return float(value)
 
 
@@ -270,11 +268,11 @@ def _message_of(plain: Any, what: str) -> Message:
     check_message(message, what)
     for part in message.parts:
         if isinstance(part, Image) and part.detail not in (None, "auto", "low", "high"):
-            raise InvalidRequest(f"an image of {what} has an unknown detail")
+            raise InvalidRequest(f"An image of {what} has an unknown `detail`")
     if message.reasoning is not None:
         for text in (message.reasoning.model, message.reasoning.text, message.reasoning.opaque):
             if not isinstance(text, str):
-                raise InvalidRequest(f"the reasoning of {what} is not text")
+                raise InvalidRequest(f"The reasoning of {what} must be a string")
             check_text(text, f"the reasoning of {what}")
     return message
 

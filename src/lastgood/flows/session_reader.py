@@ -69,7 +69,7 @@ class SessionReader:
         status: SessionStatus | None = None,
     ) -> SessionPage:
         if not 1 <= limit <= MOST_IN_PAGE:
-            raise InvalidRequest(f"limit is {limit}; it must be between 1 and {MOST_IN_PAGE}")
+            raise InvalidRequest(f"`limit` is {limit}; it must be between 1 and {MOST_IN_PAGE}")
         check_text(query, "the query")
         return await self._store.list_sessions(
             tenant, limit=limit, cursor=cursor, query=query, agent=agent, status=status
@@ -85,7 +85,7 @@ class SessionReader:
             if passed == back:
                 return page.sessions[-1]
             if page.next_cursor is None:
-                raise SessionNotFound(f"there are only {passed} sessions")
+                raise SessionNotFound(f"Only {passed} sessions exist")
             cursor = page.next_cursor
 
     async def read(self, tenant: TenantId, session: SessionId) -> FullSession:
@@ -103,7 +103,7 @@ class SessionReader:
         async with aclosing(chain) as turns:
             async for turn in turns:
                 if isinstance(turn, HistoryDamaged) and await self.find(session.tenant, session.id) is None:
-                    raise SessionNotFound("the session was deleted while it was being read")
+                    raise SessionNotFound("Session was deleted while it was being read")
                 yield turn
 
     async def attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]:

@@ -65,7 +65,7 @@ class Tokens:
             return await self._store.create_token(new, _hash_of(plain)), plain
         except OutcomeUnknown:
             raise OutcomeUnknown(
-                f"the database did not say whether it stored the token {new.id}; revoke it if it is in the "
+                f"The database did not confirm that token {new.id} was stored; revoke it if it is in the "
                 "list of tokens, and create another"
             ) from None
 
@@ -105,13 +105,13 @@ class Tokens:
             revoked = await self._store.revoke_token(id)
         except OutcomeUnknown:
             raise OutcomeUnknown(
-                "the database did not say whether it revoked the token; revoke it again"
+                "The database did not confirm that the token was revoked; revoke it again"
             ) from None
         finally:
             # A new one: a check that has read the token before this puts it into the old one.
             self._kept = {}
         if revoked is None:
-            raise NotFound("no such token; the list of tokens has their ids")
+            raise NotFound("Token not found; list the tokens to see their ids")
         return revoked
 
 
@@ -122,7 +122,7 @@ def _hash_of(plain: str) -> bytes:
 def _checked(text: str, what: str) -> str:
     check_text(text, what)
     if not text.strip() or len(text) > MOST_IN_NAME:
-        raise InvalidRequest(f"{what} must have between 1 and {MOST_IN_NAME} characters, and not only spaces")
+        raise InvalidRequest(f"{what} must have 1 to {MOST_IN_NAME} characters and not be blank")
     return text
 
 
@@ -131,7 +131,7 @@ def _scopes(names: Iterable[str]) -> frozenset[Scope]:
     wanted = set(names)
     unknown = sorted(wanted - known.keys())
     if unknown or not wanted:
-        problem = f"there is no scope {unknown[0]!r}" if unknown else "a token needs a scope"
+        problem = f"Unknown scope {unknown[0]!r}" if unknown else "A token needs at least one scope"
         raise InvalidRequest(f"{problem}; use one or more of {', '.join(known)}")
     return frozenset(known[name] for name in wanted)
 
@@ -140,5 +140,5 @@ def _end(now: float, seconds: float | None) -> float | None:
     if seconds is None:
         return None
     if not 0 < seconds <= MOST_DAYS * _DAY:
-        raise InvalidRequest(f"a token must expire after more than 0 seconds and within {MOST_DAYS} days")
+        raise InvalidRequest(f"Token lifetime must be more than 0 seconds and at most {MOST_DAYS} days")
     return now + seconds

@@ -116,8 +116,8 @@ def damaged_turn(turn: EncodedTurn, problem: str) -> HistoryDamaged:
         1: "Turn 1 can still be read, exported and forked",
     }.get(before, f"Turns 1 to {before} can still be read, exported and forked")
     return HistoryDamaged(
-        f"turn {turn.seq} ({turn.id}) of session {turn.session} is damaged: {problem}. No model sees it. "
-        f"{works}; the session can be deleted",
+        f"Turn {turn.seq} ({turn.id}) of session {turn.session} is damaged: {problem}. It is not sent to "
+        f"a model. {works}; the session can be deleted",
         session=turn.session,
         turn=turn.id,
         seq=turn.seq,
@@ -126,9 +126,9 @@ def damaged_turn(turn: EncodedTurn, problem: str) -> HistoryDamaged:
 
 def _damaged_head(head: Head) -> HistoryDamaged:
     return HistoryDamaged(
-        f"the session's head is turn {head.seq} ({head.turn}), and its stored turns do not end there as they "
-        "were committed. No model sees them. The session can be read, exported and deleted, and forked from "
-        "an earlier turn",
+        f"The head of the session is turn {head.seq} ({head.turn}), but its stored turns do not end there. "
+        "They are not sent to a model. The session can be read, exported and deleted, and forked from an "
+        "earlier turn",
         turn=head.turn,
         seq=head.seq,
     )

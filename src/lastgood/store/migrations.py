@@ -63,7 +63,7 @@ class Applied:
 def migration(version: int, text: str) -> Migration:
     found = _COMPATIBLE.search(text)
     if found is None:
-        raise ValueError(f"migration {version} does not say what it is compatible with")
+        raise ValueError(f"migration {version} has no `-- compatible-from: N` line")
     parts = (part.strip() for part in _COMMENT.sub("", text).split(";"))
     return Migration(version, int(found[1]), tuple(part for part in parts if part))
 
@@ -85,15 +85,15 @@ def pending(
     needed = max((step.compatible_from for step in done.values() if step.version > newest), default=0)
     if needed > newest:
         raise NewerDatabase(
-            f"{name} has schema {max(done)}, which needs a program of schema {needed} or later; "
-            f"this one has {newest}. Upgrade Lastgood; the database was left as it is"
+            f"{name} has schema {max(done)}, which needs Lastgood with schema {needed} or later; "
+            f"this one has {newest}. Upgrade Lastgood; the database was not changed"
         )
     for step in ours:
         if step.version in done and done[step.version].digest != step.digest:
             raise SchemaMismatch(
-                f"{name} was made by a different development version of Lastgood: step {step.version} of its "
-                "schema is not this program's. It was left as it is. Move it away to start with an empty "
-                "database, or use the version of Lastgood that made it"
+                f"{name} was created by a different development version of Lastgood: migration "
+                f"{step.version} differs. It was not changed. Move it away to start with an empty database, "
+                "or use the version of Lastgood that created it"
             )
     return tuple(step for step in ours if step.version not in done)
 
@@ -104,9 +104,9 @@ def refuse_older(
     """For a program that may not change the schema. A newer schema that it can serve is good enough."""
     ours, done = tuple(known), tuple(applied)
     if pending(ours, done, name):
-        has = f"has schema {max(step.version for step in done)}" if done else "is not set up yet"
+        has = f"has schema {max(step.version for step in done)}" if done else "has no schema yet"
         raise OlderDatabase(
-            f"{name} {has}, and this program needs schema {max(step.version for step in ours)}; "
-            "it was left as it is. Start once with --migrate auto"
+            f"{name} {has}, and this version of Lastgood needs schema {max(step.version for step in ours)}; "
+            "it was not changed. Start once with --migrate auto"
         )
     return ()

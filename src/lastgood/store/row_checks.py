@@ -38,7 +38,7 @@ def check_branch(row: Row) -> StoredRow:
     if session_tenant != tenant:
         return found(GONE)
     if old_tenant != tenant or seq != branch.seq:
-        return found(f"its head, turn {branch.head}, does not exist as it is recorded")
+        return found(f"its head, turn {branch.head}, does not match the recorded sequence number")
     if new_tenant != tenant:
         return found(f"the turn that replaced it, {branch.replaced_by}, does not exist")
     return found()
@@ -59,7 +59,7 @@ def check_session(row: Row) -> StoredRow:
         if head_tenant != tenant:
             return found(f"its head, turn {session.head.turn}, does not exist")
         if (seq, hash) != (session.head.seq, session.head.hash):
-            return found(f"its head is not turn {session.head.turn} as that is stored")
+            return found(f"its head does not match the stored turn {session.head.turn}")
     if origin is not None and origin_tenant != tenant:
         return found(f"the turn that it was forked from, {origin}, does not exist")
     if session.attempt is not None and not is_held:
@@ -81,9 +81,9 @@ def check_attempt(row: Row) -> StoredRow:
     if session_tenant != tenant:
         return found(GONE)
     if attempt.ended_at is None and holder != attempt.id:
-        return found("it has not ended, and its session is not held by it")
+        return found("it has not ended, but does not hold its session")
     if attempt.status is AttemptStatus.COMMITTED and not has_turn:
-        return found(f"it is committed, and its turn {attempt.turn} does not exist")
+        return found(f"it is committed, but its turn {attempt.turn} does not exist")
     return found()
 
 
@@ -109,7 +109,7 @@ class CheckSteps:
             return StoredRow(tenant, session, what, "it does not match its checksum")
         if n != self._number:
             self._number = n if isinstance(n, int) else self._number
-            return StoredRow(tenant, session, what, "a step before it is missing")
+            return StoredRow(tenant, session, what, "the previous step is missing")
         return StoredRow(tenant, session, what)
 
 
@@ -128,7 +128,7 @@ def check_request(row: Row) -> StoredRow:
         return found(GONE)
     if (request.messages is None) != bool(has_turn):
         return found(
-            "its turn is committed, and its input is still there" if has_turn else "its input is lost"
+            "its turn is committed, but its input was not removed" if has_turn else "its input is missing"
         )
     return found()
 

@@ -170,7 +170,7 @@ def to_attempt(row: Row) -> Attempt:
 
 def unreadable(what: str, session: str) -> HistoryDamaged:
     return HistoryDamaged(
-        f"the row of {what} cannot be read. The session can be deleted; the others are not affected",
+        f"The row of {what} cannot be read. Delete the session; other sessions are not affected",
         session=session,
     )
 
@@ -242,8 +242,8 @@ def to_branch(row: Row) -> Branch:
 
 def damaged(session: str, what: str, **detail: str) -> HistoryDamaged:
     return HistoryDamaged(
-        f"{what[0].upper()}{what[1:]} of session {session} is not as it was stored, so no model sees it. The "
-        "session can be read, exported, forked and deleted; send the message again as a new turn",
+        f"{what[0].upper()}{what[1:]} of session {session} does not match its checksum and was not sent to "
+        "a model. The session can be read, exported, forked and deleted; send the message as a new turn",
         session=session,
         **detail,
     )

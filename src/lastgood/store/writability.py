@@ -66,5 +66,5 @@ class Writability:
         except StoreError as error:
             return f"the database cannot be written: {error.message}"
         except TimeoutError:
-            return f"the database cannot be written: a test write took more than {PROBE_SECONDS:g} s"
+            return f"the database cannot be written: a test write exceeded {PROBE_SECONDS:g} s"
         return None

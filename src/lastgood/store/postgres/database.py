@@ -105,28 +105,28 @@ def translate(error: Exception, *, writing: bool) -> LastgoodError:
         return StoreFull()
     if isinstance(error, asyncpg.DataCorruptedError | asyncpg.IndexCorruptedError):
         return DatabaseDamaged(
-            f"the database is damaged ({error}). Run `lastgood db check`, and restore a backup"
+            f"Database is damaged ({error}). Run `lastgood db check`, and restore a backup"
         )
     if isinstance(error, UNWRITABLE):
-        return InvalidRequest(f"the database cannot store this text ({error}); leave the character out")
+        return InvalidRequest(f"The database cannot store this text ({error}); remove the character")
     if isinstance(error, UNPREPARED):
         return StoreError(f"{error}; behind a transaction pooler, add prepared=off to the DSN")
     if isinstance(error, LOST):
         if writing:
             return OutcomeUnknown()
-        return StoreUnavailable(f"the database went away ({_words(error)}); try again")
+        return StoreUnavailable(f"Database connection lost ({_words(error)}); retry")
     if isinstance(error, NOT_NOW):
-        return StoreUnavailable(f"the database cannot do this just now ({error}); try again")
+        return StoreUnavailable(f"Database temporarily unavailable ({error}); retry")
     if isinstance(error, asyncpg.InterfaceError) and "closed" in str(error):
         return StoreUnavailable()  # the driver knew before it sent anything
-    return StoreError(f"the database refused a statement: {_words(error)}")
+    return StoreError(f"Database error: {_words(error)}")
 
 
 def unreachable(error: Exception) -> LastgoodError:
     """No connection was had, so nothing was sent."""
     if isinstance(error, MISCONFIGURED):
-        return StoreError(f"the database lets nobody in with this DSN: {_words(error)}")
-    return StoreUnavailable(f"the database cannot be reached ({_words(error)}); try again shortly")
+        return StoreError(f"The database rejected the credentials of this DSN: {_words(error)}")
+    return StoreUnavailable(f"Database unreachable ({_words(error)}); retry shortly")
 
 
 def _words(error: Exception) -> str:
@@ -268,7 +268,7 @@ async def open_database(
             elif not read_only:
                 refuse_older(wanted, await _applied(connection))
             elif pending(wanted, await _applied(connection)):
-                raise NoDatabase("the database is not set up yet, or not for this version; run a turn first")
+                raise NoDatabase("The database has no schema of this version yet; run a turn first")
             collation = await connection.fetchval(COLLATION) or "default"
         return PostgresDatabase(pool, collation)
     except BaseException:
@@ -310,7 +310,7 @@ async def upgrade(connection: Connection, steps: tuple[Migration, ...]) -> None:
             await _apply_next(connection, steps)
         except (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError) as error:
             raise NotADatabase(
-                f"this schema has things of another program in it ({error}); it was left as it is. "
+                f"This schema contains objects of another program ({error}); it was not changed. "
                 "Choose another database or schema"
             ) from error
 

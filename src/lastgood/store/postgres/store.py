@@ -63,7 +63,7 @@ class PostgresInspection:
     async def structure(self) -> Sequence[str]:
         """Pages are verified by the server as they are read, where it was set up with checksums."""
         failures = await self._snapshot.checksum_failures()
-        return [f"the server has counted {failures} failed page checksums"] if failures else []
+        return [f"the server reports {failures} failed page checksums"] if failures else []
 
     async def rows(self, table: StoredTable) -> AsyncGenerator[StoredRow | StoredTurn, None]:
         check = checks_of(table)

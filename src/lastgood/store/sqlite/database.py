@@ -171,7 +171,7 @@ class Lock:
             owner = os.read(self._file, 32).decode(errors="replace").strip()
             os.close(self._file)
             raise StoreLocked(
-                f"another Lastgood process{f' ({owner})' if owner else ''} is using {path.with_suffix('')}; "
+                f"Another Lastgood process{f' ({owner})' if owner else ''} uses {path.with_suffix('')}; "
                 "stop it, or use another database"
             ) from None
         os.ftruncate(self._file, 0)
@@ -196,11 +196,11 @@ def open_database(
     _refuse_lost(path)
     if read_only:
         if not path.exists():
-            raise NoDatabase(f"there is no database at {path} yet; run a turn first")
+            raise NoDatabase(f"No database at {path} yet; run a turn first")
         reader = _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
         _check_ours(reader, path)
         if pending(wanted, _applied(reader), str(path)):
-            raise NoDatabase(f"the database at {path} is not set up yet; run a turn first")
+            raise NoDatabase(f"The database at {path} has no schema yet; run a turn first")
         return SqliteDatabase(reader, _NoWriter(), None)
     _look_first(path, clock)
     if not migrate and not path.exists():
@@ -238,8 +238,8 @@ def _refuse_lost(path: Path) -> None:
     if log.exists() and log.stat().st_size:
         state = "is empty (0 bytes)" if path.exists() else "is missing"
         raise DatabaseDamaged(
-            f"the database file {path} {state}, but its write-ahead log {log} holds "
-            f"{log.stat().st_size} bytes. Both were left as they are. Restore the database file from a "
+            f"Database file {path} {state}, but its write-ahead log {log} holds "
+            f"{log.stat().st_size} bytes. Neither was changed. Restore the database file from a "
             "backup, or move the log away to "
             "start with an empty database"
         )
@@ -248,13 +248,13 @@ def _refuse_lost(path: Path) -> None:
 def _look_first(path: Path, clock: Callable[[], float]) -> None:
     """Whatever is there and not ours is refused before so much as a lock file is put beside it."""
     if path.is_dir():
-        raise NotADatabase(f"{path} is a folder; name a file in it")
+        raise NotADatabase(f"{path} is a directory; give the path of a file")
     if not path.exists() or path.stat().st_size == 0:
         return
     try:
         connection = _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
     except NotADatabase as error:
-        raise NotADatabase(f"{path} is not a database; it was left as it is. Choose another path") from error
+        raise NotADatabase(f"{path} is not a database; it was not changed. Choose another path") from error
     except StoreUnavailable:
         return  # busy, or not readable for us: what follows says so
     _check_ours(connection, path)
@@ -263,7 +263,7 @@ def _look_first(path: Path, clock: Callable[[], float]) -> None:
 
 class _NoWriter:
     async def run(self, work: Transaction[T], *, durable: bool, long: bool = False) -> T:
-        raise StoreLocked("the database was opened for reading only")
+        raise StoreLocked("Database was opened read-only")
 
     def close(self) -> None:
         pass
@@ -299,7 +299,7 @@ def _create_private(path: Path) -> None:
 
 def _cannot_open(path: Path, error: OSError) -> StoreError:
     return StoreFull(
-        f"cannot write {path}: {error.strerror}; make the folder writable or choose another database"
+        f"Cannot write {path}: {error.strerror}; make the folder writable, or choose another database"
     )
 
 
@@ -311,7 +311,7 @@ def _check_ours(connection: apsw.Connection, path: Path) -> None:
         raise translate(error) from error
     if mark != APPLICATION_ID and (mark != 0 or tables):
         raise NotADatabase(
-            f"{path} is the database of another program; it was left as it is. Choose another path"
+            f"{path} is the database of another program; it was not changed. Choose another path"
         )
 
 
@@ -326,7 +326,7 @@ def _set_up(connection: apsw.Connection, path: Path) -> None:
         raise translate(error) from error
     if mode != "wal":
         raise StoreUnavailable(
-            f"the file system of {path} cannot hold a write-ahead log; use a local disk, or PostgreSQL"
+            f"The file system of {path} does not support a write-ahead log; use a local disk, or PostgreSQL"
         )
 
 
@@ -337,7 +337,7 @@ def _applied(connection: apsw.Connection) -> list[Applied]:
         raise translate(error) from error
     except (TypeError, ValueError) as error:
         raise DatabaseDamaged(
-            f"the database file is damaged: its schema table cannot be read ({error}); it was left as it is. "
+            f"Database file is damaged: its schema table cannot be read ({error}); it was not changed. "
             "Restore a backup"
         ) from error
 

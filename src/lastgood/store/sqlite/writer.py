@@ -64,21 +64,21 @@ def translate(error: Exception) -> Exception:
     if isinstance(error, apsw.FullError | apsw.ReadOnlyError | apsw.PermissionsError):
         return StoreFull()
     if isinstance(error, apsw.NotADBError):
-        return NotADatabase(f"the database file is damaged or not a database ({error}); it was left as it is")
+        return NotADatabase(f"Database file is damaged or not a database ({error}); it was not changed")
     if isinstance(error, UnicodeDecodeError):
         return DatabaseDamaged(
-            "a text in the database is not Unicode any more, so its row cannot be read. Run "
+            "A text column contains invalid Unicode, so its row cannot be read. Run "
             "`lastgood db check`, and restore a backup"
         )
     if isinstance(error, apsw.CorruptError):
         return DatabaseDamaged(
-            f"the database file is damaged ({error}); it was left as it is. Run `lastgood db check`, and "
+            f"Database file is damaged ({error}); it was not changed. Run `lastgood db check`, and "
             "restore a backup"
         )
     if isinstance(error, apsw.BusyError | apsw.IOError | apsw.CantOpenError | apsw.InterruptError):
-        return StoreUnavailable(f"the database cannot be used just now ({error}); try again")
+        return StoreUnavailable(f"Database temporarily unavailable ({error}); retry")
     if isinstance(error, apsw.Error):
-        return StoreError(f"the database refused a statement: {error}")
+        return StoreError(f"Database error: {error}")
     if isinstance(error, StopIteration):
         return RuntimeError("a transaction ran out of rows")  # what no future can hold
     return error
@@ -146,7 +146,7 @@ class Threaded:
 
     async def run(self, work: Transaction[T], *, durable: bool, long: bool = False) -> T:
         if self._closed:
-            raise StoreUnavailable("the database is closed")
+            raise StoreUnavailable("Database is closed")
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._move_to(loop)
@@ -161,7 +161,7 @@ class Threaded:
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """What the last loop has handed in is still done; nobody waits for it any more."""
         if self._loop is not None and not self._loop.is_closed():
-            raise RuntimeError("the database is used by another event loop")
+            raise RuntimeError("Database is used by another event loop")
         self._rests.wait()
         self._loop, self._is_free = loop, True
 
