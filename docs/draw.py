@@ -14,13 +14,13 @@ from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
 
-from lastgood import settings
 from lastgood.agents.schema import tables
 from lastgood.cli.parser import all_words
 from lastgood.core.lifecycle import ATTEMPT, Move, is_final
 from lastgood.errors import LastgoodError
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import AttemptStatus
+from lastgood.settings import ROWS
 
 DOCS = Path(__file__).parent
 
@@ -99,24 +99,14 @@ def errors() -> Iterator[str]:
         yield _row(f"`{error.code}`", kind, cleandoc(error.__doc__ or ""))
 
 
-def _all_options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                yield from _all_options(inner)
-
-
 def variables() -> Iterator[str]:
-    yield from _table("variable", "flag", "meaning")
-    source = Path(settings.__file__).read_text()
-    options = set(_all_options(all_words()))
-    for field in fields(settings.Settings):
-        found = re.search(rf"#: (.*) ?\((LASTGOOD_\w+)\)(.*)\n    {field.name}:", source)
-        assert found is not None, f"settings.py does not say what {field.name} is"
-        flag = f"--{field.name.replace('_', '-')}"
-        meaning = f"{found[1].strip()}{found[3]}"
-        yield _row(f"`{found[2]}`", f"`{flag}`" if flag in options else "none", meaning)
+    yield from _table("variable", "flag", "key", "default", "meaning")
+    for row in ROWS.values():
+        flag = f"`{row.flag}`" if row.has_flag else "none"
+        key = "none" if row.name == "config" else f"`{row.name}`"
+        several = "; separate several with commas" if row.type.is_list else ""
+        default = row.default or "none"
+        yield _row(f"`{row.variable}`", flag, key, default, f"{row.help[0].upper()}{row.help[1:]}{several}.")
 
 
 def limits() -> Iterator[str]:
