@@ -15,7 +15,7 @@ from inspect import cleandoc
 from pathlib import Path
 
 from lastgood.agents.schema import tables
-from lastgood.cli.parser import all_words
+from lastgood.cli.parser import build_parser
 from lastgood.core.lifecycle import ATTEMPT, Move, is_final
 from lastgood.errors import LastgoodError
 from lastgood.flows.dependencies import FlowLimits
@@ -119,7 +119,7 @@ def limits() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    for name, parser in walk(all_words()):
+    for name, parser in walk(build_parser()):
         yield f"### `{name}`"
         yield ""
         yield parser.description or ""
@@ -152,12 +152,12 @@ def walk(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argume
 
 def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Its own, names before options. What every command takes is told once, at the top."""
-    top = {option for action in all_words()._actions for option in action.option_strings}
+    top = {option for action in build_parser()._actions for option in action.option_strings}
     own = [
         action
         for action in parser._actions
         if not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
-        and (parser.prog == all_words().prog or not top & set(action.option_strings))
+        and (parser.prog == build_parser().prog or not top & set(action.option_strings))
     ]
     return sorted(own, key=lambda action: bool(action.option_strings))
 

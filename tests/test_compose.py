@@ -16,9 +16,8 @@ import pytest
 import yaml
 
 from lastgood.agents.builtin import BUILTIN_NAMES
-from lastgood.cli.parser import all_words
+from lastgood.cli.parser import DEFAULT_AGENT, build_parser
 from lastgood.cli.remote import TOKEN_VARIABLE
-from lastgood.cli.serve_parser import DEFAULT_AGENT
 from lastgood.errors import WrongUsage
 from lastgood.settings import Settings, read_settings
 from lastgood.surfaces.http.metrics import Metrics
@@ -88,7 +87,7 @@ def unparsed_commands(compose: dict[str, Any]) -> list[str]:
     for name in NODES:
         service = compose["services"][name]
         try:
-            parsed = all_words().parse_args(service["command"])
+            parsed = build_parser().parse_args(service["command"])
         except WrongUsage:
             wrong.append(f"{name}: {service['command']}")
             continue
@@ -191,7 +190,7 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert unpinned(DOCKERFILE) == []
     words = dict(instructions(DOCKERFILE))
     assert words["USER"] != ["root"]
-    assert all_words().parse_args(json.loads(DOCKERFILE.split("\nCMD ")[1])).agents == [DEFAULT_AGENT]
+    assert build_parser().parse_args(json.loads(DOCKERFILE.split("\nCMD ")[1])).agents == [DEFAULT_AGENT]
     assert set(environment_of_image(DOCKERFILE)) <= SETTINGS
     lines = (ROOT / "requirements" / "run.txt").read_text().split("\n")
     pinned = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9].*==", line)]

@@ -19,10 +19,11 @@ import pytest
 
 from docs.draw import DOCS, PAGES, drawn, walk
 from lastgood import errors
-from lastgood.cli.parser import all_words
+from lastgood.cli.parser import build_parser
 from lastgood.core import limits
 from lastgood.engine.providers import scripted
-from lastgood.settings import Settings, SettingsInvalid, read_settings
+from lastgood.settings import Settings, read_settings
+from lastgood.settings.types import SettingsInvalid
 from tests.test_rooms import MAY_IMPORT
 
 ROOT = Path(__file__).parent.parent
@@ -113,7 +114,7 @@ def test_every_setting_is_documented_and_read() -> None:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    wanted = set(words(all_words()))
+    wanted = set(words(build_parser()))
     assert {"lastgood run", "lastgood db check", "--session", "AGENT", "--help"} <= wanted
     assert missing(sorted(wanted), REFERENCE) == []
 

@@ -8,7 +8,9 @@ import pytest
 
 from lastgood.errors import InvalidRequest
 from lastgood.outside.env_file import read_env_file, secrets_of
-from lastgood.settings import AliasSetting, Settings, SettingsInvalid, read_settings
+from lastgood.settings import Settings, read_settings
+from lastgood.settings.config_file import AliasSetting
+from lastgood.settings.types import SettingsInvalid
 
 CANARY = "canary-7712aa"
 

@@ -7,7 +7,7 @@ import pytest
 
 from docs.draw import walk
 from lastgood.cli import main
-from lastgood.cli.parser import all_words
+from lastgood.cli.parser import build_parser
 from tests.e2e.command import AGENT
 
 Capture = pytest.CaptureFixture[str]
@@ -38,7 +38,7 @@ def refused(capture: Capture, *args: str, code: int = 2) -> str:
 # -- the words ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [name for name, _ in walk(all_words())])
+@pytest.mark.parametrize("command", [name for name, _ in walk(build_parser())])
 def test_an_unknown_option_is_one_line_that_names_the_help(capsys: Capture, command: str) -> None:
     err = refused(capsys, *command.split()[1:], "--nonsense")
     assert err.endswith(f"; see {command} --help\n")

@@ -1,7 +1,6 @@
-"""The `lastgood` command: its words, its help and its exit codes.
+"""The `lastgood` command: parses its arguments, runs a command and returns the exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage. What a command needs is imported
-when it runs, so that `--help` opens no database driver.
+Exit codes: 0 success, 1 failure, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from lastgood.cli.command_group import Command, CommandParser
-from lastgood.cli.parser import all_words
+from lastgood.cli.parser import COMMANDS, Command, CommandParser, build_parser
 from lastgood.errors import LastgoodError, WrongUsage
 
 
@@ -23,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_anything()
     args = argparse.Namespace()
     try:
-        args = _parse(all_words(), argv)
+        words = sys.argv[1:] if argv is None else argv
+        args = _parse(build_parser(COMMANDS.keys() & set(words)), words)
         command: Command = args.command
         code = command(args)
         sys.stdout.flush()
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_anything() -> None:
-    """A terminal that lacks a character gets its number instead of a crash."""
+    """Escapes characters that the terminal cannot encode, instead of raising an error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -75,15 +74,15 @@ def _fail(error: LastgoodError, *, as_json: bool) -> int:
     return 2 if isinstance(error, WrongUsage) else 1
 
 
-def _parse(words: CommandParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """Lets options stand between AGENT and MESSAGE: argparse leaves the words after them over."""
-    args, left_over = words.parse_known_args(argv)
+def _parse(parser: CommandParser, words: Sequence[str]) -> argparse.Namespace:
+    """Accepts options between AGENT and MESSAGE, where argparse leaves the words of MESSAGE over."""
+    args, left_over = parser.parse_known_args(words)
     end = left_over.index("--") if "--" in left_over else len(left_over)
-    said = left_over[:end]
-    if left_over and ("message" not in args or any(map(_is_option, said))):
-        args.words.error(f"unrecognized arguments: {' '.join(left_over)}")
+    message = left_over[:end]
+    if left_over and ("message" not in args or any(map(_is_option, message))):
+        args.parser.error(f"unrecognized arguments: {' '.join(left_over)}")
     if left_over:
-        args.message = [*args.message, *said, *left_over[end + 1 :]]
+        args.message = [*args.message, *message, *left_over[end + 1 :]]
     return args
 
 

@@ -15,6 +15,7 @@ from lastgood.agents.file_source import UnreadableFile, beside, list_folder, rea
 from lastgood.agents.json_schema import json_schema
 from lastgood.agents.schema.toolsets import TOOLSET
 from lastgood.cli.output import count, one_line, print_json, print_line
+from lastgood.cli.parser import CommandParser, add_agents, add_command, add_commands, add_settings
 from lastgood.errors import AgentInvalid, InvalidRequest
 from lastgood.model.agents import AgentSpec, ModelSpec, ToolsetSpec
 
@@ -30,6 +31,44 @@ class Checked:
     @property
     def errors(self) -> int:
         return sum(one["level"] == "error" for one in self.findings)
+
+
+def configure(parser: CommandParser) -> None:
+    commands = add_commands(parser)
+    listed = add_command(
+        commands,
+        "list",
+        list_agents,
+        "list the agents that `lastgood serve` would serve, with their models and problems",
+        json="print a JSON array with one object per agent",
+        details="Accepts the same AGENT arguments as `lastgood serve`. Exits with 1 if an agent cannot be "
+        "served.",
+    )
+    add_agents(listed)
+    add_settings(listed, "env_file", "pull_interval")
+    check = add_command(
+        commands,
+        "check",
+        check_files,
+        "validate agent files and summarize what they define",
+        json="print a JSON array with one object per file",
+        details="Runs no tools and sends no requests. Exits with 1 if a file has errors.",
+    )
+    check.add_argument("files", metavar="FILE", nargs="+", help="agent file, or directory of agent files")
+    add_command(
+        commands,
+        "schema",
+        print_schema,
+        "print the JSON Schema of agent files",
+        json="accepted for consistency; the schema is always JSON",
+        details="Use it in an editor to complete and validate agent files.",
+    )
+
+
+def list_agents(args: argparse.Namespace) -> int:
+    from lastgood.cli.agents_list import list_agents  # the engine is needed only here
+
+    return list_agents(args)
 
 
 def check_files(args: argparse.Namespace) -> int:

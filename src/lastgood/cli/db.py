@@ -8,6 +8,7 @@ import sys
 import time
 
 from lastgood.cli.output import count, one_line, print_json, print_line, show_progress
+from lastgood.cli.parser import CommandParser, add_command, add_commands
 from lastgood.cli.startup import settings_of
 from lastgood.flows.database_check import DamagedRow, Report, check_database
 from lastgood.model.stored_rows import StoredTable
@@ -23,6 +24,18 @@ _NAMES = {
     StoredTable.REQUESTS: ("request", "requests"),
     StoredTable.QUEUED: ("queue entry", "queue entries"),
 }
+
+
+def configure(parser: CommandParser) -> None:
+    add_command(
+        add_commands(parser),
+        "check",
+        run_check,
+        "check the sessions of all tenants for damage",
+        json="print one JSON object",
+        details="Verifies the database file, the hashes of turns and the checksums of steps and inputs. "
+        "Changes nothing and can run while a server uses the database. Exits with 1 if anything is damaged.",
+    )
 
 
 def run_check(args: argparse.Namespace) -> int:

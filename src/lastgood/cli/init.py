@@ -8,7 +8,17 @@ from pathlib import Path
 
 from lastgood.agents.builtin import builtin_file
 from lastgood.cli.output import print_json, print_line
+from lastgood.cli.parser import CommandParser, configure_command
 from lastgood.errors import InvalidRequest
+
+
+def configure(parser: CommandParser) -> None:
+    parser.add_argument(
+        "path", metavar="PATH", nargs="?", default="agent.yaml", help="file to create; default: agent.yaml"
+    )
+    configure_command(
+        parser, write_starter, json="print a JSON object", details="Never overwrites an existing file."
+    )
 
 
 def write_starter(args: argparse.Namespace) -> int:

@@ -1,178 +1,154 @@
-"""The words of the `lastgood` command, and their help. What a word starts is imported when it is said."""
+"""The parser of the `lastgood` command. Every command adds its own arguments, in the module of its name.
+
+Only the modules of commands that are on the command line are imported, so that `--help` stays fast.
+"""
 
 from __future__ import annotations
 
 import argparse
-import re
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn, TypeAlias
 
 from lastgood import __version__
-from lastgood.cli.command_group import CommandParser, Commands, add, add_commands, add_group, start
-from lastgood.cli.serve_parser import add_serve, add_served
-from lastgood.cli.session_parser import add_run, add_sessions
+from lastgood.errors import WrongUsage
+from lastgood.settings import ROWS, Row
+
+Command = Callable[[argparse.Namespace], int]
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
+
+#: Each is a module of this package whose `configure` adds its arguments.
+COMMANDS: Mapping[str, str] = {
+    "serve": "serve agents over HTTP until stopped",
+    "run": "send a message to an agent, or chat with it, and stream the answer",
+    "sessions": "list, show, fork, rename, reset, export, import and delete sessions",
+    "agents": "list agents, check agent files and print their JSON Schema",
+    "init": "create a starter agent file",
+    "tokens": "create, list and revoke API tokens",
+    "db": "check the database",
+}
+
+#: Options of every command.
+_GLOBAL = ("data_dir", "config", "database")
+
+#: Served if no agent is named.
+DEFAULT_AGENT = "default"
+
+SESSION_ID = "session id, or -1 for the newest session, -2 for the second newest, …"
 
 
-def all_words() -> CommandParser:
-    places = _places()
+class CommandParser(argparse.ArgumentParser):
+    """Reports errors in one line that names the help. `args.parser` is the parser of the command."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+        self.set_defaults(parser=self)
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongUsage(f"{message}; see {self.prog} --help")
+
+
+def build_parser(complete: Collection[str] = COMMANDS) -> CommandParser:
+    """Commands that are not in `complete` have a name and a summary, but no arguments."""
     top = CommandParser(
         prog="lastgood",
         description="Serve agents whose sessions always continue from the last committed turn.",
-        parents=[places],
     )
     top.add_argument("--version", action="version", version=f"lastgood {__version__}")
+    add_global_options(top)
     commands = add_commands(top)
-    add_serve(commands, places)
-    add_run(commands, places)
-    add_sessions(commands, places)
-    _add_agents(commands, places)
-    _add_init(commands, places)
-    _add_tokens(commands, places)
-    _add_db(commands, places)
+    for name, summary in COMMANDS.items():
+        parser = commands.add_parser(name, help=summary, description=_sentence(summary))
+        if name in complete:
+            importlib.import_module(f"lastgood.cli.{name}").configure(parser)
     return top
 
 
-def _places() -> CommandParser:
-    """Before or after the command. Absent ones stay absent: a default would undo what stood before."""
-    places = CommandParser(add_help=False, argument_default=argparse.SUPPRESS)
-    places.add_argument(
-        "--data-dir", metavar="DIR", help="store Lastgood's files in this directory (LASTGOOD_DATA_DIR)"
+def add_commands(parser: CommandParser) -> Commands:
+    """Makes the parser a group, one of whose commands must be given."""
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def command(_: argparse.Namespace) -> int:
+        parser.error(f"missing command; choose one of {', '.join(commands.choices)}")
+
+    parser.set_defaults(command=command)
+    return commands
+
+
+def add_command(
+    commands: Commands, name: str, command: Command, summary: str, *, json: str, details: str = ""
+) -> CommandParser:
+    """`json` is the help of its option `--json`."""
+    parser = commands.add_parser(name, help=summary, description=_sentence(summary))
+    configure_command(parser, command, json=json, details=details)
+    return parser
+
+
+def configure_command(
+    parser: CommandParser, command: Command, *, json: str | None, details: str = ""
+) -> None:
+    parser.description = f"{parser.description} {details}".strip()
+    parser.set_defaults(command=command)
+    if json is not None:
+        parser.add_argument("--json", action="store_true", help=json)
+    add_global_options(parser)
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."
+
+
+# -- arguments that several commands have --------------------------------------------
+
+
+def add_global_options(parser: CommandParser) -> None:
+    """Accepted before and after the command."""
+    add_settings(parser.add_argument_group("global options"), *_GLOBAL)
+
+
+def add_all_settings(parser: CommandParser) -> None:
+    add_settings(parser, *(name for name, row in ROWS.items() if row.has_flag and name not in _GLOBAL))
+
+
+def add_settings(parser: argparse._ActionsContainer, *names: str) -> None:
+    """Settings that are not given are absent: a default would replace what was given before the command."""
+    for row in map(ROWS.__getitem__, names):
+        options: dict[str, Any] = {"help": _help(row), "default": argparse.SUPPRESS}
+        if row.type.is_switch:
+            parser.add_argument(row.flag, action="store_const", const="yes", **options)
+        elif row.type.is_list:
+            parser.add_argument(row.flag, action="append", metavar=row.type.metavar, **options)
+        else:
+            parser.add_argument(row.flag, metavar=row.type.metavar, **options)
+
+
+def _help(row: Row) -> str:
+    repeatable = "; repeatable" if row.type.is_list else ""
+    default = f"; default: {row.default}" if row.default and not row.type.is_switch else ""
+    return f"{row.help}{repeatable}{default} ({row.variable})"
+
+
+def add_agents(parser: CommandParser) -> None:
+    parser.add_argument(
+        "agents",
+        metavar="AGENT",
+        nargs="*",
+        default=[DEFAULT_AGENT],
+        help="agent file, directory of agent files, URL, name from lastgood.toml or built-in agent; "
+        "default: the built-in agent `default`",
     )
-    places.add_argument(
-        "--config",
-        metavar="FILE",
-        help="read settings from this file (LASTGOOD_CONFIG); default: ./lastgood.toml",
-    )
-    places.add_argument(
-        "--database",
+
+
+def add_server(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--server",
         metavar="URL",
-        help="use this database: sqlite:///PATH or postgresql://… (LASTGOOD_DATABASE); default: a file in "
-        "the data directory",
+        help="run the command on this server: http://HOST:PORT, https://… or unix:///PATH",
     )
-    return places
-
-
-def _add_db(commands: Commands, places: CommandParser) -> None:
-    group = add_group(commands, "db", "check the database")
-    add(
-        group,
-        places,
-        "check",
-        start("db", "run_check"),
-        "check the sessions of all tenants for damage",
-        "print one JSON object",
-        "Verifies the database file, the hashes of all turns and the checksums of all steps and inputs. "
-        "Changes nothing and can run while a server uses the database. Exits with 1 if anything is damaged.",
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        dest="server_token",
+        help="read the token for --server from the first line of this file; default: the variable "
+        "LASTGOOD_TOKEN",
     )
-
-
-def _add_agents(commands: Commands, places: CommandParser) -> None:
-    group = add_group(commands, "agents", "list agents, check agent files and print their JSON Schema")
-    listed = add(
-        group,
-        places,
-        "list",
-        start("agents_list", "list_agents"),
-        "list the agents that `lastgood serve` would serve, with their models and problems",
-        "print a JSON array with one object per agent",
-        "Accepts the same AGENT arguments as `lastgood serve`. Exits with 1 if an agent cannot be served.",
-    )
-    add_served(listed)
-    listed.add_argument(
-        "--env-file", metavar="FILE", help="read API keys from NAME=value lines (LASTGOOD_ENV_FILE)"
-    )
-    listed.add_argument(
-        "--pull-interval",
-        metavar="TIME",
-        help="cache agents from URLs this long: 60s, 5m; 0 disables the cache (LASTGOOD_PULL_INTERVAL)",
-    )
-    check = add(
-        group,
-        places,
-        "check",
-        start("agents", "check_files"),
-        "validate agent files and summarize what they define",
-        "print a JSON array with one object per file",
-        "Runs no tools and sends no requests. Exits with 1 if a file has errors.",
-    )
-    check.add_argument("files", metavar="FILE", nargs="+", help="agent file, or directory of agent files")
-    add(
-        group,
-        places,
-        "schema",
-        start("agents", "print_schema"),
-        "print the JSON Schema of agent files",
-        "accepted for consistency; the schema is always JSON",
-        "Use it in an editor to complete and validate agent files.",
-    )
-
-
-def _add_init(commands: Commands, places: CommandParser) -> None:
-    init = add(
-        commands,
-        places,
-        "init",
-        start("init", "write_starter"),
-        "create a starter agent file",
-        "print a JSON object",
-        "Never overwrites an existing file.",
-    )
-    init.add_argument(
-        "path", metavar="PATH", nargs="?", default="agent.yaml", help="file to create; default: agent.yaml"
-    )
-
-
-def _add_tokens(commands: Commands, places: CommandParser) -> None:
-    group = add_group(commands, "tokens", "create, list and revoke API tokens")
-    create = add(
-        group,
-        places,
-        "create",
-        start("tokens", "create_token"),
-        "create an API token and print it once",
-        "print a JSON object that contains the token",
-        "A running server accepts the token at once, unless it was started before the first token existed: "
-        "then restart it.",
-    )
-    create.add_argument("--name", metavar="NAME", default="token", help="describe the token; default: token")
-    create.add_argument(
-        "--tenant", metavar="T", default="default", help="limit the token to this tenant; default: default"
-    )
-    create.add_argument(
-        "--scope",
-        metavar="SCOPES",
-        action="append",
-        help="grant these scopes, separated by commas: chat (/v1), read, session (use and change sessions), "
-        "approve, worker, admin (everything); default: chat,session",
-    )
-    create.add_argument(
-        "--expires",
-        metavar="TIME",
-        type=_seconds,
-        help="expire the token after this long: 12h, 30d; default: never",
-    )
-    add(
-        group,
-        places,
-        "list",
-        start("tokens", "list_tokens"),
-        "list API tokens without their secrets",
-        "print a JSON array",
-    )
-    revoke = add(
-        group,
-        places,
-        "revoke",
-        start("tokens", "revoke_token"),
-        "revoke an API token permanently",
-        "print a JSON object",
-        "Running servers reject the token within a few seconds.",
-    )
-    revoke.add_argument("id", metavar="ID", help="token id, as shown by `lastgood tokens list`")
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a duration; use a number and a unit: 90s, 30m, 12h, 30d"
-        )
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]

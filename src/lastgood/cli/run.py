@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import base64
 import mimetypes
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from lastgood.cli.backend import Backend, check_place
 from lastgood.cli.chat import Chat, Interrupts
 from lastgood.cli.local import LocalBackend, open_here
 from lastgood.cli.output import one_line, remark
+from lastgood.cli.parser import SESSION_ID, CommandParser, add_server, add_settings, configure_command
 from lastgood.cli.render import JsonScreen, TextScreen
 from lastgood.cli.repl import chat
 from lastgood.cli.startup import settings_of
@@ -27,6 +29,64 @@ from lastgood.model.attempts import After
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import File, Image, Message, Part, user, user_parts
 from lastgood.settings import Settings
+
+
+def configure(parser: CommandParser) -> None:
+    parser.add_argument(
+        "agent",
+        metavar="AGENT",
+        help="agent file, URL, name from lastgood.toml, or a built-in agent: default, coder, "
+        "builtin/scripted (offline); with --server: the agent's name on that server",
+    )
+    parser.add_argument(
+        "message",
+        metavar="MESSAGE",
+        nargs="*",
+        help="message to send; - reads it from standard input",
+    )
+    parser.add_argument(
+        "--session", metavar="ID", help=f"continue this session: {SESSION_ID}; default: a new session"
+    )
+    parser.add_argument(
+        "--after",
+        metavar="TURN",
+        help="replace the turns after this one (`start`: all turns) with this message; the replaced turns "
+        "are kept as a branch",
+    )
+    parser.add_argument(
+        "--model", metavar="PROVIDER/MODEL", help="use this model for this turn and every later one"
+    )
+    parser.add_argument(
+        "--agent", metavar="NAME", dest="member", help="talk to this agent of the file's team"
+    )
+    parser.add_argument(
+        "--attach",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="attach an image or a file; repeatable",
+    )
+    parser.add_argument(
+        "--working-dir",
+        metavar="DIR",
+        type=os.path.abspath,
+        help="run the tools of a new session in this directory; default: a new directory per session",
+    )
+    parser.add_argument(
+        "--key",
+        metavar="KEY",
+        help="idempotency key: sending the same message to the same session with the same key again "
+        "replays the stored answer",
+    )
+    add_server(parser)
+    add_settings(parser, "safety", "env_file", "pull_interval")
+    configure_command(
+        parser,
+        run,
+        json="print one JSON object per line: every event, then the result of the turn",
+        details="Without MESSAGE, opens a chat on a terminal: Ctrl-C cancels the turn, Ctrl-D ends the chat. "
+        "If standard input is a pipe or a file, reads the message from it instead.",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from lastgood.agents.sources import OciSource, Source, parse
 from lastgood.cli.listener import BACKLOG, Listener, listen_on
 from lastgood.cli.logs import log_as_json, log_loop_errors
 from lastgood.cli.output import one_line, remark
+from lastgood.cli.parser import CommandParser, add_agents, add_all_settings, configure_command
 from lastgood.cli.startup import settings_of
 from lastgood.errors import InvalidRequest, WrongUsage
 from lastgood.server import Server, offline_agents, open_server, warn_of_agents
@@ -31,6 +32,13 @@ from lastgood.surfaces.http.connection import Connection
 from lastgood.tracing.setup import Asgi
 
 log = logging.getLogger(__name__)
+
+
+def configure(parser: CommandParser) -> None:
+    add_agents(parser)
+    add_all_settings(parser)
+    details = "SIGTERM or Ctrl-C stops the server; running turns may finish within --shutdown-grace."
+    configure_command(parser, serve, json=None, details=details)
 
 
 def serve(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,10 +27,11 @@ from lastgood.cli.output import (
     turn_json,
     when,
 )
+from lastgood.cli.parser import SESSION_ID, CommandParser, Commands, add_command, add_commands, add_server
+from lastgood.cli.session_view import headline, print_attempts, print_session
 from lastgood.cli.startup import settings_of
-from lastgood.client.models import AttemptInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.client.models import SessionList
 from lastgood.errors import InvalidRequest, NoDatabase
-from lastgood.model.messages import Message
 
 _Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
@@ -41,6 +42,123 @@ def _command(work: _Command) -> Callable[[argparse.Namespace], int]:
         return asyncio.run(work(args))
 
     return command
+
+
+def configure(parser: CommandParser) -> None:
+    commands = add_commands(parser)
+    _configure_reading(commands)
+    _configure_writing(commands)
+    for command in commands.choices.values():
+        add_server(command)
+
+
+def _configure_reading(commands: Commands) -> None:
+    some = add_command(
+        commands, "list", list_sessions, "list sessions, newest first", json="print a JSON array"
+    )
+    some.add_argument(
+        "--limit",
+        metavar="N",
+        type=_limit,
+        default=50,
+        help="list at most N sessions, up to 200; default: 50",
+    )
+    some.add_argument("--cursor", metavar="C", type=_cursor, help="continue a previous list at this cursor")
+    some.add_argument("--query", metavar="Q", default="", help="list only sessions whose title contains Q")
+
+    show = add_command(
+        commands, "show", show_session, "show a session and its turns", json="print one JSON object"
+    )
+    show.add_argument("id", metavar="ID", help=SESSION_ID)
+    show.add_argument("--attempts", action="store_true", help="also show every attempt and its result")
+
+    branches = add_command(
+        commands,
+        "branches",
+        list_branches,
+        "list the branches of a session: turns that edits replaced",
+        json="print a JSON array",
+        details="`lastgood sessions fork ID --turn TURN` creates a session from any of these turns.",
+    )
+    branches.add_argument("id", metavar="ID", help=SESSION_ID)
+
+    export = add_command(
+        commands,
+        "export",
+        export_session,
+        "export a session as JSON",
+        json="with FILE, print a JSON object about the export; the session itself is always JSON",
+        details="`lastgood sessions import` can import the file into any Lastgood database.",
+    )
+    export.add_argument("id", metavar="ID", help=SESSION_ID)
+    export.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="file to create, which must not exist; default: standard output",
+    )
+
+
+def _configure_writing(commands: Commands) -> None:
+    fork = add_command(
+        commands,
+        "fork",
+        fork_session,
+        "create a session that continues from a turn of another session",
+        json="print a JSON object",
+    )
+    fork.add_argument("id", metavar="ID", help=SESSION_ID)
+    fork.add_argument("--turn", metavar="TURN", help="turn to continue from; default: the last turn")
+
+    rename = add_command(
+        commands, "rename", rename_session, "set the title of a session", json="print a JSON object"
+    )
+    rename.add_argument("id", metavar="ID", help=SESSION_ID)
+    rename.add_argument("title", metavar="TITLE", help="new title; quote it if it contains spaces")
+
+    reset = add_command(
+        commands,
+        "reset",
+        reset_session,
+        "reset the context of a session",
+        json="print a JSON object",
+        details="The session keeps its turns, but the agent no longer sees them.",
+    )
+    reset.add_argument("id", metavar="ID", help=SESSION_ID)
+
+    importing = add_command(
+        commands,
+        "import",
+        import_session,
+        "import an exported session",
+        json="print a JSON object",
+        details="Imports nothing if the hash of any turn does not match.",
+    )
+    importing.add_argument("file", metavar="FILE", help="exported file; - reads standard input")
+
+    delete = add_command(
+        commands,
+        "delete",
+        delete_sessions,
+        "delete sessions permanently",
+        json="print a JSON object",
+        details="Deletes nothing if one of the sessions does not exist.",
+    )
+    delete.add_argument("ids", metavar="ID", nargs="+", help=SESSION_ID)
+
+
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:9]) <= 200:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to 200, not {text!r}")
+    return int(text)
+
+
+def _cursor(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:20]) < 2**63:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a cursor; use the one that a previous list printed"
+        )
+    return int(text)
 
 
 @asynccontextmanager
@@ -77,7 +195,7 @@ async def list_sessions(args: argparse.Namespace) -> int:
         print_line("no matching sessions" if args.query or args.cursor else "no sessions")
     else:
         for session in page.sessions:
-            print_line(_headline(session))
+            print_line(headline(session))
     if page.next_cursor is not None:
         remark(f"more sessions: continue with --cursor {page.next_cursor}")
     return 0
@@ -107,9 +225,9 @@ async def show_session(args: argparse.Namespace) -> int:
             plain["attempts"] = [attempt_json(attempt) for attempt in attempts]
         print_json(plain)
         return 0
-    _print_session(session, turns)
+    print_session(session, turns)
     if attempts is not None:
-        _print_attempts(attempts)
+        print_attempts(attempts)
     return 0
 
 
@@ -252,49 +370,3 @@ async def delete_sessions(args: argparse.Namespace) -> int:
         for session in deleted:
             print_line(f"deleted {session}")
     return 0
-
-
-# -- for people ----------------------------------------------------------------
-
-
-def _headline(session: SessionInfo) -> str:
-    title = one_line(session.title) or "(no title)"
-    turns = count(session.turns, "turn")
-    updated = when(session.updated_at.timestamp())
-    return f"{session.id}  {updated}  {session.status:7}  {turns:>9}  {title}"
-
-
-def _print_session(session: SessionInfo, turns: Sequence[TurnInfo]) -> None:
-    print_line(_headline(session))
-    model = f", model {one_line(session.model)}" if session.model else ""
-    print_line(f"agent {one_line(session.agent_key)}{model}")
-    if session.forked_from is not None:
-        source, at = session.forked_from
-        print_line(f"forked from {source}" + (f" at {at}" if at else ""))
-    for number, turn in enumerate(turns, 1):
-        created = when(turn.created_at.timestamp())
-        print_line(f"\nturn {number}  {turn.id}  {created}  {one_line(turn.model)}".rstrip())
-        if turn.kind == "reset":
-            print_line("  (reset: the agent does not see earlier turns)")
-        for message in turn.messages:
-            _print_message(message)
-
-
-def _print_message(message: Message) -> None:
-    if message.content or not message.tool_calls:
-        indent = "\n" + " " * (len(message.role) + 4)
-        print_line(f"  {message.role.value}: {message.content.replace(chr(10), indent)}")
-    for call in message.tool_calls:
-        print_line(f"  {message.role.value} calls {one_line(call.name)} {one_line(call.arguments)}")
-
-
-def _print_attempts(attempts: Sequence[AttemptInfo]) -> None:
-    print_line(f"\n{count(len(attempts), 'attempt')}")
-    for attempt in attempts:
-        print_line(f"  {attempt.id}  attempt {attempt.number} of {attempt.turn}: {attempt.status}")
-        if attempt.replaces is not None:
-            print_line(f"    edit: after {attempt.base or 'the start'}, replaces turns to {attempt.replaces}")
-        if attempt.error_code is not None:
-            print_line(f"    error: {attempt.error_code}: {one_line(attempt.error_message or '')}")
-        for name, value in attempt.decision.items():
-            print_line(f"    {name}: {one_line(str(value))}")

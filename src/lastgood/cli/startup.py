@@ -6,7 +6,6 @@ import argparse
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from typing import Any
 
 from lastgood.core.input_checks import check_text
@@ -14,16 +13,15 @@ from lastgood.errors import WrongUsage
 from lastgood.flows.session_reader import SessionReader
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.sessions import Session
-from lastgood.settings import Settings, SettingsInvalid, read_settings
+from lastgood.settings import ROWS, Settings, read_settings
+from lastgood.settings.types import SettingsInvalid
 from lastgood.wiring import open_store
 
 TENANT = DEFAULT_TENANT
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    flags: dict[str, Any] = {
-        setting.name: _as_text(getattr(args, setting.name, None)) for setting in fields(Settings)
-    }
+    flags: dict[str, Any] = {name: _as_text(getattr(args, name, None)) for name in ROWS}
     try:
         return read_settings(**flags)
     except SettingsInvalid as error:
@@ -31,7 +29,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def _as_text(flag: str | list[str] | None) -> str | None:
-    """A flag that may be given several times is a list; everywhere else it is written with commas."""
+    """Joins the values of a repeated flag with commas, as variables have them."""
     return ",".join(flag) if isinstance(flag, list) else flag
 
 

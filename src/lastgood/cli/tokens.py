@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lastgood.cli.output import one_line, print_json, print_line, remark, when
+from lastgood.cli.parser import CommandParser, add_command, add_commands
 from lastgood.cli.startup import settings_of
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
@@ -19,6 +21,61 @@ from lastgood.model.tokens import Token
 from lastgood.wiring import SystemClock, open_store, open_tokens
 
 _DEFAULT_SCOPES = "chat,session"
+
+
+def configure(parser: CommandParser) -> None:
+    commands = add_commands(parser)
+    create = add_command(
+        commands,
+        "create",
+        create_token,
+        "create an API token and print it once",
+        json="print a JSON object that contains the token",
+        details="A running server accepts the token at once, unless it was started before the first token "
+        "existed: then restart it.",
+    )
+    create.add_argument("--name", metavar="NAME", default="token", help="describe the token; default: token")
+    create.add_argument(
+        "--tenant", metavar="T", default="default", help="limit the token to this tenant; default: default"
+    )
+    create.add_argument(
+        "--scope",
+        metavar="SCOPES",
+        action="append",
+        help="grant these scopes, separated by commas: chat (/v1), read, session (use and change sessions), "
+        f"approve, worker, admin (everything); default: {_DEFAULT_SCOPES}",
+    )
+    create.add_argument(
+        "--expires",
+        metavar="TIME",
+        type=_seconds,
+        help="expire the token after this long: 12h, 30d; default: never",
+    )
+    add_command(
+        commands,
+        "list",
+        list_tokens,
+        "list API tokens without their secrets",
+        json="print a JSON array",
+    )
+    revoke = add_command(
+        commands,
+        "revoke",
+        revoke_token,
+        "revoke an API token permanently",
+        json="print a JSON object",
+        details="Running servers reject the token within a few seconds.",
+    )
+    revoke.add_argument("id", metavar="ID", help="token id, as shown by `lastgood tokens list`")
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration; use a number and a unit: 90s, 30m, 12h, 30d"
+        )
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def create_token(args: argparse.Namespace) -> int:

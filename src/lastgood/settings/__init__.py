@@ -108,7 +108,7 @@ class Settings:
     )
     safety: str = _row(
         choice("MODE", SAFETIES),
-        "handle tool calls that no permission rule covers: restricted (allow only read-only tools), autonomous "
+        "handle tool calls that no permission rule covers: restricted (allow read-only tools), autonomous "
         "(allow all tools), strict or balanced (deny calls that need approval)",
         "restricted",
     )

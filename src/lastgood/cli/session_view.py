@@ -1,0 +1,52 @@
+"""Sessions, turns and attempts as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lastgood.cli.output import count, one_line, print_line, when
+from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo
+from lastgood.model.messages import Message
+
+
+def headline(session: SessionInfo) -> str:
+    title = one_line(session.title) or "(no title)"
+    turns = count(session.turns, "turn")
+    updated = when(session.updated_at.timestamp())
+    return f"{session.id}  {updated}  {session.status:7}  {turns:>9}  {title}"
+
+
+def print_session(session: SessionInfo, turns: Sequence[TurnInfo]) -> None:
+    print_line(headline(session))
+    model = f", model {one_line(session.model)}" if session.model else ""
+    print_line(f"agent {one_line(session.agent_key)}{model}")
+    if session.forked_from is not None:
+        source, at = session.forked_from
+        print_line(f"forked from {source}" + (f" at {at}" if at else ""))
+    for number, turn in enumerate(turns, 1):
+        created = when(turn.created_at.timestamp())
+        print_line(f"\nturn {number}  {turn.id}  {created}  {one_line(turn.model)}".rstrip())
+        if turn.kind == "reset":
+            print_line("  (reset: the agent does not see earlier turns)")
+        for message in turn.messages:
+            _print_message(message)
+
+
+def _print_message(message: Message) -> None:
+    if message.content or not message.tool_calls:
+        indent = "\n" + " " * (len(message.role) + 4)
+        print_line(f"  {message.role.value}: {message.content.replace(chr(10), indent)}")
+    for call in message.tool_calls:
+        print_line(f"  {message.role.value} calls {one_line(call.name)} {one_line(call.arguments)}")
+
+
+def print_attempts(attempts: Sequence[AttemptInfo]) -> None:
+    print_line(f"\n{count(len(attempts), 'attempt')}")
+    for attempt in attempts:
+        print_line(f"  {attempt.id}  attempt {attempt.number} of {attempt.turn}: {attempt.status}")
+        if attempt.replaces is not None:
+            print_line(f"    edit: after {attempt.base or 'the start'}, replaces turns to {attempt.replaces}")
+        if attempt.error_code is not None:
+            print_line(f"    error: {attempt.error_code}: {one_line(attempt.error_message or '')}")
+        for name, value in attempt.decision.items():
+            print_line(f"    {name}: {one_line(str(value))}")
