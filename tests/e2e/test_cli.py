@@ -519,7 +519,7 @@ def test_after_replaces_what_follows_a_turn_and_keeps_it_as_a_branch(lastgood: C
 def test_after_needs_a_session_a_message_and_a_turn_that_exists(lastgood: Command) -> None:
     session = lastgood.new_session("one")
     assert_refused(lastgood.say("x", "--after", "turn_nope"), "--after needs --session", code=2)
-    assert_refused(lastgood.say("x", "--session", session, "--after", "turn_nope"), "No such turn")
+    assert_refused(lastgood.say("x", "--session", session, "--after", "turn_nope"), "Turn not found")
 
 
 def test_fork_goes_on_from_a_turn_and_leaves_its_source_alone(lastgood: Command) -> None:
@@ -532,7 +532,7 @@ def test_fork_goes_on_from_a_turn_and_leaves_its_source_alone(lastgood: Command)
     assert lastgood.remembered(session) == ["one", "two"]
     at_head = lastgood("sessions", "fork", session).out.strip()
     assert lastgood.remembered(at_head) == ["one", "two"]
-    assert_refused(lastgood("sessions", "fork", session, "--turn", "turn_nope"), "No such turn")
+    assert_refused(lastgood("sessions", "fork", session, "--turn", "turn_nope"), "Turn not found")
 
 
 def test_rename(lastgood: Command) -> None:

@@ -6,7 +6,6 @@ import argparse
 import shlex
 from pathlib import Path
 
-from lastgood.agents.builtin import builtin_file
 from lastgood.cli.output import print_json, print_line
 from lastgood.cli.parser import CommandParser, configure_command
 from lastgood.errors import InvalidRequest
@@ -22,6 +21,8 @@ def configure(parser: CommandParser) -> None:
 
 
 def write_starter(args: argparse.Namespace) -> int:
+    from lastgood.agents.builtin import builtin_file  # `--help` needs no YAML parser
+
     path = Path(args.path)
     if path.is_dir():
         path /= "agent.yaml"
