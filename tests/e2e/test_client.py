@@ -371,12 +371,14 @@ def test_what_is_no_address_is_refused(url: str) -> None:
     assert "secret" not in refused.value.message
 
 
-async def test_what_is_no_lastgood_server_is_said_to_be_none() -> None:
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"a": 1}', b'["a"]', b"[{}]", b"5", b'"a"', b"null"])
+@pytest.mark.parametrize("status", [200, 404])
+async def test_a_server_that_is_not_lastgood_is_reported(body: bytes, status: int) -> None:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if "sessions" in self.path else 404)
+            self.send_response(status)
             self.end_headers()
-            self.wfile.write(b"<html>")
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -386,8 +388,8 @@ async def test_what_is_no_lastgood_server_is_said_to_be_none() -> None:
         thread.start()
         try:
             async with AsyncClient(f"http://127.0.0.1:{other.server_port}") as client:
-                for call in (client.agents(), client.get("ses_x")):
-                    with pytest.raises(errors.AnswerUnreadable):
+                for call in (client.agents(), client.page(), client.get("ses_x"), client.turns("ses_x")):
+                    with pytest.raises(errors.AnswerUnreadable, match="ot a Lastgood server"):
                         await call
         finally:
             other.shutdown()

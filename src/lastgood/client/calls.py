@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from lastgood.client.events import Event, TurnCommitted, TurnFailed
 from lastgood.client.models import (
@@ -24,6 +24,7 @@ from lastgood.client.models import (
     branch_of,
     queued_of,
     read,
+    read_all,
     session_of,
     turn_of,
 )
@@ -33,6 +34,7 @@ from lastgood.errors import AnswerLost, SessionNotFound, error_of
 from lastgood.errors import TurnFailed as TurnFailedError
 
 _PAGE = 200
+_T = TypeVar("_T")
 
 
 class SendOptions(TypedDict, total=False):
@@ -73,7 +75,7 @@ class AsyncClient:
 
     async def agents(self) -> tuple[AgentInfo, ...]:
         found = await self._call(ApiCall("GET", "/api/agents"))
-        return tuple(read(agent_of, plain) for plain in found.plain)
+        return read_all(agent_of, found.plain)
 
     async def agent(self, key: str) -> AgentInfo:
         return read(agent_of, (await self._call(ApiCall("GET", f"/api/agents/{escaped(key)}"))).plain)
@@ -129,8 +131,7 @@ class AsyncClient:
         asked = {"limit": limit, "cursor": cursor, "q": query or None, "agent": agent, "status": status}
         answer = await self._call(ApiCall("GET", with_query("/api/sessions", asked)))
         after = answer.headers.get("x-next-cursor")
-        sessions = tuple(read(session_of, plain) for plain in answer.plain)
-        return SessionList(sessions, None if after is None else int(after))
+        return SessionList(read_all(session_of, answer.plain), None if after is None else int(after))
 
     async def get(self, session: str) -> SessionInfo:
         return await self._following.session(session)
@@ -219,23 +220,23 @@ class AsyncClient:
 
     async def turns(self, session: str) -> tuple[TurnInfo, ...]:
         """All that are committed, in order."""
-        return tuple(read(turn_of, plain) for plain in await self._pages(path_of(session, "turns")))
+        return await self._pages(turn_of, path_of(session, "turns"))
 
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
         """Every try, in order."""
-        return tuple(read(attempt_of, plain) for plain in await self._pages(path_of(session, "attempts")))
+        return await self._pages(attempt_of, path_of(session, "attempts"))
 
     async def attempt(self, session: str, attempt: str) -> AttemptInfo:
         return await self._following.attempt(session, attempt)
 
-    async def _pages(self, path: str) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = ()
+    async def _pages(self, make: Callable[[Any], _T], path: str) -> tuple[_T, ...]:
+        found: list[_T] = []
         cursor = "0"
         while True:
             answer = await self._call(ApiCall("GET", f"{path}?limit={_PAGE}&cursor={cursor}"))
-            found += tuple(answer.plain)
+            found += read_all(make, answer.plain)
             if "x-next-cursor" not in answer.headers:
-                return found
+                return tuple(found)
             cursor = answer.headers["x-next-cursor"]
 
     # -- runs ------------------------------------------------------------------------------
@@ -304,7 +305,7 @@ class AsyncClient:
 
     async def branches(self, session: str) -> tuple[BranchInfo, ...]:
         """What edits have replaced, oldest first."""
-        return tuple(read(branch_of, plain) for plain in await self._pages(path_of(session, "branches")))
+        return await self._pages(branch_of, path_of(session, "branches"))
 
     async def cancel(self, session: str) -> AttemptInfo:
         """Ends what runs, and says how it ended: it may have been too late."""

@@ -156,10 +156,14 @@ class SessionList:
 def read(make: Callable[[Any], _T], plain: Any) -> _T:
     try:
         return make(plain)
-    except (KeyError, TypeError, ValueError) as error:
-        raise AnswerUnreadable(
-            f"what this server says cannot be read ({error!r}); upgrade Lastgood"
-        ) from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise AnswerUnreadable() from None
+
+
+def read_all(make: Callable[[Any], _T], plain: Any) -> tuple[_T, ...]:
+    if not isinstance(plain, list):
+        raise AnswerUnreadable()
+    return tuple(read(make, one) for one in plain)
 
 
 def session_of(plain: Mapping[str, Any]) -> SessionInfo:
