@@ -202,7 +202,7 @@ def test_a_chat_goes_on_a_server(there: There, started: list[Process]) -> None:
         chat.expect("> ")
         chat.send("/retry\n")
         chat.expect("I remember: first")
-        chat.expect("a fork from before the last answer")
+
         chat.expect("> ")
         chat.send("/think\n")
         chat.expect("unknown command /think")
@@ -279,7 +279,10 @@ def test_a_token_comes_from_a_file_or_a_variable(tmp_path: Path) -> None:
     token = "a-token-for-this-test-alone"
     with LiveServer(tmp_path / "served", options=("--token-env", "T"), env={"T": token}) as server:
         there = There(tmp_path, server)
-        assert_refused(there.say("hello"), "token", "Bearer")
+        assert_refused(there.say("hello"), "requires a token; set LASTGOOD_TOKEN, or use --token-file")
+        (tmp_path / "wrong").write_text("a-token-that-nobody-issued\n")
+        refused = there("sessions", "list", "--token-file", str(tmp_path / "wrong"))
+        assert_refused(refused, "rejected the token; set LASTGOOD_TOKEN, or use --token-file")
         (tmp_path / "token").write_text(f"{token}\n")
         assert there.say("hello", "--token-file", str(tmp_path / "token")).code == 0
         assert_refused(there("sessions", "list", "--token-file", str(tmp_path / "none")), "cannot read")

@@ -80,8 +80,6 @@ class Backend(ReadBackend, Protocol):
 
     async def fork(self, session: str, turn: str | None = None) -> SessionInfo: ...
 
-    async def fork_before(self, session: str, turn: TurnInfo) -> SessionInfo: ...
-
     async def rename(self, session: str, title: str) -> SessionInfo: ...
 
     async def reset(self, session: str) -> TurnInfo: ...
@@ -98,8 +96,12 @@ class Backend(ReadBackend, Protocol):
         model: str | None,
         key: str | None,
         after: After | None = None,
+        expected_head: str | None = None,
     ) -> BackendTurn:
-        """`after` replaces the turns that follow it; None: the turn follows the last one."""
+        """`after` replaces the turns that follow it; None: the turn follows the last one.
+
+        Raises StaleHead if `expected_head` is given and is not the last turn of the session.
+        """
 
 
 def other_than(recorded: str, named: str) -> str | None:

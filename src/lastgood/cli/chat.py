@@ -20,6 +20,7 @@ from lastgood.cli.render import Screen
 from lastgood.client.models import SessionInfo
 from lastgood.errors import InvalidRequest, NotFound, NothingPending, TurnCancelled
 from lastgood.model.attempts import After
+from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message
 
 _T = TypeVar("_T")
@@ -77,8 +78,14 @@ class Chat:
     interrupts: Interrupts
     last: tuple[Message, TurnEnd] | None = None
 
-    async def say(self, message: Message, key: str | None = None, after: After | None = None) -> TurnEnd:
-        asked = await self.interrupts.unless_asked(self._ask(message, key, after))
+    async def say(
+        self,
+        message: Message,
+        key: str | None = None,
+        after: After | None = None,
+        expected_head: str | None = None,
+    ) -> TurnEnd:
+        asked = await self.interrupts.unless_asked(self._ask(message, key, after, expected_head))
         watching = asyncio.create_task(self._watch(asked))
         cancelling = asyncio.create_task(self._cancel_when_asked(asked))
         try:
@@ -95,19 +102,18 @@ class Chat:
         return ended
 
     async def retry(self) -> TurnEnd:
-        """The last message once more. If it was answered, on a fork from before that answer."""
+        """Sends the last message again. If it was answered, the new answer replaces the old one."""
         if self.last is None or self.session is None:
             raise NothingPending("nothing to retry; send a message first")
         message, ended = self.last
         if ended.committed is None:
             return await self.say(message)
-        before, last = self.session, self.last
-        self.session = (await self.place.fork_before(before, ended.committed)).id
-        again = await self.say(message)
+        last, parent = self.last, ended.committed.parent
+        after = After(None if parent is None else TurnId(parent))
+        # Another client may have appended a turn; an edit without the expected head would replace it.
+        again = await self.say(message, after=after, expected_head=ended.committed.id)
         if not again.is_good:
-            # The answer that was there is still the last good one.
-            await self.place.delete(self.session)
-            self.session, self.last = before, last
+            self.last = last  # the old answer is still the head
         return again
 
     async def fork(self) -> SessionInfo:
@@ -122,12 +128,14 @@ class Chat:
 
     # -- one turn ------------------------------------------------------------------
 
-    async def _ask(self, message: Message, key: str | None, after: After | None) -> BackendTurn:
+    async def _ask(
+        self, message: Message, key: str | None, after: After | None, expected_head: str | None
+    ) -> BackendTurn:
         session = self.session
         if session is None:
             session = (await self.place.create(self.agent)).id
         try:
-            asked = await self.place.ask(session, message, self.agent, self.model, key, after)
+            asked = await self.place.ask(session, message, self.agent, self.model, key, after, expected_head)
         except (InvalidRequest, NotFound):
             # Refused for certain, so the session that was made for it goes, too.
             if self.session is None:

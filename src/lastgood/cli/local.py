@@ -107,10 +107,6 @@ class LocalBackend(LocalReader):
         at = TurnId(turn) if turn else None
         return session_info(await self._app.sessions.fork(TENANT, SessionId(session), at))
 
-    async def fork_before(self, session: str, turn: TurnInfo) -> SessionInfo:
-        before = TurnId(turn.id)
-        return session_info(await self._app.sessions.fork(TENANT, SessionId(session), before=before))
-
     async def rename(self, session: str, title: str) -> SessionInfo:
         id = SessionId(session)
         await self._app.sessions.rename(TENANT, id, title)
@@ -138,6 +134,7 @@ class LocalBackend(LocalReader):
         model: str | None,
         key: str | None,
         after: After | None = None,
+        expected_head: str | None = None,
     ) -> BackendTurn:
         check_text(key or "", "the key")
         recorded = (await self._app.sessions.get(TENANT, SessionId(session))).agent_key
@@ -149,6 +146,7 @@ class LocalBackend(LocalReader):
             model=model,
             agent_key=other_than(recorded, agent),
             key=key,
+            expected_head=TurnId(expected_head) if expected_head else None,
             fingerprint=_fingerprint(agent, session, [as_json(message)], model, *place) if key else "",
             on_leave=on_disconnect(RequestOrigin.TERMINAL, key),
             accepted=key is not None,

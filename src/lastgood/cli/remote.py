@@ -41,6 +41,7 @@ from lastgood.errors import (
     NothingPending,
     ServerUnreachable,
     SessionNotFound,
+    Unauthorized,
     WrongUsage,
     error_of,
 )
@@ -61,8 +62,12 @@ async def open_there(args: argparse.Namespace) -> AsyncIterator[RemoteBackend]:
         client = AsyncClient(args.server, token)
     except InvalidRequest as error:
         raise WrongUsage(error.message) from None
-    async with client:
-        yield RemoteBackend(client, getattr(args, "working_dir", None), getattr(args, "safety", None))
+    try:
+        async with client:
+            yield RemoteBackend(client, getattr(args, "working_dir", None), getattr(args, "safety", None))
+    except Unauthorized:
+        what = "requires a token" if token is None else "rejected the token"
+        raise Unauthorized(f"{args.server} {what}; set {TOKEN_VARIABLE}, or use --token-file FILE") from None
 
 
 def _token(args: argparse.Namespace) -> str | None:
@@ -118,11 +123,6 @@ class RemoteBackend:
         check_text(turn or "", "the turn id")
         return await self._client.fork(session, turn=turn)
 
-    async def fork_before(self, session: str, turn: TurnInfo) -> SessionInfo:
-        if turn.parent is not None:
-            return await self._client.fork(session, turn=turn.parent)
-        return await self._client.fork(session, user_message_index=0)
-
     async def rename(self, session: str, title: str) -> SessionInfo:
         return await self._client.rename(session, check_title(title))
 
@@ -147,13 +147,20 @@ class RemoteBackend:
         model: str | None,
         key: str | None,
         after: After | None = None,
+        expected_head: str | None = None,
     ) -> BackendTurn:
         check_message(message, "message 1")
         check_text(model or "", "the model")
         recorded = (await self._client.get(session)).agent_key
         place: dict[str, str | None] = {} if after is None else {"after": after.turn}
         accepted = await self._client.submit(
-            session, message, agent=other_than(recorded, agent), model=model, key=key, **place
+            session,
+            message,
+            agent=other_than(recorded, agent),
+            model=model,
+            key=key,
+            expected_head=expected_head,
+            **place,
         )
         return RemoteTurn(self._client, accepted, is_kept=key is not None)
 

@@ -16,7 +16,7 @@ from lastgood.model.messages import user
 _HELP = {
     "/new": "start a new session",
     "/fork": "continue in a copy of this session",
-    "/retry": "send the last message again; if it was answered, in a fork from before that answer",
+    "/retry": "send the last message again; the new answer replaces the old one",
     "/session": "show the session id",
     "/help": "list the commands",
     "/exit": "end the chat (also Ctrl-D)",
@@ -54,10 +54,7 @@ async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
         case "/fork":
             remark(f"continuing in session {(await talk.fork()).id}")
         case "/retry":
-            before = talk.session
             await talk.retry()
-            if talk.session != before:
-                remark(f"continuing in session {talk.session}, a fork from before the last answer")
         case "/session":
             remark(talk.session or "no session yet; send a message first")
         case "/help":
