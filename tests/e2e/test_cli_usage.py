@@ -52,7 +52,7 @@ def test_an_unknown_option_is_one_line_that_names_the_help(capsys: Capture, comm
         (("db",), "missing command; choose one of check", "lastgood db"),
         (("nonsense",), "invalid choice: 'nonsense'", "lastgood"),
         (("sessions", "nonsense"), "invalid choice: 'nonsense'", "lastgood sessions"),
-        (("run",), "required: AGENT", "lastgood run"),
+        (("run",), "required: AGENT;", "lastgood run"),
         (("run", AGENT, "hi", "--nonsense"), "--nonsense", "lastgood run"),
         (("sessions", "list", "extra"), "extra", "lastgood sessions list"),
         (("sessions", "list", "a\nb"), "a b", "lastgood sessions list"),

@@ -1,4 +1,4 @@
-"""`lastgood agents`: its arguments. Its handlers are imported when they run: `--help` needs no YAML parser."""
+"""`lastgood agents`: its arguments. Handlers are imported when they run: `--help` needs no YAML parser."""
 
 from __future__ import annotations
 

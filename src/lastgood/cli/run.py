@@ -42,6 +42,7 @@ def configure(parser: CommandParser) -> None:
         "message",
         metavar="MESSAGE",
         nargs="*",
+        default=[],  # without a default, argparse reports it as missing together with AGENT
         help="message to send; - reads it from standard input",
     )
     parser.add_argument(

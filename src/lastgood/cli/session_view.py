@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lastgood.cli.output import count, one_line, print_line, when
 from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo
@@ -12,8 +13,8 @@ from lastgood.model.messages import Message
 def headline(session: SessionInfo) -> str:
     title = one_line(session.title) or "(no title)"
     turns = count(session.turns, "turn")
-    updated = when(session.updated_at.timestamp())
-    return f"{session.id}  {updated}  {session.status:7}  {turns:>9}  {title}"
+    created = when(session.created_at.timestamp())  # the order of lists
+    return f"{session.id}  {created}  {session.status:7}  {turns:>9}  {title}"
 
 
 def print_session(session: SessionInfo, turns: Sequence[TurnInfo]) -> None:
@@ -42,11 +43,14 @@ def _print_message(message: Message) -> None:
 
 def print_attempts(attempts: Sequence[AttemptInfo]) -> None:
     print_line(f"\n{count(len(attempts), 'attempt')}")
+    before: Mapping[str, Any] | None = None
     for attempt in attempts:
         print_line(f"  {attempt.id}  attempt {attempt.number} of {attempt.turn}: {attempt.status}")
         if attempt.replaces is not None:
             print_line(f"    edit: after {attempt.base or 'the start'}, replaces turns to {attempt.replaces}")
         if attempt.error_code is not None:
             print_line(f"    error: {attempt.error_code}: {one_line(attempt.error_message or '')}")
-        for name, value in attempt.decision.items():
-            print_line(f"    {name}: {one_line(str(value))}")
+        if attempt.decision != before or attempt.decision.get("agent") != "exact":
+            for name, value in attempt.decision.items():
+                print_line(f"    {name}: {one_line(str(value))}")
+        before = attempt.decision
