@@ -216,7 +216,7 @@ class AttemptStore(Protocol):
     async def interrupted_asks(
         self, limit: int, *, deaths_below: int, skip: int = 0
     ) -> tuple[Interrupted | UnreadableAttempt, ...]:
-        """Promised asks with fewer deaths, whose last attempt was interrupted and whose session is free."""
+        """Durable requests with fewer deaths whose last attempt was interrupted and whose session is free."""
         ...
 
     async def get_attempt(self, tenant: TenantId, attempt: AttemptId) -> Attempt | None: ...

@@ -251,7 +251,7 @@ async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> A
         await look_nearby(engine, agents)
         limits = FlowLimits(idle_seconds=settings.turn_idle_timeout, turn_seconds=settings.turn_timeout)
         app = assemble(store, engine, agents, limits=limits, safety=Safety(settings.safety))
-        async with running(app, pays_debts=False):
+        async with running(app, retries_durable=False):
             yield app
     finally:
         await store.close()
@@ -266,14 +266,14 @@ async def _usage(store: Store, tenant: TenantId) -> dict[str, QuotaUsage]:
 
 @asynccontextmanager
 async def running(
-    app: Lastgood, *, pays_debts: bool = True, grace_seconds: float = 10.0
+    app: Lastgood, *, retries_durable: bool = True, grace_seconds: float = 10.0
 ) -> AsyncIterator[Lastgood]:
-    """`pays_debts`: promised turns of the dead are tried again, as a server does and a command does not."""
+    """`retries_durable`: durable turns of dead processes are tried again. Servers do so, commands do not."""
     await app.recovery.at_start()
     async with beating(app.deps.store, app.live.leases, app.live.hear):
-        if pays_debts:
-            await app.recovery.pay_at_start()
-        sweep = asyncio.create_task(app.recovery.keep_sweeping(pays_debts=pays_debts))
+        if retries_durable:
+            await app.recovery.retry_at_start()
+        sweep = asyncio.create_task(app.recovery.keep_sweeping(retries_durable=retries_durable))
         try:
             yield app
         finally:

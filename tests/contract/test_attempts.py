@@ -73,7 +73,7 @@ async def test_the_request_is_stored_as_it_was_asked(store: Store) -> None:
         fingerprint="print",
         caller="caller",
         on_leave=OnLeave.ORPHAN,
-        accepted=True,
+        durable=True,
     )
     tried = await given.start(store, asked)
     request = await store.read_request(TENANT, tried.begin.turn)
@@ -90,7 +90,7 @@ async def test_the_request_is_stored_as_it_was_asked(store: Store) -> None:
         "caller",
     ):
         assert getattr(request, field) == getattr(asked, field)
-    assert (request.turn, request.on_leave, request.accepted) == (tried.begin.turn, OnLeave.ORPHAN, True)
+    assert (request.turn, request.on_leave, request.durable) == (tried.begin.turn, OnLeave.ORPHAN, True)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ async def test_I10_steps_and_events_are_written_only_under_the_hold(
 
 async def test_I33_a_new_try_adopts_the_finished_steps_of_another(store: Store) -> None:
     session = await given.session(store)
-    first = await given.start(store, given.ask(session, accepted=True))
+    first = await given.start(store, given.ask(session, durable=True))
     steps = (given.answer("one"), given.result("1", "two"))
     await store.journal_if_held(first.hold, steps, [])
     await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])

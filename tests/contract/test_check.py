@@ -89,7 +89,7 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
             "replaces": "'another'",
             "options": "'{\"temperature\": 1}'",
             "on_leave": "'cancel'",
-            "accepted": "{no}",
+            "durable": "{no}",
             "input": "{bytes}",
             "checksum": "{bytes}",
         },
@@ -151,7 +151,7 @@ async def furnished(store: Store) -> None:
     running = await given.start(store, given.ask(empty))
     await store.journal_if_held(running.hold, (given.answer("one"), given.result("1", "two")), [])
     owed = await given.session(store, STRANGER)
-    tried = await given.start(store, given.ask(owed, user("promised"), accepted=True))
+    tried = await given.start(store, given.ask(owed, user("promised"), durable=True))
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
     await given.followup(store, empty)
 
@@ -162,7 +162,7 @@ async def change(backend: Backend, table: str, column: str) -> None:
     words = {
         "{bytes}": "CAST('[]' AS BLOB)" if is_sqlite else "convert_to('[]', 'UTF8')",
         "{no}": "0" if is_sqlite else "false",
-        "{durable}": "accepted = 1" if is_sqlite else "accepted",
+        "{durable}": "durable = 1" if is_sqlite else "durable",
     }
     sql = f"UPDATE {table} SET {column} = {columns[column]} WHERE {where}"
     for word, meaning in words.items():

@@ -162,7 +162,7 @@ async def test_of_an_edit_and_an_append_at_once_exactly_one_begins(store: Store)
 async def test_an_edit_is_tried_again_as_the_edit_that_it_was(store: Store) -> None:
     session = await given.session(store)
     first, second = await given.talk(store, session, 2)
-    tried = await given.start_edit(store, session, first, user("other"), accepted=True)
+    tried = await given.start_edit(store, session, first, user("other"), durable=True)
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, ("c", "m"), [])
     (found,) = await store.interrupted_asks(9, deaths_below=3)
     assert isinstance(found, Interrupted)

@@ -170,7 +170,7 @@ async def test_options_are_stored_as_they_were_asked(backend: Backend, options: 
 async def test_a_turn_that_is_tried_again_is_asked_with_the_same_options(store: Store) -> None:
     """Whichever way the request is come by: by its turn, its key, or among the dead."""
     session = await given.session(store)
-    asked = given.ask(session, key="key", accepted=True, options=OPTIONS)
+    asked = given.ask(session, key="key", durable=True, options=OPTIONS)
     first = await given.start(store, asked)
     await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])
     standing = await given.refused(store, asked)

@@ -132,7 +132,7 @@ async def test_running_attempts_are_those_with_a_lease(store: Store) -> None:
 async def test_limits_are_kept(store: Store) -> None:
     for _ in range(3):
         await given.start(store, given.ask(await given.session(store)), lease_seconds=-1.0)
-        promised = await given.start(store, given.ask(await given.session(store), accepted=True))
+        promised = await given.start(store, given.ask(await given.session(store), durable=True))
         await store.finish_if_held(promised.hold, AttemptStatus.INTERRUPTED, None, [])
     assert len(await store.expired_attempts(2)) == 2
     assert len(await store.running_attempts(2)) == 2
@@ -142,7 +142,7 @@ async def test_limits_are_kept(store: Store) -> None:
 async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(store: Store) -> None:
     session = await given.session(store)
     turn = await given.commit(store, session)
-    tried = await given.start(store, given.ask(session, accepted=True))
+    tried = await given.start(store, given.ask(session, durable=True))
     steps = (given.answer("one"), given.result("1", "two"))
     await store.journal_if_held(tried.hold, steps, [])
     assert await store.interrupted_asks(10, deaths_below=3) == ()
@@ -156,7 +156,7 @@ async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(st
 
 async def test_only_the_newest_try_of_a_promised_ask_counts(store: Store) -> None:
     session = await given.session(store)
-    first = await given.start(store, given.ask(session, accepted=True))
+    first = await given.start(store, given.ask(session, durable=True))
     await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])
     second = await given.start(store, first.begin.ask, turn=first.begin.turn, again=True)
     assert await store.interrupted_asks(10, deaths_below=3) == ()  # it is being tried
@@ -170,9 +170,9 @@ async def test_only_the_newest_try_of_a_promised_ask_counts(store: Store) -> Non
 
 @pytest.mark.parametrize("status", [AttemptStatus.FAILED, AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED])
 async def test_an_ask_that_has_its_outcome_is_not_tried_again(store: Store, status: AttemptStatus) -> None:
-    tried = await given.start(store, given.ask(await given.session(store), accepted=True))
+    tried = await given.start(store, given.ask(await given.session(store), durable=True))
     await store.finish_if_held(tried.hold, status, None, [])
-    await given.commit(store, await given.session(store), accepted=True)
+    await given.commit(store, await given.session(store), durable=True)
     assert await store.interrupted_asks(10, deaths_below=3) == ()
 
 
@@ -180,7 +180,7 @@ async def test_a_plain_request_and_a_busy_session_are_left_alone(store: Store) -
     plain = await given.start(store, given.ask(await given.session(store)))
     await store.finish_if_held(plain.hold, AttemptStatus.INTERRUPTED, None, [])
     session = await given.session(store)
-    promised = await given.start(store, given.ask(session, accepted=True))
+    promised = await given.start(store, given.ask(session, durable=True))
     await store.finish_if_held(promised.hold, AttemptStatus.INTERRUPTED, None, [])
     other = await given.start(store, given.ask(session))
     assert await store.interrupted_asks(10, deaths_below=3) == ()

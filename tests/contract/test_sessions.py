@@ -382,7 +382,7 @@ async def test_I15_nothing_of_a_deleted_session_is_left_or_comes_back(backend: B
 
 async def test_I15_a_deleted_session_is_not_found_by_any_read(store: Store) -> None:
     session = await everything_of(store)
-    tried = await given.start(store, given.ask(session, accepted=True), lease_seconds=-1)
+    tried = await given.start(store, given.ask(session, durable=True), lease_seconds=-1)
     head = (await given.again(store, session)).head
     assert head is not None
     await store.delete_session(TENANT, session.id)

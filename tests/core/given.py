@@ -99,7 +99,7 @@ def request(**changes: Any) -> TurnRequest:
         edit=None,
         options=CallOptions(),
         on_leave=OnLeave.CONTINUE,
-        accepted=False,
+        durable=False,
         messages=(user("hello"),),
     )
     return replace(plain, **changes)

@@ -24,7 +24,7 @@ from tests.core.given import HEAD, attempt, request, step
 
 TASK = ToolCall("0", "transfer_task", "{}")
 FOUND = Interrupted(
-    attempt(AttemptStatus.INTERRUPTED), request(accepted=True), (step(assistant("a")),), HEAD.turn
+    attempt(AttemptStatus.INTERRUPTED), request(durable=True), (step(assistant("a")),), HEAD.turn
 )
 
 
@@ -62,7 +62,7 @@ def test_a_promised_turn_is_tried_again_and_adopts_what_still_stands(
 
 
 def test_a_promised_edit_whose_head_has_moved_ends_visibly_and_never_runs_on_another_head() -> None:
-    edit = request(accepted=True, edit=Edit(None, HEAD.turn))
+    edit = request(durable=True, edit=Edit(None, HEAD.turn))
     found = replace(FOUND, request=edit)
     assert recover(found, digest="digest", model="model") == TryAgain(
         True, "continues after 1 finished steps"

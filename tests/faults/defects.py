@@ -473,7 +473,7 @@ def _() -> Iterator[None]:
 @defect("a plain request is continued although its requester is gone")
 def _() -> Iterator[None]:
     with (
-        statement("interrupted_asks", ("requests.accepted = 1 AND ", "")),
+        statement("interrupted_asks", ("requests.durable = 1 AND ", "")),
         patch.object(flow_recovery, "recover", lambda found, digest, model: TryAgain(True, "planted")),
     ):
         yield

@@ -48,7 +48,7 @@ async def edit(simulation: Simulation, node: Lastgood, session: SessionId, token
                 text,
                 token,
                 key=f"key {token}" if how == "keyed" else None,
-                accepted=how == "durable",
+                durable=how == "durable",
                 watch=how == "keyed",
                 **asked,
             )

@@ -33,7 +33,7 @@ async def an_outage_that_is_shorter_than_the_lease_costs_no_attempt(stage: Stage
     for number in range(8):
         session = await stage.world.create(stage.node)
         asked = asyncio.create_task(
-            stage.world.ask(stage.node, session, TOOLS, f"tok{number}", accepted=True, watch=True)
+            stage.world.ask(stage.node, session, TOOLS, f"tok{number}", durable=True, watch=True)
         )
         await asyncio.sleep(0.05 + 0.3 * number)
         stage.faults.jitter = out()
@@ -110,7 +110,7 @@ async def outages_are_no_tries(stage: Stage) -> None:
     stage.alive(stage.node)
     session = await stage.world.create(stage.node)
     asked = asyncio.create_task(
-        stage.world.ask(stage.node, session, "\n!slow 6\n!say one two three", "tok1", accepted=True)
+        stage.world.ask(stage.node, session, "\n!slow 6\n!say one two three", "tok1", durable=True)
     )
     for _ in range(5):
         await asyncio.sleep(LIMITS.sweep_seconds + 2)

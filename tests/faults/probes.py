@@ -290,7 +290,7 @@ async def an_adopted_step_is_not_run_again(stage: Stage) -> None:
 async def a_promised_turn_is_tried_again_by_itself(stage: Stage) -> None:
     session = await stage.world.create(stage.node)
     dying = asyncio.create_task(
-        stage.world.ask(stage.node, session, "\n!slow 1\n!say one two", "tok1", accepted=True)
+        stage.world.ask(stage.node, session, "\n!slow 1\n!say one two", "tok1", durable=True)
     )
     plain = await stage.world.create(stage.node)
     other = asyncio.create_task(stage.world.ask(stage.node, plain, "\n!slow 1\n!say one two", "tok2"))
@@ -463,7 +463,7 @@ async def a_watcher_elsewhere_waits_through_a_question(stage: Stage) -> None:
     text = '\n!tool ledger-ask {"text": "a"}\n!slow 1\n!say one two'
     stage.faults.point, stage.faults.mode, stage.faults.hit = "tool.end", Mode.STALL, 1
     stage.faults.stall_seconds = 10_000
-    dying = asyncio.create_task(stage.world.ask(stage.node, session, text, "tok1", accepted=True))
+    dying = asyncio.create_task(stage.world.ask(stage.node, session, text, "tok1", durable=True))
     await asyncio.sleep(1)
     stage.faults.dead = True
     stage.alive(stage.other)

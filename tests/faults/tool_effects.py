@@ -226,7 +226,7 @@ def asked(session: str, text: str, turn: str | None, attempt: str | None, outcom
         SessionId(session),
         token=text.split()[0],
         texts=(text,),
-        accepted=True,
+        durable=True,
         plain=False,
         outcome=outcome,
         turn=TurnId(turn) if turn else None,

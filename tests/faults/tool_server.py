@@ -285,14 +285,14 @@ async def _ask(
     if moment is not None:
         store.dies_at(session, Moment(moment), hit)
     submitted = await app.submitter.submit(
-        Submission(Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
+        Submission(Ask(DEFAULT_TENANT, session, (user(text),), durable=True))
     )
     return {"turn": submitted.turn, "attempt": submitted.attempt}
 
 
 async def _say(app: Lastgood, store: DeadlyStore, session: SessionId, text: str) -> Line:
     submitted = await app.submitter.submit(
-        Submission(Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
+        Submission(Ask(DEFAULT_TENANT, session, (user(text),), durable=True))
     )
     outcome = await submitted.outcome()
     return {"status": outcome.status, "turn": submitted.turn, "attempt": outcome.attempt}
@@ -338,7 +338,7 @@ async def _client(
         choice = dice.randrange(len(texts))
         text = f"{token} {texts[choice]}".replace("TOKEN", token)
         say(asks=token, session=session, choice=choice)
-        submitted = await _submit(app, Ask(DEFAULT_TENANT, session, (user(text),), accepted=True))
+        submitted = await _submit(app, Ask(DEFAULT_TENANT, session, (user(text),), durable=True))
         say(promised=token, turn=submitted.turn, attempt=submitted.attempt)
         outcome = await submitted.outcome()
         say(ended=token, status=outcome.status)

@@ -49,7 +49,7 @@ class Told:
     texts: tuple[str, ...] = ()
     key: str | None = None
     model: str | None = None
-    accepted: bool = False
+    durable: bool = False
     plain: bool = True
     is_retry: bool = False
     is_edit: bool = False
@@ -191,7 +191,7 @@ class World:
         more: Sequence[str] = (),
         key: str | None = None,
         model: str | None = None,
-        accepted: bool = False,
+        durable: bool = False,
         on_leave: OnLeave = OnLeave.CONTINUE,
         is_retry: bool = False,
         watch: bool = False,
@@ -211,8 +211,8 @@ class World:
             texts,
             key,
             model,
-            accepted or key is not None,
-            key is None and not accepted,
+            durable or key is not None,
+            key is None and not durable,
         )
         told.is_retry = is_retry
         told.is_edit, told.after = after is not None, after.turn if after else None
@@ -229,7 +229,7 @@ class World:
             caller="client",
             is_retry=is_retry,
             on_leave=on_leave,
-            accepted=told.accepted,
+            durable=told.durable,
             expected_head=told.replaces,
         )
         try:

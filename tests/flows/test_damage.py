@@ -73,7 +73,7 @@ REQUEST_CHANGES = {
 }
 #: What is not read by anybody who builds a prompt, and what nothing can be found by any more once it is
 #: changed: then nothing is tried again, and `lastgood db check` reports it.
-REQUEST_ELSE = {"turn_id", "accepted", "created_at", "closed"}
+REQUEST_ELSE = {"turn_id", "durable", "created_at", "closed"}
 
 
 async def columns(house: House, table: str) -> set[str]:
@@ -220,7 +220,7 @@ STORY = '!tool ledger-repeat {"text": "a"}\n!tool ledger-repeat {"text": "b"}\n!
 
 async def owed(house: House) -> tuple[SessionId, str, str]:
     """A durable turn whose node died after a finished step."""
-    death = await dies(house, STORY, accepted=True)
+    death = await dies(house, STORY, durable=True)
     return death.session, death.turn.turn, death.turn.attempt
 
 
@@ -233,12 +233,12 @@ async def test_I18_a_durable_turn_with_a_changed_request_fails_visibly(house: Ho
     if column in ("tenant", "session_id"):
         # Whose it is cannot be told any more, so nobody can be told; the check reports it.
         await until_settled(house, session, 1)
-        await node.recovery.retry_promised()
+        await node.recovery.retry_durable()
     else:
         attempts = await until_settled(house, session, 2)
         assert [one.status for one in attempts] == [AttemptStatus.INTERRUPTED, AttemptStatus.FAILED]
         assert attempts[-1].error_code == "history_damaged"
-        await node.recovery.retry_promised()
+        await node.recovery.retry_durable()
         assert len(await house.attempts(session)) == 2, "it is not tried for ever"
     assert len(house.world.prompts) == prompts
     other = await house.session(node)

@@ -213,7 +213,7 @@ async def dying_edit(house: House) -> tuple[SessionId, list[Turn], TurnHandle]:
     node = await house.node("dead", limits=MORTAL)
     session, turns = await three(house, node)
     died = dies_at(house, node, "b")
-    fields = {"key": "key", "accepted": True}
+    fields = {"key": "key", "durable": True}
     submitted = await submit(house, node, session, turns[0], story(OnUnknown.REPEAT), **fields)
     await buried(house, node, died)
     return session, turns, submitted
@@ -256,7 +256,7 @@ async def test_I20_a_promised_edit_whose_head_has_moved_ends_visibly_as_stale(ho
     assert await branches(house, session) == ()
     # Whoever sends it again under its key is told the same.
     with pytest.raises(StaleHead):
-        await submit(house, node, session, turns[0], story(OnUnknown.REPEAT), key="key", accepted=True)
+        await submit(house, node, session, turns[0], story(OnUnknown.REPEAT), key="key", durable=True)
 
 
 async def test_I20_a_key_of_a_failed_edit_tries_the_same_edit_again(house: House, node: Lastgood) -> None:

@@ -615,7 +615,7 @@ async def test_a_server_that_stops_does_not_begin_again_what_it_interrupts(house
     node = await house.node("stopping", tools=[gate_tool(gate)], alive=False)
     async with running(node, grace_seconds=0):
         session = await house.session(node)
-        await house.submit(node, session, "!tool gate\n!say never", accepted=True)
+        await house.submit(node, session, "!tool gate\n!say never", durable=True)
         await gate.until_reached()
     tries = await house.attempts(session)
     assert [(one.number, one.status) for one in tries] == [(1, AttemptStatus.INTERRUPTED)]

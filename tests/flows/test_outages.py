@@ -68,9 +68,9 @@ async def promise(house: House, node: Lastgood, n: int) -> list[SessionId]:
     for number, session in enumerate(sessions):
         text = f"promise {number}\n{TURN}"
         if number % 3 == 0:
-            await house.submit(node, session, text, accepted=True)
+            await house.submit(node, session, text, durable=True)
         elif number % 3 == 1:
-            await house.submit(node, session, text, accepted=True, key=f"key {session}")
+            await house.submit(node, session, text, durable=True, key=f"key {session}")
         else:
             turn = node.deps.ids.turn()
             await node.queue.put(NewQueued(DEFAULT_TENANT, session, turn, QueueKind.FOLLOWUP, (user(text),)))

@@ -77,7 +77,7 @@ async def test_a_steer_of_a_turn_that_came_to_nothing_runs_at_once(house: House,
 
 async def test_what_waits_behind_an_owed_turn_runs_when_that_has_ended(house: House) -> None:
     """The process that took it in is dead, and the one that pays its debts begins it as well."""
-    node, session, _ = await at_gate(house, "!say one", accepted=True)
+    node, session, _ = await at_gate(house, "!say one", durable=True)
     await put(node, session, QueueKind.FOLLOWUP, "two")
     (attempt,) = await house.attempts(session)
     await house.kill(node)
@@ -86,13 +86,13 @@ async def test_what_waits_behind_an_owed_turn_runs_when_that_has_ended(house: Ho
     gate.open()
     other = await house.node("other", alone=True, alive=False, tools=[gate_tool(gate)])
     assert await house.backend.store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, ())
-    await other.recovery.retry_promised()
+    await other.recovery.retry_durable()
     await until_said(house, session, ["!tool gate {}\n!say one"], ["two"])
 
 
 async def test_steps_that_heard_what_was_dropped_since_are_not_adopted(house: House) -> None:
     """Else its turn would be owed for ever: what it claims is not there any more."""
-    node, session, gate = await at_gate(house, "!say one", accepted=True)
+    node, session, gate = await at_gate(house, "!say one", durable=True)
     steer = await put(node, session, QueueKind.STEER, "!tool gate {}\n!say steered")
     gate.reached.clear()
     gate.open()
@@ -108,7 +108,7 @@ async def test_steps_that_heard_what_was_dropped_since_are_not_adopted(house: Ho
     await other.queue.drop(DEFAULT_TENANT, session, steer.number)
     with pytest.raises(Conflict, match="deleted since"):
         await other.turns.continue_from(DEFAULT_TENANT, session, attempt.id)
-    await other.recovery.retry_promised()
+    await other.recovery.retry_durable()
     await until_said(house, session, ["!tool gate {}\n!say one"])
     (_, last) = await house.attempts(session)
     assert (last.continues, last.number) == (None, 2)

@@ -89,7 +89,7 @@ async def until_settled(house: House, session: SessionId, tries: int) -> list[At
 async def recover(node: Lastgood) -> None:
     """All that a sweep does by itself, once more and at once."""
     await node.recovery.sweep()
-    await node.recovery.retry_promised()
+    await node.recovery.retry_durable()
 
 
 def effects(house: House) -> list[str]:
@@ -195,7 +195,7 @@ async def test_a_promised_turn_goes_on_after_its_finished_steps(
     house: House, policy: OnUnknown, result: str, done: list[str]
 ) -> None:
     """Neither the model nor a finished tool is asked again; what may have happened, by the tool's policy."""
-    death = await dies(house, story(policy), accepted=True)
+    death = await dies(house, story(policy), durable=True)
     assert len(house.world.prompts) == 2
     await next_node(house)
     first, second = await until_settled(house, death.session, 2)
@@ -226,7 +226,7 @@ async def test_a_promised_turn_that_was_all_but_committed_asks_no_model_again(ho
             died.set()
 
     house.faults(node).jitter = jitter
-    await house.submit(node, session, '!tool ledger-fail {"text": "a"}\n!say done', key="k", accepted=True)
+    await house.submit(node, session, '!tool ledger-fail {"text": "a"}\n!say done', key="k", durable=True)
     await buried(house, node, died)
     await next_node(house)
     _, second = await until_settled(house, session, 2)
@@ -247,7 +247,7 @@ def changed_model(agent: AgentSpec) -> AgentSpec:
 async def test_a_promised_turn_starts_from_its_input_when_its_world_has_changed(
     house: House, change: Any
 ) -> None:
-    death = await dies(house, story(OnUnknown.REPEAT), accepted=True)
+    death = await dies(house, story(OnUnknown.REPEAT), durable=True)
     await next_node(house, agents=[change(house.agent())])
     _, second = await until_settled(house, death.session, 2)
     assert (second.status, second.continues) == (AttemptStatus.COMMITTED, None)
@@ -258,7 +258,7 @@ async def test_a_promised_turn_starts_from_its_input_when_its_world_has_changed(
 
 async def test_a_promised_turn_starts_from_its_input_when_the_session_has_moved_on(house: House) -> None:
     """Nobody served its agent at first, so it was owed while something else was committed."""
-    death = await dies(house, story(OnUnknown.REPEAT), accepted=True)
+    death = await dies(house, story(OnUnknown.REPEAT), durable=True)
     without = await next_node(house, "without", agents=[])
     await house.until_free(death.session)
     await house.good(without, death.session, "a note", kind=TurnKind.APPEND)
@@ -274,7 +274,7 @@ async def test_a_promised_turn_starts_from_its_input_when_the_session_has_moved_
 async def test_a_turn_that_kills_its_server_is_left_after_three_tries(house: House) -> None:
     """Until somebody asks for it again."""
     text = '!tool ledger-repeat {"text": "b"}\n!say done'
-    death = await dies(house, text, accepted=True, key="k")
+    death = await dies(house, text, durable=True, key="k")
     for number in (2, 3):
         await house.reopen()
         victim = await house.node(f"victim {number}", limits=SHORT_LEASE, alive=False)
@@ -300,13 +300,13 @@ async def test_a_turn_that_kills_its_server_is_left_after_three_tries(house: Hou
     assert [one.number for one in tries] == [1, 2, 3]
     assert {one.status for one in await house.attempts(death.session)} == {AttemptStatus.INTERRUPTED}
     assert (await house.get(death.session)).attempt is None
-    again = await house.submit(node, death.session, text, key="k", accepted=True)
+    again = await house.submit(node, death.session, text, key="k", durable=True)
     assert again.turn == death.turn.turn
     assert (await house.outcome(node, again)).status is AttemptStatus.COMMITTED
 
 
 async def test_I19_recovery_that_runs_on_every_node_tries_again_once(house: House) -> None:
-    death = await dies(house, story(OnUnknown.FAIL), accepted=True)
+    death = await dies(house, story(OnUnknown.FAIL), durable=True)
     others = [await house.node(f"other {n}", limits=SHORT_LEASE) for n in range(3)]
     tries = await until_settled(house, death.session, 2)
     await asyncio.gather(*map(recover, others))
@@ -325,9 +325,9 @@ async def test_I12_what_is_left_does_not_hide_what_is_owed(
     node = await house.node("dead", agents=agents, limits=SHORT_LEASE)
     gone, owed = await house.session(node, "gone"), await house.session(node)
     died = dies_at(house, node, "b")
-    await house.submit(node, gone, "!slow 60\n!say never", accepted=True)
+    await house.submit(node, gone, "!slow 60\n!say never", durable=True)
     await house.until_prompted(1)
-    await house.submit(node, owed, story(OnUnknown.REPEAT), accepted=True)
+    await house.submit(node, owed, story(OnUnknown.REPEAT), durable=True)
     await buried(house, node, died)
     next_one = await next_node(house, alive=False)
 
@@ -338,7 +338,7 @@ async def test_I12_what_is_left_does_not_hide_what_is_owed(
 
     await eventually(both_are_interrupted)
     for _ in range(3):
-        await next_one.recovery.retry_promised()
+        await next_one.recovery.retry_durable()
     await house.quiet(next_one)
     assert (await house.get(owed)).turns == 1
 
@@ -348,7 +348,7 @@ async def test_I12_what_is_left_does_not_hide_what_is_owed(
 
 async def waits(house: House, **fields: Any) -> tuple[Lastgood, SessionId, Attempt]:
     """A promised turn that nobody but a person can take further."""
-    death = await dies(house, story(OnUnknown.ASK), accepted=True)
+    death = await dies(house, story(OnUnknown.ASK), durable=True)
     node = await next_node(house, **fields)
     _, attempt = await until_settled(house, death.session, 2)
     assert attempt.status is AttemptStatus.WAITING
@@ -476,7 +476,7 @@ async def test_I12_a_question_that_nobody_answers_in_time_ends_the_turn(
 
 async def test_two_open_calls_of_one_answer_are_asked_for_one_by_one(house: House) -> None:
     text = '!tool ledger-ask {"text": "b"}\n!also ledger-ask {"text": "c"}\n!say done'
-    death = await dies(house, text, accepted=True)
+    death = await dies(house, text, durable=True)
     node = await next_node(house)
     _, attempt = await until_settled(house, death.session, 2)
     for call, answer in (("call-0-0", "skip"), ("call-0-1", "repeat")):

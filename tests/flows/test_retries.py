@@ -24,7 +24,7 @@ from tests.flows.house import Gate, House, eventually, gate_tool
 
 pytestmark = pytest.mark.anyio
 
-KEYED: dict[str, Any] = {"key": "k", "accepted": True}
+KEYED: dict[str, Any] = {"key": "k", "durable": True}
 SDK: dict[str, Any] = {"on_leave": OnLeave.ORPHAN, "caller": "sdk"}
 #: How a request is sent, and how it is sent again.
 MARKED = [pytest.param(KEYED, KEYED, id="key"), pytest.param(SDK, SDK | {"is_retry": True}, id="sdk")]
@@ -141,7 +141,7 @@ async def test_I33_a_call_without_a_result_is_decided_by_its_tool_in_a_retry_too
     node = await house.node(tools=[payments.tool])
     session = await house.session(node)
     text = "pay\n!tool pay {}\n!say paid"
-    started = await house.submit(node, session, text, **(first | {"accepted": False}))
+    started = await house.submit(node, session, text, **(first | {"durable": False}))
     await gate.until_reached()
     await house.stop(node)
     assert (await house.attempt(started.attempt)).status is AttemptStatus.INTERRUPTED

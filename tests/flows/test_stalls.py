@@ -111,7 +111,7 @@ async def test_I12_a_wedged_process_loses_its_sessions(house: House) -> None:
     """Its thread could renew for ever; it does not, because the loop does not run any more."""
     wedged = replace(SHORT, wedged_seconds=0.5)
     node = await house.node(tools=[stall_tool(2 * STALL_SECONDS)], limits=wedged, alone=True, alive=False)
-    async with running(node, pays_debts=False, grace_seconds=0):
+    async with running(node, retries_durable=False, grace_seconds=0):
         session = await house.session(node, title="mine")
         with rival_of(house).sweeping() as rival:
             outcome = await house.say(node, session, "!tool stall {}\n!say never")

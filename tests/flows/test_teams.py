@@ -208,7 +208,7 @@ async def test_I33_after_a_death_a_task_goes_on_where_it_was(house: House) -> No
     house.world.on_effect = on_effect
     session = await house.session(dead, "team")
     inner = '!tool ledger-fail {"text": "a"}\n!tool ledger-fail {"text": "b"}\n!say inner'
-    await house.submit(dead, session, task("helper", inner, "!say outer"), accepted=True)
+    await house.submit(dead, session, task("helper", inner, "!say outer"), durable=True)
     async with asyncio.timeout(10):
         await died.wait()
     await house.kill(dead)

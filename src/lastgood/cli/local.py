@@ -149,7 +149,7 @@ class LocalBackend(LocalReader):
             expected_head=TurnId(expected_head) if expected_head else None,
             fingerprint=_fingerprint(agent, session, [as_json(message)], model, *place) if key else "",
             on_leave=on_disconnect(RequestOrigin.TERMINAL, key),
-            accepted=key is not None,
+            durable=key is not None,
         )
         return LocalTurn(self._app, await self._app.submitter.submit(Submission(ask, after)))
 

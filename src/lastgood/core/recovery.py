@@ -1,9 +1,8 @@
-"""Decides what becomes of a turn whose holder died.
+"""Decides what becomes of a turn whose process died.
 
-Promised turns are tried again; a plain request whose caller is gone is not: it
-was told nothing, so it owes nothing. A new try adopts the finished steps if the
-world they were made in still stands. Only the database knows who is dead; only
-the tools know whether a call may be repeated.
+Durable turns are tried again. Other requests are not: their client is disconnected and was promised
+nothing. A new attempt adopts the finished steps if head, agent and model are unchanged. Only the
+database knows which process is dead; only the tools know whether a call may be repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It was promised, and can never run: whoever asks for it must see why."""
+    """A durable turn that can never run: its client must see why."""
 
     error: LastgoodError
 
@@ -50,15 +49,15 @@ class GiveUp:
 Recovery = TryAgain | Leave | GiveUp
 
 
-def recover(found: Interrupted, *, digest: str | None, model: str, owed: bool = False) -> Recovery:
+def recover(found: Interrupted, *, digest: str | None, model: str, is_queued: bool = False) -> Recovery:
     """`digest` and `model` are what the turn would run on now; no digest: the agent is not served.
 
-    `owed`: it was promised by the queue it waits in, which also says how often it is tried.
+    `is_queued`: the turn is a queue entry, which is durable by itself; the queue limits its attempts.
     """
     attempt = found.attempt
-    if not found.request.accepted and not owed:
+    if not found.request.durable and not is_queued:
         return Leave("its client disconnected, and requests without an idempotency key are not recovered")
-    if found.deaths >= MOST_DEATHS and not owed:
+    if found.deaths >= MOST_DEATHS and not is_queued:
         return Leave(f"the server process died during {found.deaths} of its attempts")
     if found.request.edit is not None and found.head != found.request.edit.replaces:
         # An edit says what it replaces. Run on another head, it would replace turns it never meant.

@@ -96,7 +96,7 @@ class Outbox:
         return taken
 
     async def close(self) -> None:
-        """No write of ours is under way after this. One that is, is finished: its events were promised."""
+        """No write of ours is under way after this. One that is, is finished: its events were sent."""
         self.is_untouched = False
         async with self._writing:
             if self._flusher is not None:

@@ -47,7 +47,7 @@ INTERRUPTED = "Turn interrupted: the database was unavailable for too long; noth
 
 
 def interrupted_by_outage(begin: Begin) -> StoreUnavailable:
-    is_durable = begin.ask.accepted or begin.takes is not None
+    is_durable = begin.ask.durable or begin.takes is not None
     then = (
         "The server retries it when the database is available." if is_durable else "Send the request again."
     )

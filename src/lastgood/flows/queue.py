@@ -91,7 +91,7 @@ class Queue:
                 raise IdempotencyMismatch()
 
     async def _check_quota(self, new: NewQueued) -> None:
-        """Refused now. What was accepted runs, whatever the quota is by then."""
+        """Refused now. What was stored runs, whatever the quota is by then."""
         if not self._deps.quotas.is_limited:
             return
         session = await self._deps.store.get_session(new.tenant, new.session)
@@ -218,7 +218,9 @@ class Queue:
         agent, _ = await self._turns.resolve(request.agent_key or session.agent_key)
         model = request.model or session.model or agent.model
         head = session.head.turn if session.head else None
-        match recover(Interrupted(last, request, steps, head), digest=agent.digest, model=model, owed=True):
+        match recover(
+            Interrupted(last, request, steps, head), digest=agent.digest, model=model, is_queued=True
+        ):
             case TryAgain() as decided:
                 return decided
             case Leave(reason):

@@ -1,8 +1,7 @@
-"""After a death: ends what the dead held, and tries promised turns again.
+"""Recovery after the death of a process: ends its attempts, and tries durable turns again.
 
-Both halves can be repeated and interrupted at any point: what is dead is decided
-by the database in the statement that ends it, and what is owed is read from what
-is stored, never remembered.
+Both halves can be repeated and interrupted at any point: the database decides which attempt is dead, in
+the statement that ends it, and durable turns are read from what is stored, never remembered.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from lastgood.flows.turns import Turns
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, UnreadableAttempt
 
 _PAGE = 100
-#: How long a start may wait for owed turns to begin; their agents may come from slow places.
+#: How long a start may wait for durable turns to begin; their agents may come from slow URLs.
 _START_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
@@ -71,11 +70,11 @@ class Recovery:
             if ended == earlier:
                 return ended  # nothing is left, or only what a damaged row keeps from being ended
 
-    async def pay_at_start(self) -> None:
-        """Before anybody is let in: who asked first would move the head, and owed turns would start over."""
+    async def retry_at_start(self) -> None:
+        """Before the first request: that would move the head, and durable turns would start over."""
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await self.retry_promised()
+                await self.retry_durable()
         except (StoreError, TimeoutError) as error:
             log.warning("recovery of interrupted turns is retried later: %r", error)
 
@@ -110,7 +109,7 @@ class Recovery:
             attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired, most_deaths=MOST_DEATHS
         )
 
-    async def retry_promised(self) -> None:
+    async def retry_durable(self) -> None:
         left = 0  # these stay where they are; the others are gone from the list once they are tried
         full = True
         while full:
@@ -128,7 +127,7 @@ class Recovery:
     async def _retry(self, found: Interrupted | UnreadableAttempt) -> bool:
         """False: it is left."""
         if isinstance(found, UnreadableAttempt):
-            # It can never be tried again; whoever was promised it learns so from one more attempt.
+            # It can never be tried again; its client learns so from one more attempt.
             return await self._turns.fail_again(found.attempt, HistoryDamaged(found.damage))
         if not is_due(found.attempt, self._deps.clock.now()):
             return False
@@ -148,7 +147,7 @@ class Recovery:
                 return await self._turns.fail_again(found.attempt, error)
             case TryAgain() as decided:
                 await self._turns.try_again(found.request, found.attempt, decided)
-                # What waits behind it was promised, too, by a process that is not there to begin it.
+                # The queue behind it is durable, too, and the process that would begin it is dead.
                 self._queue.drain(found.attempt.tenant, found.attempt.session)
                 return True
 
@@ -160,14 +159,14 @@ class Recovery:
         while await store.tidy(**ages, limit=_PAGE) and now() < ends:
             pass
 
-    async def keep_sweeping(self, *, pays_debts: bool = True) -> None:
+    async def keep_sweeping(self, *, retries_durable: bool = True) -> None:
         """Sweeps at once and then again and again; a failed sweep is repeated."""
         limits = self._deps.limits
         while True:
             try:
                 await self.sweep()
-                if pays_debts:
-                    await self.retry_promised()
+                if retries_durable:
+                    await self.retry_durable()
                     await self._queue.sweep()
                 if self._retention is not None:
                     await self._retention.step()

@@ -274,7 +274,7 @@ def ask_of(request: TurnRequest) -> Ask:
         caller=request.caller,
         user=request.user,
         on_leave=request.on_leave,
-        accepted=request.accepted,
+        durable=request.durable,
     )
 
 

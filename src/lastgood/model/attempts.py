@@ -107,7 +107,7 @@ class Ask:
     edit: Edit | None = None  # None: the turn follows the head
     is_first: bool = False  # its messages begin the session: with a turn in it, less of them would be new
     on_leave: OnLeave = OnLeave.CONTINUE
-    accepted: bool = False  # promised for later: recovery tries it again
+    durable: bool = False  # recovery tries it again if its process dies
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class TurnRequest:
     edit: Edit | None
     options: CallOptions
     on_leave: OnLeave
-    accepted: bool
+    durable: bool
     messages: tuple[Message, ...] | None
 
 

@@ -31,7 +31,7 @@ REQUEST = (
     "replaces",
     "options",
     "on_leave",
-    "accepted",
+    "durable",
 )
 QUEUED = (
     "tenant",
@@ -53,7 +53,7 @@ def step_checksum(row: Mapping[str, Any]) -> bytes:
 
 def request_checksum(row: Mapping[str, Any]) -> bytes:
     """In two halves: a commit takes the input out of a request, and the rest must still be verifiable."""
-    facts = checksum(_flag(row[name]) if name == "accepted" else row[name] for name in REQUEST)
+    facts = checksum(_flag(row[name]) if name == "durable" else row[name] for name in REQUEST)
     return facts if row["input"] is None else facts + checksum([row["input"]])
 
 

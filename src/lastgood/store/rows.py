@@ -59,7 +59,7 @@ COLUMNS = {
     "request": _columns(
         "requests",
         "turn_id tenant session_id kind key fingerprint caller end_user model agent_key after replaces"
-        " options on_leave accepted input checksum",
+        " options on_leave durable input checksum",
     ),
     "step": _columns("steps", "attempt_id n kind body input_tokens output_tokens cost checksum"),
     "queued": _columns(
@@ -215,7 +215,7 @@ def to_request(row: Row) -> TurnRequest:
         raise damaged(str(said[2]), f"the stored input of turn {said[0]}", turn=str(said[0]))
     (
         turn, tenant, session, kind, key, fingerprint, caller, user, model, agent_key, after, replaces,
-        options, on_leave, accepted,
+        options, on_leave, durable,
     ) = said  # fmt: skip
     return TurnRequest(
         turn=TurnId(turn),
@@ -231,7 +231,7 @@ def to_request(row: Row) -> TurnRequest:
         edit=Edit(after, TurnId(replaces)) if replaces else None,
         options=options_from_json(orjson.loads(options)) if options else CallOptions(),
         on_leave=OnLeave(on_leave),
-        accepted=bool(accepted),
+        durable=bool(durable),
         messages=None if body is None else decode(body),
     )
 
@@ -316,7 +316,7 @@ def _of_begin(begin: Begin) -> dict[str, Any]:
         "asked_agent_key": ask.agent_key,
         "options": orjson.dumps(plain).decode() if (plain := options_as_json(ask.options)) else None,
         "on_leave": ask.on_leave.value,
-        "accepted": ask.accepted,
+        "durable": ask.durable,
         "input": encode(ask.messages),
         "agent_key": begin.agent_key,
         "agent_digest": begin.agent_digest,

@@ -129,9 +129,9 @@ FROM held JOIN steps ON steps.attempt_id = :continues;
 -- name: insert_request
 -- A piece of begins that ask for a new turn.
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      after, replaces, options, on_leave, accepted, created_at, input, checksum)
+                      after, replaces, options, on_leave, durable, created_at, input, checksum)
 SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-       :after, :replaces, :options, :on_leave, :accepted, clock(), :input, :checksum
+       :after, :replaces, :options, :on_leave, :durable, clock(), :input, :checksum
 FROM held;
 
 -- name: claim_queued
@@ -429,7 +429,7 @@ WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id
 LIMIT :limit;
 
 -- name: interrupted_asks
--- Promised, not committed, newest try interrupted, nobody on the session, few deaths.
+-- Durable, not committed, newest try interrupted, nobody on the session, few deaths.
 SELECT {attempt}, {request}, sessions.head, fate.deaths
 FROM requests
 JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
@@ -439,7 +439,7 @@ JOIN LATERAL (
 JOIN LATERAL (
     SELECT count(*) FILTER (WHERE died) AS deaths FROM attempts AS tries WHERE tries.turn_id = requests.turn_id
 ) AS fate ON fate.deaths < :deaths_below
-WHERE requests.accepted AND requests.input IS NOT NULL
+WHERE requests.durable AND requests.input IS NOT NULL
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;
 
 -- name: steps_of

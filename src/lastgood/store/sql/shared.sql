@@ -105,14 +105,14 @@ WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id AND attemp
 LIMIT :limit;
 
 -- name: interrupted_asks
--- Promised, not committed, newest try interrupted, nobody on the session. Few are owed, so they come
+-- Durable, not committed, newest try interrupted, nobody on the session. There are few, so they come
 -- first: CROSS JOIN keeps SQLite from beginning with all attempts there ever were.
 SELECT {attempt}, sessions.head,
        (SELECT count(*) FROM attempts AS tries WHERE tries.turn_id = requests.turn_id AND tries.died) AS deaths
 FROM requests
 CROSS JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
 CROSS JOIN attempts ON attempts.turn_id = requests.turn_id
-WHERE requests.accepted = 1 AND requests.input IS NOT NULL AND attempts.status = 'interrupted'
+WHERE requests.durable = 1 AND requests.input IS NOT NULL AND attempts.status = 'interrupted'
   AND deaths < :deaths_below
   AND attempts.number = (SELECT max(newer.number) FROM attempts AS newer WHERE newer.turn_id = requests.turn_id)
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;

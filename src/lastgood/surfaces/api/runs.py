@@ -84,7 +84,7 @@ class RunHandlers:
         given = {"messages": plain} if isinstance(plain, list) else plain
         body = await parse_paced(RunBody, ApiMessage, given)
         agent = self._agents.canonical_key(request.path["agent"], request.path.get("name"))
-        ask = self._asking.ask(request, body, plain, agent, accepted=False)
+        ask = self._asking.ask(request, body, plain, agent, durable=False)
         named = _is_named(request)  # before anything begins: it may be refused
         submitted = await self._submit(request, ask, body.where())
         frames = self._frames(submitted, named=named)
@@ -98,7 +98,7 @@ class RunHandlers:
         agent = None if body.agent is None else self._agents.canonical_key(body.agent)
         # Whoever asks again under the same key may wait this time.
         same = {name: value for name, value in plain.items() if name != "wait"}
-        ask = self._asking.ask(request, body, same, agent, accepted=not body.wait)
+        ask = self._asking.ask(request, body, same, agent, durable=not body.wait)
         return await self._told(request, await self._submit(request, ask, body.where()), waits=body.wait)
 
     async def continue_from(self, request: Request) -> Response:

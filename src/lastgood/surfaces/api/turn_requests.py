@@ -21,8 +21,8 @@ class TurnRequests:
         if self._is_draining():
             raise ShuttingDown()
 
-    def ask(self, request: Request, body: RunBody, plain: Any, agent: str | None, *, accepted: bool) -> Ask:
-        """`accepted`: promised for later, so recovery tries it again. With a key, every ask is."""
+    def ask(self, request: Request, body: RunBody, plain: Any, agent: str | None, *, durable: bool) -> Ask:
+        """`durable`: recovery tries it again if its process dies. With an idempotency key, every ask is."""
         key = key_of(request)
         expected = expected_head(request)
         return Ask(
@@ -38,5 +38,5 @@ class TurnRequests:
             expected_head=expected,
             is_first=request.headers.get("if-none-match", "").strip() == "*",
             on_leave=on_disconnect(RequestOrigin.SESSION_API, key),
-            accepted=accepted or key is not None,
+            durable=durable or key is not None,
         )

@@ -275,7 +275,7 @@ def _submission(
         user=user_of(request, chat.user),
         is_retry=key is None and _is_retry(request),
         on_leave=on_disconnect(RequestOrigin.OPENAI_API, key, conversation=meant.conversation),
-        accepted=key is not None,
+        durable=key is not None,
     )
     named = Conversation(meant.conversation, body, meant.reconciles, request.caller.setter)
     return Submission(ask, conversation=named)

@@ -113,7 +113,7 @@ CREATE TABLE requests (
     replaces    TEXT,                       -- an edit: the head that it takes the place of; NULL: no edit
     options     TEXT,                       -- what it asks of the model beside its messages
     on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
-    accepted    BOOLEAN NOT NULL,
+    durable    BOOLEAN NOT NULL,
     closed      BOOLEAN NOT NULL DEFAULT false,  -- a later request had the same body, so no retry means this one
     created_at  DOUBLE PRECISION NOT NULL,
     input       BYTEA,                      -- NULL once the turn that holds it is committed
@@ -123,7 +123,7 @@ CREATE UNIQUE INDEX requests_by_key ON requests (tenant, key) WHERE key IS NOT N
 -- An SDK's retry has no key; it is found by its body. Other requests are not in here.
 CREATE INDEX requests_by_body ON requests (session_id, fingerprint) WHERE on_leave = 'orphan' AND NOT closed;
 CREATE INDEX requests_settled ON requests (created_at) WHERE input IS NULL;
-CREATE INDEX requests_promised ON requests (turn_id) WHERE accepted AND input IS NOT NULL;
+CREATE INDEX requests_durable ON requests (turn_id) WHERE durable AND input IS NOT NULL;
 
 CREATE TABLE attempts (
     id            TEXT PRIMARY KEY,
