@@ -43,10 +43,17 @@ log = logging.getLogger(__name__)
 
 
 class SqliteDatabase:
-    """One connection that reads, on the caller's thread, and one writer."""
+    """One connection that reads, on the caller's thread, and one writer. `connect` opens another reader."""
 
-    def __init__(self, reader: apsw.Connection, writer: Writer, lock: Lock | None) -> None:
+    def __init__(
+        self,
+        reader: apsw.Connection,
+        writer: Writer,
+        lock: Lock | None,
+        connect: Callable[[], apsw.Connection],
+    ) -> None:
         self._reader = reader
+        self._connect = connect
         self._writer = writer
         self._lock = lock
         self.sql = named("sqlite")
@@ -117,8 +124,18 @@ class SqliteDatabase:
         return [problem for problem in found if problem != "ok"]
 
     @contextmanager
+    def inspection(self) -> Iterator[SqliteDatabase]:
+        """Returns this database at one moment, on a connection of its own. A check awaits between its rows;
+        on the shared reader, every other read of this process would stay at the moment of the check."""
+        with closing(self._connect()) as reader:
+            database = SqliteDatabase(reader, _NoWriter(), None, self._connect)
+            with database.snapshot():
+                yield database
+
+    @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Reads in this block see one moment, whatever the writer commits meanwhile."""
+        """Reads in this block see one moment, whatever the writer commits meanwhile. The block must not
+        await: other reads of this process would see that moment, too."""
         self._reader.execute("BEGIN")
         try:
             yield
@@ -194,14 +211,18 @@ def open_database(
     a file whose schema would have to be changed is refused, as one that is not there is."""
     wanted = steps or migrations("sqlite")
     _refuse_lost(path)
+
+    def connect() -> apsw.Connection:
+        return _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
+
     if read_only:
         if not path.exists():
             raise NoDatabase(f"No database at {path} yet; run a turn first")
-        reader = _connect(path, apsw.SQLITE_OPEN_READONLY, clock)
+        reader = connect()
         _check_ours(reader, path)
         if pending(wanted, _applied(reader), str(path)):
             raise NoDatabase(f"The database at {path} has no schema yet; run a turn first")
-        return SqliteDatabase(reader, _NoWriter(), None)
+        return SqliteDatabase(reader, _NoWriter(), None, connect)
     _look_first(path, clock)
     if not migrate and not path.exists():
         refuse_older(wanted, (), str(path))
@@ -218,16 +239,20 @@ def open_database(
     except BaseException:
         lock.release()
         raise
-    return SqliteDatabase(reader, Inline(connection) if inline else Threaded(connection), lock)
+    return SqliteDatabase(reader, Inline(connection) if inline else Threaded(connection), lock, connect)
 
 
 def open_beside(path: Path) -> SqliteDatabase:
     """Beside the process that has the lock, and only for what that process does not rely on to be its own."""
     _refuse_lost(path)
-    connections = [_connect(path, apsw.SQLITE_OPEN_READWRITE, time.time) for _ in range(2)]
-    _check_ours(connections[0], path)
-    refuse_older(migrations("sqlite"), _applied(connections[0]), str(path))
-    return SqliteDatabase(connections[0], Inline(connections[1]), None)
+
+    def connect() -> apsw.Connection:
+        return _connect(path, apsw.SQLITE_OPEN_READWRITE, time.time)
+
+    reader = connect()
+    _check_ours(reader, path)
+    refuse_older(migrations("sqlite"), _applied(reader), str(path))
+    return SqliteDatabase(reader, Inline(connect()), None, connect)
 
 
 def _refuse_lost(path: Path) -> None:

@@ -42,8 +42,8 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, Sqli
 
     @asynccontextmanager
     async def inspect(self) -> AsyncIterator[SqliteInspection]:
-        with self.db.snapshot():
-            yield SqliteInspection(self.db)
+        with self.db.inspection() as database:
+            yield SqliteInspection(database)
 
     async def close(self) -> None:
         self.db.close()
