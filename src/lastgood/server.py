@@ -33,6 +33,7 @@ from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.tokens import Scope
 from lastgood.outside.env_file import secrets_of
 from lastgood.settings import Settings
+from lastgood.store.database_url import open_store
 from lastgood.surfaces.api.agents import AgentHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.routes import session_routes
@@ -48,7 +49,7 @@ from lastgood.surfaces.http.rate_limit import RateLimiter
 from lastgood.surfaces.openai.handlers import ChatHandlers
 from lastgood.surfaces.routes import DIALECTS, probes, routes
 from lastgood.tracing.setup import OFF, Asgi, Tracing, open_tracing
-from lastgood.wiring import Lastgood, assemble, build_engine, look_nearby, open_store, running
+from lastgood.wiring import Lastgood, assemble, build_engine, look_nearby, running
 
 log = logging.getLogger("lastgood.requests")
 

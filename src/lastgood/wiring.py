@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from lastgood.core.quotas import NO_QUOTA, Quota, QuotaUsage
-from lastgood.errors import InvalidRequest, LastgoodError, StoreLocked, WrongUsage
+from lastgood.errors import InvalidRequest, LastgoodError
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import Dependencies, FlowLimits
 from lastgood.flows.heartbeat import beating
@@ -34,9 +34,9 @@ from lastgood.flows.turns import Turns
 from lastgood.model.agents import Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
-from lastgood.ports import Agents, Clock, Engine, Ids, Store, TokenStore
+from lastgood.ports import Agents, Clock, Engine, Ids, Store
 from lastgood.settings import Settings
-from lastgood.store.sqlite import TokensBeside, open_sqlite
+from lastgood.store.database_url import open_store
 from lastgood.tracing.setup import OFF, Tracing
 
 if TYPE_CHECKING:
@@ -184,56 +184,6 @@ def file_log(path: Path) -> Callable[[dict[str, Any]], None]:
         os.write(file, orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
     return log
-
-
-def _sqlite_path(database: str) -> Path | None:
-    """The file of a SQLite database; None: it is in no file of ours."""
-    scheme, _, rest = database.partition("://")
-    if scheme != "sqlite":
-        return None
-    if not rest or rest.endswith((":memory:", "/")):
-        raise WrongUsage(f"database {database!r} names no file; use sqlite:///PATH")
-    return Path(rest[1:] if rest.startswith("//") else rest)
-
-
-async def open_store(database: str, *, read_only: bool = False, migrate: str = "auto") -> Store:
-    """`migrate`: as the setting says, `auto` or `check`."""
-    may_migrate = migrate == "auto"
-    path = _sqlite_path(database)
-    if path is not None:
-        if not read_only and may_migrate:
-            _make_folder(path.parent)
-        return open_sqlite(path, read_only=read_only, migrate=may_migrate)
-    if database.startswith(("postgresql://", "postgres://")):
-        from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
-
-        return await open_postgres(database, read_only=read_only, migrate=may_migrate)
-    raise WrongUsage(f"unsupported database {database!r}; use sqlite:///PATH or postgresql://…")
-
-
-@asynccontextmanager
-async def open_tokens(database: str, migrate: str) -> AsyncIterator[TokenStore]:
-    """To change them, also while a server runs."""
-    store: Store | TokensBeside
-    try:
-        store = await open_store(database, migrate=migrate)
-    except StoreLocked:
-        path = _sqlite_path(database)
-        assert path is not None
-        store = TokensBeside(path)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidRequest(
-            f"cannot create the directory {folder}: {error.strerror}; choose another --data-dir"
-        ) from error
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from lastgood.errors import StoreError
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope, Token
 from lastgood.ports import Store
-from lastgood.wiring import open_store
+from lastgood.store.database_url import open_store
 from tests.contract import given
 from tests.contract.conftest import Backend, dump
 from tests.contract.given import NOW, STRANGER, TENANT

@@ -45,7 +45,8 @@ from lastgood.model.messages import user
 from lastgood.outside.secrets import Secrets
 from lastgood.ports import Store
 from lastgood.settings import Settings
-from lastgood.wiring import Lastgood, assemble, build_engine, open_store, running
+from lastgood.store.database_url import open_store
+from lastgood.wiring import Lastgood, assemble, build_engine, running
 from tests.faults.tool_defects import DEFECTS
 
 #: Everything that is waited for is waited for so long.

@@ -18,8 +18,9 @@ from lastgood.flows.tokens import Tokens
 from lastgood.model.ids import TenantId
 from lastgood.server import Server, open_server
 from lastgood.settings import Settings
+from lastgood.store.database_url import open_store
 from lastgood.surfaces.http.app import Route
-from lastgood.wiring import SystemClock, open_store
+from lastgood.wiring import SystemClock
 from tests.surfaces.asgi import SECONDS, Client, Given
 
 AGENT = "builtin/scripted"

@@ -11,7 +11,8 @@ from lastgood.flows.tokens import Tokens
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.server import open_server
 from lastgood.settings import Settings
-from lastgood.wiring import SystemClock, open_store
+from lastgood.store.database_url import open_store
+from lastgood.wiring import SystemClock
 from tests.surfaces.asgi import ask
 
 pytestmark = pytest.mark.anyio

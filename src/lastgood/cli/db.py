@@ -13,7 +13,7 @@ from lastgood.cli.startup import settings_of
 from lastgood.flows.database_check import DamagedRow, Report, check_database
 from lastgood.model.stored_rows import StoredTable
 from lastgood.settings import Settings
-from lastgood.wiring import open_store
+from lastgood.store.database_url import open_store
 
 _NAMES = {
     StoredTable.SESSIONS: ("session", "sessions"),

@@ -6,46 +6,35 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
-from lastgood.cli.startup import TENANT, open_to_read, session_of
-from lastgood.client.models import AttemptInfo, BranchInfo, RulesInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.cli.local_reader import LocalReader, session_info, turn_info
+from lastgood.cli.startup import TENANT
+from lastgood.client.models import SessionInfo, TurnInfo
 from lastgood.core.disconnect import RequestOrigin, on_disconnect
-from lastgood.core.history import open_calls
 from lastgood.core.input_checks import check_text
-from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.errors import LastgoodError, StoreLocked
-from lastgood.flows.session_export import SessionImport, document_pieces
-from lastgood.flows.session_reader import SessionReader
+from lastgood.flows.session_export import SessionImport
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
-from lastgood.model.attempts import After, Ask, Attempt
+from lastgood.model.attempts import After, Ask
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
 from lastgood.model.ids import SessionId, TurnId
 from lastgood.model.messages import Message, as_json
-from lastgood.model.rules import LOCAL, RuleLayer
-from lastgood.model.sessions import Branch, Session, Turn, TurnKind
+from lastgood.model.rules import LOCAL
+from lastgood.model.sessions import TurnKind
 from lastgood.settings import Settings
 from lastgood.wiring import Lastgood, open_lastgood
 
 if TYPE_CHECKING:
     from lastgood.agents.sources import Source
 
-#: Branches that are read at once.
-_PAGE = 100
 #: Once the outcome is known, how long its last events may take to arrive.
 _LAST_EVENTS_SECONDS = 1.0
-
-
-@asynccontextmanager
-async def read_here(settings: Settings) -> AsyncIterator[LocalReader]:
-    async with open_to_read(settings) as reader:
-        yield LocalReader(reader)
 
 
 @asynccontextmanager
@@ -58,39 +47,6 @@ async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> Async
             f"{error.message}. To run the command on your server, add --server URL "
             "with the address that it printed at startup"
         ) from None
-
-
-class LocalReader:
-    def __init__(self, reader: SessionReader) -> None:
-        self._reader = reader
-
-    async def find(self, text: str) -> SessionInfo:
-        return session_info(await session_of(self._reader, text))
-
-    async def page(self, *, limit: int, cursor: int | None, query: str) -> SessionList:
-        page = await self._reader.list(TENANT, limit=limit, cursor=cursor, query=query)
-        return SessionList(tuple(map(session_info, page.sessions)), page.next_cursor)
-
-    async def turns(self, session: str) -> tuple[TurnInfo, ...]:
-        whole = await self._reader.read(TENANT, SessionId(session))
-        return tuple(map(turn_info, whole.turns))
-
-    async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
-        return tuple(map(attempt_info, await self._reader.attempts(TENANT, SessionId(session))))
-
-    async def branches(self, session: str) -> tuple[BranchInfo, ...]:
-        found: list[BranchInfo] = []
-        page = await self._reader.branches(TENANT, SessionId(session), limit=_PAGE)
-        while page:
-            found += map(branch_info, page)
-            page = await self._reader.branches(TENANT, SessionId(session), after=page[-1].number, limit=_PAGE)
-        return tuple(found)
-
-    async def export(self, session: str) -> AsyncGenerator[bytes, None]:
-        found = await self._reader.get(TENANT, SessionId(session))
-        async with aclosing(document_pieces(self._reader, found)) as pieces:
-            async for piece in pieces:
-                yield piece
 
 
 class LocalBackend(LocalReader):
@@ -218,87 +174,3 @@ async def _until(
 
 def _fingerprint(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-# -- as a server would tell it -----------------------------------------------------------
-
-
-def session_info(session: Session) -> SessionInfo:
-    return SessionInfo(
-        id=session.id,
-        title=session.title,
-        agent_key=session.agent_key,
-        model=session.model,
-        working_dir=session.working_dir,
-        status=session.status.value,
-        attempt=session.attempt,
-        head=session.head.turn if session.head else None,
-        turns=session.turns,
-        usage=session.usage,
-        last_event_seq=session.last_event_seq,
-        starred=session.starred,
-        metadata=session.metadata,
-        permissions=permissions_of(session.rules),
-        safety=next((mode.value for mode in modes_of(session.rules)), None),
-        rules=tuple(map(_rules_info, session.rules)),
-        forked_from=session.forked_from,
-        conversation=session.conversation,
-        created_at=_moment(session.created_at),
-        updated_at=_moment(session.updated_at),
-    )
-
-
-def _rules_info(layer: RuleLayer) -> RulesInfo:
-    safety = layer.safety.value if layer.safety else None
-    return RulesInfo(layer.set_by.value, layer.token, layer.permissions, safety)
-
-
-def turn_info(turn: Turn) -> TurnInfo:
-    return TurnInfo(
-        id=turn.id,
-        seq=turn.seq,
-        parent=turn.parent,
-        attempt=turn.attempt,
-        kind=turn.kind.value,
-        messages=turn.messages,
-        inputs=turn.inputs,
-        agent_key=turn.agent_key,
-        agent_digest=turn.agent_digest,
-        model=turn.model,
-        usage=turn.usage,
-        decision=turn.decision,
-        user=turn.user,
-        open_calls=tuple(call.id for call in open_calls(turn.messages)),
-        created_at=_moment(turn.created_at),
-    )
-
-
-def branch_info(branch: Branch) -> BranchInfo:
-    return BranchInfo(branch.head, branch.seq, branch.after, branch.replaced_by, _moment(branch.created_at))
-
-
-def attempt_info(attempt: Attempt) -> AttemptInfo:
-    return AttemptInfo(
-        id=attempt.id,
-        session=attempt.session,
-        turn=attempt.turn,
-        number=attempt.number,
-        status=attempt.status.value,
-        base=attempt.base,
-        replaces=None if attempt.base == attempt.head else attempt.head,
-        fence=attempt.fence,
-        agent_key=attempt.agent_key,
-        agent_digest=attempt.agent_digest,
-        model=attempt.model,
-        decision=attempt.decision,
-        error_code=attempt.error_code,
-        error_message=attempt.error_message,
-        continues=attempt.continues,
-        question=attempt.question,
-        started_at=_moment(attempt.started_at),
-        ended_at=None if attempt.ended_at is None else _moment(attempt.ended_at),
-    )
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -97,7 +97,7 @@ class RemoteBackend:
             passed += 1
             if passed == back:
                 return session
-        raise SessionNotFound(f"there are only {passed} sessions")
+        raise SessionNotFound(f"Only {passed} sessions exist")
 
     async def page(self, *, limit: int, cursor: int | None, query: str) -> SessionList:
         check_text(query, "the query")

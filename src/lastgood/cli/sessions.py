@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lastgood.cli.backend import Backend, ReadBackend, check_place
-from lastgood.cli.local import LocalBackend, open_here, read_here
 from lastgood.cli.output import (
     attempt_json,
     branch_json,
@@ -164,6 +163,8 @@ def _cursor(text: str) -> int:
 @asynccontextmanager
 async def _to_read(args: argparse.Namespace) -> AsyncIterator[ReadBackend]:
     if args.server is None:
+        from lastgood.cli.local_reader import read_here  # a database driver only where it is used
+
         async with read_here(settings_of(args)) as reader:
             yield reader
     else:
@@ -174,6 +175,8 @@ async def _to_read(args: argparse.Namespace) -> AsyncIterator[ReadBackend]:
 @asynccontextmanager
 async def _to_write(args: argparse.Namespace) -> AsyncIterator[Backend]:
     if args.server is None:
+        from lastgood.cli.local import LocalBackend, open_here
+
         async with open_here(settings_of(args)) as app:
             yield LocalBackend(app)
     else:

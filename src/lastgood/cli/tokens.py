@@ -18,7 +18,8 @@ from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Token
-from lastgood.wiring import SystemClock, open_store, open_tokens
+from lastgood.store.database_url import open_store, open_tokens
+from lastgood.wiring import SystemClock
 
 _DEFAULT_SCOPES = "chat,session"
 

@@ -5,9 +5,7 @@ An unknown key is an error: a misspelled setting must not be ignored.
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +33,8 @@ class Config:
 
 def read_config(file: Path, keys: Sequence[str]) -> Mapping[str, Any]:
     """`keys` are the settings that the file may contain."""
+    import tomllib  # most commands have no such file
+
     try:
         text = file.read_bytes().decode()
         table = tomllib.loads(text)
@@ -83,6 +83,8 @@ def _text(value: Any, who: str) -> str:
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: Sequence[str], file: Path, text: str = "") -> None:
+    import difflib
+
     for key in table:
         if key in known:
             continue

@@ -1,0 +1,61 @@
+"""Opens the store that a database URL names: `sqlite:///PATH` or `postgresql://…`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from lastgood.errors import InvalidRequest, StoreLocked, WrongUsage
+from lastgood.ports import Store, TokenStore
+from lastgood.store.sqlite import TokensBeside, open_sqlite
+
+
+def _sqlite_path(database: str) -> Path | None:
+    """Returns the file of a SQLite database, or None for another kind of database."""
+    scheme, _, rest = database.partition("://")
+    if scheme != "sqlite":
+        return None
+    if not rest or rest.endswith((":memory:", "/")):
+        raise WrongUsage(f"database {database!r} names no file; use sqlite:///PATH")
+    return Path(rest[1:] if rest.startswith("//") else rest)
+
+
+async def open_store(database: str, *, read_only: bool = False, migrate: str = "auto") -> Store:
+    """`migrate` is the setting: `auto` or `check`."""
+    may_migrate = migrate == "auto"
+    path = _sqlite_path(database)
+    if path is not None:
+        if not read_only and may_migrate:
+            _make_folder(path.parent)
+        return open_sqlite(path, read_only=read_only, migrate=may_migrate)
+    if database.startswith(("postgresql://", "postgres://")):
+        from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
+
+        return await open_postgres(database, read_only=read_only, migrate=may_migrate)
+    raise WrongUsage(f"unsupported database {database!r}; use sqlite:///PATH or postgresql://…")
+
+
+@asynccontextmanager
+async def open_tokens(database: str, migrate: str) -> AsyncIterator[TokenStore]:
+    """Opens the tokens for changes, also while a server uses the database."""
+    store: Store | TokensBeside
+    try:
+        store = await open_store(database, migrate=migrate)
+    except StoreLocked:
+        path = _sqlite_path(database)
+        assert path is not None
+        store = TokensBeside(path)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(
+            f"cannot create the directory {folder}: {error.strerror}; choose another --data-dir"
+        ) from error
