@@ -225,7 +225,7 @@ def test_a_database_that_is_being_set_up_is_not_touched(lastgood: Command) -> No
     path = lastgood.database.with_name(lastgood.database.name + ".lock")
     lock = Lock(path)
     try:
-        assert_refused(lastgood("tokens", "create", *NAME), "cannot be used")
+        assert_refused(lastgood("tokens", "create", *NAME), "unavailable")
         assert not lastgood.database.exists()
         apsw.Connection(str(lastgood.database)).close()
         assert_refused(lastgood("tokens", "create", *NAME), "schema")
