@@ -7,7 +7,8 @@ import pytest
 from lastgood.core.disconnect import ON_DISCONNECT, RequestOrigin, on_disconnect
 from lastgood.model.attempts import OnLeave
 
-API, OPENAI, TERMINAL = RequestOrigin.SESSION_API, RequestOrigin.OPENAI_API, RequestOrigin.TERMINAL
+API, OPENAI = RequestOrigin.SESSION_API, RequestOrigin.OPENAI_API
+TERMINAL, QUEUE = RequestOrigin.TERMINAL, RequestOrigin.QUEUE
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,8 @@ API, OPENAI, TERMINAL = RequestOrigin.SESSION_API, RequestOrigin.OPENAI_API, Req
         (OPENAI, None, None, OnLeave.CANCEL),
         (TERMINAL, None, None, OnLeave.CANCEL),
         (TERMINAL, None, "key", OnLeave.CONTINUE),
+        (QUEUE, None, None, OnLeave.CONTINUE),
+        (QUEUE, None, "key", OnLeave.CONTINUE),
     ],
 )
 def test_what_a_disconnect_means(

@@ -19,9 +19,10 @@ from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Pr
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.history_cache import HistoryCache
+from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submit import Submission
-from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_handle import LocalTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt
@@ -242,7 +243,12 @@ class House:
     async def outcome(self, node: Lastgood, submitted: TurnHandle) -> Outcome:
         """As this node tells it, whichever node began it."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            return await replace(submitted, deps=node.deps, live=node.live).outcome()
+            return await replace(submitted, _deps=node.deps).outcome()
+
+    def run_of(self, submitted: TurnHandle) -> Run:
+        """Of an attempt in this process. Only tests look behind a handle."""
+        assert isinstance(submitted, LocalTurn)
+        return submitted._run
 
     async def good(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Turn:
         outcome = await self.say(node, session, *texts, **fields)

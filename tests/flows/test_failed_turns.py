@@ -272,11 +272,11 @@ async def test_M2_1_a_tool_that_never_returns_is_left_behind_and_commits_nothing
         raise
     await world.ask(node, session, "meanwhile", "tok2")
     gate.open()
-    assert running.run is not None
-    assert running.run.worker is not None
-    await asyncio.wait({running.run.worker})
+    worker = house.run_of(running).worker
+    assert worker is not None
+    await asyncio.wait({worker})
     assert effects == ["late"]
-    assert running.run.worker.cancelled()
+    assert worker.cancelled()
     assert (await house.attempt(running.attempt)).status is AttemptStatus.CANCELLED
     assert await house.backend.store.read_steps(DEFAULT_TENANT, running.attempt) != ()
     assert [turn.seq for turn in await house.turns(session)] == [1, 2]

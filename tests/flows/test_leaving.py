@@ -121,8 +121,7 @@ async def test_ORPHAN_that_was_taken_up_on_another_node_outlives_its_grace_time(
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
     await running.leave()
     again = await house.submit(other, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
-    assert running.run is not None
-    await asyncio.wait({running.run.done}, timeout=1.0)
+    await asyncio.wait({house.run_of(running).done}, timeout=1.0)
     gate.open()
     assert (await house.outcome(other, again)).status is AttemptStatus.COMMITTED
 
@@ -132,9 +131,8 @@ async def test_ORPHAN_has_its_whole_grace_time_each_time_it_is_left(house: House
     node = await held(house, gate, limits=HALF_A_SECOND)
     session = await house.session(node)
     running = await started(house, node, gate, session, OnLeave.ORPHAN)
-    assert running.run is not None
     await running.leave()
-    await asyncio.wait({running.run.done}, timeout=0.3)
+    await asyncio.wait({house.run_of(running).done}, timeout=0.3)
     again = await house.submit(node, session, HELD, on_leave=OnLeave.ORPHAN, caller="sdk", is_retry=True)
     assert again.attempt == running.attempt
     await again.leave()

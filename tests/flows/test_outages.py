@@ -14,7 +14,14 @@ from dataclasses import replace
 import pytest
 
 from lastgood.core.lifecycle import Move
-from lastgood.errors import OutcomeUnknown, StoreUnavailable, TurnCancelled
+from lastgood.errors import (
+    HistoryDamaged,
+    LastgoodError,
+    OutcomeUnknown,
+    SessionBusy,
+    StoreUnavailable,
+    TurnCancelled,
+)
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.run import StopReason
 from lastgood.flows.turn_outcome import Outcome
@@ -170,7 +177,7 @@ async def test_a_store_that_fails_for_a_moment_costs_no_attempt(house: House, po
     submitted = await house.submit(node, session, TURN)
     house.faults(node).jitter = striking(**{point: mode})
     await asyncio.sleep(0.5)
-    assert not submitted.run.done.done() if submitted.run else False
+    assert not house.run_of(submitted).done.done()
     house.heal(node)
     outcome = await house.outcome(node, submitted)
     assert outcome.status is AttemptStatus.COMMITTED
@@ -238,6 +245,57 @@ async def test_I16_once_a_commit_was_sent_an_error_says_that_the_outcome_is_unkn
     assert (await house.get(session)).attempt is None
 
 
+@pytest.mark.parametrize(("durable", "expected"), [(True, OutcomeUnknown), (False, SessionBusy)])
+async def test_I13_after_a_lost_begin_only_a_turn_that_nobody_tries_again_is_refused(
+    house: House, durable: bool, expected: type[LastgoodError]
+) -> None:
+    """The begin happened and its answer was lost. Before it is repeated, its lease was swept and another
+    request took the session. Recovery will try a durable turn again, so its client must not send it again."""
+    node, other = await house.node(alive=False), await house.node("other", alive=False)
+    session = await house.session(node, title="mine")
+    begins = 0
+
+    async def jitter(point: str) -> Mode | None:
+        nonlocal begins
+        if point != "store.begin_if_free":
+            return None
+        begins += 1
+        if begins == 1:
+            return Mode.LOST
+        [lost] = await house.attempts(session)
+        assert await house.backend.store.finish_if_held(lost.hold, AttemptStatus.INTERRUPTED, None, ())
+        await house.submit(other, session, "!slow 1\n!say another")
+        return None
+
+    house.faults(node).jitter = jitter
+    with pytest.raises(expected) as refused:
+        await house.submit(node, session, "hello", durable=durable)
+    assert type(refused.value) is expected
+    assert begins == 2
+
+
+async def test_I18_a_turn_that_is_damaged_when_its_commit_is_read_back_is_not_answered(house: House) -> None:
+    node = await house.node(alive=False)
+    session = await house.session(node, title="mine")
+    commits = 0
+
+    async def jitter(point: str) -> Mode | None:
+        nonlocal commits
+        if point != "store.commit_if_head":
+            return None
+        commits += 1
+        if commits == 1:
+            return Mode.LOST
+        await house.backend.execute(f"UPDATE turns SET kind = 'append' WHERE session_id = '{session}'")
+        return None
+
+    house.faults(node).jitter = jitter
+    outcome = await house.say(node, session, "hello")
+    assert commits == 2
+    assert outcome.turn is None
+    assert isinstance(outcome.error, HistoryDamaged)
+
+
 async def test_a_commit_whose_answer_is_lost_is_read_back_when_it_is_cancelled(
     house: House, impatient: None
 ) -> None:
@@ -246,14 +304,13 @@ async def test_a_commit_whose_answer_is_lost_is_read_back_when_it_is_cancelled(
     session = await house.session(node, title="mine")
     house.faults(node).jitter = striking(commit_if_head=Mode.LOST, find_turn=Mode.RAISE)
     submitted = await house.submit(node, session, "hello")
-    assert submitted.run is not None
+    run = house.run_of(submitted)
 
     async def unknown() -> bool:
-        assert submitted.run is not None
-        return submitted.run.commit_is_unknown
+        return run.commit_is_unknown
 
     await eventually(unknown)
-    cancelling = asyncio.create_task(node.live.stop(submitted.run, StopReason(Move.CANCEL, TurnCancelled())))
+    cancelling = asyncio.create_task(node.live.stop(run, StopReason(Move.CANCEL, TurnCancelled())))
     await asyncio.sleep(0)
     house.heal(node)
     outcome = await cancelling

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -206,7 +205,7 @@ async def test_I21_a_failed_turn_says_whether_a_tool_that_is_not_repeatable_ran(
     expected = policy is not OnUnknown.REPEAT
     assert (await house.outcome(node, submitted)).has_effects is expected
     node = await moved(house, node, payments, where_to)
-    stored = await house.outcome(node, replace(submitted, run=None))
+    stored = await node.turns.handle(DEFAULT_TENANT, session, submitted.turn, submitted.attempt).outcome()
     assert (stored.status, stored.has_effects) == (AttemptStatus.FAILED, expected)
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     (failed,) = [event.data for event in events if event.kind is EventKind.TURN_FAILED]

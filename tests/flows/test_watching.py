@@ -160,8 +160,7 @@ async def speaking(house: House, speaker: Speaker) -> tuple[Lastgood, TurnHandle
 async def stored(house: House, submitted: TurnHandle) -> list[StoredEvent]:
     """What the table holds of the attempt after its begin."""
     found = await house.backend.store.read_events(DEFAULT_TENANT, submitted.session, after=0)
-    assert submitted.run is not None
-    begun = submitted.run.begun.session.last_event_seq
+    begun = house.run_of(submitted).begun.session.last_event_seq
     return [event for event in found if event.attempt == submitted.attempt and event.seq > begun]
 
 

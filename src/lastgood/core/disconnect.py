@@ -17,6 +17,7 @@ class RequestOrigin(StrEnum):
     SESSION_API = "session api"
     OPENAI_API = "openai api"
     TERMINAL = "terminal"
+    QUEUE = "queue"  # a follow-up, stored before it was acknowledged
 
 
 #: (origin, has a conversation, has an idempotency key)
@@ -30,6 +31,8 @@ ON_DISCONNECT: dict[tuple[RequestOrigin, bool, bool], OnLeave] = {
     (RequestOrigin.OPENAI_API, False, False): OnLeave.CANCEL,
     (RequestOrigin.TERMINAL, False, False): OnLeave.CANCEL,
     (RequestOrigin.TERMINAL, False, True): OnLeave.CONTINUE,
+    (RequestOrigin.QUEUE, False, False): OnLeave.CONTINUE,
+    (RequestOrigin.QUEUE, False, True): OnLeave.CONTINUE,
 }
 
 

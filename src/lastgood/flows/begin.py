@@ -29,7 +29,7 @@ from lastgood.flows.outages import through_outage
 from lastgood.flows.run import Run, StopReason, failed_events, words_of
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.titles import name_session
-from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_handle import LocalTurn, TurnHandle
 from lastgood.flows.verified_history import find_verified, had_effects
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
@@ -50,9 +50,6 @@ from lastgood.model.messages import Role, as_json
 from lastgood.model.sessions import Head, Session, TurnKind
 
 log = logging.getLogger(__name__)
-
-#: What stood in the way may be gone when we look again; someone else may be faster again, too.
-MOST_TRIES = 5
 
 #: A steer that a try has heard was dropped since, so its steps answer something nobody says any more.
 STEERS_GONE = TryAgain(False, "a steer of the previous attempt was removed, so it restarts from its input")
@@ -135,6 +132,14 @@ class TurnStarter:
                 return found
             run = Run(self._deps, begin, found, plan.agent, sent)
             return self.run(run, after_event=found.session.last_event_seq - len(told))
+
+    async def fail(self, begin: Begin, error: LastgoodError) -> bool:
+        """Begins an attempt that fails at once. False: the session is busy, or the turn is committed."""
+        with self._live.expecting(begin.attempt):
+            if isinstance(await self._begin_once(begin, (), []), BeginConflict):
+                return False
+            begun = await self._deps.store.get_attempt(begin.ask.tenant, begin.attempt)
+            return begun is not None and await self.end(begun, Move.FAIL, error)
 
     async def again(self, ask: Ask, plan: Plan, turn: TurnId, found: BeginConflict) -> Begin:
         """The same turn, tried again by its client: after the finished steps of its newest try, if they
@@ -231,7 +236,7 @@ class TurnStarter:
             self._live.spawn(name_session(self._deps, run, run.agent), may_be_cut=True)
         session = run.begun.session
         held = (session.tenant, session.id, run.begun.turn, run.hold.attempt)
-        return TurnHandle(self._deps, self._live, *held, after_event, run, began=True)
+        return LocalTurn(self._deps, *held, after_event, _live=self._live, _run=run, _began=True)
 
     async def attach(self, ask: Ask, attempt: Attempt) -> TurnHandle:
         run = self._live.get(attempt.id)
@@ -243,7 +248,9 @@ class TurnStarter:
 
     def watch(self, ask: Ask, attempt: Attempt, run: Run | None, *, replayed: bool = False) -> TurnHandle:
         found = (ask.tenant, ask.session, attempt.turn, attempt.id)
-        return TurnHandle(self._deps, self._live, *found, run=run, replayed=replayed)
+        if run is None:
+            return TurnHandle(self._deps, *found, replayed=replayed)
+        return LocalTurn(self._deps, *found, replayed=replayed, _live=self._live, _run=run, _began=False)
 
 
 def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:

@@ -24,6 +24,7 @@ from lastgood.core.lifecycle import ATTEMPT, Move, after
 from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AttemptLost,
+    HistoryDamaged,
     LastgoodError,
     NeedsAnswer,
     OutcomeUnknown,
@@ -40,6 +41,7 @@ from lastgood.flows.event_outbox import Outbox
 from lastgood.flows.leases import Lease
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown, through_outage
 from lastgood.flows.turn_outcome import Outcome
+from lastgood.flows.verified_history import find_verified
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Attempt,
@@ -230,7 +232,7 @@ async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> Commi
         if answer is Committed.LOST and run.commit_is_unknown:
             # An earlier try of ours may be what moved the head. Another attempt at the same
             # turn would be in the chain under the same id.
-            found = await store.find_turn(run.hold.tenant, plan.turn.id)
+            found = await find_verified(store, run.hold.tenant, plan.turn.id)
             run.commit_is_unknown = False
             return Committed.YES if found is not None and found.attempt == run.hold.attempt else answer
         return answer
@@ -306,6 +308,9 @@ async def _as_stored(run: Run, stop: StopReason) -> Outcome:
         attempt, turn = await through_outage(lambda: _read_back(run), _read_back_seconds(run))
     except StoreError:
         return _untold(run, stop)
+    except HistoryDamaged as damage:
+        # It is committed, and nobody may be shown what is stored of it.
+        return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, None, damage, run.has_effects)
     if turn is not None:
         return Outcome(turn.attempt, AttemptStatus.COMMITTED, turn)
     known = attempt is not None and attempt.ended_at is not None
@@ -317,7 +322,8 @@ async def _as_stored(run: Run, stop: StopReason) -> Outcome:
 async def _read_back(run: Run) -> tuple[Attempt | None, Turn | None]:
     """The turn, too: another node may have tried it again and committed it."""
     store, tenant = run.deps.store, run.hold.tenant
-    return await store.get_attempt(tenant, run.hold.attempt), await store.find_turn(tenant, run.begun.turn)
+    attempt = await store.get_attempt(tenant, run.hold.attempt)
+    return attempt, await find_verified(store, tenant, run.begun.turn)
 
 
 def _untold(run: Run, stop: StopReason) -> Outcome:

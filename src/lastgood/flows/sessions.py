@@ -28,15 +28,15 @@ from lastgood.errors import (
     Conflict,
     Forbidden,
     InvalidRequest,
-    SessionBusy,
     SessionNotFound,
     TurnCancelled,
     TurnFailed,
 )
 from lastgood.flows.agent_resolution import resolve
-from lastgood.flows.begin import MOST_TRIES, busy
+from lastgood.flows.begin import busy
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_feed import follow
+from lastgood.flows.retries import retry_lost_races
 from lastgood.flows.run import StopReason
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.session_reader import SessionReader
@@ -167,12 +167,12 @@ class Sessions(SessionReader):
     async def _set_rules(
         self, tenant: TenantId, session: SessionId, change: Callable[[Layers], Layers | RulesRefused]
     ) -> None:
-        for _ in range(MOST_TRIES):
+        async def once() -> bool | None:
             before = (await self.get(tenant, session)).rules
             after = _accepted(change(before))
-            if await self._deps.store.set_rules_if_unchanged(tenant, session, before, after):
-                return
-        raise SessionBusy("The rules of this session changed during every try; send the request again")
+            return await self._deps.store.set_rules_if_unchanged(tenant, session, before, after) or None
+
+        await retry_lost_races("set the rules", once)
 
     def _check_safety(self, safety: Safety | None) -> None:
         if safety is not None and is_above(safety, self.ceiling):
@@ -187,15 +187,16 @@ class Sessions(SessionReader):
         await self._set(tenant, session, "agent_key", agent_key)
 
     async def _set(self, tenant: TenantId, session: SessionId, field: str, value: object) -> None:
-        for _ in range(MOST_TRIES):
+        async def once() -> bool | None:
             if await self._deps.store.set_field(tenant, session, field, value):
-                return
+                return True
             found = await self.get(tenant, session)
             attempt = await self._deps.store.get_attempt(tenant, found.attempt) if found.attempt else None
             if attempt is not None:
                 raise busy(attempt)
-            # Its turn has ended since it was refused.
-        raise SessionBusy("other requests for this session were faster each time; try again")
+            return None  # its turn has ended since the write was refused
+
+        await retry_lost_races(f"set {field}", once)
 
     async def fork(
         self,
@@ -222,7 +223,9 @@ class Sessions(SessionReader):
         # Read whole now, and kept for its first turn: a fork of damage would only fail later.
         await self._deps.histories.at(tenant, at.head if at else None)
         title = fork_title(source.title, await self._deps.store.count_forks(tenant, session))
-        for _ in range(MOST_TRIES):
+
+        async def once() -> Session | None:
+            nonlocal source
             new = derive(source, self._deps.ids.session(), title, setter.token)
             if at is None:
                 new = replace(new, stored_bytes=0)
@@ -232,9 +235,11 @@ class Sessions(SessionReader):
             if forked is not None:
                 self._deps.quotas.add(tenant, setter.token, adds)
                 return forked
-            # Its rules have changed since it was read, or it is gone.
+            # The rules of the source have changed since it was read, or it is gone.
             source = await self.get(tenant, session)
-        raise SessionBusy("The rules of this session changed during every try; send the request again")
+            return None
+
+        return await retry_lost_races("fork the session", once)
 
     async def _begun_by(self, source: Session, index: int) -> TurnId:
         """Turns are never split, so only the first message of one can be left out with what follows it."""

@@ -17,6 +17,7 @@ from lastgood.core.admission import Admitted, Attach, Busy, Rejected, Replay, ad
 from lastgood.core.history import open_calls
 from lastgood.core.input_checks import check_input, check_results, check_text
 from lastgood.errors import (
+    Conflict,
     InvalidRequest,
     LastgoodError,
     SessionBusy,
@@ -27,11 +28,12 @@ from lastgood.errors import (
     TooManyRequests,
     TurnNotFound,
 )
-from lastgood.flows.begin import MOST_TRIES, Plan, TurnStarter, busy
+from lastgood.flows.begin import Plan, TurnStarter, busy
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import outcome_unknown
 from lastgood.flows.refused_requests import RefusedRequests
+from lastgood.flows.retries import MOST_TRIES, gave_up
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import After, Ask, Attempt, Begin, BeginConflict, Edit, Expected, OnLeave
@@ -262,11 +264,13 @@ class Submitter:
         lost: list[AttemptId] = []
         try:
             return await self._begin(begin, plan, submission, lost)
-        except StoreUnavailable as error:
-            if not lost:
+        except (StoreUnavailable, Conflict) as error:
+            # What failed now did nothing. But the begin whose answer was lost may have begun the turn, and
+            # its lease may have ended meanwhile: recovery then tries a durable turn again. A client that is
+            # told "busy" or "stale" would send it a second time.
+            is_refusal = isinstance(error, Conflict)
+            if not lost or (is_refusal and not (submission is not None and begin.ask.durable)):
                 raise
-            # What failed now did nothing. What was lost may have begun the turn, and its lease may have
-            # ended meanwhile: if it is durable, recovery tries it again. So nobody is told that it failed.
             raise outcome_unknown(begin.ask.session, lost[-1]) from error
 
     async def _begin(
@@ -312,9 +316,7 @@ class Submitter:
                 return prepared
             (begin, plan), looks = prepared, begin.ask.is_retry
             first = begin
-        raise SessionBusy(
-            f"Could not start the turn: the session stayed busy through {MOST_TRIES} tries; try again"
-        )
+        raise gave_up("start the turn")
 
     async def _next_try(
         self, admitted: Admitted, found: BeginConflict, begin: Begin, first: Begin, plan: Plan

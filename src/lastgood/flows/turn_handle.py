@@ -1,7 +1,6 @@
-"""What a caller gets for a turn it asked for: its events, its outcome, and a way to leave.
+"""What a caller gets for a turn it submitted: its events, its outcome, and a way to leave.
 
-Knows no surface. The run may be in this process, in another one, or over: a caller cannot
-tell, and need not.
+The run may be in this process, in another one, on a remote runtime, or over. Callers cannot tell.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lastgood.errors import LastgoodError, SessionNotFound, StoreUnavailable, error_of
@@ -27,57 +26,44 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 
 @dataclass(frozen=True, slots=True)
 class TurnHandle:
-    """One attempt at a turn, and from which event on to watch it."""
+    """One attempt at a turn, read from the store: any process may have it, and it may have ended."""
 
-    deps: Dependencies
-    live: RunningAttempts
+    _deps: Dependencies
     tenant: TenantId
     session: SessionId
     turn: TurnId
     attempt: AttemptId
-    after_event: int = 0
-    run: Run | None = None  # None: another process has it, or it has ended
+    _after_event: int = 0  # where its events start
     replayed: bool = False
-    began: bool = False  # by this request; False: it was there already
 
     async def events(self, *, from_begin: bool = True) -> AsyncGenerator[StoredEvent, None]:
-        """The events of the attempt, to its end; or those after the ones that tell of its begin."""
-        run, after = self.run, self.after_event
-        is_last = not from_begin and run is not None and run.outbox.is_untouched
-        if is_last:
-            assert run is not None
-            after = run.begun.session.last_event_seq
-        events = follow(
-            self.deps, self.tenant, self.session, after=after, until=self.attempt, is_last=is_last
-        )
+        """Yields the events of the attempt until it ends. `from_begin=False` may skip those of its begin."""
+        events = self._follow(self._after_event)
         async with aclosing(events):
             async for event in events:
                 if event.attempt == self.attempt:
                     yield event
 
     async def outcome(self) -> Outcome:
-        """How it ended. Waiting changes nothing; giving up waiting is `leave`.
+        """Returns how it ended. Waiting changes nothing; a client that stops waiting calls `leave`.
 
-        OutcomeUnknown: the store does not tell, and the turn may be committed.
+        OutcomeUnknown: the store does not answer, and the turn may be committed.
         """
-        if self.run is not None:
-            return await asyncio.shield(self.run.done)
         try:
             return await self._stored_outcome()
         except StoreUnavailable as error:
             raise outcome_unknown(self.session, self.attempt) from error
 
     async def leave(self) -> None:
-        """The client has gone. What that means for the turn was settled when it began."""
-        if self.run is not None:
-            await self.live.leave(self.run)
+        """The client disconnected. What that means for the turn was settled when it began; a turn that
+        this client only watches goes on."""
 
     async def stored(self) -> Attempt:
-        """The attempt as it is stored. The turn has begun by now, so nobody may be told that nothing was
-        changed."""
-        read = partial(self.deps.store.get_attempt, self.tenant, self.attempt)
+        """Returns the attempt as it is stored. The turn has begun by now, so nobody may be told that nothing
+        was changed."""
+        read = partial(self._deps.store.get_attempt, self.tenant, self.attempt)
         try:
-            attempt = await through_outage(read, self.deps.limits.outage_seconds)
+            attempt = await through_outage(read, self._deps.limits.outage_seconds)
         except StoreUnavailable as error:
             raise outcome_unknown(self.session, self.attempt) from error
         if attempt is None:
@@ -86,23 +72,23 @@ class TurnHandle:
 
     @property
     def has_effects(self) -> bool:
-        """As far as this process knows, for when not even the outcome can be read."""
-        return self.run is not None and self.run.has_effects
+        """Whether a tool that is not repeatable has run, if that is known when the outcome cannot be read."""
+        return False
 
     @property
     def adopted(self) -> tuple[Step, ...]:
-        """Finished steps of an earlier try. Known only where the attempt runs, once it has loaded them."""
-        return tuple(self.run.adopted) if self.run is not None else ()
+        """Finished steps of an earlier attempt, if they are known; no event of this one contains them."""
+        return ()
 
     def call_when_ended(self, ended: Callable[[], None]) -> bool:
-        """False: this request has begun no attempt whose end is seen here, and nothing will be called."""
-        if not self.began or self.run is None:
-            return False
-        self.run.done.add_done_callback(lambda _: ended())
-        return True
+        """False: this request began no attempt, and nothing will be called."""
+        return False
+
+    def _follow(self, after: int, *, is_last: bool = False) -> AsyncGenerator[StoredEvent, None]:
+        return follow(self._deps, self.tenant, self.session, after=after, until=self.attempt, is_last=is_last)
 
     async def _stored_outcome(self) -> Outcome:
-        store, seconds, watched = self.deps.store, self.deps.limits.outage_seconds, self
+        store, seconds, watched = self._deps.store, self._deps.limits.outage_seconds, self
         while True:
             attempt = await self.stored()
             if attempt.ended_at is not None or attempt.status is AttemptStatus.WAITING:
@@ -110,7 +96,7 @@ class TurnHandle:
             async with aclosing(watched.events()) as events:
                 async for event in events:
                     # An attempt may wait, be answered and go on: from here, not from its start again.
-                    watched = replace(watched, after_event=event.seq)
+                    watched = replace(watched, _after_event=event.seq)
                     if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
                         break
         turn = await through_outage(lambda: find_verified(store, self.tenant, attempt.turn), seconds)
@@ -118,6 +104,44 @@ class TurnHandle:
             return Outcome(attempt.id, attempt.status, turn, _error_of(attempt))
         effects = await through_outage(lambda: had_effects(store, attempt), seconds)
         return Outcome(attempt.id, attempt.status, None, _error_of(attempt), effects)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTurn(TurnHandle):
+    """An attempt that runs in this process. Only `flows/begin.py` makes one; callers see a TurnHandle."""
+
+    _live: RunningAttempts = field(kw_only=True)
+    _run: Run = field(kw_only=True)
+    _began: bool = field(kw_only=True)  # by this request; False: it attached
+
+    async def events(self, *, from_begin: bool = True) -> AsyncGenerator[StoredEvent, None]:
+        # Nothing is stored after the begin yet, so there is nothing to read before the first signal.
+        is_last = not from_begin and self._run.outbox.is_untouched
+        after = self._run.begun.session.last_event_seq if is_last else self._after_event
+        events = self._follow(after, is_last=is_last)
+        async with aclosing(events):
+            async for event in events:
+                if event.attempt == self.attempt:
+                    yield event
+
+    async def outcome(self) -> Outcome:
+        return await asyncio.shield(self._run.done)
+
+    async def leave(self) -> None:
+        await self._live.leave(self._run)
+
+    @property
+    def has_effects(self) -> bool:
+        return self._run.has_effects
+
+    @property
+    def adopted(self) -> tuple[Step, ...]:
+        return tuple(self._run.adopted)
+
+    def call_when_ended(self, ended: Callable[[], None]) -> bool:
+        if self._began:
+            self._run.done.add_done_callback(lambda _: ended())
+        return self._began
 
 
 def _error_of(attempt: Attempt) -> LastgoodError | None:

@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.lifecycle import Move, is_final
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import (
@@ -18,19 +20,18 @@ from lastgood.errors import (
     Conflict,
     LastgoodError,
     NothingPending,
-    SessionBusy,
     SessionNotFound,
     TurnCancelled,
 )
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.begin import (
-    MOST_TRIES,
     STEERS_GONE,
     Plan,
     begun_of,
     busy,
 )
 from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.retries import retry_lost_races
 from lastgood.flows.run import Run, StopReason
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submit import Reservation, Submitter
@@ -42,8 +43,8 @@ from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
     Begin,
-    BeginConflict,
     Expected,
+    OnLeave,
     TurnRequest,
 )
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
@@ -65,7 +66,7 @@ class Turns:
         self, tenant: TenantId, session: SessionId, turn: TurnId, attempt: AttemptId, after_event: int = 0
     ) -> TurnHandle:
         """Of an attempt that somebody else began: in another process, or for another request."""
-        return TurnHandle(self._deps, self._live, tenant, session, turn, attempt, after_event)
+        return TurnHandle(self._deps, tenant, session, turn, attempt, after_event)
 
     # -- changing its course -----------------------------------------------------
 
@@ -76,17 +77,19 @@ class Turns:
             raise SessionNotFound()
         if found.attempt is None:
             raise NothingPending("No turn is running in this session")
-        for _ in range(MOST_TRIES):
-            run = self._live.get(found.attempt)
-            if run is not None:
-                return await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled()))
-            attempt = await self._deps.store.get_attempt(tenant, found.attempt)
-            if attempt is None:
-                raise NothingPending("No turn is running in this session")
-            # It may begin to wait, be answered or end at this moment; then look again.
-            if is_final(attempt.status) or await self._ask_to_cancel(attempt):
-                return await self.handle(tenant, session, attempt.turn, attempt.id).outcome()
-        raise SessionBusy("the turn changed hands each time; try again")
+        return await retry_lost_races("cancel the turn", partial(self._cancel, tenant, found.attempt))
+
+    async def _cancel(self, tenant: TenantId, attempt_id: AttemptId) -> Outcome | None:
+        """Returns None if the attempt began to wait, was answered or ended between the read and the write."""
+        run = self._live.get(attempt_id)
+        if run is not None:
+            return await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled()))
+        attempt = await self._deps.store.get_attempt(tenant, attempt_id)
+        if attempt is None:
+            raise NothingPending("No turn is running in this session")
+        if is_final(attempt.status) or await self._ask_to_cancel(attempt):
+            return await self.handle(tenant, attempt.session, attempt.turn, attempt.id).outcome()
+        return None
 
     async def _ask_to_cancel(self, attempt: Attempt) -> bool:
         if attempt.status is AttemptStatus.WAITING:
@@ -156,13 +159,10 @@ class Turns:
 
     async def fail_again(self, attempt: Attempt, error: LastgoodError) -> bool:
         """Adds an attempt that fails at once. False: the session is busy, or the turn is committed."""
-        ask = Ask(attempt.tenant, attempt.session, ())
+        ask = Ask(attempt.tenant, attempt.session, (), on_leave=OnLeave.CONTINUE)
         plan = Plan(None, {"recovery": error.message})
         begin = self._beginning.prepare(ask, plan, attempt.turn)
-        if isinstance(await self._deps.store.begin_if_free(begin, ()), BeginConflict):
-            return False
-        begun = await self._deps.store.get_attempt(attempt.tenant, begin.attempt)
-        return begun is not None and await self.end(begun, Move.FAIL, error)
+        return await self._beginning.fail(begin, error)
 
     async def continue_from(
         self,
@@ -289,4 +289,5 @@ def ask_of_queued(item: Queued) -> Ask:
         fingerprint=item.fingerprint,
         caller=item.caller,
         user=item.user,
+        on_leave=on_disconnect(RequestOrigin.QUEUE, item.key),
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.session_rules import NO_RULES, modes_of
 from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
 from lastgood.flows.agent_directory import AgentDirectory
@@ -274,16 +275,18 @@ class SessionHandlers:
         head: TurnId | None = None,
     ) -> Turn:
         self._asking.check_open()
+        key = key_of(request)
         ask = Ask(
             tenant=request.caller.tenant,
             session=session_of(request),
             messages=messages,
             kind=kind,
-            key=key_of(request),
+            key=key,
             fingerprint=fingerprint(request, plain),
             caller=request.caller.name,
             user=user_of(request, None),
             expected_head=expected_head(request) or head,
+            on_leave=on_disconnect(RequestOrigin.SESSION_API, key),
         )
         outcome = await (await self._submitter.submit(Submission(ask))).outcome()
         if outcome.turn is None:
