@@ -23,7 +23,7 @@ serve: $(STAMP) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1:8
 	$(BIN)/lastgood serve $(AGENT) $(ARGS)
 
 test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
-	$(PY) -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
+	$(PY) -m pytest --numprocesses=3 --dist=worksteal $(ARGS)
 
 quick: $(STAMP) ## run the fast tests on SQLite, in about a minute
 	$(PY) -m pytest -q -m "not slow" -k "not postgres" $(QUICK) $(ARGS)

@@ -68,7 +68,7 @@ class Cell:
         return f"{self.turn} turn, {self.point}, {self.mode.value}, hit {self.hit}"
 
 
-#: What a failing turn passes and a good one does not; all its other points are a good one's, too.
+#: What a failing turn passes, and a good one only if it loses its lease. All its other points are a good one's.
 FAILING = {"store.finish_if_held"}
 #: How often these are met is the clock's; their first hit is sure.
 BY_THE_CLOCK = {
@@ -83,7 +83,7 @@ def cells(turn: str, hits: Counter[str]) -> list[Cell]:
     """First, second and last hit of each point that a faultless story passes."""
     found = []
     for point, count in sorted(hits.items()):
-        if turn == "failing" and point not in FAILING:
+        if (turn == "failing") is not (point in FAILING):
             continue
         for mode in Mode:
             if mode in (Mode.LOST, Mode.SILENT) and point.removeprefix("store.") in READS:

@@ -47,8 +47,8 @@ class Place:
 class Places:
     """Stores to work in, one after the other: on PostgreSQL if there is a server, else on SQLite.
 
-    A database of its own costs time and space on PostgreSQL; stories that bring
-    their own sessions and keys share one.
+    A database of its own costs time and space on PostgreSQL. Stories that run one after the other share one,
+    which is emptied in between: what a story leaves behind, the sweeps of all later ones would look at.
     """
 
     def __init__(self, folder: Path, server: PostgresServer | None, *, shared: bool = False) -> None:
@@ -70,6 +70,7 @@ class Places:
         if self._server is None:
             return Place("sqlite", str(self._folder / f"{number}.db"))
         if self._shared:
+            asyncio.run(_empty(self._server.dsn(self._name)))
             return Place("postgres", self._server.dsn(self._name))
         name = f"{self._name}x{number}"
         self._server.create_database(name, template=self._name)
@@ -81,3 +82,15 @@ class Places:
 
 async def _migrate(place: Place) -> None:
     await (await place.open()).close()
+
+
+async def _empty(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        found = await connection.fetch(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
+        )
+        tables = [name for (name,) in found if name != "lastgood_schema"]
+        await connection.execute(";".join(f"DELETE FROM {table}" for table in tables))
+    finally:
+        await connection.close()
