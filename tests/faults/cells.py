@@ -68,7 +68,7 @@ class Cell:
         return f"{self.turn} turn, {self.point}, {self.mode.value}, hit {self.hit}"
 
 
-#: What a failing turn passes, and a good one only if it loses its lease. All its other points are a good one's.
+#: What a failing turn passes, and a good one only if it loses its lease. All others are a good one's, too.
 FAILING = {"store.finish_if_held"}
 #: How often these are met is the clock's; their first hit is sure.
 BY_THE_CLOCK = {

@@ -23,6 +23,8 @@ from tests.faults.stores import Place, Places
 
 pytestmark = pytest.mark.slow
 
+_TRIES = 5
+
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Places:
@@ -40,9 +42,10 @@ def test_no_fault_at_any_point_breaks_a_session(places: Places, matrix: list[Cel
     """I1–I20 under {raise, lost answer, lost call, cancel, stall, kill -9} × {first, second, last hit}."""
     chosen = [cell for cell in matrix if cell.mode is mode]
     assert chosen
-    missed = [cell for cell in chosen if not _strikes(places, cell)]
-    # A busy machine may end a lease before its point is reached; it does not do so twice.
-    missed = [cell for cell in missed if not _strikes(places, cell)]
+    missed = chosen
+    # A busy machine may end a lease before its point is reached; it does not do so every time.
+    for _ in range(_TRIES):
+        missed = [cell for cell in missed if not _strikes(places, cell)]
     assert [cell for cell in missed if cell.hit == 1 or cell.point not in BY_THE_CLOCK] == []
 
 
