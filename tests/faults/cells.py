@@ -120,8 +120,14 @@ class Story:
         self.strike(cell, session)
         self.struck.deps.histories._kept.clear()  # so that the history is read, too
         await self.ask_third(self.struck, session, cell.turn)
-        await asyncio.sleep(0.01)  # titles are given beside the turn
+        await self._until_named()
         return session
+
+    async def _until_named(self) -> None:
+        """Titles are given beside the turn: until one is being written, or nothing is left to write it."""
+        async with asyncio.timeout(20):
+            while self.struck.live._tasks and not self.faults.hits["store.set_title"]:
+                await asyncio.sleep(0.002)
 
     def strike(self, cell: Cell, session: SessionId) -> None:
         self.faults.hits.clear()
