@@ -31,7 +31,7 @@ from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
-from lastgood.model.queue import NewQueued, NotQueued, Queued
+from lastgood.model.queue import NewQueued, NotQueued, Parking, Queued
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
     Branch,
@@ -179,11 +179,12 @@ class AttemptStore(Protocol):
         events: Sequence[Event],
         *,
         only_if_expired: bool = False,
-        most_deaths: int | None = None,
+        died: bool = False,
+        parking: Parking | None = None,
     ) -> bool:
         """Ends an attempt without a commit and frees its session. False: it had ended already.
 
-        `most_deaths` is given if its process died: a follow-up whose attempts died that often is parked.
+        `died`: its process died. `parking`: when the follow-up that it was an attempt of is parked.
         """
         ...
 

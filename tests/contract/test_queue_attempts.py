@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lastgood.core.queue_parking import parking_of
 from lastgood.model.attempts import AttemptStatus, Committed
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.queue import Queued, QueueKind
@@ -15,6 +16,8 @@ from tests.contract.conftest import Backend, dump
 from tests.contract.given import TENANT
 
 pytestmark = pytest.mark.anyio
+
+DIED = "The server process died during 3 attempts"
 
 ENDS = [
     AttemptStatus.FAILED,
@@ -233,18 +236,19 @@ async def fail(
     row: Queued,
     end: AttemptStatus,
     *,
-    most_deaths: int | None = None,
+    died: bool = False,
     **fields: Any,
 ) -> Queued:
     """One try of a follow-up that ends without a commit; the row after it."""
     tried = await given.take(store, session, row, **fields)
     why = ("code", f"why {tried.begun.number}\0")
-    assert await store.finish_if_held(tried.hold, end, why, [], most_deaths=most_deaths)
+    parking = parking_of(end, why[1], died=died)
+    assert await store.finish_if_held(tried.hold, end, why, [], died=died, parking=parking)
     return await given.unsettled(store, row)
 
 
 async def die(store: Store, session: Session, row: Queued, *, again: bool = True) -> Queued:
-    return await fail(store, session, row, AttemptStatus.INTERRUPTED, most_deaths=3, again=again)
+    return await fail(store, session, row, AttemptStatus.INTERRUPTED, died=True, again=again)
 
 
 async def test_a_followup_that_fails_twice_parks_and_says_why(store: Store) -> None:
@@ -266,7 +270,8 @@ async def test_a_followup_that_fails_without_a_word_parks_all_the_same(store: St
     row = await given.followup(store, session)
     for again in (False, True):
         tried = await given.take(store, session, row, again=again)
-        assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
+        parking = parking_of(AttemptStatus.FAILED, None)
+        assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [], parking=parking)
     assert (await given.unsettled(store, row)).parked
 
 
@@ -274,7 +279,7 @@ async def test_a_followup_that_is_cancelled_parks_at_once(store: Store) -> None:
     session = await given.session(store)
     row = await given.followup(store, session)
     found = await fail(store, session, row, AttemptStatus.CANCELLED)
-    assert found == replace(row, parked="it was cancelled")
+    assert found == replace(row, parked="The turn was cancelled")
 
 
 async def test_a_followup_that_makes_room_waits_again(store: Store) -> None:
@@ -290,7 +295,7 @@ async def test_a_followup_whose_server_died_three_times_parks(store: Store) -> N
     for again in (False, True):
         assert await die(store, session, row, again=again) == row
     found = await die(store, session, row)
-    assert found == replace(row, parked="its server died in 3 of 3 attempts")
+    assert found == replace(row, parked=DIED)
 
 
 async def test_I12_a_followup_whose_attempts_were_interrupted_otherwise_does_not_park(store: Store) -> None:
@@ -302,7 +307,7 @@ async def test_I12_a_followup_whose_attempts_were_interrupted_otherwise_does_not
     for _ in range(5):
         assert await fail(store, session, row, AttemptStatus.INTERRUPTED, again=True) == row
     found = await die(store, session, row)
-    assert found == replace(row, parked="its server died in 3 of 8 attempts")
+    assert found == replace(row, parked=DIED)
 
 
 async def test_a_death_is_no_failure_and_a_failure_no_death(store: Store) -> None:
@@ -312,7 +317,7 @@ async def test_a_death_is_no_failure_and_a_failure_no_death(store: Store) -> Non
     for _ in range(2):
         assert await die(store, session, row) == replace(row, failures=1)
     found = await die(store, session, row)
-    assert found == replace(row, failures=1, parked="its server died in 3 of 4 attempts")
+    assert found == replace(row, failures=1, parked=DIED)
 
 
 async def test_what_ends_one_attempt_does_not_touch_the_queue_of_another(store: Store) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from lastgood.model.attempts import AttemptStatus, BeginConflict, Begun, Committed
 from lastgood.model.ids import AttemptId
-from lastgood.model.queue import NotQueued, Queued, QueueKind
+from lastgood.model.queue import NotQueued, Parking, Queued, QueueKind
 from lastgood.model.sessions import Session
 from lastgood.store.postgres import PostgresStore, open_postgres
 from tests.contract import given
@@ -22,6 +22,9 @@ from tests.contract.given import TENANT
 from tests.contract.test_postgres_races import SESSION_ROW, Outside, queued
 
 pytestmark = pytest.mark.anyio
+
+TWO_FAILURES = Parking("it failed", failures=2)
+AT_ONCE = Parking("it was cancelled", failures=0)
 
 #: Rows that belong to an attempt which has ended: nobody would ever look at them again.
 FORGOTTEN = """
@@ -198,15 +201,15 @@ async def test_I14_of_a_commit_and_its_ends_one_decides_about_the_followup(
         await given.hear(store, tried.hold, heard)
         committed, failed, cancelled = await asyncio.gather(
             store.commit_if_head(tried.hold, tried.plan(), []),
-            store.finish_if_held(tried.hold, AttemptStatus.FAILED, ("code", "why"), []),
-            store.finish_if_held(tried.hold, AttemptStatus.CANCELLED, None, []),
+            store.finish_if_held(tried.hold, AttemptStatus.FAILED, ("code", "why"), [], parking=TWO_FAILURES),
+            store.finish_if_held(tried.hold, AttemptStatus.CANCELLED, None, [], parking=AT_ONCE),
         )
         assert [committed is Committed.YES, failed, cancelled].count(True) == 1
         left = await given.queue(store, session)
         if committed is Committed.YES:
             assert left == []
         else:
-            parked = None if failed else "it was cancelled"
+            parked = None if failed else AT_ONCE.reason
             steer = replace(heard, kind=QueueKind.FOLLOWUP, attempt=None, heard=False)
             assert left == [replace(row, failures=int(failed), parked=parked), steer]
 

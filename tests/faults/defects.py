@@ -19,6 +19,7 @@ from lastgood.core import admission as core_admission
 from lastgood.core import commit as core_commit
 from lastgood.core import derivation as core_derivation
 from lastgood.core import history as core_history
+from lastgood.core import queue_parking as core_parking
 from lastgood.core import recovery as core_recovery
 from lastgood.core import session_rules as core_session_rules
 from lastgood.core.history import History
@@ -515,7 +516,7 @@ def _() -> Iterator[None]:
 
 @defect("a follow-up that fails is tried for ever")
 def _() -> Iterator[None]:
-    with statement("give_back_queued", ("failures >= 1", "failures >= 50")):
+    with patch.object(core_parking, "MOST_FAILURES", 50):
         yield
 
 

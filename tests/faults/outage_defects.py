@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lastgood.core.lifecycle import Move
-from lastgood.core.recovery import MOST_DEATHS
+from lastgood.core.queue_parking import parking_of
 from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
 from lastgood.flows import run as flow_run
@@ -92,7 +92,7 @@ def _() -> Iterator[None]:
 
     async def finish(self: Any, hold: Any, status: AttemptStatus, *args: Any, **options: Any) -> bool:
         if status is AttemptStatus.INTERRUPTED:
-            options["most_deaths"] = MOST_DEATHS
+            options |= {"died": True, "parking": parking_of(status, None, died=True)}
         return await real(self, hold, status, *args, **options)
 
     with patch.object(SqliteAttempts, "finish_if_held", finish):

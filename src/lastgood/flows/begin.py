@@ -13,7 +13,8 @@ from typing import Any
 
 from lastgood.core.admission import Displace
 from lastgood.core.lifecycle import Move, after
-from lastgood.core.recovery import MOST_DEATHS, TryAgain, try_again
+from lastgood.core.queue_parking import parking_of
+from lastgood.core.recovery import TryAgain, try_again
 from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
@@ -205,7 +206,7 @@ class TurnStarter:
             await self._live.stop(run, StopReason(move, error))
             return
         died = move is Move.INTERRUPT
-        await self.end(attempt, move, error, only_if_expired=died, most_deaths=MOST_DEATHS if died else None)
+        await self.end(attempt, move, error, only_if_expired=died, died=died)
 
     async def end(
         self,
@@ -214,7 +215,7 @@ class TurnStarter:
         error: LastgoodError,
         *,
         only_if_expired: bool = False,
-        most_deaths: int | None = None,
+        died: bool = False,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
@@ -225,7 +226,8 @@ class TurnStarter:
             words_of(error),
             failed_events(attempt.turn, attempt.id, status, error, has_effects=effects),
             only_if_expired=only_if_expired,
-            most_deaths=most_deaths,
+            died=died,
+            parking=parking_of(status, words_of(error)[1], died=died),
         )
         self._deps.signals.tell(attempt.session)
         return ended

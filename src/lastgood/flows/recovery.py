@@ -105,9 +105,7 @@ class Recovery:
             error = StoreUnavailable(INTERRUPTED)
             return await end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired)
         error = TurnFailed("The server process that ran this turn died; nothing was committed")
-        return await end(
-            attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired, most_deaths=MOST_DEATHS
-        )
+        return await end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired, died=True)
 
     async def retry_durable(self) -> None:
         left = 0  # these stay where they are; the others are gone from the list once they are tried

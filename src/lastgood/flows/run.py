@@ -21,6 +21,7 @@ from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, mend, open_calls
 from lastgood.core.input_checks import check_results
 from lastgood.core.lifecycle import ATTEMPT, Move, after
+from lastgood.core.queue_parking import parking_of
 from lastgood.core.recovery import has_effects
 from lastgood.errors import (
     AttemptLost,
@@ -292,7 +293,8 @@ async def write_end(run: Run) -> bool:
     """False: it had ended before."""
     end = run.unwritten
     assert end is not None
-    ended = await run.deps.store.finish_if_held(run.hold, end.status, end.words, end.events)
+    parking = parking_of(end.status, end.words[1])
+    ended = await run.deps.store.finish_if_held(run.hold, end.status, end.words, end.events, parking=parking)
     run.unwritten, run.commit_is_unknown = None, run.commit_is_unknown and not ended
     return ended
 

@@ -104,12 +104,10 @@ class Turns:
         error: LastgoodError,
         *,
         only_if_expired: bool = False,
-        most_deaths: int | None = None,
+        died: bool = False,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
-        return await self._beginning.end(
-            attempt, move, error, only_if_expired=only_if_expired, most_deaths=most_deaths
-        )
+        return await self._beginning.end(attempt, move, error, only_if_expired=only_if_expired, died=died)
 
     async def answer(
         self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, str]

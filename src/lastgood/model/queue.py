@@ -54,6 +54,15 @@ class Queued:
     is_damaged: bool = False  # it is not as it was stored, so its messages are not known
 
 
+@dataclass(frozen=True, slots=True)
+class Parking:
+    """Parks a follow-up whose attempt has ended, if its attempts failed or its processes died this often."""
+
+    reason: str
+    failures: int | None = None  # with the one that has just ended; None: failures do not park it
+    deaths: int | None = None
+
+
 class NotQueued(StrEnum):
     GONE = "gone"  # there is no such session
     FULL = "full"

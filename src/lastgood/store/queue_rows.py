@@ -6,7 +6,7 @@ from typing import Any
 
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import decode, encode
-from lastgood.model.queue import NewQueued, Queued, QueueKind
+from lastgood.model.queue import NewQueued, Parking, Queued, QueueKind
 from lastgood.store.checksums import QUEUED, queued_checksum
 from lastgood.store.rows import Row
 
@@ -59,6 +59,14 @@ def of_queued(new: NewQueued) -> dict[str, Any]:
         "input": encode(new.messages),
     }
     return plain | {"checksum": queued_checksum(plain)}
+
+
+def of_parking(parking: Parking | None) -> dict[str, Any]:
+    return {
+        "park_reason": parking.reason if parking else None,
+        "park_failures": parking.failures if parking else None,
+        "park_deaths": parking.deaths if parking else None,
+    }
 
 
 def of_place(tenant: TenantId, session: SessionId, number: int) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from lastgood.model.events import Event, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json, decode, encode, from_json
 from lastgood.model.sessions import Branch, EncodedTurn, Turn, TurnKind, Usage
-from lastgood.model.tokens import Scope, Token
 from lastgood.store.checksums import REQUEST, STEP, is_request_whole, request_checksum, step_checksum
 
 log = logging.getLogger(__name__)
@@ -270,24 +269,6 @@ def to_event(row: Row) -> StoredEvent:
     return StoredEvent(seq, EventKind(kind), attempt, orjson.loads(bytes(body)), created_at)
 
 
-def to_token(row: Row) -> Token:
-    id, tenant, name, scopes, created_at, expires_at, revoked_at = row
-    return Token(
-        id, TenantId(tenant), name, frozenset(map(Scope, scopes.split())), created_at, expires_at, revoked_at
-    )
-
-
-def of_token(token: Token, hash: bytes) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "tenant": token.tenant,
-        "name": token.name,
-        "hash": hash,
-        "scopes": " ".join(sorted(token.scopes)),
-        "expires_at": token.expires_at,
-    }
-
-
 def of_begin(begin: Begin) -> dict[str, Any]:
     plain = _of_begin(begin)
     return plain | {"checksum": request_checksum(plain)}
@@ -397,3 +378,6 @@ def event_body(event: Event) -> bytes:
 #: to the disk one by one, so a power cut may take the last of them; a number that
 #: a watcher may have seen must not come back with another meaning.
 EVENT_LEAP = 2**20
+
+#: A page of events ends with the event that makes it this large.
+EVENT_PAGE_BYTES = 1_000_000

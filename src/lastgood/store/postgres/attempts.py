@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -27,8 +28,10 @@ from lastgood.model.attempts import (
 )
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.queue import Parking
 from lastgood.store.postgres.database import AlreadyThere, PostgresDatabase
 from lastgood.store.postgres.events import of_events, of_hold
+from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import (
     COLUMNS,
     EVENT_LEAP,
@@ -45,6 +48,11 @@ from lastgood.store.session_rows import to_session
 
 #: Lost races of a begin: its key was used meanwhile, or its turn was tried meanwhile.
 LOST_RACES = frozenset({"requests_by_key", "requests_pkey", "attempts_turn_id_number_key"})
+
+
+def _without_nul(text: str) -> str:
+    """PostgreSQL has no NUL in text, and no error may keep an attempt from ending."""
+    return text.replace("\0", "\ufffd")
 
 
 class PostgresAttempts:
@@ -147,19 +155,21 @@ class PostgresAttempts:
         events: Sequence[Event],
         *,
         only_if_expired: bool = False,
-        most_deaths: int | None = None,
+        died: bool = False,
+        parking: Parking | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
         end = {
             "only_if_expired": only_if_expired,
-            "most_deaths": most_deaths,
+            "died": died,
             "status": status.value,
             "code": code,
-            # PostgreSQL has no NUL in text, and no error may keep an attempt from ending.
-            "message": message and message.replace("\0", "\ufffd"),
+            "message": message and _without_nul(message),
         }
-        parameters = of_hold(hold) | of_events(events, leap=leap) | end
+        if parking is not None:
+            parking = replace(parking, reason=_without_nul(parking.reason))
+        parameters = of_hold(hold) | of_events(events, leap=leap) | end | of_parking(parking)
         return await self._end("finish_if_held", "give_back_queued", parameters) is not None
 
     async def wait_if_held(

@@ -9,7 +9,7 @@ from lastgood.model.attempts import Hold
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.store.postgres.database import PostgresDatabase
-from lastgood.store.rows import event_body, to_event
+from lastgood.store.rows import EVENT_PAGE_BYTES, event_body, to_event
 
 
 def of_events(
@@ -44,6 +44,7 @@ class PostgresEvents:
         self, tenant: TenantId, session: SessionId, *, after: int, limit: int = 500
     ) -> tuple[StoredEvent, ...]:
         parameters = {"tenant": tenant, "session": session, "after": after, "limit": limit}
+        parameters["bytes"] = EVENT_PAGE_BYTES
         return tuple(to_event(row) for row in await self.db.rows("read_events", parameters))
 
     async def tidy(self, *, events_older_than: float, keys_older_than: float, limit: int = 100) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lastgood.model.tokens import Token
 from lastgood.store.postgres.database import PostgresDatabase
-from lastgood.store.rows import of_token, to_token
+from lastgood.store.token_rows import of_token, to_token
 
 
 class PostgresTokens:

@@ -46,7 +46,7 @@ SELECT seq, kind, attempt_id, body, created_at FROM (
         ORDER BY events.seq LIMIT :limit
     ) AS page
 ) AS sized
-WHERE before < 1000000 ORDER BY seq;
+WHERE before < :bytes ORDER BY seq;
 
 -- name: list_sessions
 -- The index (tenant, n) gives the page; no message is ever touched. Letters are lowered by
@@ -363,7 +363,7 @@ WITH held AS (
     RETURNING event_seq
 ), ended AS (
     UPDATE attempts
-    SET status = :status, error_code = :code, error_message = :message, died = :most_deaths::bigint IS NOT NULL,
+    SET status = :status, error_code = :code, error_message = :message, died = :died,
         question = NULL, deadline = NULL, last_event = held.event_seq, ended_at = clock()
     FROM held WHERE attempts.id = :attempt AND ended_at IS NULL
 ), stored AS (

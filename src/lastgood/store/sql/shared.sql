@@ -177,18 +177,16 @@ WHERE attempt_id = :attempt AND settled_at IS NULL;
 
 -- name: give_back_queued
 -- After every other end. Steers are turns of their own, as nobody has answered them. The follow-up
--- that the turn was is tried again, but not for ever: it parks, and says why. `most_deaths` is NULL
--- unless its process died: an outage or a restart says nothing about the turn.
+-- that the turn was is tried again, but not for ever: core/queue_parking.py says when it parks, and why.
+-- NULL limits never park: an outage or a restart says nothing about the turn.
 UPDATE queued
 SET kind = 'followup', heard = false, attempt_id = NULL,
     failures = failures + CASE WHEN kind = 'followup' AND :status = 'failed' THEN 1 ELSE 0 END,
     parked = CASE
         WHEN kind = 'steer' THEN parked
-        WHEN :status = 'failed' AND failures >= 1 THEN coalesce(:message, 'it failed')
-        WHEN :status = 'cancelled' THEN 'it was cancelled'
-        WHEN (SELECT count(*) FROM attempts WHERE attempts.turn_id = queued.turn_id AND died) >= :most_deaths
-        THEN (SELECT 'its server died in ' || count(*) FILTER (WHERE died) || ' of ' || max(number) || ' attempts'
-              FROM attempts WHERE attempts.turn_id = queued.turn_id)
+        WHEN failures + CASE WHEN :status = 'failed' THEN 1 ELSE 0 END >= :park_failures THEN :park_reason
+        WHEN (SELECT count(*) FROM attempts WHERE attempts.turn_id = queued.turn_id AND died) >= :park_deaths
+        THEN :park_reason
         ELSE parked END
 WHERE attempt_id = :attempt AND settled_at IS NULL;
 

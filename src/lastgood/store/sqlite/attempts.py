@@ -27,6 +27,8 @@ from lastgood.model.attempts import (
 )
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.queue import Parking
+from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import (
     EVENT_LEAP,
     of_begin,
@@ -193,19 +195,23 @@ class SqliteAttempts:
         events: Sequence[Event],
         *,
         only_if_expired: bool = False,
-        most_deaths: int | None = None,
+        died: bool = False,
+        parking: Parking | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
-        parameters = _of_hold(hold) | {
-            "only_if_expired": only_if_expired,
-            "died": most_deaths is not None,
-            "most_deaths": most_deaths,
-            "status": status.value,
-            "code": code,
-            "message": message,
-            "events": len(events) + leap,
-        }
+        parameters = (
+            _of_hold(hold)
+            | {
+                "only_if_expired": only_if_expired,
+                "died": died,
+                "status": status.value,
+                "code": code,
+                "message": message,
+                "events": len(events) + leap,
+            }
+            | of_parking(parking)
+        )
 
         def work(connection: apsw.Connection) -> bool:
             sql = self.db.sql

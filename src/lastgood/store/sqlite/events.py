@@ -9,7 +9,7 @@ import apsw
 from lastgood.model.attempts import Hold
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import SessionId, TenantId
-from lastgood.store.rows import event_body, to_event
+from lastgood.store.rows import EVENT_PAGE_BYTES, event_body, to_event
 from lastgood.store.sqlite.database import Row, SqliteDatabase
 
 
@@ -65,10 +65,6 @@ def touch_if_held(
     return int(row[0])
 
 
-#: A page ends with the event that makes it this large.
-_PAGE_BYTES = 1_000_000
-
-
 class SqliteEvents:
     db: SqliteDatabase
 
@@ -84,7 +80,7 @@ class SqliteEvents:
         self, tenant: TenantId, session: SessionId, *, after: int, limit: int = 500
     ) -> tuple[StoredEvent, ...]:
         parameters = {"tenant": tenant, "session": session, "after": after, "limit": limit}
-        room = _PAGE_BYTES
+        room = EVENT_PAGE_BYTES
 
         def fills_page(row: Row) -> bool:
             nonlocal room

@@ -5,8 +5,8 @@ from __future__ import annotations
 import apsw
 
 from lastgood.model.tokens import Token
-from lastgood.store.rows import of_token, to_token
 from lastgood.store.sqlite.database import SqliteDatabase
+from lastgood.store.token_rows import of_token, to_token
 
 
 class SqliteTokens:

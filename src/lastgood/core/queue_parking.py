@@ -1,0 +1,25 @@
+"""Decides when a follow-up is parked: kept in the queue, and not tried again until somebody says so.
+
+Knows only how an attempt ended. How often the turn failed or died before is compared by the store, in the
+transaction that ends the attempt: two processes may end attempts of one turn one after the other.
+"""
+
+from __future__ import annotations
+
+from lastgood.core.recovery import MOST_DEATHS
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.queue import Parking
+
+#: A follow-up that failed this often fails again, and each attempt costs model calls.
+MOST_FAILURES = 2
+
+
+def parking_of(status: AttemptStatus, message: str | None, *, died: bool = False) -> Parking | None:
+    """Returns None if the end of the attempt is no reason to park: a restart, an outage, a newer request."""
+    if status is AttemptStatus.FAILED:
+        return Parking(message or "The turn failed without a message", failures=MOST_FAILURES)
+    if status is AttemptStatus.CANCELLED:
+        return Parking("The turn was cancelled", failures=0)
+    if status is AttemptStatus.INTERRUPTED and died:
+        return Parking(f"The server process died during {MOST_DEATHS} attempts", deaths=MOST_DEATHS)
+    return None
