@@ -7,6 +7,7 @@ from typing import Any
 from lastgood.errors import LastgoodError
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.model.agents import AgentSpec
+from lastgood.surfaces.api.resources import AGENT, ListedAgent
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 
 
@@ -19,29 +20,17 @@ class AgentHandlers:
         found: list[dict[str, Any]] = []
         for key in self._agents.list_keys():
             try:
-                found.append(_brief(key, await self._agents.load(key)))
+                listed = ListedAgent(key, await self._agents.load(key))
             except LastgoodError as error:
-                found.append({"name": key, "description": "", "multi": False, "error": error.code})
+                listed = ListedAgent(key, None, error.code)
+            found.append(AGENT.json(listed))
         return json_reply(sorted(found, key=lambda agent: str(agent["name"])))
 
     async def read(self, request: Request) -> Response:
         agent, decision = await self._agents.resolve(self._agents.canonical_key(request.path["agent"]))
         members = [_member(member) for member in agent.members.values()]
-        told = _brief(agent.key, agent) | {"digest": agent.digest, "decision": decision}
+        told = AGENT.json(ListedAgent(agent.key, agent)) | {"digest": agent.digest, "decision": decision}
         return json_reply(told | {"agents": [_member(agent), *members], "warnings": list(agent.warnings)})
-
-
-def _brief(key: str, agent: AgentSpec) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "name": key,
-        "description": agent.description,
-        "multi": bool(agent.members),
-        "welcome_message": agent.welcome_message,
-        "model": agent.model,
-    }
-    if agent.commands:
-        told["commands"] = {command.name: command.description for command in agent.commands}
-    return told
 
 
 def _member(agent: AgentSpec) -> dict[str, Any]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lastgood.flows.session_reader import MOST_IN_PAGE, SessionReader
-from lastgood.model.sessions import Branch
-from lastgood.surfaces.api.schemas import when
+from lastgood.surfaces.api.resources import BRANCH
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.parsing import whole_number
 from lastgood.surfaces.http.turn_headers import session_of
@@ -25,14 +22,4 @@ class BranchHandlers:
         )
         page = found[:limit]
         headers = {"x-next-cursor": str(page[-1].number)} if len(found) > limit else {}
-        return json_reply([_branch_json(branch) for branch in page], 200, headers)
-
-
-def _branch_json(branch: Branch) -> dict[str, Any]:
-    return {
-        "head": branch.head,
-        "turns": branch.seq,
-        "after": branch.after,
-        "replaced_by": branch.replaced_by,
-        "created_at": when(branch.created_at),
-    }
+        return json_reply([BRANCH.json(branch) for branch in page], 200, headers)

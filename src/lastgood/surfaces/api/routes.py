@@ -11,6 +11,7 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.api import response_schemas as shapes
 from lastgood.surfaces.api.agents import AgentHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
+from lastgood.surfaces.api.resources import AGENT, ATTEMPT, SESSION, TURN
 from lastgood.surfaces.api.runs import RunHandlers
 from lastgood.surfaces.api.schemas import (
     AppendBody,
@@ -100,7 +101,7 @@ def session_routes(
     return [
         Route("GET", "/api/ping", _ping, Scope.READ, "Check that the API responds", gives=_json(shapes.PING)),
         _reads("/api/agents", agents.list, "List agents", _json(shapes.AGENTS)),
-        _reads("/api/agents/{agent}", agents.read, "Get an agent and its team", _json(shapes.AGENT)),
+        _reads("/api/agents/{agent}", agents.read, "Get an agent and its team", _json(AGENT.schema)),
         *_of_life(life, import_bytes),
         _reads(
             f"{_ONE}/branches",
@@ -116,7 +117,7 @@ def session_routes(
 
 
 def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
-    one = _json(shapes.SESSION)
+    one = _json(SESSION.schema)
     return [
         _takes("POST", "/api/sessions", life.create, "Create a session", CreateBody, one, may_be_empty=True),
         _reads(
@@ -124,7 +125,7 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
         ),
         _reads(_ONE, life.read, "Get a session with its messages", one, query=shapes.WITH_MESSAGES),
         _reads(f"{_ONE}/turns", life.turns, "List committed turns", _json(shapes.TURNS), query=_PAGE),
-        _reads(f"{_ONE}/turns/{{turn}}", life.turn, "Get a turn", _json(shapes.TURN)),
+        _reads(f"{_ONE}/turns/{{turn}}", life.turn, "Get a turn", _json(TURN.schema)),
         _reads(
             f"{_ONE}/turns/{{turn}}/prompt", life.prompt, "Get the prompt of a turn", _json(shapes.PROMPT)
         ),
@@ -133,7 +134,7 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
             f"{_ONE}/attempts/{{attempt}}",
             life.attempt,
             "Get an attempt with its steps",
-            _json(shapes.ATTEMPT),
+            _json(ATTEMPT.schema),
         ),
         _takes("POST", f"{_ONE}/fork", life.fork, "Fork a session", ForkBody, one, may_be_empty=True),
         _takes(
@@ -152,7 +153,7 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
             life.append,
             "Append messages without a model call",
             AppendBody,
-            _json(shapes.TURN, 201),
+            _json(TURN.schema, 201),
             headers=_ASKS,
         ),
         _reads(f"{_ONE}/export", life.export, "Export a session", _json(shapes.DOCUMENT)),
@@ -162,7 +163,7 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
             life.take_in,
             "Import a session",
             None,
-            _json(shapes.SESSION, 201),
+            _json(SESSION.schema, 201),
             limit_bytes=import_bytes,
         ),
         _takes("DELETE", _ONE, life.delete, "Cancel and delete a session", None, _json(shapes.DELETED)),
@@ -187,7 +188,7 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
 
 
 def _of_fields(life: SessionHandlers) -> Sequence[Route]:
-    one = _json(shapes.SESSION)
+    one = _json(SESSION.schema)
     return [
         _takes("PATCH", f"{_ONE}/title", life.set_title, "Set the title", TitleBody, one),
         _takes(
@@ -217,7 +218,7 @@ def _of_fields(life: SessionHandlers) -> Sequence[Route]:
 
 def _of_runs(runs: RunHandlers) -> Sequence[Route]:
     queued = _json(shapes.QUEUED, 202)
-    accepted: dict[int, Contents] = {200: {JSON: shapes.TURN}, 202: {JSON: shapes.ATTEMPT}}
+    accepted: dict[int, Contents] = {200: {JSON: TURN.schema}, 202: {JSON: ATTEMPT.schema}}
     run = "Run a turn and stream its events"
     return [
         *(
@@ -240,7 +241,7 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
             _STREAM,
             query=_SINCE,
         ),
-        _takes("POST", f"{_ONE}/cancel", runs.cancel, "Cancel the running turn", None, _json(shapes.ATTEMPT)),
+        _takes("POST", f"{_ONE}/cancel", runs.cancel, "Cancel the running turn", None, _json(ATTEMPT.schema)),
         _takes(
             "POST",
             f"{_ONE}/attempts/{{attempt}}/continue",
@@ -282,7 +283,7 @@ def _of_docker_agent(life: SessionHandlers) -> Sequence[Route]:
     """What its clients ask for beside the above."""
     return [
         _reads(f"{_ONE}/status", life.status, "Get the status of a session", _json(shapes.BRIEF)),
-        _reads(f"{_ONE}/snapshot", life.read, "Get a snapshot of a session", _json(shapes.SESSION)),
+        _reads(f"{_ONE}/snapshot", life.read, "Get a snapshot of a session", _json(SESSION.schema)),
         _reads(
             f"{_ONE}/recovery",
             life.recovery,
@@ -304,7 +305,7 @@ def _of_docker_agent(life: SessionHandlers) -> Sequence[Route]:
             life.summarize,
             "Replace earlier messages in prompts with a summary",
             SummaryBody,
-            _json(shapes.TURN, 201),
+            _json(TURN.schema, 201),
             headers=_ASKS,
         ),
     ]

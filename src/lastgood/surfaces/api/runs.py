@@ -30,16 +30,14 @@ from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Role
 from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.sessions import Session, Turn
+from lastgood.surfaces.api.resources import ATTEMPT, QUEUE_ENTRY, TURN
 from lastgood.surfaces.api.schemas import (
     ApiMessage,
     ContinueBody,
     LaterBody,
     RunBody,
     TurnBody,
-    attempt_json,
     messages_of,
-    queued_json,
-    turn_json,
 )
 from lastgood.surfaces.api.sse import frame
 from lastgood.surfaces.api.turn_requests import TurnRequests
@@ -119,7 +117,7 @@ class RunHandlers:
         tenant, session = request.caller.tenant, session_of(request)
         outcome = await self._turns.cancel(tenant, session)
         found = await self._sessions.attempt(tenant, session, outcome.attempt)
-        return json_reply(attempt_json(found.attempt))
+        return json_reply(ATTEMPT.json(found.attempt))
 
     async def _submit(self, request: Request, ask: Ask, after: After | None) -> TurnHandle:
         reserve = partial(self._limiter.take, request.caller, ask.user)
@@ -135,8 +133,8 @@ class RunHandlers:
             if outcome.turn is None:
                 return _failed(request, submitted, outcome)
             # Another node may have taken it up and committed it, as an attempt of its own.
-            return json_reply(turn_json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
-        return json_reply(attempt_json(await submitted.stored()), 202, headers)
+            return json_reply(TURN.json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
+        return json_reply(ATTEMPT.json(await submitted.stored()), 202, headers)
 
     # -- events --------------------------------------------------------------------------
 
@@ -237,7 +235,7 @@ class RunHandlers:
             item, known = await self._queue.put(new)
             if not known:
                 taken.give_back()
-        return queued_json(item), known
+        return QUEUE_ENTRY.json(item), known
 
     async def queue(self, request: Request) -> Response:
         waiting = await self._queue.read(request.caller.tenant, session_of(request))
@@ -248,7 +246,7 @@ class RunHandlers:
             }
             for kind in QueueKind
         }
-        return json_reply(told | {"items": [queued_json(item) for item in waiting]})
+        return json_reply(told | {"items": [QUEUE_ENTRY.json(item) for item in waiting]})
 
     async def drop(self, request: Request) -> Response:
         await self._queue.drop(request.caller.tenant, session_of(request), _number(request))

@@ -1,27 +1,20 @@
-"""The session API on the wire: what a body may say, and how sessions, turns and attempts look."""
+"""Request bodies of the session API."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from lastgood.core.history import open_calls
 from lastgood.core.limits import RULE_CHARACTERS, RULES, check_rules
-from lastgood.core.session_rules import WantedRules, modes_of, permissions_of
+from lastgood.core.session_rules import WantedRules
 from lastgood.errors import InvalidRequest
-from lastgood.flows.session_export import rules_as_json
-from lastgood.model.agents import Permissions, Safety
-from lastgood.model.attempts import After, Attempt, Step
+from lastgood.model.agents import Safety
+from lastgood.model.attempts import After
 from lastgood.model.ids import TurnId
-from lastgood.model.messages import Message, as_json
-from lastgood.model.queue import Queued
-from lastgood.model.rules import RuleLayer
-from lastgood.model.sessions import Session, SessionStatus, Turn, Usage
-from lastgood.surfaces.http.error_responses import code_fields
+from lastgood.model.messages import Message
 from lastgood.surfaces.http.message_schemas import ChatMessage, ContentPart, message_of
 from lastgood.surfaces.http.parsing import Body, StrictModel
 
@@ -37,9 +30,6 @@ _MEANT = ("permissions", "safety", "safety_policy")
 #: Comparing names is slow, and a longer one is not like any of these.
 _LONGEST_LIKE = 20
 Mode = Literal["strict", "balanced", "restricted", "autonomous", "unsafe", "safer", "safe-auto"]
-
-
-# -- in --------------------------------------------------------------------------------
 
 
 class ApiMessage(ChatMessage):
@@ -210,158 +200,3 @@ def messages_of(given: Sequence[ApiMessage]) -> tuple[Message, ...]:
 
 def safety_of(word: str | None) -> Safety | None:
     return Safety(_LEGACY.get(word, word)) if word else None
-
-
-# -- out -------------------------------------------------------------------------------
-
-
-def when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def session_json(session: Session) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "id": session.id,
-        "title": session.title,
-        "agent": session.agent_key,
-        "agent_key": session.agent_key,
-        "model": session.model,
-        "working_dir": session.working_dir,
-        "created_at": when(session.created_at),
-        "updated_at": when(session.updated_at),
-        "head": session.head.turn if session.head else None,
-        "turns": session.turns,
-        "streaming": session.status is SessionStatus.RUNNING,
-        "status": session.status.value,
-        "attempt": session.attempt,
-        "input_tokens": session.usage.input_tokens,
-        "output_tokens": session.usage.output_tokens,
-        "cost": session.usage.cost,
-        "last_event_seq": session.last_event_seq,
-        "starred": session.starred,
-        "metadata": session.metadata,
-    }
-    if session.rules:
-        told |= _rules_json(session.rules)
-    if session.forked_from is not None:
-        told["forked_from"] = {"session": session.forked_from[0], "turn": session.forked_from[1]}
-    if session.conversation is not None:
-        told["conversation"] = session.conversation
-    return told
-
-
-def _rules_json(layers: tuple[RuleLayer, ...]) -> dict[str, Any]:
-    """What holds, and below `rules` which part of it was set by whom."""
-    permissions, modes = permissions_of(layers), modes_of(layers)
-    told: dict[str, Any] = {} if permissions is None else {"permissions": rules_as_json(permissions)}
-    if modes:
-        told["safety_policy"] = modes[0].value
-    told["rules"] = [_layer_json(layer) for layer in layers]
-    return told
-
-
-def _layer_json(layer: RuleLayer) -> dict[str, Any]:
-    told: dict[str, Any] = {"set_by": layer.set_by.value, "token": layer.token}
-    if layer.permissions != Permissions():
-        told["permissions"] = rules_as_json(layer.permissions)
-    if layer.safety is not None:
-        told["safety_policy"] = layer.safety.value
-    return told
-
-
-def shown(message: Message) -> dict[str, Any]:
-    """Without what only a provider understands."""
-    plain = as_json(message)
-    if message.reasoning is not None:
-        plain["reasoning"] = message.reasoning.text
-    return plain
-
-
-def turn_json(turn: Turn) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "id": turn.id,
-        "seq": turn.seq,
-        "parent": turn.parent,
-        "attempt": turn.attempt,
-        "kind": turn.kind.value,
-        "messages": [shown(message) for message in turn.messages],
-        "inputs": turn.inputs,
-        "agent_key": turn.agent_key,
-        "agent_digest": turn.agent_digest,
-        "model": turn.model,
-        "usage": usage_json(turn.usage),
-        "decision": turn.decision,
-        "created_at": when(turn.created_at),
-    }
-    if turn.user:
-        told["user"] = turn.user
-    if turn.damage:
-        told["damage"] = turn.damage
-    if open_calls(turn.messages):
-        told["open_calls"] = [call.id for call in open_calls(turn.messages)]
-    return told
-
-
-def usage_json(usage: Usage) -> dict[str, Any]:
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost": usage.cost,
-    }
-
-
-def attempt_json(attempt: Attempt) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "id": attempt.id,
-        "session": attempt.session,
-        "turn": attempt.turn,
-        "number": attempt.number,
-        "status": attempt.status.value,
-        "base": attempt.base,
-        "fence": attempt.fence,
-        "agent_key": attempt.agent_key,
-        "agent_digest": attempt.agent_digest,
-        "model": attempt.model,
-        "decision": attempt.decision,
-        "started_at": when(attempt.started_at),
-    }
-    if attempt.ended_at is not None:
-        told["ended_at"] = when(attempt.ended_at)
-    if attempt.error_code is not None:
-        told["error"] = code_fields(attempt.error_code) | {"message": attempt.error_message or ""}
-    if attempt.base != attempt.head:
-        told["replaces"] = attempt.head
-    if attempt.continues is not None:
-        told["continues"] = attempt.continues
-    if attempt.question is not None:
-        told["question"] = attempt.question
-    return told
-
-
-def step_json(step: Step) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "kind": step.kind.value,
-        "message": shown(step.message),
-        "usage": usage_json(step.usage),
-    }
-    if step.within:
-        told["within"] = step.within
-    if step.full is not None:
-        told["full"] = step.full
-    return told
-
-
-def queued_json(item: Queued) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "id": item.number,
-        "turn": item.turn,
-        "kind": item.kind.value,
-        "messages": [shown(message) for message in item.messages],
-        "failures": item.failures,
-        "created_at": when(item.created_at),
-    }
-    if item.attempt is not None:
-        told["attempt"] = item.attempt
-    if item.parked is not None:
-        told["parked"] = item.parked
-    return told

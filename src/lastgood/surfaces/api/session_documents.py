@@ -15,7 +15,7 @@ from lastgood.flows.session_reader import SessionReader
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.messages import decode
 from lastgood.model.sessions import EncodedTurn, Session, Turn
-from lastgood.surfaces.api.schemas import session_json, turn_json
+from lastgood.surfaces.api.resources import SESSION, TURN
 
 #: So many messages are encoded at a time.
 _BATCH = 200
@@ -23,7 +23,7 @@ _BATCH = 200
 
 async def session_pieces(reader: SessionReader, session: Session) -> AsyncGenerator[bytes, None]:
     """A session with its flattened messages, without those of damaged turns."""
-    yield opened(session_json(session), "messages")
+    yield opened(SESSION.json(session), "messages")
     count = 0
     last: dict[str, Any] = {}
     async with aclosing(reader.stream(session)) as turns:
@@ -58,7 +58,7 @@ async def turn_pieces(
         async for turn in turns:
             if isinstance(turn, HistoryDamaged):
                 continue  # the turn says it, too
-            yield (b"," if count else b"[") + orjson.dumps(turn_json(_decoded(turn)))
+            yield (b"," if count else b"[") + orjson.dumps(TURN.json(_decoded(turn)))
             count += 1
             if count == limit:
                 break

@@ -21,6 +21,7 @@ from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, Role
 from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
 from lastgood.model.tokens import Scope
+from lastgood.surfaces.api.resources import ATTEMPT, SESSION, STEP, TURN, USAGE, message_json, timestamp
 from lastgood.surfaces.api.schemas import (
     ApiMessage,
     AppendBody,
@@ -36,14 +37,7 @@ from lastgood.surfaces.api.schemas import (
     SummaryBody,
     TitleBody,
     TokensBody,
-    attempt_json,
     safety_of,
-    session_json,
-    shown,
-    step_json,
-    turn_json,
-    usage_json,
-    when,
 )
 from lastgood.surfaces.api.session_documents import batch_pieces, session_pieces, turn_pieces
 from lastgood.surfaces.api.turn_requests import TurnRequests
@@ -105,7 +99,7 @@ class SessionHandlers:
             setter=request.caller.setter,
             metadata=body.metadata,
         )
-        return json_reply(session_json(session))
+        return json_reply(SESSION.json(session))
 
     async def _check_agent(self, key: str) -> None:
         """That it is served. Whether it can be loaded just now is the first turn's business."""
@@ -130,14 +124,14 @@ class SessionHandlers:
             status=SessionStatus(status) if status else None,
         )
         headers = {} if page.next_cursor is None else {"x-next-cursor": str(page.next_cursor)}
-        return json_reply([session_json(session) for session in page.sessions], 200, headers)
+        return json_reply([SESSION.json(session) for session in page.sessions], 200, headers)
 
     async def read(self, request: Request) -> Response:
         """With its messages, unless they are not wanted."""
         tenant, id = request.caller.tenant, session_of(request)
         if not flag(request.query, "messages", True):
             session = await self._sessions.get(tenant, id)
-            return json_reply(session_json(session), 200, _tag(session))
+            return json_reply(SESSION.json(session), 200, _tag(session))
         session = await self._sessions.get(tenant, id)
         return await json_document(session_pieces(self._sessions, session), _tag(session))
 
@@ -150,7 +144,7 @@ class SessionHandlers:
 
     async def turn(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
-        return json_reply(turn_json(await self._sessions.turn_of(session, TurnId(request.path["turn"]))))
+        return json_reply(TURN.json(await self._sessions.turn_of(session, TurnId(request.path["turn"]))))
 
     async def prompt(self, request: Request) -> Response:
         turn, prompt = await self._sessions.prompt(
@@ -162,7 +156,7 @@ class SessionHandlers:
                 "agent_digest": turn.agent_digest,
                 "model": turn.model,
                 "left_out": prompt.left_out,
-                "messages": [shown(message) for message in prompt.messages],
+                "messages": [message_json(message) for message in prompt.messages],
             }
         )
 
@@ -172,14 +166,14 @@ class SessionHandlers:
         limit = whole_number(request.query, "limit", 50, least=1, most=MOST_IN_PAGE)
         page = found[after : after + limit]
         headers = {"x-next-cursor": str(after + limit)} if after + limit < len(found) else {}
-        return json_reply([attempt_json(attempt) for attempt in page], 200, headers)
+        return json_reply([ATTEMPT.json(attempt) for attempt in page], 200, headers)
 
     async def attempt(self, request: Request) -> Response:
         tried = await self._sessions.attempt(
             request.caller.tenant, session_of(request), AttemptId(request.path["attempt"])
         )
-        steps = [step_json(step) for step in tried.steps]
-        return json_reply(attempt_json(tried.attempt) | {"usage": usage_json(tried.usage), "steps": steps})
+        steps = [STEP.json(step) for step in tried.steps]
+        return json_reply(ATTEMPT.json(tried.attempt) | {"usage": USAGE.json(tried.usage), "steps": steps})
 
     # -- one field each ------------------------------------------------------------------
 
@@ -236,7 +230,7 @@ class SessionHandlers:
 
     async def _as_it_is(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
-        return json_reply(session_json(session), 200, _tag(session))
+        return json_reply(SESSION.json(session), 200, _tag(session))
 
     # -- turns without a model -----------------------------------------------------------
 
@@ -248,7 +242,7 @@ class SessionHandlers:
         plain = await request.json()
         given = (await parse_paced(AppendBody, ApiMessage, plain)).given()
         turn = await self._without_model(request, plain, given, TurnKind.APPEND)
-        return json_reply(turn_json(turn) | {"status": "added"}, 201)
+        return json_reply(TURN.json(turn) | {"status": "added"}, 201)
 
     async def summarize(self, request: Request) -> Response:
         """Prompts begin with the summary from here on, and what was kept after it. Nothing is deleted."""
@@ -264,7 +258,7 @@ class SessionHandlers:
         summary = Message(Role.SYSTEM, f"Summary of the conversation so far: {body.summary}")
         head = whole.session.head.turn if whole.session.head else None
         turn = await self._without_model(request, plain, (summary, *kept), TurnKind.RESET, head)
-        return json_reply(turn_json(turn) | {"status": "added"}, 201)
+        return json_reply(TURN.json(turn) | {"status": "added"}, 201)
 
     async def _without_model(
         self,
@@ -306,7 +300,7 @@ class SessionHandlers:
             user_message=body.user_message_index,
             setter=request.caller.setter,
         )
-        return json_reply(session_json(forked))
+        return json_reply(SESSION.json(forked))
 
     async def export(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
@@ -318,14 +312,14 @@ class SessionHandlers:
         if not isinstance(plain, dict):
             raise InvalidRequest("The body must be an exported session")
         session = await self._importing.take(request.caller.tenant, plain, request.caller.setter)
-        return json_reply(session_json(session), 201)
+        return json_reply(SESSION.json(session), 201)
 
     async def recovery(self, request: Request) -> Response:
         """Everything there is of a session, for whoever has to mend something."""
         tenant, id = request.caller.tenant, session_of(request)
         whole = await self._sessions.read(tenant, id)
         failed = [found for found in await self._sessions.attempts(tenant, id) if found.error_code]
-        return json_reply(as_evidence(whole) | {"errors": [attempt_json(attempt) for attempt in failed]})
+        return json_reply(as_evidence(whole) | {"errors": [ATTEMPT.json(attempt) for attempt in failed]})
 
     async def delete(self, request: Request) -> Response:
         await self._sessions.delete(request.caller.tenant, session_of(request))
@@ -345,7 +339,7 @@ class SessionHandlers:
 
     async def export_many(self, request: Request) -> Response:
         body = parse(IdsBody, await request.json())
-        about = {"export_format": "json", "timestamp": when(time.time())}
+        about = {"export_format": "json", "timestamp": timestamp(time.time())}
         ids = dict.fromkeys(body.session_ids)
         return await json_document(batch_pieces(self._sessions, request.caller.tenant, ids, about))
 
@@ -353,7 +347,7 @@ class SessionHandlers:
 
     async def status(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
-        told = session_json(session)
+        told = SESSION.json(session)
         names = ("id", "title", "streaming", "agent", "status", "turns", "input_tokens", "output_tokens")
         return json_reply({name: told[name] for name in names})
 
@@ -362,7 +356,7 @@ class SessionHandlers:
         parse(TokensBody, await request.json())
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         names = ("id", "input_tokens", "output_tokens", "cost")
-        return json_reply({name: session_json(session)[name] for name in names})
+        return json_reply({name: SESSION.json(session)[name] for name in names})
 
     async def models(self, request: Request) -> Response:
         """The models that the session's agent knows, and which one answers."""
