@@ -1,6 +1,6 @@
-"""Where sessions are: in a database here, or on a server. Commands are written once, against this seam.
+"""The interface between commands and sessions, which are in the local database or on a server.
 
-What is told of a session is the client's nouns in both cases, so screens and JSON are the same.
+Both backends return the models of the client, so output is the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lastgood.settings import SAFETIES
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """How a turn ended, or that it waits for a person. No `committed`: nothing was."""
+    """The result of a turn, or that it waits for approval. `committed` is None if nothing was committed."""
 
     session: str
     turn: str
@@ -43,25 +43,25 @@ class TurnEnd:
 
 
 class BackendTurn(Protocol):
-    """A turn that was accepted."""
+    """An accepted turn."""
 
     def events(self) -> AsyncGenerator[StoredEvent, None]:
-        """To its end; none of one that is only told again."""
+        """Yields the events of the turn to its end. A replayed turn has none."""
 
     async def ended(self) -> TurnEnd: ...
 
     async def cancel(self) -> None:
-        """It may be too late. An error: it could not be asked for."""
+        """Does nothing if the turn has ended. Raises an error if the request could not be sent."""
 
     async def leave(self) -> None:
-        """Nobody reads what it says any more."""
+        """The output of the turn is no longer read."""
 
     async def close(self) -> None: ...
 
 
 class ReadBackend(Protocol):
     async def find(self, text: str) -> SessionInfo:
-        """The session with this id, or the N-th newest for -N."""
+        """Returns the session with this id, or the N-th newest session for -N."""
 
     async def page(self, *, limit: int, cursor: int | None, query: str) -> SessionList: ...
 
@@ -72,7 +72,7 @@ class ReadBackend(Protocol):
     async def branches(self, session: str) -> tuple[BranchInfo, ...]: ...
 
     def export(self, session: str) -> AsyncGenerator[bytes, None]:
-        """The JSON document of a session, piece by piece."""
+        """Streams the JSON document of a session."""
 
 
 class Backend(ReadBackend, Protocol):
@@ -105,7 +105,7 @@ class Backend(ReadBackend, Protocol):
 
 
 def other_than(recorded: str, named: str) -> str | None:
-    """None: the agent that was named is the session's own, maybe under another query."""
+    """Returns None if the named agent is the session's own, maybe with another query string."""
     match identity.resolve(recorded, [named]):
         case identity.Exact() | identity.Stable():
             return None
@@ -113,12 +113,12 @@ def other_than(recorded: str, named: str) -> str | None:
             return named
 
 
-#: What a server has settled for itself, and what only a server asks for.
+#: Settings that a server has its own values of.
 _OF_HERE = ("data_dir", "database", "config", "env_file", "pull_interval")
 
 
 def check_place(args: argparse.Namespace) -> None:
-    """Refuses options that do not go together, and what only a server would object to otherwise."""
+    """Raises WrongUsage for options that cannot be combined and values that a server would reject."""
     if args.server is None:
         if args.server_token:
             raise WrongUsage("--token-file needs --server")

@@ -1,7 +1,7 @@
-"""Talking to a session from the terminal: say something, watch the turn, cancel it.
+"""A chat with one session: sends messages, shows the turns and cancels them.
 
-The turn belongs to its session; the terminal only watches. Ctrl-C is a request to
-cancel it, and is heard out: the attempt ends as cancelled before we do.
+A turn belongs to its session; the terminal only shows it. Ctrl-C cancels the turn, and the
+command exits after the attempt has ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class Interrupts:
-    """Ctrl-C and a polite kill, as something to wait for. `final`: it was the kill."""
+    """SIGINT and SIGTERM as an event to wait for. `final`: it was SIGTERM."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -51,7 +51,7 @@ class Interrupts:
         loop.remove_signal_handler(signal.SIGTERM)
 
     async def unless_asked(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """What the work returns; TurnCancelled if we are asked to stop before it does."""
+        """Returns the result of the work, or raises TurnCancelled if a signal arrives first."""
         working, asked = asyncio.create_task(work), asyncio.create_task(self.asked.wait())
         try:
             await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +68,7 @@ class Interrupts:
 
 @dataclass(slots=True)
 class Chat:
-    """One session, made when the first message is accepted."""
+    """One session, created with the first message."""
 
     place: Backend
     agent: str  # the key of the agent that was named
@@ -91,7 +91,7 @@ class Chat:
         try:
             await asyncio.wait({watching, cancelling}, return_when=asyncio.FIRST_COMPLETED)
             if not watching.done():
-                cancelling.result()  # it could not be cancelled: no use in waiting for its end
+                cancelling.result()  # raises if the turn could not be cancelled; its end may never come
             ended = await watching
         finally:
             for task in (watching, cancelling):
@@ -137,7 +137,7 @@ class Chat:
         try:
             asked = await self.place.ask(session, message, self.agent, self.model, key, after, expected_head)
         except (InvalidRequest, NotFound):
-            # Refused for certain, so the session that was made for it goes, too.
+            # The turn was rejected for certain: delete the session that was created for it.
             if self.session is None:
                 await self.place.delete(session)
             raise
@@ -156,7 +156,7 @@ class Chat:
             ended = await asked.ended()
             await self.screen.ended(ended)
         except OSError as error:
-            # Nobody reads any more.
+            # The reader of stdout has gone.
             drop_stdout()
             await asked.leave()
             ended = await asked.ended()

@@ -1,4 +1,4 @@
-"""Sessions in a database here. The turn runs in this process, and ends with it."""
+"""Sessions in the local database. Turns run in this process and end with it."""
 
 from __future__ import annotations
 

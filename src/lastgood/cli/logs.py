@@ -1,6 +1,6 @@
 """Logs as JSON lines, one object each, on one stream.
 
-What is logged of an error is where it happened, not with what: its values may be somebody's words.
+An error is logged with its type and its location, never with its text, which may contain messages of users.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _collect_no_more_than_is_shown() -> None:
 
 
 def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """What nobody awaited. The loop's own report would show the values of tasks and errors."""
+    """Logs errors of tasks that nothing awaits. The loop's own report would contain values of tasks."""
     log = logging.getLogger("lastgood.loop")
 
     def report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

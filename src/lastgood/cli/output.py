@@ -1,4 +1,4 @@
-"""What is printed: answers on stdout, remarks on stderr; for people, or as JSON for scripts."""
+"""Output: answers on stdout, remarks on stderr; as text for people, or as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def print_json(value: object) -> None:
 
 
 async def print_document(pieces: AsyncGenerator[bytes, None]) -> None:
-    """A JSON document as it comes, in ASCII: the same document, and nothing in it steers a terminal."""
+    """Prints a streamed JSON document in ASCII, so that nothing in it can control a terminal."""
     decoder = codecs.getincrementaldecoder("utf-8")()  # a piece may end within a character
     async for piece in pieces:
         text = decoder.decode(piece)
@@ -44,7 +44,7 @@ async def print_document(pieces: AsyncGenerator[bytes, None]) -> None:
 
 
 def drop_stdout() -> None:
-    """Whoever read it has gone: the rest of it goes nowhere, and Python says nothing at exit."""
+    """Discards further output after the reader has gone, so that Python reports no error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -63,7 +63,7 @@ def show_progress(text: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Something beside the answer; dim, where that can be shown."""
+    """Prints a note on stderr, dimmed on a terminal."""
     text = harmless(text)
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         text = f"\x1b[2m{text}\x1b[0m"
@@ -165,7 +165,7 @@ def turn_json(turn: TurnInfo) -> dict[str, Any]:
 
 
 def _message_json(message: Message) -> dict[str, Any]:
-    """Without what only a provider understands."""
+    """Without the reasoning data that only a provider can read."""
     plain = as_chat(message)
     return plain if message.reasoning is None else plain | {"reasoning": message.reasoning.text}
 

@@ -1,4 +1,4 @@
-"""Sessions on a server. The turn runs there; this process watches it, and cancels it when it is told to."""
+"""Sessions on a server. Turns run there; this process shows them, and cancels them on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Message
 
 TOKEN_VARIABLE = "LASTGOOD_TOKEN"
-#: How long a server may take to hear that a turn is not wanted any more.
+#: Timeout of a cancel request.
 _CANCEL_SECONDS = 10.0
 
 
@@ -81,7 +81,7 @@ def _token(args: argparse.Namespace) -> str | None:
 
 
 class RemoteBackend:
-    """`working_dir` and `safety` are those of new sessions."""
+    """`working_dir` and `safety` apply to new sessions."""
 
     def __init__(self, client: AsyncClient, working_dir: str | None, safety: str | None) -> None:
         self._client = client
@@ -166,7 +166,7 @@ class RemoteBackend:
 
 
 class RemoteTurn:
-    """`is_kept`: it goes on when nobody reads it any more."""
+    """`is_kept`: the turn keeps running when its output is no longer read."""
 
     def __init__(self, client: AsyncClient, accepted: Accepted, *, is_kept: bool) -> None:
         self._client = client
@@ -207,7 +207,7 @@ class RemoteTurn:
             async with asyncio.timeout(_CANCEL_SECONDS):
                 await self._client.cancel(self._accepted.session)
         except NothingPending:
-            return  # too late: how it did end is told anyway
+            return  # the turn has ended already; its result is shown anyway
         except (TimeoutError, ServerUnreachable):
             raise ServerUnreachable(
                 "could not cancel the turn: the server does not respond, and the turn may still be running; "
@@ -229,7 +229,7 @@ _ABOUT = frozenset({"type", "message", "about", "session_id", "timestamp", "atte
 
 
 def as_stored(event: Event, committed: TurnInfo | None) -> StoredEvent | None:
-    """As the same event looks where it is stored; None: nobody is shown this one."""
+    """Returns the event in its stored form, or None if it is not shown."""
     found = _kind_and_data(event, committed)
     if found is None:
         return None

@@ -1,7 +1,6 @@
-"""How a turn is shown while it runs: as text for people, or as JSON lines for scripts.
+"""Shows a running turn: as text for people, or as JSON lines for scripts.
 
-Printing happens on a thread: a terminal that is paused must not stop the
-heartbeat of the turn it shows.
+Prints on a thread: a paused terminal must not stop the heartbeat of the turn.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ class TextScreen:
     """The answer on stdout, everything else on stderr."""
 
     def __init__(self) -> None:
-        self._in_line = False  # the last thing printed was no newline
-        self._turn = ""  # the last that began
+        self._in_line = False  # the last character printed was not a newline
+        self._turn = ""  # the last turn that started
 
     async def event(self, event: StoredEvent) -> None:
-        # What another agent of the team says while it does a task is not the answer.
+        # Text of a sub-agent that runs a task is not part of the answer.
         if event.kind is EventKind.TEXT_STREAMED and "agent" not in event.data:
             await self._print(str(event.data["content"]))
             return
-        told = self._new_try(event) or _remark_on(event)
-        if told:
+        text = self._new_try(event) or _remark_on(event)
+        if text:
             await self._end_line(sys.stdout.isatty())
-            remark(told)
+            remark(text)
 
     async def ended(self, ended: TurnEnd) -> None:
         if ended.replayed:
@@ -49,7 +48,7 @@ class TextScreen:
             complain(ended.reason)
 
     def _new_try(self, event: StoredEvent) -> str | None:
-        """What was printed of the try before is not part of the answer; that can only be said."""
+        """Output of an earlier attempt is not part of the answer, but cannot be taken back."""
         if event.kind is not EventKind.ATTEMPT_STARTED:
             return None
         before, self._turn = self._turn, str(event.data["turn"])

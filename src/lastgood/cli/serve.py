@@ -1,8 +1,8 @@
-"""`lastgood serve`: all surfaces on one address, until it is told to end.
+"""`lastgood serve`: serves all surfaces on one address until stopped.
 
-On SIGTERM or Ctrl-C: /ready says no at once, new turns are refused, running ones may finish
-for a while; what is left then is interrupted, its streams end with an error, and the next
-server finds it again. Told a second time, it waits for nothing; a third time, it is killed.
+On SIGTERM or Ctrl-C, /ready returns 503 at once, new turns are rejected, and running turns may finish
+within the grace period. The rest is interrupted: its streams end with an error, and the next server
+recovers it. A second signal skips the grace period; a third one kills the process.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _web(app: Asgi, settings: Settings) -> uvicorn.Server:
 
 
 def _signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Told to end, and told again."""
+    """Events that the first and the second signal set."""
     told, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

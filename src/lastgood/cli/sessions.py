@@ -1,4 +1,4 @@
-"""`lastgood sessions`: what may be done to sessions besides talking to them."""
+"""`lastgood sessions`: lists, shows and changes sessions."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ async def _write_new(path: Path, pieces: AsyncGenerator[bytes, None]) -> None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
-    """For its owner alone: it holds what was said. What is there already is left as it is."""
+    """Creates a file that only its owner can read: it contains messages. Never overwrites a file."""
     try:
         number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -286,7 +286,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
         with open(number, "wb") as file:
             yield file
     except BaseException as error:
-        path.unlink()  # half a session is none
+        path.unlink()  # an incomplete export cannot be imported
         if isinstance(error, OSError):
             raise InvalidRequest(f"cannot write {path}: {error.strerror}; nothing was exported") from None
         raise

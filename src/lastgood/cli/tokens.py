@@ -1,4 +1,4 @@
-"""`lastgood tokens`: who may use a server, and for what."""
+"""`lastgood tokens`: creates, lists and revokes API tokens."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _seconds(text: str) -> float:
 
 def create_token(args: argparse.Namespace) -> int:
     token, plain = asyncio.run(_create(args))
-    # First the remark: if nobody takes the token, its id is known, and it can be revoked.
+    # The remark comes first: if printing the token fails, its id is known and it can be revoked.
     remark(f"created {token.id} for {_what(token)}; save the token now, it is not shown again")
     if args.json:
         print_json(_token_json(token) | {"token": plain})
@@ -163,7 +163,7 @@ def _what(token: Token) -> str:
 
 
 def _token_json(token: Token) -> dict[str, Any]:
-    """Never its hash; the token itself is known only to whoever made it."""
+    """Without the hash; only the creator knows the token itself."""
     return {
         "id": token.id,
         "tenant": token.tenant,

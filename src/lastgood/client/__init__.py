@@ -1,12 +1,12 @@
-"""Lastgood from Python: sessions, and runs as typed events.
+"""The Python client: sessions, and turns as streams of typed events.
 
     async with AsyncClient("http://127.0.0.1:8080") as client:
         session = await client.create("default")
         async for event in client.run(session.id, "Hello"):
             ...
 
-`Client` makes the same calls for code that does not wait for anything. What fails is an error of
-`lastgood.errors`. The events are in `lastgood.client.events`, the nouns in `lastgood.client.models`.
+`Client` has the same calls for synchronous code. Errors are classes of `lastgood.errors`. Events are
+defined in `lastgood.client.events`, sessions and turns in `lastgood.client.models`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOMES = {"AsyncClient": "lastgood.client.calls", "Client": "lastgood.client.blo
 
 
 def __getattr__(name: str) -> Any:
-    # Late: commands that only print a session need its noun, and no HTTP client.
+    # Imported on first use: commands that only print sessions need the models, but no HTTP client.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

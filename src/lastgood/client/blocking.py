@@ -1,6 +1,6 @@
-"""The same calls for code that does not await: each returns when it is done, and iterators are plain.
+"""The client for synchronous code: calls block, and streams are plain iterators.
 
-One thread runs the loop of one AsyncClient. Any thread may call.
+A thread runs the event loop of one AsyncClient. Thread-safe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lastgood.client.calls import AsyncClient
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: After Ctrl-C, how long what was cancelled may take to let go.
+#: After Ctrl-C, how long a cancelled call may take to clean up.
 _LET_GO_SECONDS = 5.0
 
 
@@ -43,7 +43,7 @@ def _iterates(
 
 
 class Client:
-    """See AsyncClient. To be closed, or used with `with`."""
+    """The synchronous AsyncClient. Close it, or use it in a `with` block."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0) -> None:
         self._client = AsyncClient(url, token, timeout=timeout)
@@ -120,7 +120,7 @@ class Client:
         running = to_its_end()
 
         def let_go() -> None:
-            """On the loop, where it is known whether it was begun."""
+            """Runs on the event loop, which knows whether the task has started."""
             task = next((task for task in asyncio.all_tasks() if task.get_coro() is running), None)
             if task is None:
                 ended.set()
@@ -135,7 +135,7 @@ class Client:
             ended.wait(_LET_GO_SECONDS)
             raise
         finally:
-            # Where Ctrl-C came before anything had begun, nobody will begin it now.
+            # If Ctrl-C arrived before the coroutines started, nothing will start them now.
             for made in (running, work):
                 if inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
                     made.close()

@@ -1,4 +1,4 @@
-"""The calls of a server, for code that awaits them."""
+"""The asynchronous client: one method per call of the session API."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _T = TypeVar("_T")
 
 
 class SendOptions(TypedDict, total=False):
-    """How something is said. `key`: sent again under it, it is done once, also by another process."""
+    """Options of a turn. Requests with the same idempotency `key` run once, whichever process sends them."""
 
-    agent: str | None  # None: the session's own
-    model: str | None  # of this turn and every later one
+    agent: str | None  # None: the session's own agent
+    model: str | None  # for this turn and every later one
     key: str | None
-    user: str | None  # for whom it is said
-    expected_head: str | None  # the head that it must find, else StaleHead
-    after: str | None  # go on from this turn, and replace what follows it; None: replace every turn
+    user: str | None  # the end user behind the token
+    expected_head: str | None  # raises StaleHead if the session has another last turn
+    after: str | None  # replace the turns after this one; None: replace all turns
 
 
 class AsyncClient:
-    """`url`: http://HOST:PORT, https://… or unix:///PATH. `timeout`: seconds that a server may be away before
-    a call or a stream gives it up; one that was never there is given up at once.
+    """`url` is http://HOST:PORT, https://… or unix:///PATH. `timeout` is how many seconds a call or a stream
+    waits for a server that stopped responding; a server that never responded is not waited for.
 
-    Calls are made again by themselves where that is safe. Every turn, append, reset, steer and follow-up
-    has an idempotency key, the caller's or one of our own, so they are.
+    Calls are retried automatically where that is safe. Turns, appends, resets, steers and follow-ups always
+    are: they carry an idempotency key, the caller's or a random one.
     """
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0) -> None:
@@ -93,7 +93,7 @@ class AsyncClient:
         safety: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionInfo:
-        """Without an agent: the one that is served, or, if there are several, that of the first turn."""
+        """Creates a session. Without `agent`, uses the only served agent, or the agent of the first turn."""
         fields = {
             "agent": agent,
             "title": title,
@@ -109,7 +109,7 @@ class AsyncClient:
     async def list(
         self, *, query: str = "", agent: str | None = None, status: str | None = None
     ) -> AsyncGenerator[SessionInfo, None]:
-        """All of them, newest first, page by page as they are asked for."""
+        """Yields all sessions, newest first. Pages are requested as needed."""
         cursor: int | None = None
         while True:
             page = await self.page(limit=_PAGE, cursor=cursor, query=query, agent=agent, status=status)
@@ -137,33 +137,33 @@ class AsyncClient:
         return await self._following.session(session)
 
     async def delete(self, session: str) -> None:
-        """Cancels what runs; then the session is gone."""
+        """Cancels the running turn and deletes the session."""
         try:
             await self._call(ApiCall("DELETE", path_of(session), repeatable=False))
         except AnswerLost:
             try:
                 await self._call(ApiCall("DELETE", path_of(session)))
             except SessionNotFound:
-                return  # the answer was lost, and it was done
+                return  # the first request was processed, only its response was lost
 
     async def fork(
         self, session: str, *, turn: str | None = None, user_message_index: int | None = None
     ) -> SessionInfo:
-        """A session that goes on from a turn, or from before a message of the user's; else from the head."""
+        """Creates a session that continues from `turn`, or from before a user message; default: the head."""
         body = _given({"turn": turn, "user_message_index": user_message_index})
         return await self._session(ApiCall("POST", path_of(session, "fork"), body, repeatable=False))
 
     async def reset(
         self, session: str, *, key: str | None = None, expected_head: str | None = None
     ) -> SessionInfo:
-        """Its turns are kept, but its agent does not see them any more."""
+        """Resets the context: the session keeps its turns, but the agent no longer sees them."""
         headers = _headers(key, expected_head)
         return await self._session(ApiCall("POST", path_of(session, "reset"), headers=headers))
 
     async def append(
         self, session: str, said: Said, *, key: str | None = None, expected_head: str | None = None
     ) -> TurnInfo:
-        """Messages without a model call, as a turn of their own."""
+        """Commits messages as a turn of their own, without a model call."""
         body = {"messages": as_messages(said)}
         headers = _headers(key, expected_head)
         answer = await self._call(ApiCall("POST", path_of(session, "messages"), body, headers))
@@ -182,7 +182,7 @@ class AsyncClient:
         return await self._set(session, "metadata", {"metadata": metadata})
 
     async def set_model(self, session: str, model: str | None) -> SessionInfo:
-        """Of every later turn; None: the agent's own."""
+        """Sets the model of later turns. None restores the agent's own model."""
         return await self._set(session, "model", {"model": model})
 
     async def set_permissions(
@@ -193,37 +193,37 @@ class AsyncClient:
         ask: Sequence[str] | None = None,
         deny: Sequence[str] | None = None,
     ) -> SessionInfo:
-        """Replaces the rules. A given list must have the rules that stronger scopes set (Forbidden if not);
-        a list that is left out is cleared, but for those."""
+        """Replaces the permission rules. Rules that stronger scopes set cannot be removed: a given list must
+        contain them (else Forbidden), and a list that is omitted keeps only them."""
         rules = _given({"allow": allow, "ask": ask, "deny": deny})
         return await self._set(session, "permissions", {"permissions": rules})
 
     async def set_safety(self, session: str, safety: str | None) -> SessionInfo:
-        """None: the server's own."""
+        """Sets the safety mode. None restores the server's own."""
         return await self._set(session, "safety-policy", {"safety_policy": safety})
 
     async def _set(self, session: str, field: str, body: Mapping[str, Any]) -> SessionInfo:
         return await self._session(ApiCall("PATCH", path_of(session, field), body))
 
     async def export(self, session: str) -> dict[str, Any]:
-        """All of it as a document, which any server can import."""
+        """Returns the session as a document that any Lastgood server can import."""
         document: dict[str, Any] = (await self._call(ApiCall("GET", path_of(session, "export")))).plain
         return document
 
     def export_pieces(self, session: str) -> AsyncGenerator[bytes, None]:
-        """The same document as it comes, for a history that is too large for memory. AnswerLost in the
-        middle: what came until then is not a whole document."""
+        """Streams the exported document, for histories that do not fit into memory. If it raises AnswerLost,
+        the document is incomplete."""
         return self._connection.pieces(path_of(session, "export"))
 
     async def import_(self, document: Mapping[str, Any]) -> SessionInfo:
         return await self._session(ApiCall("POST", "/api/sessions/import", document, repeatable=False))
 
     async def turns(self, session: str) -> tuple[TurnInfo, ...]:
-        """All that are committed, in order."""
+        """Returns all committed turns, in order."""
         return await self._pages(turn_of, path_of(session, "turns"))
 
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
-        """Every try, in order."""
+        """Returns all attempts, in order."""
         return await self._pages(attempt_of, path_of(session, "attempts"))
 
     async def attempt(self, session: str, attempt: str) -> AttemptInfo:
@@ -244,10 +244,10 @@ class AsyncClient:
     async def run(
         self, session: str, said: Said, **asked: Unpack[SendOptions]
     ) -> AsyncGenerator[Event, None]:
-        """Says something, and tells what happens to the end: TurnCommitted or TurnFailed, then StreamStopped.
+        """Runs a turn and yields its events up to TurnCommitted or TurnFailed, then StreamStopped.
 
-        Nothing is sent before the first event is asked for. Whoever stops listening leaves: the turn goes
-        on. A turn whose server dies is followed into its next attempt, so a TurnFailed with the status
+        The request is sent when the first event is read. The turn keeps running if the caller stops reading.
+        If its server dies, the stream continues with the next attempt: a TurnFailed with the status
         `interrupted` may be followed by another StreamStarted.
         """
         accepted = await self.submit(session, said, **asked)
@@ -256,7 +256,7 @@ class AsyncClient:
                 yield event
 
     async def ask(self, session: str, said: Said, **asked: Unpack[SendOptions]) -> TurnInfo:
-        """Says something and waits for the committed turn; raises what it failed with."""
+        """Runs a turn and returns it when it is committed. Raises the error if it fails."""
         accepted = await self.submit(session, said, **asked)
         end: TurnCommitted | TurnFailed | None = None
         async with aclosing(self.follow(accepted)) as events:
@@ -271,7 +271,7 @@ class AsyncClient:
         raise error
 
     async def submit(self, session: str, said: Said, **asked: Unpack[SendOptions]) -> Accepted:
-        """Says something and returns when the server has promised the turn; `follow` tells the rest."""
+        """Starts a turn and returns when the server has accepted it. `follow` yields its events."""
         if unknown := set(asked) - set(SendOptions.__annotations__):
             raise TypeError(
                 f"unexpected keyword argument {min(unknown)!r}; use {', '.join(SendOptions.__annotations__)}"
@@ -290,40 +290,40 @@ class AsyncClient:
                 yield event
 
     async def events(self, session: str, since: int | None = None) -> AsyncGenerator[Event, None]:
-        """Everything that happens in a session after a number; None: from the oldest event that is kept."""
+        """Yields the events of a session after the number `since`. None: from the oldest stored event."""
         async with aclosing(self._following.events(session, since)) as events:
             async for event in events:
                 yield event
 
     async def turn(self, session: str, turn: str) -> TurnInfo:
-        """A committed turn by its id, also one that an edit has replaced."""
+        """Returns a committed turn by its id, also one that an edit has replaced."""
         return await self._following.turn(session, turn)
 
     async def turn_at(self, session: str, seq: int) -> TurnInfo:
-        """The committed turn with this number; the first is 1. After an edit it may be another one."""
+        """Returns the committed turn with this number; the first is 1. An edit can put another turn there."""
         return await self._following.turn_at(session, seq)
 
     async def branches(self, session: str) -> tuple[BranchInfo, ...]:
-        """What edits have replaced, oldest first."""
+        """Returns the branches: turns that edits have replaced, oldest first."""
         return await self._pages(branch_of, path_of(session, "branches"))
 
     async def cancel(self, session: str) -> AttemptInfo:
-        """Ends what runs, and says how it ended: it may have been too late."""
+        """Cancels the running attempt and returns it. It may have ended before the request arrived."""
         answer = await self._call(ApiCall("POST", path_of(session, "cancel"), repeatable=False))
         return read(attempt_of, answer.plain)
 
     async def continue_(self, session: str, attempt: str) -> AsyncGenerator[Event, None]:
-        """Tries the turn of a failed attempt again, after its finished steps; tells it like `run`."""
+        """Retries the turn of a failed attempt from its last finished step, and yields events like `run`."""
         call = ApiCall("POST", path_of(session, "attempts", attempt, "continue"), repeatable=False)
         accepted = await self._following.accept(call, session, await self.get(session))
         async with aclosing(self.follow(accepted)) as events:
             async for event in events:
                 yield event
 
-    # -- for later -------------------------------------------------------------------------
+    # -- queue -----------------------------------------------------------------------------
 
     async def steer(self, session: str, said: Said, *, key: str | None = None) -> QueuedInfo:
-        """For the turn that runs."""
+        """Sends messages to the running turn."""
         return await self._later("steer", session, {"messages": as_messages(said)}, key)
 
     async def followup(
@@ -336,7 +336,7 @@ class AsyncClient:
         user: str | None = None,
         key: str | None = None,
     ) -> QueuedInfo:
-        """A turn of its own, after what runs and what waits."""
+        """Queues a turn that runs after the current one and after earlier queue entries."""
         body = {"messages": as_messages(said)} | _given({"agent": agent, "model": model, "user": user})
         return await self._later("followup", session, body, key)
 
@@ -349,11 +349,11 @@ class AsyncClient:
         return tuple(read(queued_of, plain) for plain in answer.plain["items"])
 
     async def drop(self, session: str, number: int) -> None:
-        """Takes something out of the queue."""
+        """Deletes a queue entry."""
         await self._call(ApiCall("DELETE", path_of(session, "queue", str(number)), repeatable=False))
 
     async def retry(self, session: str, number: int) -> None:
-        """Something that was parked, once more."""
+        """Retries a parked queue entry."""
         await self._call(ApiCall("POST", path_of(session, "queue", str(number), "retry"), repeatable=False))
 
     async def _session(self, call: ApiCall) -> SessionInfo:
@@ -368,7 +368,7 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _headers(key: str | None, expected_head: str | None) -> dict[str, str]:
-    """A key of our own makes sending it again free."""
+    """Without a caller's key, a random one makes retries safe."""
     headers = {"idempotency-key": secrets.token_hex(16) if key is None else visible(key, "the key")}
     if expected_head is not None:
         headers["if-match"] = visible(expected_head, "the expected head")

@@ -1,7 +1,7 @@
-"""What happens in a session, as a server tells it: one class for each `type`, named like it.
+"""The events of a session, one class for each `type` on the wire.
 
-`seq` is the event's number in its session; None: it was made for one watcher and is stored nowhere.
-`raw` is all that was told, also what this version does not know. A type that it does not know is `Other`.
+`seq` is the number of the event in its session, or None if it was made for this stream and is not stored.
+`raw` is the event as received, including fields that this version does not know. An unknown type is `Other`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lastgood.client.models import code_of, moment
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is told with every event. `agent`: who of a team did it; None: the one that was asked."""
+    """Fields of every event. `agent` is the agent of a team that caused it; None: the agent of the turn."""
 
     seq: int | None
     session: str
@@ -28,7 +28,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class StreamStarted(About):
-    """An attempt begins. `decision`: why it is a new one at a turn that was tried before."""
+    """An attempt started. `decision` says why, if the turn was attempted before."""
 
     turn: str
     continues: str | None
@@ -37,7 +37,7 @@ class StreamStarted(About):
 
 @dataclass(frozen=True, slots=True)
 class UserMessage(About):
-    """A message of the turn's input, or a steer that was heard."""
+    """A message of the turn's input, or a steer that the turn received."""
 
     message: str
     is_steer: bool
@@ -45,7 +45,7 @@ class UserMessage(About):
 
 @dataclass(frozen=True, slots=True)
 class AgentChoice(About):
-    """A piece of the answer."""
+    """A chunk of the answer."""
 
     content: str
 
@@ -57,7 +57,7 @@ class AgentChoiceReasoning(About):
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage(About):
-    """One whole response of a model, and what it cost."""
+    """The usage of one complete model response."""
 
     model: str
     input_tokens: int
@@ -67,7 +67,7 @@ class TokenUsage(About):
 
 @dataclass(frozen=True, slots=True)
 class ModelFallback(About):
-    """Another model is asked instead."""
+    """The turn continues with a fallback model."""
 
     model: str
     reason: str
@@ -82,7 +82,7 @@ class ToolCall(About):
 
 @dataclass(frozen=True, slots=True)
 class ToolCallOutput(About):
-    """What a tool says while it works."""
+    """Output that a tool streams while it runs."""
 
     id: str
     output: str
@@ -97,14 +97,14 @@ class ToolCallResponse(About):
 
 @dataclass(frozen=True, slots=True)
 class ToolCallConfirmation(About):
-    """The turn waits for a person."""
+    """The turn waits for human approval."""
 
     question: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSwitching(About):
-    """Another agent of the team speaks from here on."""
+    """Another agent of the team takes over."""
 
     to_agent: str
 
@@ -124,7 +124,7 @@ class Warning(About):
 
 @dataclass(frozen=True, slots=True)
 class Error(About):
-    """What went wrong; TurnFailed follows."""
+    """An error; TurnFailed follows."""
 
     code: str
     message: str
@@ -132,7 +132,7 @@ class Error(About):
 
 @dataclass(frozen=True, slots=True)
 class TurnCommitted(About):
-    """The turn is in the history, at this place. `replaces`: the head until now, if this was an edit."""
+    """The turn is committed as number `turn_seq`. `replaces` is the previous head, if this was an edit."""
 
     turn: str
     turn_seq: int
@@ -152,19 +152,19 @@ class TurnFailed(About):
 
 @dataclass(frozen=True, slots=True)
 class StreamStopped(About):
-    """Nothing more comes of this attempt, and its session is free."""
+    """The attempt has ended, and its session is idle."""
 
     status: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resync(About):
-    """What was missed is gone for good; read the session again. What follows is whole."""
+    """Missed events are no longer stored; read the session again. The events that follow are complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionExited(About):
-    """The session was deleted. Nothing follows."""
+    """The session was deleted. This is the last event."""
 
     reason: str
 
@@ -215,7 +215,7 @@ def event_of(seq: int | None, raw: _Plain) -> Event:
 
 
 def _same(*names: str) -> Callable[[_Plain], _Plain]:
-    """Fields that are called as on the wire."""
+    """Fields with the same names as on the wire."""
     return lambda raw: {name: raw[name] for name in names}
 
 

@@ -1,6 +1,6 @@
-"""What a server tells of its sessions, turns, attempts and queues.
+"""Sessions, turns, attempts, branches and queue entries, as a server returns them.
 
-States are plain words here and not enums: a newer server may have one that this version does not know.
+States are strings and not enums: a newer server may have states that this version does not know.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from lastgood.model.sessions import Usage
 
 _T = TypeVar("_T")
 
-#: What may be said: a text of the user's, one message, or several as objects or in OpenAI's shape.
+#: Input of a turn: text of the user, one message, or several messages as objects or in OpenAI's format.
 Said = str | Message | Sequence[Message | Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class RulesInfo:
-    """Rules of a session that one setter set. Weaker scopes cannot remove them."""
+    """Permission rules that one token set on a session. Weaker scopes cannot remove them."""
 
     set_by: str  # session, approve, admin
     token: str
@@ -57,7 +57,7 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TurnInfo:
-    """A committed turn. It will never change."""
+    """A committed turn. It is immutable."""
 
     id: str
     seq: int
@@ -65,7 +65,7 @@ class TurnInfo:
     attempt: str
     kind: str  # run, append, reset
     messages: tuple[Message, ...]
-    inputs: int  # so many of the messages were said to the agent; the others are its own
+    inputs: int  # how many of the messages are input; the others are output of the agent
     agent_key: str
     agent_digest: str
     model: str
@@ -77,14 +77,14 @@ class TurnInfo:
 
     @property
     def text(self) -> str:
-        """What the agent said last."""
+        """The last message of the agent, or an empty string."""
         last = self.messages[-1] if self.messages else None
         return last.content if last is not None and last.role is Role.ASSISTANT else ""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptInfo:
-    """One try of a turn."""
+    """One attempt to run a turn."""
 
     id: str
     session: str
@@ -108,7 +108,7 @@ class AttemptInfo:
 
 @dataclass(frozen=True, slots=True)
 class BranchInfo:
-    """Turns that an edit has replaced. Each can be read, and forked."""
+    """Turns that an edit has replaced. Each can be read and forked."""
 
     head: str  # the last turn of the branch
     turns: int
@@ -119,7 +119,7 @@ class BranchInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueuedInfo:
-    """A steer or a follow-up. `is_known`: it was sent before, under the same key."""
+    """A steer or a follow-up. `is_known`: it was sent before with the same key."""
 
     number: int
     turn: str
@@ -127,7 +127,7 @@ class QueuedInfo:
     messages: tuple[Message, ...]
     failures: int
     attempt: str | None
-    parked: str | None  # why it is not tried any more
+    parked: str | None  # why it is no longer retried
     is_known: bool
     created_at: datetime
 
@@ -144,7 +144,7 @@ class AgentInfo:
 
 @dataclass(frozen=True, slots=True)
 class SessionList:
-    """One page. `next_cursor`: where the next one begins; None: this was the last."""
+    """One page of sessions. `next_cursor` is None on the last page."""
 
     sessions: tuple[SessionInfo, ...]
     next_cursor: int | None
@@ -287,7 +287,7 @@ def agent_of(plain: Mapping[str, Any]) -> AgentInfo:
 
 
 def code_of(told: Mapping[str, Any]) -> str:
-    """The most precise one that was told: several failures of a provider share their `code`."""
+    """Returns the most precise code: several failures of a provider share their `code`."""
     return str(told.get("kind") or told["code"])
 
 
@@ -300,7 +300,7 @@ def _usage(plain: Mapping[str, Any]) -> Usage:
 
 
 def _message(plain: Mapping[str, Any]) -> Message:
-    """A server tells what was thought, and keeps to itself what only its provider understands."""
+    """The server sends the text of reasoning, without the data that only the provider can read."""
     message = from_json({name: value for name, value in plain.items() if name != "reasoning"})
     thought = plain.get("reasoning")
     if thought is None:

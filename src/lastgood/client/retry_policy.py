@@ -1,6 +1,6 @@
-"""Decides whether a call that failed is made once more, and when.
+"""Decides whether and when a failed call is retried.
 
-One question counts: may it have been done already? Then only a call that can be repeated is.
+A call that the server may already have processed is retried only if it is idempotent.
 Knows no clock and no socket.
 """
 
@@ -26,16 +26,16 @@ _MOST_SECONDS = 2.0
 
 
 def pause_seconds(tries: int, asked_for: float | None = None) -> float:
-    """After so many tries; never less than the server asked for."""
+    """Backoff after `tries` tries, and at least what the server's Retry-After says."""
     return max(min(_FIRST_SECONDS * 2.0 ** min(tries - 1, 10), _MOST_SECONDS), asked_for or 0.0)
 
 
 def may_go_again(error: LastgoodError, *, repeatable: bool, accepted: bool = False) -> bool:
-    """`repeatable`: done twice is done once. `accepted`: it is about a turn that was promised before.
+    """`repeatable`: the call is idempotent. `accepted`: the server has accepted its turn before.
 
-    A busy session is the caller's business: what was meant for after turn 7 may make no sense after
-    turn 8. A promised turn is meant to come whatever runs now. What the server forbids to retry, by 424
-    and `x-should-retry: false`, is not retried; only a lost outcome is looked for, under the same key.
+    A busy session is reported to the caller: a message meant for after turn 7 may make no sense after turn
+    8. An accepted turn runs whatever is running now. If the server forbids retries, by 424 and
+    `x-should-retry: false`, only an unknown outcome is requested again, with the same key.
     """
     if error.retryable is False and not isinstance(error, OutcomeUnknown):
         return False

@@ -1,8 +1,8 @@
-"""Following a session, and one turn of it to its end, through cut connections and dead servers.
+"""Streams the events of a session or of one turn, through lost connections and dead servers.
 
-Never an event twice and never a gap: the server has numbered and stored what it tells, and whoever was
-cut off asks for what comes after the last whole event. A turn whose server died is tried again by the
-next one, under the same key, and followed there.
+No event is repeated or skipped: the server numbers and stores events, and after a lost connection the client
+requests those after the last complete one. If a server dies, the next one retries its turns; the client
+sends the request again with the same key and follows the new attempt.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo, attempt_o
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped
 from lastgood.errors import AnswerLost, LastgoodError, SessionNotFound, TurnNotFound
 
-#: How often a turn whose server died is asked for again. One that kills its server would else do so for ever.
+#: How often a turn whose server died is retried. A turn that kills its server must not do so forever.
 _MOST_AGAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A turn that the server has promised. `replayed`: it has ended before, and nothing is run."""
+    """A turn that the server has accepted. `replayed`: it had ended before, and nothing runs."""
 
     session: str
     turn: str
     attempt: AttemptInfo
     replayed: bool
-    since: int | None  # its events come after this number; None: it began before we looked
-    call: ApiCall | None  # sent again as it was, it means the same turn; None: it has no key
+    since: int | None  # its events have higher numbers; None: it started before the request
+    call: ApiCall | None  # can be repeated for the same turn; None: it has no idempotency key
 
 
 def path_of(session: str, *more: str) -> str:
@@ -65,7 +65,7 @@ class TurnStream:
     # -- a session -------------------------------------------------------------------------
 
     async def events(self, session: str, since: int | None) -> AsyncGenerator[Event, None]:
-        """Exactly what comes after `since`; None: from the oldest that is kept. Ends with the session."""
+        """Yields events after `since` until the session is deleted. None: from the oldest stored event."""
         patience = self._connection.patience()
         while True:
             error: LastgoodError = AnswerLost()
@@ -78,7 +78,7 @@ class TurnStream:
                         if frame.plain is None:
                             continue
                         event = read(partial(event_of, frame.seq), frame.plain)
-                        # A resync may go back: a database that was restored gives numbers once more.
+                        # A resync may go back: a restored database assigns the same numbers again.
                         if event.seq is not None:
                             if since is not None and event.seq <= since and not isinstance(event, Resync):
                                 continue
@@ -95,7 +95,7 @@ class TurnStream:
     # -- a turn ----------------------------------------------------------------------------
 
     async def accept(self, call: ApiCall, session: str, before: SessionInfo) -> Accepted:
-        """`before`: the session before the call. What begins later comes after its last event."""
+        """`before` is the session before the call: events of the turn come after its last event."""
         answer = await self._connection.call(call)
         attempt = read(attempt_of, answer.plain)
         since: int | None = before.last_event_seq
@@ -104,7 +104,7 @@ class TurnStream:
         return _accepted(session, attempt, answer, since, call)
 
     async def follow(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
-        """The events of the turn, ending with StreamStopped."""
+        """Yields the events of the turn; the last one is StreamStopped."""
         for tries in range(1, _MOST_AGAIN + 2):
             since, is_interrupted = accepted.since, False
             async with aclosing(self._of_attempt(accepted)) as events:
@@ -115,15 +115,15 @@ class TurnStream:
                     yield event
             if not is_interrupted or accepted.call is None or tries > _MOST_AGAIN:
                 return
-            # Its server owes it, and may have begun it again already: asked for under its key, it is
-            # attached to, told, or begun, but never done twice.
+            # The next server may already have retried the turn: a request with the same key attaches to
+            # it, replays it or starts it, but never runs it twice.
             again = replace(accepted.call, accepted=True)
             answer = await self._connection.call(again)
             accepted = _accepted(accepted.session, read(attempt_of, answer.plain), answer, since, again)
 
     async def _of_attempt(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
         session, attempt = accepted.session, accepted.attempt
-        last: int | None = None  # all there is of it is stored up to here
+        last: int | None = None  # the number of its last stored event
         if attempt.ended_at is not None:
             last = (await self.session(session)).last_event_seq
             if last <= (accepted.since or 0):
@@ -139,7 +139,7 @@ class TurnStream:
                 if isinstance(event, StreamStopped) and event.attempt == attempt.id:
                     return
                 if isinstance(event, Resync):
-                    # Its end may be among what was missed, and would never come.
+                    # Its end may be among the missed events, and would never arrive.
                     ended = (await self.attempt(session, attempt.id)).ended_at is not None
                     last = (await self.session(session)).last_event_seq if ended else None
                 if last is not None and event.seq is not None and event.seq >= last:
@@ -148,7 +148,7 @@ class TurnStream:
             yield event
 
     async def _ending(self, session: str, attempt_id: str) -> list[Event]:
-        """Its events have served their time; how it ended is known all the same."""
+        """Builds the last events from the attempt itself, whose stored events have expired."""
         attempt = await self.attempt(session, attempt_id)
         about = {"session_id": session, "attempt": attempt.id, "turn": attempt.turn}
         stopped = {"type": "stream_stopped", "status": attempt.status}
@@ -173,7 +173,7 @@ class TurnStream:
 def _accepted(
     session: str, attempt: AttemptInfo, answer: ApiResponse, since: int | None, call: ApiCall | None
 ) -> Accepted:
-    # Told as an old one, it may be our own all the same, if the answer that said so was lost.
+    # A replay after a lost response may be of our own first request, which is not a replay to the caller.
     replayed = answer.headers.get("idempotent-replayed") == "true" and not answer.was_lost
     is_keyed = call is not None and "idempotency-key" in (call.headers or {})
     return Accepted(session, attempt.turn, attempt, replayed, since, call if is_keyed else None)

@@ -1,6 +1,6 @@
-"""One server over HTTP: calls that are repeated where that is safe, and frames of a stream.
+"""HTTP transport of the client: calls that are retried where that is safe, and frames of a stream.
 
-Knows no session and no event. Whether a call may be repeated is said by who makes it.
+Knows no sessions and no events. The caller says whether a call may be repeated.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from lastgood.errors import (
 )
 
 _CONNECT_SECONDS = 10.0
-#: A server gives a sign of life every 15 seconds; a stream without one is dead.
+#: A server sends a heartbeat every 15 seconds; a stream without one is dead.
 _SILENT_SECONDS = 45.0
-#: Less than a server keeps an idle connection, so that none is used that it is just closing.
+#: Shorter than the server's keep-alive, so that no request is sent on a connection that it is closing.
 _KEPT_SECONDS = 3.0
 _VISIBLE = re.compile(r"[\x21-\x7e]*")
 _GATEWAYS = (502, 504)
@@ -49,20 +49,20 @@ class ApiCall:
     path: str  # escaped
     body: Any = None
     headers: Mapping[str, str] | None = None
-    repeatable: bool = True  # done twice, it is done once
-    accepted: bool = False  # about a turn that was promised before
+    repeatable: bool = True  # idempotent
+    accepted: bool = False  # about a turn that the server has accepted before
 
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
     plain: Any
     headers: Mapping[str, str]
-    was_lost: bool  # an answer before this one did not arrive
+    was_lost: bool  # the response to an earlier try did not arrive
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """`seq` is its number, if it has one; `plain` is None for a sign of life."""
+    """`seq` is the number of the event, if it has one; `plain` is None for a heartbeat."""
 
     seq: int | None
     plain: Any
@@ -107,9 +107,9 @@ class Transport:
                 await patience.pause(error)
 
     def may_go_again(self, error: LastgoodError, call: ApiCall | None = None) -> bool:
-        """Without a call: reading once more."""
+        """Without a call: may a stream be read again?"""
         if not self._was_there and type(error) is ServerUnreachable:
-            return False  # who was never there will not come back
+            return False  # it never responded: probably a wrong URL, so waiting would not help
         if call is None:
             return may_go_again(error, repeatable=True)
         return may_go_again(error, repeatable=call.repeatable, accepted=call.accepted)
@@ -136,7 +136,7 @@ class Transport:
     # -- streams -------------------------------------------------------------------------
 
     async def frames(self, path: str, query: Mapping[str, Any]) -> AsyncGenerator[Frame, None]:
-        """As they come, until the connection ends. What is cut in the middle is not told."""
+        """Yields frames until the connection ends. Drops a frame that is cut in the middle."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
         address = self._address(with_query(path, query))
         try:
@@ -149,11 +149,11 @@ class Transport:
                     *whole, rest = (rest + piece).split(b"\n\n")
                     for block in whole:
                         yield self._frame(block)
-        except (aiohttp.ClientError, OSError) as error:  # also no sign of life in time
+        except (aiohttp.ClientError, OSError) as error:  # also a missing heartbeat
             raise self._broken(error) from error
 
     async def pieces(self, path: str) -> AsyncGenerator[bytes, None]:
-        """The body of an answer as it comes; an error if the connection breaks before its end."""
+        """Streams the body of a response. Raises an error if the connection is lost before its end."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
         try:
             async with self._session().get(
@@ -179,13 +179,13 @@ class Transport:
             return Frame(None, None)
         plain = self._json(data)
         if seq is None and plain.get("type") == "error":
-            # A stream that breaks says why in its last piece.
+            # The last frame of a stream that the server aborts is an error without a number.
             error = _error_of(str(plain.get("kind") or plain.get("code")), str(plain.get("error")), 0)
             error.detail = {"request_id": plain.get("request_id")}
             raise error
         return Frame(seq, plain)
 
-    # -- what went wrong -------------------------------------------------------------------
+    # -- errors ----------------------------------------------------------------------------
 
     def _broken(self, error: Exception) -> LastgoodError:
         if isinstance(error, aiohttp.InvalidURL):
@@ -230,7 +230,7 @@ class Transport:
                 f"{self._shown} is not a Lastgood server (its response is not JSON); check the URL"
             ) from None
 
-    # -- the way there ---------------------------------------------------------------------
+    # -- connection ------------------------------------------------------------------------
 
     def _address(self, path: str) -> yarl.URL:
         return yarl.URL(f"{self._url}{path}", encoded=True)
@@ -248,7 +248,7 @@ class Transport:
 
 
 class RetryBudget:
-    """For how long a server may be away. Begins anew whenever it gives a sign of life."""
+    """How long a server may stay unreachable. Restarts whenever the server responds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -264,12 +264,12 @@ class RetryBudget:
         return self._ends - self._loop.time()
 
     async def pause(self, error: LastgoodError) -> None:
-        """Raises the error where it would take too long."""
+        """Waits before the next try. Raises the error instead if the budget does not suffice."""
         self._tries += 1
         seconds = pause_seconds(
             self._tries, error.retry_after if isinstance(error, TooManyRequests) else None
         )
-        # Not all at once: many clients lose a server at the same moment.
+        # Jitter: many clients lose a server at the same moment.
         seconds *= 1 + random.random() / 4
         if seconds > self.left:
             raise error
@@ -277,14 +277,14 @@ class RetryBudget:
 
 
 def visible(text: str, what: str) -> str:
-    """What goes into a header."""
+    """Returns text that can be sent as a header value, or raises InvalidRequest."""
     if not text or not _VISIBLE.fullmatch(text):
         raise InvalidRequest(f"{what} must consist of visible ASCII characters")
     return text
 
 
 def escaped(text: str) -> str:
-    """As a part of an address."""
+    """Escapes text as a segment of a URL path."""
     try:
         return quote(text, safe="")
     except UnicodeEncodeError:
@@ -292,7 +292,7 @@ def escaped(text: str) -> str:
 
 
 def with_query(path: str, query: Mapping[str, Any]) -> str:
-    """What is None is left out."""
+    """Leaves out parameters that are None."""
     given = [f"{name}={escaped(str(value))}" for name, value in query.items() if value is not None]
     return f"{path}?{'&'.join(given)}" if given else path
 
@@ -305,7 +305,7 @@ def _as_json(body: Any) -> bytes:
 
 
 def _place(url: str) -> tuple[str, str | None]:
-    """The address, and the socket file if it is one."""
+    """Returns the base URL, and the path of the unix socket if there is one."""
     socket = url.removeprefix("unix://")
     if socket != url:
         if not socket.startswith("/"):
@@ -331,7 +331,7 @@ def _code_of(code: str, detail: Mapping[str, Any]) -> str:
 
 def _error_of(code: str, message: str, status: int) -> LastgoodError:
     if code == TooManyRequests.code and status == 429:
-        return TooManyRequests(message)  # a provider's limit has the same code, and is told by events alone
+        return TooManyRequests(message)  # a provider's limit has the same code, but occurs only in events
     error = error_of(code, message)
     if type(error) is TurnFailed and code != TurnFailed.code:
         error = LastgoodError(message)
