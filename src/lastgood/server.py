@@ -21,14 +21,14 @@ from lastgood.core.client_presets import Preset
 from lastgood.core.quotas import Quota
 from lastgood.core.token_bucket import Allowance
 from lastgood.engine.agent_loop import AgentLoop
-from lastgood.engine.providers.model_references import AUTO, SCRIPTED
+from lastgood.engine.providers.model_references import SCRIPTED_SPEC
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.session_export import SessionImport
 from lastgood.flows.stateless_run import StatelessRuns
 from lastgood.flows.tokens import Tokens
-from lastgood.model.agents import Safety
+from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.tokens import Scope
 from lastgood.outside.env_file import secrets_of
@@ -400,7 +400,7 @@ async def offline_agents(server: Server) -> list[str]:
     for key in server.agents.served():
         with suppress(LastgoodError):
             agent = await server.agents.load(key)
-            if agent.model == AUTO and server.engine.any_model == SCRIPTED:
+            if agent.model == AUTO and server.engine.any_model == SCRIPTED_SPEC:
                 lines.append(
                     f"no API key is set: {key} uses the offline scripted model; "
                     "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another key, or run Ollama, and restart"

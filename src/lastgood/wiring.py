@@ -31,7 +31,7 @@ from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
-from lastgood.model.agents import Safety
+from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
 from lastgood.ports import Agents, Clock, Engine, Ids, Store
@@ -158,10 +158,10 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
 
 async def look_nearby(engine: AgentLoop, agents: Catalog, ollama: str | None = None) -> None:
     """Where no key is there and an agent takes any model, one of this machine is looked for, once."""
-    from lastgood.engine.providers.model_references import AUTO, SCRIPTED
+    from lastgood.engine.providers.model_references import SCRIPTED_SPEC
     from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
 
-    if engine.any_model != SCRIPTED:
+    if engine.any_model != SCRIPTED_SPEC:
         return
     for key in agents.served():
         with suppress(LastgoodError):  # whoever wants this agent is told what is wrong with it

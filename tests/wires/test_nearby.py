@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lastgood.agents.sources import parse
-from lastgood.engine.providers.model_references import SCRIPTED
+from lastgood.engine.providers.model_references import SCRIPTED_SPEC
 from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
 from lastgood.engine.providers.provider_aliases import ALIASES
 from lastgood.model.agents import ModelSpec
@@ -147,7 +147,7 @@ async def test_without_one_the_start_goes_on_with_the_scripted_model(tmp_path: P
     async with Server() as other:
         other.say(NO_OLLAMA[name])
         async with serving(tmp_path, "default", at(other)) as server:
-            assert server.engine.any_model == SCRIPTED
+            assert server.engine.any_model == SCRIPTED_SPEC
             [line] = await offline_agents(server)
     assert "default uses the offline scripted model" in line
 

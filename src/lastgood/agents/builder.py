@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from lastgood.agents.builtin_names import AUTO
 from lastgood.agents.commands import Commands
 from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.model_resolver import ModelResolver
@@ -22,6 +21,7 @@ from lastgood.core.limits import RULE_CHARACTERS, RULES
 from lastgood.core.tool_permissions import narrowing
 from lastgood.errors import AgentInvalid
 from lastgood.model.agents import (
+    AUTO,
     AgentSpec,
     Fallback,
     Permissions,

@@ -17,6 +17,3 @@ KEYED = frozenset({
 #: Their keys are also found in files and on the machine itself: that there is none, nobody can say.
 SIGNED = frozenset({"amazon-bedrock"})
 PROVIDERS = KEYED | KEYLESS
-
-#: Whichever model can be had; the engine decides.
-AUTO = "auto"

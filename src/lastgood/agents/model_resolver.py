@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lastgood.agents.builtin_names import AUTO, KEYED, PROVIDERS, SIGNED
+from lastgood.agents.builtin_names import KEYED, PROVIDERS, SIGNED
 from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.schema_reader import Fields
-from lastgood.model.agents import ModelSpec
+from lastgood.model.agents import AUTO, ModelSpec
 
 #: What may stand beside `first_available`: nothing that a model would be asked with.
 _BESIDE_FIRST = frozenset({"first_available", "description", "capabilities"})

@@ -19,12 +19,12 @@ from lastgood.agents.sources import parse
 from lastgood.agents.url_source import UrlPolicy
 from lastgood.cli.output import one_line, print_json, print_line, remark
 from lastgood.cli.startup import settings_of
-from lastgood.engine.providers.model_references import AUTO, resolve_model
+from lastgood.engine.providers.model_references import resolve_model
 from lastgood.engine.providers.provider_aliases import key_names
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.errors import KeyRefused, LastgoodError
-from lastgood.model.agents import AgentSpec, ModelSpec
+from lastgood.model.agents import AUTO, AgentSpec, ModelSpec
 from lastgood.outside.env_file import secrets_of
 from lastgood.settings import Settings
 from lastgood.wiring import build_engine, look_nearby

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from lastgood.core.history import mend
 from lastgood.engine.providers.fallback_chain import FallbackChain
-from lastgood.engine.providers.model_references import AUTO
 from lastgood.engine.providers.provider import ModelAnswer, ModelCall, Providers
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.tool import Toolsets
 from lastgood.engine.turn_loop import TurnLoop
-from lastgood.model.agents import AgentSpec, ModelSpec, Safety
+from lastgood.model.agents import AUTO, AgentSpec, ModelSpec, Safety
 from lastgood.model.ids import SessionId
 from lastgood.model.messages import Message, Role, user
 from lastgood.ports import Emit, Work

@@ -126,13 +126,13 @@ class TurnStarter:
         """Takes the session and starts the run, or says what stands in the way. `lost` takes the attempt if
         its begin was sent and not answered."""
         sent = self._deps.clock.monotonic()
-        told = _told_at_begin(begin, plan.agent)
+        events = _begin_events(begin, plan.agent)
         with self._live.expecting(begin.attempt):
-            found = await self._begin_once(begin, told, lost)
+            found = await self._begin_once(begin, events, lost)
             if isinstance(found, BeginConflict):
                 return found
             run = Run(self._deps, begin, found, plan.agent, sent)
-            return self.run(run, after_event=found.session.last_event_seq - len(told))
+            return self.run(run, after_event=found.session.last_event_seq - len(events))
 
     async def fail(self, begin: Begin, error: LastgoodError) -> bool:
         """Begins an attempt that fails at once. False: the session is busy, or the turn is committed."""
@@ -261,7 +261,7 @@ def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:
     return Begun(hold, attempt.turn, attempt.number, attempt.model, base, session)
 
 
-def _told_at_begin(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
+def _begin_events(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
     started: dict[str, Any] = {
         "turn": begin.turn,
         "attempt": begin.attempt,

@@ -181,7 +181,7 @@ class Queue:
                 if item is None:
                     log.error("queue of session %s is retried later: %s", session, error)
                     return
-                await store.park_queued(tenant, session, item.number, _told(error))
+                await store.park_queued(tenant, session, item.number, _parking_reason(error))
 
     async def _until_ended(self, submitted: TurnHandle) -> None:
         """Or until this process has to end: a turn that another one runs must not keep it here."""
@@ -229,8 +229,8 @@ class Queue:
                 raise error
 
 
-def _told(error: LastgoodError) -> str:
-    """Where an agent's file is and what is in it is the operator's business."""
+def _parking_reason(error: LastgoodError) -> str:
+    """Returns what clients may read. The path and content of an agent file are for the operator only."""
     if isinstance(error, AgentInvalid):
         log.warning("cannot start a follow-up: %s", error)
         return "The agent file has errors; see the server log"

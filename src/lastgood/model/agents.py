@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+#: In place of a model: the first whose key is set. The engine resolves it.
+AUTO = "auto"
+
 
 class OnUnknown(StrEnum):
     """What to do with a tool call that may or may not have happened before a crash."""

@@ -29,10 +29,5 @@ class Token:
     expires_at: float | None = None
     revoked_at: float | None = None
 
-    def allows(self, scope: Scope) -> bool:
-        if scope is Scope.READ and Scope.SESSION in self.scopes:
-            return True
-        return scope in self.scopes or Scope.ADMIN in self.scopes
-
     def is_valid(self, now: float) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lastgood.core.fallback import Decision, ModelFailure, Next, NoMoreModels, Retry, after_failure, order
-from lastgood.engine.providers.model_references import SCRIPTED, Models, chain_of
+from lastgood.engine.providers.model_references import SCRIPTED_SPEC, Models, chain_of
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Providers
 from lastgood.errors import Garbled, ModelError, ModelUnknown
 from lastgood.model.agents import Fallback, ModelSpec
@@ -73,7 +73,7 @@ class FallbackChain:
         self._clock = clock
         self._jitter = jitter
         self._cooling: dict[str, float] = {}  # reference to when it may be asked again
-        self.otherwise = SCRIPTED  # who answers to `auto` where no key is there
+        self.otherwise = SCRIPTED_SPEC  # who answers to `auto` where no key is there
 
     def check(self, ref: str, models: Models) -> None:
         """Raises ModelUnknown for what nobody can serve. Whether its key is the right one is seen later."""

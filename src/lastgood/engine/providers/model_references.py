@@ -13,12 +13,11 @@ from difflib import get_close_matches
 
 from lastgood.engine.providers.provider_aliases import ALIASES, OLLAMA_HOST, missing_key
 from lastgood.errors import KeyRefused, ModelUnknown
-from lastgood.model.agents import ModelSpec
+from lastgood.model.agents import AUTO, ModelSpec
 
 HasKey = Callable[[ModelSpec], bool]
 Models = Mapping[str, ModelSpec]
 
-AUTO = "auto"
 #: The first whose key is there. Ollama needs none; its variable tells that somebody runs it, and where.
 AUTO_MODELS = (
     ModelSpec("openai", "gpt-5.4-mini"),
@@ -31,14 +30,14 @@ AUTO_MODELS = (
     ModelSpec("ollama", "llama3.2", token_key=OLLAMA_HOST),
 )
 #: Answers without any key, offline.
-SCRIPTED = ModelSpec("builtin", "scripted")
+SCRIPTED_SPEC = ModelSpec("builtin", "scripted")
 
 #: A name that stands for names that stand for names; more is a mistake, or a circle.
 _DEEPEST = 8
 
 
 def resolve_model(
-    ref: str, models: Models, has_key: HasKey, choice: str = "", otherwise: ModelSpec = SCRIPTED
+    ref: str, models: Models, has_key: HasKey, choice: str = "", otherwise: ModelSpec = SCRIPTED_SPEC
 ) -> ModelSpec:
     """The one model that is meant. Where any of several would do, the same `choice` gives the same one."""
     spec = _look_up(ref, models, has_key, otherwise)
@@ -58,7 +57,7 @@ def chain_of(
     models: Models,
     has_key: HasKey,
     choice: str = "",
-    otherwise: ModelSpec = SCRIPTED,
+    otherwise: ModelSpec = SCRIPTED_SPEC,
 ) -> tuple[ModelSpec, ...]:
     """The model that is meant and those to be asked when it fails, each of them once.
 
