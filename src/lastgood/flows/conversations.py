@@ -1,4 +1,4 @@
-"""Conversations: sessions that a client of the OpenAI dialect calls by a name of its own.
+"""Conversations: sessions that clients of the OpenAI-compatible API name themselves.
 
 A client that only sends what is new appends. One that resends its history is reconciled: if it
 goes on from an earlier turn, because somebody asked for another answer or changed an earlier

@@ -1,4 +1,4 @@
-"""What may be done to a session besides talking to it."""
+"""Operations on a session: create, update, fork, delete."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MOST_IN_CONVERSATION = 255
 
 
 class Sessions(SessionReader):
-    """`ceiling` is the server's own safety mode: no session gets more."""
+    """`ceiling` is the safety mode of the server: no session may exceed it."""
 
     def __init__(
         self, deps: Dependencies, live: RunningAttempts, ceiling: Safety = Safety.RESTRICTED
@@ -110,7 +110,7 @@ class Sessions(SessionReader):
     async def of_conversation(
         self, tenant: TenantId, conversation: str, agent_key: str, setter: Setter = LOCAL
     ) -> Session:
-        """The session that a client calls by this name. Of two that ask for a new one, one makes it."""
+        """Returns the session of a conversation; created if new, by one of two concurrent requests."""
         _check_conversation(conversation)
         found = await self._deps.store.find_conversation(tenant, conversation)
         if found is None:
@@ -182,7 +182,7 @@ class Sessions(SessionReader):
             )
 
     async def rebind(self, tenant: TenantId, session: SessionId, agent_key: str) -> None:
-        """Moves a session to another agent, because a person said so."""
+        """Binds a session to another agent."""
         check_text(agent_key, "the agent")
         await self._set(tenant, session, "agent_key", agent_key)
 
@@ -271,7 +271,7 @@ class Sessions(SessionReader):
         await self._gone(session)
 
     async def delete_unused(self, tenant: TenantId, session: SessionId, since: float) -> bool:
-        """False: somebody has used it since then, uses it now, or wants it kept."""
+        """Returns False if it was used since then, is in use, or is starred."""
         if not await self._deps.store.delete_session(tenant, session, unused_since=since):
             return False
         await self._gone(session)

@@ -1,8 +1,8 @@
-"""The one way to ask for a turn: locate → recall → select input → plan → begin → start.
+"""The one pipeline that submits a turn: locate → recall → select input → plan → begin → start.
 
-Up to `plan` nothing is changed, except that a conversation's session is made. From `begin` on
-the turn belongs to this process: a caller that is cancelled leaves nothing half done. Whatever
-stands in the way is named by `core.admission`; one loop tries again, and says so when it gives up.
+Up to `plan` nothing is changed, except that the session of a new conversation is created. From
+`begin` on the turn belongs to this process: a caller that is cancelled leaves nothing half done.
+`core.admission` names what is in the way; one loop retries, and raises when it gives up.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from lastgood.model.sessions import Session
 
 MOST_IN_KEY = 255
 
-#: A client that goes and asks anew at once, over another connection, may be read before the end of its
-#: first one is. For so long a turn that somebody seems to wait for may turn out to be left.
+#: If a client disconnects and sends a new request at once, the new request may be read before the
+#: disconnect is noticed. The old turn counts as attended for up to this long.
 UNNOTICED_SECONDS = 0.05
 
 #: The session of an ask that names a conversation instead.

@@ -1,4 +1,4 @@
-"""What may be done to a turn that runs or has failed: cancel it, answer it, try it again.
+"""Operations on a turn that is running or has failed: cancel, answer, retry, continue.
 
 A run belongs to its session: a caller that is cancelled in the middle leaves nothing half done.
 """

@@ -1,4 +1,4 @@
-"""Every address of the server, as data."""
+"""Every route of the server, as data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lastgood.surfaces.openai.schemas import ChatRequest
 
 CHAT_BYTES = 32 * 1024 * 1024
 
-#: Where the addresses of a surface begin. All others belong to none, and are always there.
+#: Path prefix of each surface. Other routes are always served.
 SURFACES = {"chat": "/v1/", "api": "/api/"}
 
 #: Which API words its errors in another way than the session API.
@@ -33,7 +33,7 @@ IsReady = Callable[[], Awaitable[str | None]]
 
 
 def probes(counts: Metrics, is_ready: IsReady, *, metrics: bool = True) -> list[Route]:
-    """What machines ask for. `is_ready` says why not; None: it is."""
+    """Health checks and metrics. `is_ready` returns the reason why the server is not ready, or None."""
 
     async def health(request: Request) -> Response:
         return json_reply({"status": "ok", "version": __version__})
@@ -89,7 +89,7 @@ def routes(
     metrics: bool = True,
     sessions: Sequence[Route] = (),
 ) -> Sequence[Route]:
-    """`only`: the surfaces that are served. Without `metrics`: these have an address of their own."""
+    """`only`: the surfaces that are served. `metrics=False`: /metrics is served on a separate address."""
 
     async def description(request: Request) -> Response:
         return json_reply(openapi(served, DIALECTS))
@@ -112,7 +112,7 @@ def routes(
             "List agents as models",
             gives={200: {JSON: response_schemas.MODELS}},
         ),
-        # A model's name may hold a slash; the SDKs send it as it is.
+        # A model name may contain a slash, which the SDKs do not escape.
         *(
             Route(
                 "GET",

@@ -1,4 +1,4 @@
-"""The agents that are served, as docker-agent's clients ask for them."""
+"""Handlers for agents, compatible with docker-agent's clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AgentHandlers:
         self._agents = agents
 
     async def list(self, request: Request) -> Response:
-        """One that cannot be loaded is listed all the same, and says that it cannot."""
+        """Agents that cannot be loaded are listed with their error code."""
         found: list[dict[str, Any]] = []
         for key in self._agents.list_keys():
             try:

@@ -1,4 +1,4 @@
-"""The branches of a session over HTTP: what edits have replaced."""
+"""Handlers for branches: turns that edits have replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses of the session API, as data."""
+"""The routes of the session API, as data."""
 
 from __future__ import annotations
 

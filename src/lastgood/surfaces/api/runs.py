@@ -1,6 +1,6 @@
-"""Runs over the session API: turns, their events, and what may be done to one that runs or failed.
+"""Handlers for turns: run, stream, cancel, continue, steer and queue.
 
-A run belongs to its session. Whoever asked for it only watches, and may leave: it goes on.
+A turn belongs to its session. A client that disconnects only stops watching it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lastgood.surfaces.http.turn_headers import fingerprint, key_of, session_of,
 
 Frames = AsyncGenerator[bytes, None]
 
-#: How long a stream goes on without asking whether its token is still good.
+#: How often a stream checks that its token is still valid.
 _TRUST_SECONDS = 5.0
 
 
@@ -76,7 +76,7 @@ class RunHandlers:
     # -- turns ---------------------------------------------------------------------------
 
     async def run(self, request: Request) -> Response:
-        """As docker-agent has it: the agent in the path, the run as a stream."""
+        """docker-agent's route: the agent in the path, events as the response."""
         self._asking.check_open()
         plain = await request.json()
         given = {"messages": plain} if isinstance(plain, list) else plain
@@ -89,15 +89,17 @@ class RunHandlers:
         return Stream(_while_allowed(request, frames), _headers(submitted))
 
     async def turn(self, request: Request) -> Response:
-        """Accepted now and followed by its events, or waited for."""
+        """Returns 202 with the attempt at once; with `wait`, 200 with the committed turn."""
         self._asking.check_open()
         plain = await request.json()
         body = await parse_paced(TurnBody, ApiMessage, plain)
         agent = None if body.agent is None else self._agents.canonical_key(body.agent)
-        # Whoever asks again under the same key may wait this time.
+        # A retry with the same key may wait this time.
         same = {name: value for name, value in plain.items() if name != "wait"}
         ask = self._asking.ask(request, body, same, agent, durable=not body.wait)
-        return await self._told(request, await self._submit(request, ask, body.where()), waits=body.wait)
+        return await self._turn_reply(
+            request, await self._submit(request, ask, body.where()), waits=body.wait
+        )
 
     async def continue_from(self, request: Request) -> Response:
         self._asking.check_open()
@@ -110,10 +112,10 @@ class RunHandlers:
             user=user_of(request, None),
             reserve=partial(self._limiter.take, request.caller),
         )
-        return await self._told(request, submitted, waits=body.wait)
+        return await self._turn_reply(request, submitted, waits=body.wait)
 
     async def cancel(self, request: Request) -> Response:
-        """Answers when it has ended, with how: it may have been too late."""
+        """Responds when the attempt has ended, with its status: the cancel may have been too late."""
         tenant, session = request.caller.tenant, session_of(request)
         outcome = await self._turns.cancel(tenant, session)
         found = await self._sessions.attempt(tenant, session, outcome.attempt)
@@ -123,7 +125,7 @@ class RunHandlers:
         reserve = partial(self._limiter.take, request.caller, ask.user)
         return await self._submitter.submit(Submission(ask, after), reserve)
 
-    async def _told(self, request: Request, submitted: TurnHandle, *, waits: bool) -> Response:
+    async def _turn_reply(self, request: Request, submitted: TurnHandle, *, waits: bool) -> Response:
         headers = _headers(submitted)
         if waits:
             try:
@@ -139,7 +141,7 @@ class RunHandlers:
     # -- events --------------------------------------------------------------------------
 
     async def events(self, request: Request) -> Response:
-        """Exactly what is missing after a number, then what comes; ends with the session."""
+        """Streams all events after an id, past and live, until the session is deleted."""
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         after = _since(request)
         start = session.events_dropped if after is None else after
@@ -163,9 +165,9 @@ class RunHandlers:
                     ended = ended or event.kind in TERMINAL
                     yield frame(event, submitted.session, named=named)
         except StoreUnavailable:
-            pass  # the run may go on and commit, so nothing is said before that is known
+            pass  # the turn may still commit, so its end is read before anything is sent
         if not ended:
-            # Its events have served their time, or could not be stored or read; it has an end all the same.
+            # Its events have expired, or could not be stored or read. The client still needs its outcome.
             for told in await self._ending(submitted):
                 yield unnumbered(told, named=named)
 
@@ -191,7 +193,7 @@ class RunHandlers:
             {"type": "stream_stopped", "reason": "error", **about},
         ]
 
-    # -- for later -----------------------------------------------------------------------
+    # -- the queue -----------------------------------------------------------------------
 
     async def steer(self, request: Request) -> Response:
         item, known = await self._later(request, QueueKind.STEER)
@@ -230,7 +232,7 @@ class RunHandlers:
             caller=request.caller.name,
             user=user_of(request, body.user),
         )
-        # A steer, too: one that is not heard becomes a turn.
+        # Steers count, too: one that comes too late for its turn becomes a turn of its own.
         with self._limiter.take(request.caller, new.user, later=True) as taken:
             item, known = await self._queue.put(new)
             if not known:
@@ -260,7 +262,7 @@ class RunHandlers:
 
 
 async def _while_allowed(request: Request, frames: Frames) -> Frames:
-    """A token may end or be revoked while its stream is open; what happens after that is not for it."""
+    """Ends the stream if its token expires or is revoked while it is open."""
     loop = asyncio.get_running_loop()
     checked = loop.time()
     async with aclosing(frames):
@@ -277,7 +279,7 @@ def _failed(request: Request, submitted: TurnHandle, outcome: Outcome) -> Reply:
 
 
 def _refusal(request: Request, submitted: TurnHandle, error: LastgoodError, *, has_effects: bool) -> Reply:
-    """Names the attempt, so that it can be continued. A new request would run its tools again."""
+    """Names the attempt, so that the client can continue it; a new request would run its tools again."""
     told = error_responses.plain(error, request.id, has_effects=has_effects)
     return Reply(told.status, told.body, {**told.headers, **_headers(submitted)})
 
@@ -296,7 +298,7 @@ def _is_named(request: Request) -> bool:
 
 
 def _since(request: Request) -> int | None:
-    # A browser that comes back sends its first address again, with the number it has come to.
+    # A browser that reconnects sends the same URL again, with Last-Event-ID.
     given = (request.headers.get("last-event-id", "") or request.query.get("since", "")).strip()
     if not given:
         return None

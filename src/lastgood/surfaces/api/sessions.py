@@ -1,4 +1,4 @@
-"""The life of a session over HTTP: made, found, read, changed field by field, forked, moved, ended."""
+"""Handlers for sessions: create, list, read, update, fork, export, import and delete."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ from lastgood.surfaces.http.turn_headers import (
     user_of,
 )
 
-#: Of a session whose turn waits for a runtime. It may be asked for, and none has it here.
+#: A session whose turn waits for a runtime. Accepted as a filter; no session has this status yet.
 _QUEUED = "queued"
 _STATUSES = (*SessionStatus, _QUEUED)
 
 
 class SessionHandlers:
-    """`folders`: there is a root below which sessions of any token may name a folder of their own."""
+    """`folders`: --working-dir-root is set, so sessions of any token may set `working_dir` below it."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class SessionHandlers:
         return json_reply(SESSION.json(session))
 
     async def _check_agent(self, key: str) -> None:
-        """That it is served. Whether it can be loaded just now is the first turn's business."""
+        """AgentNotFound if it is not served. Whether it can be loaded is checked by the first turn."""
         with suppress(AgentInvalid, TurnFailed):
             await self._agents.resolve(key)
 
@@ -127,7 +127,7 @@ class SessionHandlers:
         return json_reply([SESSION.json(session) for session in page.sessions], 200, headers)
 
     async def read(self, request: Request) -> Response:
-        """With its messages, unless they are not wanted."""
+        """With its messages, unless `messages=0`."""
         tenant, id = request.caller.tenant, session_of(request)
         if not flag(request.query, "messages", True):
             session = await self._sessions.get(tenant, id)
@@ -210,7 +210,7 @@ class SessionHandlers:
         return await self._as_it_is(request)
 
     async def toggle_tools(self, request: Request) -> Response:
-        """docker-agent's switch: everything may run, or the server's own mode holds again."""
+        """docker-agent's switch between the autonomous mode and the default mode of the server."""
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         is_on = modes_of(session.rules) == (Safety.AUTONOMOUS,)
         await self._set_safety(request, None if is_on else Safety.AUTONOMOUS)
@@ -245,7 +245,7 @@ class SessionHandlers:
         return json_reply(TURN.json(turn) | {"status": "added"}, 201)
 
     async def summarize(self, request: Request) -> Response:
-        """Prompts begin with the summary from here on, and what was kept after it. Nothing is deleted."""
+        """Later prompts start with the summary, then the kept messages. Nothing is deleted."""
         plain = await request.json()
         body = parse(SummaryBody, plain)
         if not body.summary.strip():
@@ -315,7 +315,7 @@ class SessionHandlers:
         return json_reply(SESSION.json(session), 201)
 
     async def recovery(self, request: Request) -> Response:
-        """Everything there is of a session, for whoever has to mend something."""
+        """Returns everything stored of a session, damaged turns and failed attempts included."""
         tenant, id = request.caller.tenant, session_of(request)
         whole = await self._sessions.read(tenant, id)
         failed = [found for found in await self._sessions.attempts(tenant, id) if found.error_code]
@@ -343,7 +343,7 @@ class SessionHandlers:
         ids = dict.fromkeys(body.session_ids)
         return await json_document(batch_pieces(self._sessions, request.caller.tenant, ids, about))
 
-    # -- as docker-agent's clients ask ---------------------------------------------------
+    # -- routes of docker-agent's clients ------------------------------------------------
 
     async def status(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
@@ -352,14 +352,14 @@ class SessionHandlers:
         return json_reply({name: told[name] for name in names})
 
     async def count_tokens(self, request: Request) -> Response:
-        """The server counts for itself: what a client says is checked, and what is counted is answered."""
+        """Returns the counts of the server; those in the request are validated and ignored."""
         parse(TokensBody, await request.json())
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         names = ("id", "input_tokens", "output_tokens", "cost")
         return json_reply({name: SESSION.json(session)[name] for name in names})
 
     async def models(self, request: Request) -> Response:
-        """The models that the session's agent knows, and which one answers."""
+        """Returns the models of the session's agent, and which one is current."""
         session = await self._sessions.get(request.caller.tenant, session_of(request))
         agent, _ = await self._agents.resolve(session.agent_key)
         current = session.model or agent.model

@@ -1,7 +1,7 @@
-"""Events on the wire: docker-agent's names and fields, and ours beside them.
+"""Events as SSE frames: docker-agent's names and fields, and ours beside them.
 
-One stored event is one frame, and its number is the frame's id: whoever was cut off
-between any two frames goes on with exactly the next one.
+One stored event is one frame, and its number is the id of the frame: a client that was
+disconnected between two frames resumes with exactly the next one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lastgood.surfaces.http.error_responses import code_fields, may_be_sent_agai
 
 _K = EventKind
 
-#: docker-agent's words for how a stream stopped.
+#: docker-agent's reasons for `stream_stopped`.
 _REASONS = {"committed": "normal", "cancelled": "canceled"}
 
 
@@ -30,7 +30,7 @@ def frame(event: StoredEvent, session: SessionId, *, named: bool = False) -> byt
 
 
 def as_json(event: StoredEvent, session: SessionId) -> dict[str, Any]:
-    told = _told(event.kind, event.data) | {
+    told = _fields_of(event.kind, event.data) | {
         "session_id": session,
         "timestamp": datetime.fromtimestamp(event.created_at, UTC).isoformat(),
     }
@@ -41,7 +41,7 @@ def as_json(event: StoredEvent, session: SessionId) -> dict[str, Any]:
     return told
 
 
-def _told(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
     match kind:
         case _K.ATTEMPT_STARTED:
             names = ("after", "replaces", "continues", "decision")

@@ -1,9 +1,9 @@
-"""The front door: which hosts and origins are let in, and whose token it is.
+"""Access control: allowed hosts and origins, and the principal of a bearer token.
 
-A browser on this machine can be made to send requests here by any page. So a Host that is
-not ours is refused (a page that made its name point here), an Origin that is not ours is
-refused (a page that simply asks; one that only shows a picture from here says no Origin, but its
-browser says that it is of another site), and JSON is taken only as JSON (a form cannot send that).
+Any web page can make a browser on this machine send requests here. So unknown Host headers are
+rejected (DNS rebinding), unknown Origins are rejected (cross-site requests; those without an Origin,
+such as images, are recognised by Sec-Fetch-Site), and bodies must be application/json (a form
+cannot send that).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NETLOC = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(r"https?://([^/?#@\\]+)")
 
-#: What a page of another origin may read of an answer.
+#: Response headers that pages of other origins may read.
 EXPOSED = (
     "x-conversation-id, x-session-id, x-turn-id, x-attempt-id, x-request-id, x-should-retry, "
     "idempotent-replayed, retry-after, x-next-cursor, etag"
 )
-#: What it may send.
+#: Request headers that they may send.
 ALLOWED = (
     "authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, "
     "x-conversation-id, x-conversation-mode, x-request-id, x-user-id, openai-organization, openai-project"
@@ -37,11 +37,10 @@ _SDK = re.compile(r"x-stainless-[a-z-]+")
 
 @dataclass(frozen=True, slots=True)
 class AccessControl:
-    """`hosts` without ports, as `host_of` writes them. `find_caller` is None where no token is asked for.
+    """`hosts` without ports, as `host_of` writes them. `find_caller` is None if no token is required.
 
-    `any_address`: a Host that is an address instead of a name is let in. No page can make
-    an address point elsewhere, so this is as safe; where the server listens on all of its
-    machine's addresses, it cannot name them.
+    `any_address`: IP addresses are allowed as Host, for servers that listen on all interfaces and cannot
+    list their addresses. That is as safe: DNS rebinding needs a name.
     """
 
     hosts: frozenset[str]
@@ -57,15 +56,15 @@ class AccessControl:
         if host is None or not (host in self.hosts or (self.any_address and _is_address(host))):
             raise Forbidden(f"Host {given!r} not allowed; add it with --allowed-host")
         origin = request.headers.get("origin")
-        if origin is not None and not self._lets_in(origin, given):
+        if origin is not None and not self._allows_origin(origin, given):
             raise Forbidden(f"Origin {origin!r} not allowed; add it with --cors-origin")
-        if origin is None and _is_from_elsewhere(request):
+        if origin is None and _is_cross_site(request):
             raise Forbidden("Cross-site request not allowed; add the origin of the page with --cors-origin")
         if request.method in _CHANGES:
             _check_media_type(request)
 
-    def _lets_in(self, origin: str, host: str) -> bool:
-        """A page of ours has the Host in its Origin, port and all: another port is another server."""
+    def _allows_origin(self, origin: str, host: str) -> bool:
+        """Our own pages have the Host, with its port, as their Origin: another port is another server."""
         found = _ORIGIN.fullmatch(origin.lower())
         return origin in self.origins or (found is not None and found[1] == host.lower())
 
@@ -100,7 +99,7 @@ class AccessControl:
             return {}
         origin = request.headers.get("origin")
         if origin is None or origin not in self.origins:
-            return {"vary": "origin"}  # the same answer looks different to others
+            return {"vary": "origin"}  # caches must not mix responses for different origins
         return {
             "access-control-allow-origin": origin,
             "access-control-expose-headers": EXPOSED,
@@ -109,7 +108,7 @@ class AccessControl:
 
 
 def host_of(netloc: str) -> str | None:
-    """Without its port, in one spelling; None: this is no host. An IPv6 address keeps its brackets."""
+    """Returns the host without its port, normalized; None if it is not a host. IPv6 keeps its brackets."""
     found = _NETLOC.fullmatch(netloc.lower())
     if found is None:
         return None
@@ -128,20 +127,20 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _is_from_elsewhere(request: Request) -> bool:
-    """By a page of another site, and not by a person who followed a link there."""
+def _is_cross_site(request: Request) -> bool:
+    """Sent by a page of another site, unless a person followed a link there."""
     follows_link = request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
     return request.headers.get("sec-fetch-site") == "cross-site" and not follows_link
 
 
 def _check_media_type(request: Request) -> None:
-    """Nothing is unpacked: what was packed small could be large beyond all limits."""
+    """Compressed bodies are rejected: a small one could expand beyond every limit."""
     length = request.headers.get("content-length", "0")
     how = request.headers.get("transfer-encoding", "").lower()
     if length == "0" and not how:
         return
-    packed = request.headers.get("content-encoding", "identity").lower() != "identity"
-    if packed or how not in ("", "chunked"):
+    is_compressed = request.headers.get("content-encoding", "identity").lower() != "identity"
+    if is_compressed or how not in ("", "chunked"):
         raise UnsupportedMedia(
             "Compressed request bodies are not supported; send the body without Content-Encoding"
         )

@@ -1,9 +1,9 @@
-"""The app: a list of routes, and what every request passes on its way to one.
+"""The ASGI app: a list of routes, and the steps of every request on its way to one.
 
-    request id → route → front door (host, origin, media type) → token and scope → handler
+    request id → route → access (host, origin, media type) → token and scope → handler
 
-Expected errors become answers here, once, by the table in `refusals`; anything else is a
-500 that names no internals and is logged under its request id.
+Expected errors become responses here, once, by the table in `error_responses`; anything else is a
+500 that reveals no internals and is logged with its request id.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-#: A key of an agent may be a URL, escaped twice. What is longer is no name of anything, and is not echoed.
+#: An agent key may be a URL, escaped twice. Nothing longer is a valid name.
 _LONGEST_SEGMENT = 4096
 
-#: What a change may depend on. One that is not looked at would be taken for one that holds.
+#: Conditional headers. A client would take one that the route ignores for one that holds.
 _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since", "idempotency-key")
 
-#: By media type, the JSON schema of what is sent; None: it has none.
+#: JSON schema by media type; None: no schema.
 Contents = Mapping[str, Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`path` has holes like `{session}`. No `scope`: anybody may ask, for example a probe."""
+    """`path` has parameters like `{session}`. Without `scope`, no token is required."""
 
     method: str
     path: str
@@ -76,12 +76,12 @@ class Route:
     summary: str
     limit_bytes: int = 8 * 1024 * 1024
     takes: Mapping[str, Any] | None = None  # JSON schema of the body
-    #: Those that it looks at: what each means, and its JSON schema.
+    #: Headers it supports: description and JSON schema.
     headers: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     query: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
-    may_be_empty: bool = False  # the body may be left out
+    may_be_empty: bool = False  # the body is optional
     gives: Mapping[int, Contents] = field(default_factory=dict)
-    probe: bool = False  # asked by machines that know no Host
+    probe: bool = False  # health checks; exempt from the Host check
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -90,13 +90,13 @@ class Route:
 
 class ResponseEnd(StrEnum):
     SENT = "sent"
-    LEFT = "left"  # the client, before the end
-    BROKEN = "broken"  # a stream, by an error that came after its beginning
+    LEFT = "left"  # the client disconnected before the end
+    BROKEN = "broken"  # the stream ended with an error
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """One request, for logs and counters. Nothing of what was said."""
+    """One request, for logs and metrics. Contains no content."""
 
     request: Request
     route: Route | None
@@ -106,7 +106,7 @@ class AnsweredRequest:
 
 
 class App:
-    """`running`: how many requests are being answered."""
+    """`running`: number of requests in progress."""
 
     def __init__(
         self,
@@ -128,10 +128,10 @@ class App:
         self._idle.set()
         self.running = 0
 
-    # -- its end -----------------------------------------------------------------------
+    # -- shutdown ---------------------------------------------------------------------
 
     async def until_idle(self, seconds: float) -> None:
-        """Until no request is being answered, or for that long."""
+        """Waits until no request is in progress, at most that long."""
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -139,12 +139,12 @@ class App:
             return
 
     def end_watching(self) -> None:
-        """Streams that only watch have nothing to wait for any more."""
+        """Ends streams that only watch a session."""
         if not self._watching_ends.done():
             self._watching_ends.set_result(None)
 
     def end(self) -> None:
-        """What is still being answered is told that it cannot be, streams in their last piece."""
+        """Ends all requests in progress with `shutting_down`; streams in their last frame."""
         self.end_watching()
         if not self._ending.done():
             self._ending.set_result(None)
@@ -168,7 +168,7 @@ class App:
             route, answer = await self._answer(request)
             status, ended = await self._send(send, request, answer)
         except ClientGone:
-            pass  # there is nobody to answer
+            pass  # nobody is left to respond to
         finally:
             self.running -= 1
             if not self.running:
@@ -195,10 +195,10 @@ class App:
         except ClientGone:
             raise
         except Exception as error:
-            return route, self._error_reply(request, _told(request, error))
+            return route, self._error_reply(request, _public_error(request, error))
 
     async def _send(self, send: Send, request: Request, answer: Response) -> tuple[int, ResponseEnd]:
-        """With which status, and how it ended."""
+        """Returns the status, and how the response ended."""
         headers = {
             "x-request-id": request.id,
             "x-content-type-options": "nosniff",
@@ -218,7 +218,7 @@ class App:
         def last_words(error: Exception) -> bytes:
             nonlocal broken
             broken = True
-            told = _told(request, error)
+            told = _public_error(request, error)
             return dialect_of(request.raw_path, self._dialects).last_frame(told, request)
 
         try:
@@ -229,7 +229,7 @@ class App:
             if isinstance(error, Broken):
                 reply = error.reply
             else:
-                reply = self._error_reply(request, _told(request, error))
+                reply = self._error_reply(request, _public_error(request, error))
             await send_reply(send, reply, headers)
             return reply.status, ResponseEnd.SENT
         if not is_there:
@@ -255,7 +255,7 @@ class App:
         return caller
 
     def _find(self, request: Request) -> tuple[Route | None, set[str]]:
-        """The route, or none and which methods there are at this address."""
+        """Returns the route, or None and the methods that this path supports."""
         path = segments(request.raw_path)
         if any("\0" in segment for segment in path):
             raise InvalidRequest("The path contains a NUL character; remove it")
@@ -263,7 +263,7 @@ class App:
             raise InvalidRequest(f"A path segment exceeds {_LONGEST_SEGMENT} characters; shorten it")
         wanted = "GET" if request.method == "HEAD" else request.method
         allowed: set[str] = set()
-        meant: str | None = None  # the first address that fits: no session is called `import`
+        meant: str | None = None  # the first path that matches: no session has the id `import`
         for route in self._table.get(len(path), ()):
             filled = _fill(route.parts, path) if meant in (None, route.path) else None
             if filled is None:
@@ -297,10 +297,10 @@ def _without_route(request: Request, allowed: set[str]) -> Reply:
     raise MethodNotAllowed(allow=allow)
 
 
-def _told(request: Request, error: Exception) -> LastgoodError:
-    """What may be said of it. The rest stays in the log, under the request's id."""
+def _public_error(request: Request, error: Exception) -> LastgoodError:
+    """Returns the error that the client may see. Details are logged with the request id."""
     if isinstance(error, AgentInvalid):
-        # The request is fine. Where the file is and what is in it is the operator's business.
+        # The request is fine. The path and content of the file are for the operator only.
         log.warning("invalid agent file: %s", error, extra={"fields": {"request_id": request.id}})
         return AgentUnavailable("The agent file has errors; see the server log")
     if isinstance(error, LastgoodError):
@@ -310,7 +310,7 @@ def _told(request: Request, error: Exception) -> LastgoodError:
 
 
 def _table(routes: Sequence[Route]) -> dict[int, list[Route]]:
-    """By the number of segments; those without holes first, so that a word beats a hole."""
+    """By number of segments; literal paths before those with parameters."""
     table: dict[int, list[Route]] = {}
     for route in sorted(routes, key=lambda route: route.path.count("{")):
         table.setdefault(len(route.parts), []).append(route)

@@ -1,4 +1,4 @@
-"""What is counted, in the words of Prometheus. Numbers only: no name of a session, nothing that was said."""
+"""Metrics in the Prometheus text format. Contains no session ids and no content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 @dataclass(slots=True)
 class Metrics:
-    """`gauges` and `counters` are asked when somebody looks."""
+    """`gauges` and `counters` are read on each scrape."""
 
     gauges: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
     counters: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who asks."""
+"""The principal of a request: tenant, token and scopes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lastgood.model.tokens import Scope
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`name` tells one token's requests from another's; it is no secret."""
+    """`name` identifies the token; it is not secret."""
 
     tenant: TenantId
     name: str
@@ -25,9 +25,9 @@ class Principal:
 
     @property
     def setter(self) -> Setter:
-        """As whom this caller sets the rules of a session."""
+        """Recorded with the session rules that this principal sets."""
         return Setter(strongest(self.scopes), self.name)
 
 
-#: Where no token is asked for: on this machine alone.
+#: Used if the server requires no token.
 ANYBODY = Principal(DEFAULT_TENANT, "anybody", frozenset({Scope.ADMIN}))

@@ -1,7 +1,7 @@
-"""How much one token, and one user behind it, may ask of this process.
+"""Rate limits of this process, per token and per end user.
 
-What is counted are turns that begin. A request that is refused, or that finds its turn begun
-already, has begun none; so a client that asks again under its key is not punished for it.
+Only turns that begin are counted. A rejected request, or one that attaches to its running turn,
+begins none; so a client that retries with its idempotency key is not limited for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What requests for a turn have in common: who asks, for whom, under which key and condition."""
+"""Headers of requests for a turn: idempotency key, end user, conditions; and the fingerprint of a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lastgood.surfaces.http.asgi import Request
 
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,255}")
 _TAG = re.compile(r'(?:W/)?"([^"]+)"|([^"\s,]+)')
-#: Whoever runs this server for others names the person here, if not in the body.
+#: The end user, if the body does not name one.
 USER_HEADER = "x-user-id"
 
 

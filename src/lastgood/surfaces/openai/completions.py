@@ -24,7 +24,7 @@ BREAK = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How it ended well."""
+    """The result of a turn that succeeded."""
 
     text: str
     calls: tuple[ToolCall, ...]

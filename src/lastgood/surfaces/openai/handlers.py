@@ -1,10 +1,9 @@
 """The OpenAI-compatible API: agents as models, conversations that the server holds.
 
-    without X-Conversation-Id   the history is the request's, nothing is stored
-    with it                     a session like any other; only what is new in the body counts
+    without X-Conversation-Id   the request carries the history, nothing is stored
+    with it                     a stored session; only what is new in the body is appended
 
-Who may leave: a request with an Idempotency-Key goes on without its client; one with a
-conversation is kept for a while for the client's own retry; any other is cancelled.
+What a disconnect means for a turn is decided by the table in `core/disconnect.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from lastgood.surfaces.openai.completions import Chunks, Finished, finished, who
 from lastgood.surfaces.openai.schemas import ChatRequest, messages_of, options_of, parse_chat
 from lastgood.surfaces.openai.stream import Frames, StreamFailed, streamed
 
-#: Told before the attempt has loaded what it adopts.
+#: Events that precede the loading of adopted steps.
 _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
 
 Items = AsyncGenerator[Event | Step, None]
@@ -55,7 +54,7 @@ Items = AsyncGenerator[Event | Step, None]
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """A request that was understood."""
+    """A parsed request."""
 
     request: Request
     chat: ChatRequest
@@ -197,7 +196,7 @@ class ChatHandlers:
                     async for frame in frames:
                         yield frame
             except StoreUnavailable as error:
-                unread = error  # the run may go on and commit, so nothing is said before that is known
+                unread = error  # the turn may still commit, so its outcome is read first
             done = await self._done(submitted)
             ended = True
             if unread is not None:
@@ -233,7 +232,7 @@ class ChatHandlers:
             raise
 
     async def _done(self, submitted: TurnHandle) -> Finished:
-        """When all is over. Failed: nothing was committed."""
+        """Waits for the end. StreamFailed: nothing was committed."""
         try:
             outcome = await submitted.outcome()
             if outcome.turn is None:
@@ -245,7 +244,7 @@ class ChatHandlers:
     async def _failed(self, submitted: TurnHandle, outcome: Outcome) -> StreamFailed:
         error = outcome.error or TurnFailed(f"The turn ended with status {outcome.status.value}")
         if outcome.status is AttemptStatus.WAITING and isinstance(error, NeedsAnswer):
-            # Nobody can be asked here: what would wait for a person is ended.
+            # Approvals cannot be answered on this API, so the waiting turn is cancelled.
             await self._turns.cancel(submitted.tenant, submitted.session)
             error = TurnFailed("This tool call needs human approval, which is not available on this API")
         return StreamFailed(error, has_effects=outcome.has_effects)
@@ -325,7 +324,7 @@ def _committed_unread(submitted: TurnHandle) -> OutcomeUnknown:
 
 
 def _said_before(chunks: Chunks, submitted: TurnHandle) -> Iterator[bytes]:
-    """What was said before this attempt took the turn up: part of the answer, and told by no event of it."""
+    """Text of adopted steps: part of the response, and in no event of this attempt."""
     for step in submitted.adopted:
         if step.kind is StepKind.MODEL and not step.within and step.message.content:
             yield chunks.text(step.message.content)
@@ -333,7 +332,7 @@ def _said_before(chunks: Chunks, submitted: TurnHandle) -> Iterator[bytes]:
 
 
 def _frame_of(chunks: Chunks, event: Event | StoredEvent) -> bytes | None:
-    if "agent" in event.data:  # another agent of the team, at work on a task
+    if "agent" in event.data:  # output of a sub-agent
         return None
     match event.kind:
         case EventKind.TEXT_STREAMED:

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions on the wire: what a request may say, and how answers look.
+"""Requests and responses of OpenAI's chat completions.
 
-Parameters are checked and used, or refused: nothing is accepted and then ignored
-that would change an answer. Fields that nobody knows are let through, as OpenAI does.
+Parameters are validated and used, or rejected: none that would change the response is ignored.
+Unknown fields are accepted, as OpenAI does.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ChatRequest(Body):
 # -- in ------------------------------------------------------------------------------
 
 
-#: What OpenAI knows and nobody does here. Where it is asked for, leaving it out would change the answer.
+#: OpenAI's parameters that are not supported. Ignoring them would change the response.
 _NOT_HERE = {
     "functions": "use tools instead",
     "logprobs": "remove it",

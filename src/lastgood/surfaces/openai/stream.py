@@ -1,8 +1,7 @@
-"""A stream that begins when there is something to stream.
+"""A stream whose status is sent with its first chunk.
 
-What fails before the first word is told by a status, as it is without a stream: clients
-understand that best, and SDKs send the request again by themselves if they may. But nobody is
-left without a byte for long: after a moment the stream begins, and what fails then is told in it.
+An error before the first chunk is an HTTP status, as without streaming: SDKs retry by it.
+After PATIENCE_SECONDS the stream begins anyway, and a later error is a frame in it.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from lastgood.surfaces.http.asgi import Broken, Reply, Stream
 from lastgood.surfaces.openai.completions import Chunks
 from lastgood.surfaces.openai.error_envelope import error_reply
 
-#: How long the first word may take before the stream begins without it.
+#: How long to wait for the first chunk before the response starts without it.
 PATIENCE_SECONDS = 5.0
 
 Frames = AsyncGenerator[bytes, None]
 
 
 class StreamFailed(Exception):
-    """The frames end here, and not well."""
+    """Ends the frames with an error."""
 
     def __init__(self, error: LastgoodError, *, has_effects: bool) -> None:
         super().__init__(str(error))
