@@ -268,7 +268,7 @@ def test_the_environment_wins_over_the_file_of_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"A=1\n{CANARY}\n", "line 2: this is not NAME=value"),
+        (f"A=1\n{CANARY}\n", "line 2: expected NAME=value"),
         (f"2A={CANARY}", "line 1"),
         (b"A=\xff", "UTF-8"),
     ],

@@ -100,8 +100,8 @@ def test_check_goes_on_after_a_file_with_errors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("nowhere.yaml", "there is no file nowhere.yaml"),
-        ("-", "there is no file -"),
+        ("nowhere.yaml", "file nowhere.yaml not found"),
+        ("-", "file - not found"),
         ("empty", "no agent file (*.yaml, *.yml) in"),
     ],
 )

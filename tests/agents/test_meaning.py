@@ -171,7 +171,7 @@ def test_commands_in_every_form() -> None:
 
 def test_a_command_twice_in_a_list_is_a_mistake() -> None:
     text = "agents:\n  root:\n    model: auto\n    commands:\n      - a: x\n      - a: y\n"
-    assert [line for line, message in errors_of(text) if "is here twice" in message] == [6]
+    assert [line for line, message in errors_of(text) if "duplicate command" in message] == [6]
 
 
 def test_structured_output_keeps_its_schema_as_data() -> None:
@@ -222,12 +222,12 @@ def test_an_instruction_that_cannot_be_read_is_told_at_its_line() -> None:
     body = b"agents:\n  root:\n    model: auto\n    instruction_file: a.md\n"
 
     def refuses(_: str) -> bytes:
-        raise AgentInvalid("it leads out of the folder")
+        raise AgentInvalid("it is outside the folder")
 
     readers: list[tuple[Callable[[str], bytes | None], str]] = [
-        (lambda _: None, "there is no file 'a.md' beside this one"),
+        (lambda _: None, "file 'a.md' not found"),
         (lambda _: b"\xff", "'a.md' is not UTF-8"),
-        (refuses, "it leads out of the folder"),
+        (refuses, "it is outside the folder"),
     ]
     for reader, words in readers:
         with pytest.raises(AgentInvalid, match=f"^w:4: {words}"):
@@ -240,7 +240,7 @@ def test_nothing_outside_of_the_folder_is_asked_for() -> None:
     """I38: the reader would refuse it, too; it is not even asked."""
     for path in ("/etc/passwd", "../up.md", "a/../../up.md", ".."):
         body = f"agents: {{root: {{model: auto, instruction_file: {path}}}}}".encode()
-        with pytest.raises(AgentInvalid, match="must be a path below the folder"):
+        with pytest.raises(AgentInvalid, match="must be a path inside the folder"):
             read_agent_file(
                 body, where="w", key="k", read_beside=lambda path: pytest.fail(f"asked for {path}")
             )

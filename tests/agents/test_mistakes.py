@@ -27,18 +27,18 @@ agents:
 """,
     "keys that were once": """
 version: "3"
-env: {A: b} # ! 'env' is no key any more since version 2; remove it
+env: {A: b} # ! 'env' was removed in version 2; remove it
 models:
-  m: {type: openai, model: x} # ! write provider instead
+  m: {type: openai, model: x} # ! use provider
 agents:
   root:
     model: openai/x
-    think: true # ! write toolsets: [{type: think}] instead
-    todo: {shared: true} # ! since version 1
-    memory: {path: x} # ! since version 1
+    think: true # ! use toolsets: [{type: think}]
+    todo: {shared: true} # ! removed in version 1
+    memory: {path: x} # ! removed in version 1
 """,
     "versions": """
-version: "1.5" # ! it is a number from 0 to 16
+version: "1.5" # ! expected a number from 0 to 16
 agents:
   root: {model: auto}
 """,
@@ -47,7 +47,7 @@ agents:
   root:
     model: auto
     add_date: maybe # ! expected true or false, got 'maybe'
-    readonly: "true" # ! expected true or false, got the text "true"
+    readonly: "true" # ! expected true or false, got the string "true"
     add_environment_info: 1 # ! expected true or false, got '1'
     code_mode_tools: [true] # ! got a list
 """,
@@ -56,7 +56,7 @@ models:
   m:
     provider: openai
     model: x
-    temperature: 2.5 # ! 2.5 is out of range: it is at least 0 and at most 2
+    temperature: 2.5 # ! 2.5 is out of range; expected at least 0 and at most 2
     top_p: warm # ! expected a number, got 'warm'
     max_tokens: 0 # ! at least 1
     frequency_penalty: .inf # ! expected a number
@@ -72,10 +72,10 @@ agents:
     max_consecutive_tool_calls: many # ! expected a whole number
     fallback:
       retries: -2 # ! at least -1
-      cooldown: soon # ! expected a length of time (90s, 1m30s, or a number of seconds), got 'soon'
+      cooldown: soon # ! expected a duration (90s, 1m30s, or a number of seconds), got 'soon'
   other:
     model: m
-    fallback: {cooldown: -5} # ! expected a length of time
+    fallback: {cooldown: -5} # ! expected a duration
 """,
     "texts and lists": """
 agents:
@@ -94,66 +94,66 @@ agents:
   root:
     model: auto
     safety: strikt # ! did you mean 'strict'?
-    harness: {type: vim} # ! it is claude-code, codex, pi or opencode
+    harness: {type: vim} # ! expected claude-code, codex, pi or opencode
 """,
     "toolsets": """
 agents:
   root:
     model: auto
     toolsets:
-      - type: shel # ! there is no type 'shel' of a toolset; did you mean 'shell'?
+      - type: shel # ! unknown type 'shel' of a toolset; did you mean 'shell'?
       - tools: [a] # ! needs a 'type'
       - type: [shell] # ! expected text
-      - type: qqqq # ! there is shell, script, filesystem
-      - {type: think, env: {A: b}} # ! 'env' is no key of a toolset of type 'think'; it belongs
+      - type: qqqq # ! known types: shell, script, filesystem
+      - {type: think, env: {A: b}} # ! 'env' is not a key of a toolset of type 'think'; it belongs
       - {type: todo, path: x} # ! it belongs to type 'memory' or 'tasks'
       - type: script # ! a toolset of type 'script' needs 'shell'
-      - {type: script, shell: {}} # ! it needs an entry at least
+      - {type: script, shell: {}} # ! add at least one entry
       - {type: script, shell: {a: {description: x}}} # ! a script needs 'cmd'
       - {type: filesystem, post_edit: [{path: x}]} # ! needs 'cmd'
       - {type: filesystem, allow_list: [""]} # ! an entry of 'allow_list' is empty
       - {type: fetch, timeout: 0} # ! at least 1
-      - {type: fetch, allowed_domains: [a.b], blocked_domains: [c.d]} # ! exclude each other
-      - {type: fetch, blocked_domains: [10.0.0.0/33]} # ! is no network
-      - {type: fetch, allowed_domains: ["a.*"]} # ! write *.example.com
-      - {type: fetch, allowed_domains: ["*"]} # ! write *.example.com
-      - {type: mcp, tools: [a]} # ! needs 'command', 'remote' or 'ref', and one of them only; it has none
+      - {type: fetch, allowed_domains: [a.b], blocked_domains: [c.d]} # ! cannot be combined
+      - {type: fetch, blocked_domains: [10.0.0.0/33]} # ! is not a network
+      - {type: fetch, allowed_domains: ["a.*"]} # ! only allowed as *.example.com
+      - {type: fetch, allowed_domains: ["*"]} # ! only allowed as *.example.com
+      - {type: mcp, tools: [a]} # ! needs exactly one of 'command', 'remote' or 'ref'; it has none
       - {type: mcp, command: a, ref: docker:b} # ! it has command and ref
       - {type: mcp, ref: wether} # ! 'wether' is not in `mcps`; did you mean 'weather'?
       - {type: mcp, remote: {transport_type: sse}} # ! a remote server needs 'url'
       - {type: rag, ref: books} # ! 'books' is not in `rag`
       - {type: lsp, args: [a]} # ! needs 'command'
       - {type: a2a, name: x} # ! needs 'url'
-      - {type: model_picker, models: []} # ! it needs an entry at least
+      - {type: model_picker, models: []} # ! add at least one entry
 mcps:
   weather: {command: weather}
-  broken: {args: [a]} # ! needs 'command', 'remote' or 'ref'
-  odd: {ref: weather} # ! can refer to docker:NAME, but not to 'weather'
-  wrong: {command: a, shared: true} # ! 'shared' is no key
+  broken: {args: [a]} # ! needs exactly one of 'command', 'remote' or 'ref'
+  odd: {ref: weather} # ! must refer to docker:NAME, not to 'weather'
+  wrong: {command: a, shared: true} # ! 'shared'
 """,
     "references": """
 agents:
   root:
-    model: fsat # ! there is no model 'fsat'; did you mean 'fast'?
-    sub_agents: [othre] # ! there is no agent 'othre'; did you mean 'other'?
+    model: fsat # ! unknown model 'fsat'; did you mean 'fast'?
+    sub_agents: [othre] # ! unknown agent 'othre'; did you mean 'other'?
     handoffs: [nobody-at-all] # ! define it under `agents`
     force_handoff: othr # ! did you mean 'other'?
     use_toolsets: [loook] # ! did you mean 'look'?
     use_commands: [evryday] # ! did you mean 'everyday'?
     fallback: {models: [fast, slo]} # ! did you mean 'slow'?
     commands:
-      go: {agent: ohter} # ! there is no agent 'ohter'; did you mean 'other'?
+      go: {agent: ohter} # ! unknown agent 'ohter'; did you mean 'other'?
       nothing: {} # ! needs an 'instruction' or an 'agent'
   other:
-    model: opnai/gpt-5 # ! there is no provider 'opnai'; did you mean 'openai'?
+    model: opnai/gpt-5 # ! unknown provider 'opnai'; did you mean 'openai'?
     sub_agents: [other] # ! cannot be one of its own sub_agents
   third:
     model: fast,slwo # ! did you mean 'slow'?
-  a/b: {model: auto} # ! cannot have a '/'
-  fourth: {model: gpt-5} # ! name one of `models`, or write provider/model
-  fifth: {model: auto, sub_agents: [./other.yaml]} # ! there is no agent './other.yaml'
+  a/b: {model: auto} # ! cannot contain '/'
+  fourth: {model: gpt-5} # ! use a name from `models`, or provider/model
+  fifth: {model: auto, sub_agents: [./other.yaml]} # ! unknown agent './other.yaml'
 models:
-  fast: {provider: openai, model: gpt-5-mini, title_model: tiny} # ! there is no model 'tiny'
+  fast: {provider: openai, model: gpt-5-mini, title_model: tiny} # ! unknown model 'tiny'
   slow: {provider: antropic, model: x} # ! did you mean 'anthropic'?
 toolsets:
   look: {type: filesystem}
@@ -165,17 +165,17 @@ models:
   nothing: {temperature: 1} # ! the model 'nothing' has no
   half: {provider: openai} # ! the model 'half' has no model
   other: {model: gpt-5} # ! the model 'other' has no provider
-  both: {first_available: [openai/x], temperature: 1} # ! 'temperature' cannot stand beside 'first_available'
-  none: {first_available: []} # ! it needs an entry at least
-  choice: {first_available: [any]} # ! 'any' stands for several models itself
+  both: {first_available: [openai/x], temperature: 1} # ! 'temperature' cannot be combined
+  none: {first_available: []} # ! add at least one entry
+  choice: {first_available: [any]} # ! 'any' is itself a list of models
   any: {first_available: [openai/x]}
-  self: {model: "self, openai/x"} # ! 'self' is made of itself
-  where: {provider: openai, model: x, base_url: ftp://x} # ! begins with http:// or https://
+  self: {model: "self, openai/x"} # ! 'self' refers to itself
+  where: {provider: openai, model: x, base_url: ftp://x} # ! start with http:// or https://
 providers:
-  a/b: {base_url: http://x} # ! cannot have a '/'
+  a/b: {base_url: http://x} # ! cannot contain '/'
   bare: {token_key: X} # ! needs a base_url
   odd: {provider: opena} # ! did you mean 'openai'?
-  bad: {base_url: example.com} # ! is no address
+  bad: {base_url: example.com} # ! is not a URL
   api: {base_url: http://x, api_type: openai_chat} # ! did you mean 'openai_chatcompletions'?
 agents:
   root: {model: openai/x}
@@ -185,19 +185,19 @@ agents:
   root:
     model: auto
     instruction: a
-    instruction_file: b.md # ! exclude each other
+    instruction_file: b.md # ! not both
     structured_output: {name: x} # ! structured output needs 'schema'
     hooks:
       pre_tool_use: [{matcher: a}] # ! needs 'hooks'
       stop: [{command: a}] # ! a hook needs 'type'
   other:
     model: auto
-    instruction_file: /etc/passwd # ! must be a path below the folder
+    instruction_file: /etc/passwd # ! must be a path inside the folder
   third:
     model: auto
-    instruction_file: [../a, b/../../c] # ! must be a path below the folder
+    instruction_file: [../a, b/../../c] # ! must be a path inside the folder
 permissions:
-  allow: ["", ":x", "shell=ls", "run it"] # ! is no rule; write tool, glob* or tool:argument=glob
+  allow: ["", ":x", "shell=ls", "run it"] # ! is not a valid rule; write TOOL, GLOB* or TOOL:ARGUMENT=GLOB
 """,
 }
 
@@ -216,7 +216,7 @@ def test_I40_too_many_rules_and_too_long_ones_are_refused_by_their_limit() -> No
     file = "agents: {root: {model: auto}}\npermissions:\n  deny: [%s]\n  ask: [a]"
     assert errors_of(file % ", ".join(["a"] * (RULES - 1))) == []
     [(line, message)] = errors_of(file % ", ".join(["a"] * RULES))
-    assert (line, message[:42]) == (2, "permissions hold 201 rules; the limit is 2")
+    assert (line, message[:42]) == (2, "too many permission rules: 201 (limit 200)")
     [(line, message)] = errors_of(file % ("a" * (RULE_CHARACTERS + 1)))
     assert (line, message) == (3, "this rule has 401 characters; the limit is 400")
 
@@ -260,4 +260,4 @@ def test_mistakes_inside_of_an_unsupported_part_are_mistakes() -> None:
 def test_a_newer_version_is_read_with_a_warning() -> None:
     [(line, message)] = warnings_of("version: 17\nagents: {root: {model: auto}}")
     assert line == 1
-    assert "newer than what is known here (16)" in message
+    assert "it is read as version 16" in message

@@ -136,20 +136,23 @@ def test_I39_other_urls_are_refused_before_anybody_is_asked(url: str, because: s
 @pytest.mark.parametrize(
     ("reference", "said"),
     [
-        ("gone.yaml", "there is no file or folder {folder}/gone.yaml"),
-        ("gone.YML", "there is no file or folder"),
-        ("./gone", "there is no file or folder"),
-        ("/gone/agent", "there is no file or folder /gone/agent"),
+        ("gone.yaml", "file or folder {folder}/gone.yaml not found"),
+        ("gone.YML", "not found"),
+        ("./gone", "not found"),
+        ("/gone/agent", "file or folder /gone/agent not found"),
         ("agents/", None),
-        ("gone/", "there is no file or folder"),
-        ("team.yaml/inner.yaml", "there is no file or folder"),
+        ("gone/", "not found"),
+        ("team.yaml/inner.yaml", "not found"),
         ("pipe.yaml", "is not a regular file"),
         ("/dev/null", "is not a regular file"),
-        ("", "an agent needs a name"),
-        ("  ", "an agent needs a name"),
-        ("a\0b", "an agent needs a name"),
-        ("Not An Agent!", "not an alias in lastgood.toml, not built in (default, coder, builtin/scripted)"),
-        ("UPPER", "not a registry reference"),
+        ("", "missing agent"),
+        ("  ", "missing agent"),
+        ("a\0b", "missing agent"),
+        (
+            "Not An Agent!",
+            "not a name in lastgood.toml, not a built-in agent (default, coder, builtin/scripted)",
+        ),
+        ("UPPER", "or registry reference"),
         ("x" * 5000 + ".yaml", "cannot read"),
     ],
 )
@@ -181,7 +184,7 @@ def test_a_registry_reference_has_its_safe_form_as_key_and_identity(
     tmp_path: Path, reference: str, key: str | None
 ) -> None:
     if key is None:  # by its suffix a file, and there is none
-        assert "there is no file" in refused(reference, tmp_path)
+        assert "not found" in refused(reference, tmp_path)
         return
     source = parse(reference, folder=tmp_path)
     assert isinstance(source, OciSource)
@@ -194,7 +197,7 @@ def test_a_registry_reference_has_its_safe_form_as_key_and_identity(
     ["Org/app", "org//app", "org/app:", "org/app@sha256:12", "-org/app", "org/app:a b", "a*b", "org/.app"],
 )
 def test_what_is_no_registry_reference_is_refused(tmp_path: Path, reference: str) -> None:
-    assert "not a registry reference" in refused(reference, tmp_path)
+    assert "or registry reference" in refused(reference, tmp_path)
 
 
 def test_M1_2_the_key_of_a_url_is_its_query_escaped_whole() -> None:

@@ -1,4 +1,4 @@
-"""Files and folders: read when they have changed; the last good definition serves while they cannot be."""
+"""Files and folders: read when they have changed; using the last good definition while they cannot be."""
 
 import asyncio
 import os
@@ -76,7 +76,7 @@ async def test_a_name_picks_a_member_of_the_team(file: Path, catalog: Catalog) -
     assert (await catalog.load("team")).name == "root"
     helper = await catalog.load("team", "helper")
     assert (helper.key, helper.name, helper.description) == ("team", "helper", "helps")
-    with pytest.raises(AgentNotFound, match=r"'team' has no agent 'hepler'; it has root, helper"):
+    with pytest.raises(AgentNotFound, match=r"'team' has no agent 'hepler'; available: root, helper"):
         await catalog.load("team", "hepler")
 
 
@@ -87,7 +87,7 @@ async def test_a_fixed_agent_serves_as_it_is() -> None:
     assert catalog.served() == ("mine", "team")
     assert await catalog.load("mine") is agent
     assert await catalog.load("team", "scripted") is agent
-    with pytest.raises(AgentNotFound, match="it has root, scripted"):
+    with pytest.raises(AgentNotFound, match="available: root, scripted"):
         await catalog.load("team", "other")
 
 
@@ -104,7 +104,9 @@ async def test_a_registry_reference_says_that_pulling_is_not_there_yet() -> None
     source = OciSource("docker.io/myorg/agent:v1")
     catalog = Catalog([source])
     assert catalog.served() == ("docker.io_myorg_agent_v1.yaml",)
-    with pytest.raises(AgentUnavailable, match="pulling from a registry is not there yet; save the agent"):
+    with pytest.raises(
+        AgentUnavailable, match="pulling from a registry is not supported yet; save the agent"
+    ):
         await catalog.load(source.key)
 
 
@@ -168,7 +170,7 @@ async def test_the_last_good_definition_serves_while_the_file_is_broken(file: Pa
         for _ in range(2):
             agent = await catalog.load("team")
             assert (agent.digest, agent.description) == (good.digest, "one")
-            assert "the last good definition serves" in agent.stale
+            assert "using the last good definition" in agent.stale
             assert "\n" not in agent.stale
     write(file, agent_file("two"))
     agent = await catalog.load("team")
@@ -181,7 +183,7 @@ async def test_the_last_good_definition_serves_while_the_file_is_gone(file: Path
     for _ in range(2):
         agent = await catalog.load("team")
         assert agent.digest == good.digest
-        assert agent.stale.startswith(f"there is no file {file}; ")
+        assert agent.stale.startswith(f"file {file} not found; ")
     assert catalog.served() == ("team",), "an operator still names it"
     os.mkfifo(file)
     assert "not a regular file" in (await catalog.load("team")).stale
@@ -197,7 +199,7 @@ async def test_what_was_never_good_fails_and_is_found_once_it_is_good(file: Path
         with pytest.raises(AgentInvalid, match=r"team\.yaml"):
             await catalog.load("team")
     remove(file)
-    with pytest.raises(AgentUnavailable, match="there is no file"):
+    with pytest.raises(AgentUnavailable, match="not found"):
         await catalog.load("team")
     write(file, agent_file())
     assert (await catalog.load("team")).stale == ""
@@ -326,7 +328,7 @@ def test_I38_what_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     (home / "large").write_bytes(b"x" * (file_source.LIMIT_BYTES + 1))
     read = file_source.beside(home / "team.yaml")
     for name in ("../home-of-others/secret", "link", "folder/secret", str(sibling / "secret"), "/etc", ".."):
-        with pytest.raises(AgentInvalid, match="leads out of the folder") as refused:
+        with pytest.raises(AgentInvalid, match="is outside the folder") as refused:
             read(name)
         assert "canary" not in refused.value.message
     for name in ("loop", "pipe", "large", ".", "", "a\0b", "x" * 5000):

@@ -9,8 +9,9 @@ from lastgood.model.agents import Permissions
 from tests.agents.corpus import FILES, errors_of, findings_of, parse, read, warnings_of
 
 AGENT = "agents: {root: {model: m}}\n"
-KEY = "a file from a URL may not send a key to an address of its own choosing"
-VARIABLE = "a file from a URL may not send variables to an address of its own choosing"
+KEY = "an agent file from a URL may not send a key to its own base_url"
+TRUST = "serve it from a file, or set `trusted = true` for it in lastgood.toml"
+VARIABLE = "an agent file from a URL may not send variables to its own base_url"
 
 
 def test_its_allow_rules_are_left_out_and_the_others_stay() -> None:
@@ -46,7 +47,7 @@ def test_its_commands_after_edits_are_left_out_by_the_tools_and_that_is_told() -
     text = f"agents:\n  root:\n    model: auto\n    toolsets:\n      {toolset}"
     assert warnings_of(text) == []
     [(line, message)] = warnings_of(text, trusted=False)
-    assert (line, "may not have commands run after edits" in message) == (6, True)
+    assert (line, "may not run commands after edits" in message) == (6, True)
 
 
 def test_its_toolsets_are_marked() -> None:
@@ -104,7 +105,7 @@ def test_it_may_not_choose_both_an_address_and_a_key(models: str, line: int, wor
     [(at, message)] = errors_of(text, trusted=False)
     assert (at, message) == (
         line,
-        f"{words}; serve it from a file, or mark its alias as trusted",
+        f"{words}; {TRUST}",
     )
 
 
@@ -126,7 +127,7 @@ def test_I41_an_address_of_its_own_is_asked_without_the_providers_key(models: st
     [(at, message)] = warnings_of(text, trusted=False)
     assert (at, message) == (
         line,
-        f"{KEY}: this is asked without one; serve it from a file, or mark its alias as trusted",
+        f"{KEY}: the model is called without one; {TRUST}",
     )
     assert parse(text, trusted=False).agents["root"].models["m"].keyless
 

@@ -29,18 +29,22 @@ CASES = {
     "a list": (b"- root\n", 1, "this is a list"),
     "a text": (b"hello\n", 1, "this is 'hello'"),
     "no agents": (b"models: {}\n", 1, "needs 'agents'"),
-    "agents without any": (b"version: 7\nagents: {}\n", 2, "it needs an entry at least"),
+    "agents without any": (b"version: 7\nagents: {}\n", 2, "add at least one entry"),
     "agents without a value": (b"version: 7\nagents:\n", 1, "needs 'agents'"),
     "agents as a list": (b"agents:\n  - root\n", 1, "as a mapping, got a list"),
     "an agent that is a text": (b"agents:\n  root: hello\n", 2, "as a mapping, got 'hello'"),
-    "two documents": (GOOD + b"---\n" + GOOD, 2, "a second document begins here"),
-    "a tab": (b"agents:\n\troot: {}\n", 2, "a tab stands here"),
-    "a colon in a text": (b"agents:\n  root:\n    description: note: this\n", 3, "quote a value"),
-    "open brackets": (b"# 1\nagents: {root: {model: auto}\n", 2, "is never closed"),
-    "open quotes": (b"agents:\n  root:\n    model: 'auto\n", 3, "is never closed"),
-    "a crooked line": (b"agents:\n  root:\n    model: auto\n   description: x\n", 4, "indented unlike"),
+    "two documents": (GOOD + b"---\n" + GOOD, 2, "a second YAML document starts here"),
+    "a tab": (b"agents:\n\troot: {}\n", 2, "tab character in the indentation"),
+    "a colon in a text": (b"agents:\n  root:\n    description: note: this\n", 3, "quote values"),
+    "open brackets": (b"# 1\nagents: {root: {model: auto}\n", 2, "is not closed"),
+    "open quotes": (b"agents:\n  root:\n    model: 'auto\n", 3, "is not closed"),
+    "a crooked line": (
+        b"agents:\n  root:\n    model: auto\n   description: x\n",
+        4,
+        "inconsistent indentation",
+    ),
     "brackets that do not match": (b"agents: [a, b}\n", 1, "is not closed"),
-    "an unknown escape": (b'agents:\n  root: {model: "a\\qb"}\n', 2, "an unknown \\ escape"),
+    "an unknown escape": (b'agents:\n  root: {model: "a\\qb"}\n', 2, "unknown escape sequence"),
     "a reserved character": (b"agents:\n  root:\n    model: @auto\n", 3, "quote the value"),
     "a YAML of the future": (b"%YAML 9.9\n---\n" + GOOD, 1, "not valid YAML"),
     "not UTF-8": ("agents:\n  köche: {model: auto}\n".encode("latin-1"), 2, "not UTF-8"),
@@ -60,22 +64,22 @@ CASES = {
     "a tag of one's own": (b"agents:\n  root: {model: !secret key}\n", 2, "'!secret' is not allowed"),
     "a tag of YAML's that makes no text": (b"agents:\n  root: {model: !!binary aGk=}\n", 2, "'!!binary'"),
     "a tag on a list": (b"agents: !!set {root, other}\n", 1, "'!!set'"),
-    "a list as a key": (b"agents:\n  ? [root]\n  : {model: auto}\n", 2, "a key must be a word"),
+    "a list as a key": (b"agents:\n  ? [root]\n  : {model: auto}\n", 2, "a key must be a string"),
     "a key twice": (
         b"agents:\n  root:\n    model: auto\n    model: a/b\n",
         4,
-        "'model' is here twice; the first is on line 3",
+        "'model' is a duplicate key; the first one is on line 3",
     ),
-    "a name twice": (b"agents:\n  root: {model: auto}\n  root: {}\n", 3, "the first is on line 2"),
+    "a name twice": (b"agents:\n  root: {model: auto}\n  root: {}\n", 3, "the first one is on line 2"),
     "a free key twice": (
         b"agents: {root: {model: m}}\nmodels:\n  m:\n    provider: openai\n    model: x\n    provider_opts:\n"
         b"      a: {b: 1,\n          b: 2}\n",
         8,
-        "'b' is here twice; the first is on line 7",
+        "'b' is a duplicate key; the first one is on line 7",
     ),
     "an alias for nothing": (b"agents: *nowhere\n", 1, "there is no '&nowhere' before it"),
-    "an alias for itself": (b"agents: &all\n  root: *all\n", 2, "stands inside of what it stands for"),
-    "a merge of a number": (b"agents:\n  root:\n    <<: 3\n", 3, "takes a mapping"),
+    "an alias for itself": (b"agents: &all\n  root: *all\n", 2, "is a recursive alias"),
+    "a merge of a number": (b"agents:\n  root:\n    <<: 3\n", 3, "needs a mapping"),
     "lists in lists": (b"agents: " + b"[" * 100_000, 1, "more than 64 levels deep"),
     "mappings in mappings": (b"{a: " * 100_000, 1, "more than 64 levels deep"),
     "blocks in blocks": (b"".join(b" " * n + b"a:\n" for n in range(500)), 65, "more than 64 levels deep"),
@@ -88,9 +92,9 @@ CASES = {
     "too many agents": (
         b"agents:\n" + b"".join(b"  a%d: {model: auto}\n" % n for n in range(257)),
         1,
-        "256 at most",
+        "the limit is 256",
     ),
-    "5 MB": (GOOD + b"#" * 5_000_000, 1, "the file has 5,000,030 bytes; an agent file has at most 1,048,576"),
+    "5 MB": (GOOD + b"#" * 5_000_000, 1, "the file has 5,000,030 bytes; the limit is 1,048,576"),
 }
 
 
@@ -112,7 +116,7 @@ def test_it_is_refused_with_its_line_in_plain_words(
 def test_a_mebibyte_is_read_and_one_byte_more_is_not() -> None:
     most = GOOD + b"#" * (1024 * 1024 - len(GOOD))
     assert findings_of(most) == []
-    assert "at most 1,048,576" in findings_of(most + b"#")[0].message
+    assert "the limit is 1,048,576" in findings_of(most + b"#")[0].message
 
 
 def test_64_levels_are_read_and_65_are_not() -> None:

@@ -272,7 +272,7 @@ def test_one_that_fails_twice_is_parked_with_its_reason_and_the_others_go_on(api
     until(lambda: user_said(api, session) == [["good"]])
     (item,) = items(api, session)
     assert (item["id"], item["failures"]) == (bad["id"], 2)
-    assert "as it was told to" in item["parked"]
+    assert "as directed" in item["parked"]
     assert api.read(session, "/queue")["followup"]["depth"] == 0, "what is parked takes nobody's place"
     assert [one["status"] for one in api.read(session, "/attempts")] == ["failed", "failed", "committed"]
     api.until_idle(session)

@@ -356,7 +356,7 @@ def test_a_member_of_a_team_can_be_asked_by_its_name(api: Api) -> None:
     given = api.post(run_path(session, "team", "clerk"), {"messages": said("!tool think {}\n!say filed")})
     assert text_of(given.frames) == "filed"
     (response,) = (frame for frame in given.frames if frame.type == "tool_call_response")
-    assert "there is no tool named 'think'" in response.data["response"], "the clerk has no tools"
+    assert "unknown tool 'think'" in response.data["response"], "the clerk has no tools"
     (turn,) = api.read(session, "/turns")
     assert (turn["decision"]["agent"], turn["decision"]["name"]) == ("exact", "clerk")
     refused = api.post(run_path(session, "team", "nobody"), {"messages": said("hello")})

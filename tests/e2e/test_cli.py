@@ -123,7 +123,7 @@ def test_answer_is_streamed_before_it_ends(lastgood: Command, started: list[Proc
 def test_failed_turn_leaves_nothing_and_exits_1(lastgood: Command) -> None:
     session = lastgood.new_session("good")
     failed = lastgood.say("bad\n!fail during", "--session", session)
-    assert_refused(failed, "cut its stream")
+    assert_refused(failed, "stream cut")
     assert lastgood.remembered(session) == ["good"]
     as_json = lastgood.say("bad\n!fail before", "--session", session, "--json")
     assert as_json.code == 1

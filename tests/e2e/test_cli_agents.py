@@ -125,7 +125,7 @@ def test_a_folder_without_agent_files_is_said_to_be_one(listing: Listing) -> Non
 def test_what_serve_would_not_start_with_is_refused_alike(listing: Listing) -> None:
     listing.file("a/one.yaml", GOOD)
     listing.file("b/one.yaml", GOOD)
-    for args, words in ((("none.yaml",), "there is no file"), (("a", "b"), "have the key 'one'")):
+    for args, words in ((("none.yaml",), "not found"), (("a", "b"), "have the same key 'one'")):
         done = listing(*args)
         assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
         assert words in done.err

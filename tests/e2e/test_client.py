@@ -289,7 +289,7 @@ async def test_errors_are_those_of_the_server_by_their_class(client: AsyncClient
         await client.ask(session, "other", key="same")
     with pytest.raises(errors.StaleHead):
         await client.ask(session, "hello", expected_head="turn_other")
-    with pytest.raises(errors.ModelError, match="as it was told to") as failed:
+    with pytest.raises(errors.ModelError, match="as directed") as failed:
         await client.ask(session, "!fail before")
     assert failed.value.detail["attempt"] == (await client.attempts(session))[-1].id
     accepted = await client.submit(session, ENDLESS)

@@ -68,7 +68,7 @@ async def test_a_sub_agent_sees_its_task_alone_and_its_answer_is_the_result(hous
     inner = [record["prompt"] for record in house.world.prompts if record.get("within")]
     assert (inner[0][0]["role"], inner[0][0]["content"]) == (
         "system",
-        "H\n\nYou can give a task to one of these agents with transfer_task:\n- expert: "
+        "H\n\nYou can delegate a task to one of these agents with transfer_task:\n- expert: "
         + house.agent().description,
     )
     assert [message["content"] for message in inner[0]][1:] == [text]
@@ -103,10 +103,10 @@ async def test_I2_a_failing_sub_agent_fails_the_turn_and_leaves_no_trace(house: 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        ({"agent": "writer", "task": "x"}, "there is no agent 'writer' for tasks"),
-        ({"agent": "nobody", "task": "x"}, "there is no agent 'nobody' for tasks"),
-        ({"agent": "helper", "task": "  "}, "`task` must be a text"),
-        ({"agent": "helper"}, "`task` must be a text"),
+        ({"agent": "writer", "task": "x"}, "unknown agent 'writer'"),
+        ({"agent": "nobody", "task": "x"}, "unknown agent 'nobody'"),
+        ({"agent": "helper", "task": "  "}, "`task` must be a non-empty string"),
+        ({"agent": "helper"}, "`task` must be a non-empty string"),
         (["helper"], "not a JSON object"),
     ],
 )

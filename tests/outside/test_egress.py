@@ -87,9 +87,9 @@ async def test_a_public_host_is_asked_by_https_with_its_own_name(secure: Website
 
 async def test_a_certificate_of_somebody_else_is_not_trusted(secure: Website) -> None:
     names = Names(agents_example_org=[PUBLIC])
-    with pytest.raises(EgressFailed, match="cannot be trusted"):
+    with pytest.raises(EgressFailed, match="is not trusted"):
         await ask(secure.url("/a", "agents.example.org"), network(names))
-    with pytest.raises(EgressFailed, match="cannot be trusted"):
+    with pytest.raises(EgressFailed, match="is not trusted"):
         await ask(secure.url("/a", "agents.example.com"), Network(network().resolve, network().wires))
     assert secure.asked == []
 
@@ -161,7 +161,7 @@ async def test_a_name_that_changes_its_address_gains_nothing(secure: Website) ->
 
 async def test_only_an_address_that_was_judged_gets_a_connection() -> None:
     """A host of digits goes past every resolver; this one was judged to be played by somebody else."""
-    with pytest.raises(EgressRefused, match=f"{PUBLIC} was not judged"):
+    with pytest.raises(EgressRefused, match=f"{PUBLIC} was not checked"):
         await ask(f"https://{PUBLIC}/")
 
 
@@ -173,7 +173,7 @@ async def test_a_host_in_any_script_is_resolved_as_it_is_connected_to(secure: We
 
 
 async def test_a_host_that_does_not_exist_fails() -> None:
-    with pytest.raises(EgressFailed, match=r"there is no host nobody\.example\.com"):
+    with pytest.raises(EgressFailed, match=r"unknown host nobody\.example\.com"):
         await ask("https://nobody.example.com/a")
     for label in ("a" * 70, "xn--" + "a" * 70):
         with pytest.raises(EgressError):
@@ -231,7 +231,7 @@ async def test_ten_redirects_are_followed_and_no_more(site: Website) -> None:
     site.says("/10", "good")
     assert (await ask(site.url("/0"))).body == b"good"
     site.leads("/10", "/0")
-    with pytest.raises(EgressRefused, match="10 redirects"):
+    with pytest.raises(EgressRefused, match="more than 10 times"):
         await ask(site.url("/0"))
     assert len(site.asked) == 11 + 11
 
@@ -325,7 +325,7 @@ async def test_a_slow_body_ends_at_the_deadline(site: Website) -> None:
             await asyncio.sleep(0.01)
 
     site.pages["/slow"] = slow
-    with pytest.raises(EgressTimedOut, match=r"within 0\.2 s"):
+    with pytest.raises(EgressTimedOut, match=r"timed out after 0\.2 s"):
         await ask(site.url(f"/slow?token={CANARY}"), timeout_seconds=0.2)
 
 
@@ -392,5 +392,5 @@ async def test_I41_garbage_fails_without_a_word_of_the_query(answer: bytes) -> N
 async def test_nobody_there(site: Website) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(EgressFailed, match="nobody answers there"):
+    with pytest.raises(EgressFailed, match="cannot connect"):
         await ask(f"http://127.0.0.1:{port}/")

@@ -69,8 +69,8 @@ def test_a_whole_number_is_an_integer() -> None:
         ({"edits": [{"old": 1}]}, "`edits[0].old` must be of type string"),
         ({"edits": ["a"]}, "`edits[0]` must be of type object"),
         ({"either": 1.5}, "`either` must be of type string or integer"),
-        ({"name": "a\ud800"}, "`name` is not Unicode text"),
-        ({"items": ["\udfff"]}, "`items[0]` is not Unicode text"),
+        ({"name": "a\ud800"}, "`name` is not valid Unicode"),
+        ({"items": ["\udfff"]}, "`items[0]` is not valid Unicode"),
         ({"name": ["x" * 1000]}, "…"),
     ],
 )

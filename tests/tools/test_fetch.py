@@ -118,20 +118,20 @@ async def test_I39_a_redirect_does_not_lead_where_one_may_not_go(
 ) -> None:
     site.says("/secret", "secret")
     site.leads("/", target.format(port=site.port, host=f"www.example.com:{site.port}"))
-    assert "is not asked for" in await kit.fails("fetch", urls=[at(site, "/")])
+    assert "is blocked" in await kit.fails("fetch", urls=[at(site, "/")])
     assert [asked.path for asked in site.asked] == ["/robots.txt", "/"]
 
 
 async def test_I40_of_a_large_page_the_beginning_is_read_and_the_rest_said(site: Website, kit: Kit) -> None:
     site.says("/", "x" * (PAGE_BYTES + 100), headers={"Content-Type": "text/plain"})
     said = await kit("fetch", urls=[at(site, "/")])
-    assert said.endswith(f"x\n\n[There was more; only the first {PAGE_BYTES} bytes were read]")
+    assert said.endswith(f"x\n\n[Truncated; only the first {PAGE_BYTES} bytes were read]")
     assert len(said) < PAGE_BYTES + 500
 
 
 async def test_what_is_no_text_is_not_shown(site: Website, kit: Kit) -> None:
     site.says("/", b"\x89PNG\x00\x00", headers={"Content-Type": "image/png"})
-    assert "not text but image/png" in await kit.fails("fetch", urls=[at(site, "/")])
+    assert "not text (image/png)" in await kit.fails("fetch", urls=[at(site, "/")])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ async def test_text_is_read_in_its_own_encoding(site: Website, kit: Kit, kind: s
 
 async def test_a_host_that_does_not_answer_is_not_waited_for(site: Website, kit: Kit) -> None:
     site.leads("/", at(site, "/"))
-    assert "redirects are followed" in await kit.fails("fetch", urls=[at(site, "/")], timeout=5)
+    assert "redirects more than 10 times" in await kit.fails("fetch", urls=[at(site, "/")], timeout=5)
     assert "at most 20 URLs" in await kit.fails("fetch", urls=[at(site, "/")] * 21)
     assert "`urls` must be" in await kit.fails("fetch", urls=[])
     assert "`format` must be one of" in await kit.fails("fetch", urls=["x"], format="pdf")
@@ -199,9 +199,9 @@ async def test_a_file_may_say_which_hosts_are_asked(site: Website, lists: dict[s
     assert "hello" in await kit("fetch", urls=[at(site, "/", "a.example.com")])
     site.asked.clear()
     for url in (at(site, "/", "b.example.com"), f"https://{PUBLIC}:{site.port}/"):
-        assert "may ask" in await kit.fails("fetch", urls=[url])
+        assert "not an allowed host" in await kit.fails("fetch", urls=[url])
     assert site.asked == []
-    assert "may ask" in await kit.fails("fetch", urls=[at(site, "/away", "a.example.com")])
+    assert "not an allowed host" in await kit.fails("fetch", urls=[at(site, "/away", "a.example.com")])
     assert [asked.path for asked in site.asked] == ["/robots.txt", "/away"]
 
 

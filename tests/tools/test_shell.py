@@ -124,10 +124,10 @@ async def test_a_lot_of_output_is_kept_at_both_ends(kit: Kit) -> None:
     left_out = 4_000_000 + len("first\nlast\n") - HEAD_BYTES - TAIL_BYTES
     assert said.startswith("first\n1234567\n")
     assert said.endswith("\nlast")
-    assert f"[{left_out} bytes of output are left out here]" in said
+    assert f"[{left_out} bytes of output omitted]" in said
     assert len(said) < HEAD_BYTES + TAIL_BYTES + 100
     assert len("".join(kit.said)) < STREAM_CHARACTERS + 100
-    assert kit.said[-1].endswith("[more output follows in the result]\n")
+    assert kit.said[-1].endswith("[the rest of the output is in the result]\n")
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ async def test_without_a_working_directory_it_says_so() -> None:
         ({"cmd": " \n"}, "`cmd` is empty"),
         ({"cmd": ["ls"]}, "`cmd` must be of type string"),
         ({"cmd": "a\x00b"}, "NUL"),
-        ({"cmd": "\ud800"}, "not Unicode"),
+        ({"cmd": "\ud800"}, "not valid Unicode"),
         ({"cmd": "echo " + "x" * 300_000}, "too long"),
         ({"cmd": "ls", "timeout": 0}, "`timeout` must be"),
         ({"cmd": "ls", "timeout": 99999}, "up to 3600"),

@@ -283,7 +283,7 @@ def test_half_a_line_at_the_end_was_cut(half: bytes, feed: Feed) -> None:
 
 
 def test_what_the_provider_withheld_is_no_answer() -> None:
-    with pytest.raises(ModelError, match="withheld") as raised:
+    with pytest.raises(ModelError, match="blocked") as raised:
         read(events({"content": "a"}, finish="content_filter"))
     assert type(raised.value) is ModelError
 
@@ -425,19 +425,19 @@ SMALL = ParserLimits(line_bytes=1000, answer_bytes=2000, stream_bytes=100_000)
     [
         (b"data: " + b"x" * 1001, "a line of more than 1000 bytes"),
         (b"x" * 1001, "a line of more than 1000 bytes"),
-        (b"data: {\n" + b"data: x\n" * 400, "an event that does not end"),
-        (events(*({"content": "x" * 100} for _ in range(21))), "more than an answer may hold"),
-        (events(*({"reasoning": "x" * 100} for _ in range(21))), "more than an answer may hold"),
+        (b"data: {\n" + b"data: x\n" * 400, "an incomplete event"),
+        (events(*({"content": "x" * 100} for _ in range(21))), "a response above the size limit"),
+        (events(*({"reasoning": "x" * 100} for _ in range(21))), "a response above the size limit"),
         (
             events(*({"tool_calls": [call("f", "", index=n)]} for n in range(40))),
-            "more than an answer may hold",
+            "a response above the size limit",
         ),
         (
             events(*({"reasoning_details": [{"type": str(n)}]} for n in range(40))),
-            "more than an answer may hold",
+            "a response above the size limit",
         ),
-        (b": ping\n" * 20_000, "more than an answer may hold"),
-        (b"{" + b" " * 2000, "more than an answer may hold"),
+        (b": ping\n" * 20_000, "a response above the size limit"),
+        (b"{" + b" " * 2000, "a response above the size limit"),
     ],
     ids=["line", "no line", "event", "text", "thoughts", "calls", "details", "comments", "plain"],
 )

@@ -119,7 +119,7 @@ def test_the_first_available_may_be_a_name_of_the_file() -> None:
 
 def test_a_circle_is_no_model() -> None:
     circle = {"a": ModelSpec("", "", first_available=("b",)), "b": ModelSpec("", "", alloy=("a",))}
-    with pytest.raises(ModelUnknown, match="leads back to itself"):
+    with pytest.raises(ModelUnknown, match="refers to itself"):
         resolve("a", circle)
 
 

@@ -92,11 +92,11 @@ def _version(tree: TreeMapping, findings: Findings) -> int:
         return NEWEST
     place = Location(node.line, node.column, "version")
     if not (node.text.isascii() and node.text.isdecimal() and len(node.text) < 6):
-        findings.error(place, f"'{node.text}' is no version of the format; it is a number from 0 to {NEWEST}")
+        findings.error(place, f"'{node.text}' is not a valid version; expected a number from 0 to {NEWEST}")
         return NEWEST
     version = int(node.text)
     if version > NEWEST:
-        what = f"version {version} is newer than what is known here ({NEWEST}): it is read as that"
+        what = f"version {version} is newer than the newest known version; it is read as version {NEWEST}"
         findings.warning(place, what)
     return version
 

@@ -60,7 +60,7 @@ class AgentBuilder:
         """In the order of the file, without their members. What they refer to is checked."""
         for name, fields in self._agents.items():
             if "/" in name:
-                self._findings.error(fields.place, f"the agent's name '{name}' cannot have a '/'")
+                self._findings.error(fields.place, f"the agent's name '{name}' cannot contain '/'")
             check_forced(fields, self._agents, self._findings)
         return {name: self._agent(name, fields) for name, fields in self._agents.items()}
 
@@ -107,7 +107,7 @@ class AgentBuilder:
         if harness is not None:
             return f"harness/{harness.text('type')}"
         if "model" not in fields.seen and "harness" not in fields.seen:
-            what = f"the agent '{name}' has no model; `auto` is used: the first one whose key is there"
+            what = f"the agent '{name}' has no model; using `auto`: the first provider whose API key is set"
             self._findings.warning(fields.place, what)
         return AUTO
 
@@ -127,7 +127,7 @@ class AgentBuilder:
         section: Fields | None = fields.raw("harness")
         if section is None:
             return None
-        what = "'harness' is not supported yet: no runtime claims the turns of this agent, so they fail"
+        what = "'harness' is not supported yet: turns of this agent fail, because no runtime can run them"
         self._findings.warning(section.place, what)
         return section.text("type")
 
@@ -137,23 +137,23 @@ class AgentBuilder:
         if "instruction_file" not in fields:
             return "\n\n".join(one.raw for one in fields.listed("instruction"))
         if "instruction" in fields.seen:
-            what = "'instruction' and 'instruction_file' exclude each other; keep one"
+            what = "use either 'instruction' or 'instruction_file', not both"
             self._findings.error(fields.at("instruction_file"), what)
         texts = (self._beside(one.raw, one.place) for one in fields.listed("instruction_file"))
         return "\n\n".join(text for text in texts if text is not None)
 
     def _beside(self, path: str, place: Location) -> str | None:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or not path.strip():
-            self._findings.error(place, f"'{path}' must be a path below the folder of this file")
+            self._findings.error(place, f"'{path}' must be a path inside the folder of this file")
             return None
         if self._read_beside is None:
-            what = f"'{path}' cannot be read from here: the agent runs without this instruction"
+            what = f"'{path}' cannot be read from a URL source: the agent runs without this instruction"
             self._findings.warning(place, what)
             return None
         try:
             body = self._read_beside(path)
             if body is None:
-                self._findings.error(place, f"there is no file '{path}' beside this one")
+                self._findings.error(place, f"file '{path}' not found in the folder of this file")
                 return None
             self.read.append((path, body))
             return body.decode("utf-8-sig")
@@ -166,7 +166,7 @@ class AgentBuilder:
     def _prompt_files(self, fields: Fields) -> tuple[str, ...]:
         files = tuple(one.raw for one in fields.listed("add_prompt_files"))
         if files and not self._trusted:
-            what = "a file from a URL may not add files of this machine: 'add_prompt_files' is left out"
+            what = "an agent file from a URL may not read local files: 'add_prompt_files' is ignored"
             self._findings.warning(fields.at("add_prompt_files"), what)
             return ()
         return files
@@ -209,12 +209,12 @@ class AgentBuilder:
         listed = {key: section.listed(key) for key in ("allow", "ask", "deny")}
         count = sum(map(len, listed.values()))
         if count > RULES:
-            what = f"permissions hold {count:,} rules; the limit is {RULES:,}. Use globs to need fewer"
+            what = f"too many permission rules: {count:,} (limit {RULES:,}); use globs to need fewer"
             self._findings.error(section.place, what)
             return Permissions()
         rules = Permissions(*(tuple(self._rules(values)) for values in listed.values()))
         if rules.allow and not self._trusted:
-            what = "a file from a URL may not allow its own tool calls: these rules are left out"
+            what = "an agent file from a URL may not allow its own tool calls: these rules are ignored"
             self._findings.warning(section.at("allow"), what)
         return rules if self._trusted else narrowing(rules)
 
@@ -226,7 +226,7 @@ class AgentBuilder:
                 continue
             tool = _CONDITION.split(value.raw.strip(), maxsplit=1)[0]
             if not tool or re.search(r"[\s=]", tool):
-                what = f"'{value.raw}' is no rule; write tool, glob* or tool:argument=glob"
+                what = f"'{value.raw}' is not a valid rule; write TOOL, GLOB* or TOOL:ARGUMENT=GLOB"
                 self._findings.error(value.place, what)
             yield value.raw.strip()
 

@@ -55,14 +55,14 @@ class Catalog:
         """The agent of this key; with a name, that member of its team."""
         sources = self._by_key().get(key)
         if sources is None:
-            raise AgentNotFound(f"no agent is served under {key!r}")
+            raise AgentNotFound(f"no agent with the key {key!r} is served")
         try:
             found = await self._load(_only_one(key, sources, AgentInvalid))
         except UnreadableFile as error:
             raise AgentUnavailable(f"the agent cannot be loaded: {error}") from None
         agent = found.agents.get(name or found.root)
         if agent is None:
-            raise AgentNotFound(f"{key!r} has no agent {name!r}; it has {', '.join(found.agents)}")
+            raise AgentNotFound(f"{key!r} has no agent {name!r}; available: {', '.join(found.agents)}")
         return replace(agent, stale=found.stale) if found.stale else agent
 
     async def close(self) -> None:
@@ -98,8 +98,8 @@ class Catalog:
                 return _builtin(name)
             case OciSource(reference):
                 raise UnreadableFile(
-                    f"there is no file {reference!r} here, and pulling from a registry is not there yet; "
-                    "save the agent as a file and serve that, or take one that is built in: "
+                    f"file {reference!r} not found, and pulling from a registry is not supported yet; "
+                    "save the agent as a file and serve that, or use a built-in agent: "
                     + ", ".join(BUILTIN_NAMES)
                 )
             case FileSource() | UrlSource():
@@ -133,7 +133,9 @@ class Catalog:
 def _only_one(key: str, sources: Sequence[Single], error: type[InvalidRequest]) -> Single:
     if len(sources) > 1:
         places = " and ".join(source.where for source in sources)
-        raise error(f"{len(sources)} sources have the key {key!r}: {places}; rename or leave out all but one")
+        raise error(
+            f"{len(sources)} sources have the same key {key!r}: {places}; rename or remove all but one"
+        )
     return sources[0]
 
 

@@ -29,7 +29,7 @@ class Commands:
             for one in self._groups.get(group.raw, ()):
                 commands.setdefault(one.name, one)
         if len(commands) > _MOST:
-            self._findings.error(agent.place, f"{len(commands):,} commands; an agent has {_MOST} at most")
+            self._findings.error(agent.place, f"{len(commands):,} commands; the limit per agent is {_MOST}")
             return ()
         return tuple(commands.values())
 
@@ -37,7 +37,7 @@ class Commands:
         seen: set[str] = set()
         for name, one in _pairs(value):
             if name in seen:
-                self._findings.error(one.place, f"the command '{name}' is here twice")
+                self._findings.error(one.place, f"duplicate command '{name}'")
             seen.add(name)
             command = self._command(name, one)
             if command is not None:
@@ -51,7 +51,7 @@ class Commands:
         agent = fields.text("agent")
         if agent and agent not in self._agents:
             known = hint(agent, self._agents)
-            self._findings.error(fields.at("agent"), f"there is no agent '{agent}'{known}")
+            self._findings.error(fields.at("agent"), f"unknown agent '{agent}'{known}")
         if "url" in fields and not {"instruction", "agent"} & fields.seen:
             return None
         if not {"instruction", "description", "agent"} & fields.seen:
@@ -66,7 +66,7 @@ class Commands:
 
     def _check_text(self, text: str, value: Value) -> None:
         if _RUNS.search(text):
-            what = "!`…` in a command is not supported yet: it is not run, the agent reads it as it is"
+            what = "!`…` in a command is not supported yet: it is sent to the agent as text"
             self._findings.warning(value.place, what)
 
 

@@ -68,7 +68,7 @@ class FileAgent:
             if self._good is None:
                 raise
             reason = " ".join(str(error).split())
-            return replace(self._good, stale=f"{reason}; the last good definition serves")
+            return replace(self._good, stale=f"{reason}; using the last good definition")
 
     def _parsed(self, path: Path) -> Definition:
         from lastgood.agents.agent_file import read_agent_file  # YAML only where a file is read
@@ -153,9 +153,9 @@ def beside(file: Path) -> Callable[[str], bytes | None]:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL, a name too long
-            raise AgentInvalid(f"{name!r} beside {file} is no name of a file") from None
+            raise AgentInvalid(f"{name!r} beside {file} is not a valid file name") from None
         if not path.is_relative_to(folder):
-            raise AgentInvalid(f"{name!r} leads out of the folder of {file}; put the file into that folder")
+            raise AgentInvalid(f"{name!r} is outside the folder of {file}; move the file into that folder")
         try:
             return _read(
                 lambda flags: _open_under(folder, path.relative_to(folder), flags), str(path), LIMIT_BYTES
@@ -192,7 +192,7 @@ def _read(opened: Callable[[int], int], where: str, limit: int) -> bytes:
         finally:
             os.close(file)
     except FileNotFoundError:
-        raise UnreadableFile(f"there is no file {where}") from None
+        raise UnreadableFile(f"file {where} not found") from None
     except OSError as error:
         raise UnreadableFile(f"cannot read {where}: {error.strerror}") from None
     if len(body) > limit:

@@ -18,7 +18,7 @@ from lastgood.model.agents import AUTO, ModelSpec
 #: What may stand beside `first_available`: nothing that a model would be asked with.
 _BESIDE_FIRST = frozenset({"first_available", "description", "capabilities"})
 _MOST_IN_ALLOY = 64
-_OUTSIDE = "serve it from a file, or mark its alias as trusted"
+_OUTSIDE = "serve it from a file, or set `trusted = true` for it in lastgood.toml"
 
 
 @dataclass(slots=True)
@@ -52,8 +52,8 @@ class ModelResolver:
             return self._alloy(ref, place)
         provider, slash, model = ref.partition("/")
         if not (slash and provider and model):
-            known = hint(ref, self.models) or "; name one of `models`, or write provider/model"
-            self.findings.error(place, f"there is no model '{ref}'{known}")
+            known = hint(ref, self.models) or "; use a name from `models`, or provider/model"
+            self.findings.error(place, f"unknown model '{ref}'{known}")
             return None
         if provider in self.providers:
             self.specs[ref] = self._asked(model, provider, None)
@@ -84,7 +84,7 @@ class ModelResolver:
             if not inner:
                 flat[ref] = None
             if len(seen) > _MOST_IN_ALLOY:
-                self.findings.error(place, f"an alloy of more than {_MOST_IN_ALLOY} models; name fewer")
+                self.findings.error(place, f"more than {_MOST_IN_ALLOY} models in one list; use fewer")
                 break
         return tuple(flat)
 
@@ -93,13 +93,13 @@ class ModelResolver:
             self.refer(title, fields.at("title_model"))
         for ref in _alloy_of(fields):
             if ref == name:
-                self.findings.error(fields.at("model"), f"'{name}' is made of itself; name other models")
+                self.findings.error(fields.at("model"), f"'{name}' refers to itself; use other models")
             else:
                 self.refer(ref, fields.at("model"))
         for one in fields.listed("first_available"):
             chosen = self.models.get(self.refer(one.raw, one.place) or "")
             if chosen is not None and ("first_available" in chosen.seen or _alloy_of(chosen)):
-                what = f"'{one.raw}' stands for several models itself; name one that is served"
+                what = f"'{one.raw}' is itself a list of models; use a single model here"
                 self.findings.error(one.place, what)
 
     # -- definitions -------------------------------------------------------------------
@@ -107,7 +107,7 @@ class ModelResolver:
     def _defined(self, name: str, fields: Fields) -> ModelSpec | None:
         if "first_available" in fields.seen:
             for key in sorted(fields.seen - _BESIDE_FIRST):
-                what = f"'{key}' cannot stand beside 'first_available'; set it on the models themselves"
+                what = f"'{key}' cannot be combined with 'first_available'; set it on the models in the list"
                 self.findings.error(fields.at(key), what)
             return ModelSpec(
                 "", name, first_available=tuple(one.raw for one in fields.listed("first_available"))
@@ -175,33 +175,33 @@ class ModelResolver:
         if provider.lower() not in PROVIDERS:
             known = hint(provider, [*self.providers, *sorted(PROVIDERS)])
             more = known or "; define it under `providers`, with its base_url"
-            self.findings.error(place, f"there is no provider '{provider}'{more}")
+            self.findings.error(place, f"unknown provider '{provider}'{more}")
             return False
         if provider.lower() == "chatgpt":
-            what = "'chatgpt' is not supported yet: it cannot be asked; use openai with a key"
+            what = "'chatgpt' is not supported yet; use openai with an API key"
             self.findings.warning(place, what)
         return True
 
     def _check_provider(self, name: str, fields: Fields) -> None:
         if "/" in name or name != name.strip():
-            what = f"the provider's name '{name}' cannot have a '/' or a space at its ends"
+            what = f"the provider's name '{name}' cannot contain '/' or start or end with a space"
             self.findings.error(fields.place, what)
         named = fields.text("provider")
         if named:
             self._is_known(named, fields.at("provider"))
         elif "base_url" not in fields.seen:
             self.findings.error(
-                fields.place, f"the provider '{name}' needs a base_url, or a known 'provider'"
+                fields.place, f"the provider '{name}' needs a 'base_url' or a known 'provider'"
             )
         if fields.text("api_type") == "openai_responses":
-            what = "'openai_responses' is not supported yet: its models are asked over chat completions"
+            what = "'openai_responses' is not supported yet: chat completions are used instead"
             self.findings.warning(fields.at("api_type"), what)
         self._check_address(fields)
 
     def _check_address(self, fields: Fields) -> None:
         address = fields.text("base_url")
         if address and not address.startswith(("http://", "https://", "${")):
-            what = f"'{address}' is no address; it begins with http:// or https://"
+            what = f"'{address}' is not a URL; it must start with http:// or https://"
             self.findings.error(fields.at("base_url"), what)
 
     def _guarded(self, spec: ModelSpec, *given: Fields | None) -> ModelSpec:
@@ -211,13 +211,15 @@ class ModelResolver:
         if not address:
             return spec
         place = next(fields for fields in given if fields is not None and key in fields).at(key)
-        may_not = "a file from a URL may not send {} to an address of its own choosing"
+        may_not = "an agent file from a URL may not send {} to its own base_url"
         if spec.token_key is not None or spec.provider in SIGNED:
             self.findings.error(place, f"{may_not.format('a key')}; {_OUTSIDE}")
         elif "${" in str(address) or _has_variable(spec.options):
             self.findings.error(place, f"{may_not.format('variables')}; {_OUTSIDE}")
         elif spec.provider in KEYED:
-            self.findings.warning(place, f"{may_not.format('a key')}: this is asked without one; {_OUTSIDE}")
+            self.findings.warning(
+                place, f"{may_not.format('a key')}: the model is called without one; {_OUTSIDE}"
+            )
             return replace(spec, keyless=True)
         return spec
 

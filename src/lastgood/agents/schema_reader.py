@@ -178,8 +178,8 @@ class SchemaReader:
         if not isinstance(node, Scalar) or node.text in typed.types:
             return node.text if isinstance(node, Scalar) else None
         at = Location(node.line, node.column, f"{place.key}.type")
-        known = hint(node.text, typed.types) or f"; there is {', '.join(typed.types)}"
-        self.findings.error(at, f"there is no type '{node.text}' of {typed.section.title}{known}")
+        known = hint(node.text, typed.types) or f"; known types: {', '.join(typed.types)}"
+        self.findings.error(at, f"unknown type '{node.text}' of {typed.section.title}{known}")
         return None
 
     def _variant(self, kind: str, typed: Typed, fields: Fields) -> None:
@@ -192,20 +192,20 @@ class SchemaReader:
             choice = one_of(f"'{key}'" for key in variant.exactly_one)
             self.findings.error(
                 fields.place,
-                f"{title} needs {choice}, and one of them only; it has {' and '.join(given) or 'none'}",
+                f"{title} needs exactly one of {choice}; it has {' and '.join(given) or 'none'}",
             )
         both = [key for key in variant.not_together if key in fields.seen]
         if len(both) > 1:
             self.findings.error(
-                fields.at(both[-1]), f"'{both[0]}' and '{both[1]}' exclude each other; keep one"
+                fields.at(both[-1]), f"'{both[0]}' and '{both[1]}' cannot be combined; keep one"
             )
         if variant.later:
             self._not_yet(fields.at("type"), f"tools of type '{kind}' are not supported yet: {variant.later}")
 
     def _field(self, values: dict[str, Value], key: Key, child: Node, at: Location, name: str) -> None:
         if key.until is not None and self.version > key.until:
-            instead = f"; write {key.instead} instead" if key.instead else "; remove it"
-            self.findings.error(at, f"'{name}' is no key any more since version {key.until + 1}{instead}")
+            instead = f"; use {key.instead}" if key.instead else "; remove it"
+            self.findings.error(at, f"'{name}' was removed in version {key.until + 1}{instead}")
             return
         if _is_null(child):
             return
@@ -239,7 +239,7 @@ class SchemaReader:
     def _wrong_type(self, name: str, kind: str, typed: Typed, at: Location) -> None:
         others = [f"'{one}'" for one, variant in typed.types.items() if name in variant.keys]
         where = f"; it belongs to type {one_of(others)}" if others else ""
-        self.findings.error(at, f"'{name}' is no key of {typed.section.title} of type '{kind}'{where}")
+        self.findings.error(at, f"'{name}' is not a key of {typed.section.title} of type '{kind}'{where}")
 
     def _has(self, section: Section, name: str) -> bool:
         key = section.keys.get(name)
@@ -255,7 +255,7 @@ class SchemaReader:
             return None
         for name, first in node.repeated:
             self.findings.error(
-                _below(name, place), f"'{name.text}' is here twice; the first is on line {first}"
+                _below(name, place), f"'{name.text}' is a duplicate key; the first one is on line {first}"
             )
         return node
 
@@ -267,7 +267,7 @@ class SchemaReader:
             self.findings.error(place, f"expected a list, got {shown(node)}")
             return None
         if len(node.items) < kind.least:
-            self.findings.error(place, "the list is empty; it needs an entry at least")
+            self.findings.error(place, "the list is empty; add at least one entry")
         values = []
         for number, item in enumerate(node.items):
             value = self.read(item, kind.of, Location(item.line, item.column, f"{place.key}[{number}]"))
@@ -279,9 +279,9 @@ class SchemaReader:
         if table is None:
             return None
         if len(table.pairs) < kind.least:
-            self.findings.error(place, "there is nothing in here; it needs an entry at least")
+            self.findings.error(place, "the mapping is empty; add at least one entry")
         if kind.most is not None and len(table.pairs) > kind.most:
-            self.findings.error(place, f"{len(table.pairs):,} entries; there may be {kind.most} at most")
+            self.findings.error(place, f"{len(table.pairs):,} entries; the limit is {kind.most}")
             return None
         values: dict[str, Value] = {}
         for name, child in table.pairs:

@@ -151,13 +151,13 @@ def parse(
 
 def _parse_plain(reference: str, folder: Path, *, trusted: bool) -> Source:
     if not reference.strip() or "\0" in reference:
-        raise InvalidRequest("an agent needs a name; name a file, a folder, a URL or a built-in agent")
+        raise InvalidRequest("missing agent; pass a file, a folder, a URL or a built-in agent")
     if reference in BUILTIN_NAMES:
         return BuiltinSource(reference)
     if "://" in reference:
         judged = judge_url(reference, URL_POLICY)
         if isinstance(judged, Denial):
-            raise InvalidRequest(f"{shown(reference)} cannot be an agent: {judged.reason}")
+            raise InvalidRequest(f"{shown(reference)} cannot be used as an agent URL: {judged.reason}")
         return UrlSource(reference, trusted)
     path = folder / Path(reference).expanduser()
     try:
@@ -167,7 +167,7 @@ def _parse_plain(reference: str, folder: Path, *, trusted: bool) -> Source:
     if stat.S_ISDIR(kind):
         return DirectorySource(path)
     if not stat.S_ISREG(kind):
-        raise InvalidRequest(f"{path} is not a regular file; save the agent as one")
+        raise InvalidRequest(f"{path} is not a regular file")
     return FileSource(path)
 
 
@@ -175,12 +175,12 @@ def _not_a_path(reference: str, path: Path, error: OSError) -> OciSource:
     looks_like_one = reference.startswith((".", "/", "~")) or reference.endswith("/")
     if looks_like_one or path.suffix.lower() in SUFFIXES:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise InvalidRequest(f"there is no file or folder {path}")
+            raise InvalidRequest(f"file or folder {path} not found")
         raise InvalidRequest(f"cannot read {path}: {error.strerror}")
     if _OCI.fullmatch(reference):
         return OciSource(reference)
     names = ", ".join(BUILTIN_NAMES)
     raise InvalidRequest(
-        f"{reference!r} is no agent: it is not an alias in lastgood.toml, not built in ({names}), not a URL, "
-        "not a file or folder here and not a registry reference"
+        f"unknown agent {reference!r}: not a name in lastgood.toml, not a built-in agent ({names}), "
+        "not a URL, file, folder or registry reference"
     )

@@ -23,7 +23,7 @@ def local_agents(
     found: dict[str, None] = {}
     for one in fields.listed(key):
         if one.raw == name:
-            findings.error(one.place, f"'{name}' cannot be one of its own {key}; leave it out")
+            findings.error(one.place, f"'{name}' cannot be one of its own {key}; remove it")
         elif one.raw in agents:
             found[one.raw] = None
         else:
@@ -34,11 +34,11 @@ def local_agents(
 def _elsewhere(one: Value, agents: Collection[str], findings: Findings) -> None:
     ref: str = one.raw.strip()
     if _is_elsewhere(ref):
-        what = f"pulling agents from a registry or a URL is not there yet: '{ref}' is left out"
+        what = f"agents from a registry or a URL are not supported yet: '{ref}' is ignored"
         findings.warning(one.place, what)
     else:
         near = hint(ref, agents) or "; define it under `agents`"
-        findings.error(one.place, f"there is no agent '{ref}'{near}")
+        findings.error(one.place, f"unknown agent '{ref}'{near}")
 
 
 def _is_elsewhere(ref: str) -> bool:

@@ -42,7 +42,7 @@ class ToolsetBuilder:
     def _check_server(self, name: str, fields: Fields) -> None:
         ref = fields.text("ref")
         if ref and not ref.startswith(_DOCKER):
-            what = f"the server '{name}' can refer to docker:NAME, but not to '{ref}'"
+            what = f"the server '{name}' must refer to docker:NAME, not to '{ref}'"
             self._findings.error(fields.at("ref"), what)
 
     def build(self, fields: Fields) -> ToolsetSpec | None:
@@ -52,7 +52,7 @@ class ToolsetBuilder:
             return None
         self._check_lists(fields)
         if "post_edit" in fields and not self._trusted:
-            what = "a file from a URL may not have commands run after edits: these are left out"
+            what = "an agent file from a URL may not run commands after edits: these are ignored"
             self._findings.warning(fields.at("post_edit"), what)
         values = self._resolved(kind, fields)
         return ToolsetSpec(
@@ -95,9 +95,11 @@ class ToolsetBuilder:
             try:
                 ip_network(pattern, strict=False)
             except ValueError:
-                self._findings.error(place, f"'{pattern}' is no network; write for example 10.0.0.0/8")
+                self._findings.error(
+                    place, f"'{pattern}' is not a network; use CIDR notation, for example 10.0.0.0/8"
+                )
         elif "*" in pattern and not (pattern.startswith("*.") and "*" not in pattern[2:] and pattern[2:]):
-            self._findings.error(place, f"in '{pattern}' a '*' stands for nothing; write *.example.com")
+            self._findings.error(place, f"in '{pattern}' '*' is only allowed as *.example.com")
 
 
 def plain(value: Any) -> Any:

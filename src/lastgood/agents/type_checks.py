@@ -66,12 +66,16 @@ def asks_for_nothing(node: Node, kind: Kind) -> bool:
 def out_of_range(raw: Any, kind: ScalarKind) -> str:
     """What is wrong with a value of the right kind; empty: nothing."""
     if isinstance(kind, Text) and kind.choices and raw not in kind.choices:
-        return f"'{raw}' is not possible here{hint(raw, kind.choices) or f'; it is {one_of(kind.choices)}'}"
+        return (
+            f"'{raw}' is not a valid value{hint(raw, kind.choices) or f'; expected {one_of(kind.choices)}'}"
+        )
     if isinstance(kind, Whole | Number):
         above = isinstance(kind, Number) and kind.above
         low = kind.least is not None and (raw < kind.least or (above and raw == kind.least))
         high = kind.most is not None and raw > kind.most
-        return f"{raw:g} is out of range: it is {_range(kind.least, kind.most, above)}" if low or high else ""
+        return (
+            f"{raw:g} is out of range; expected {_range(kind.least, kind.most, above)}" if low or high else ""
+        )
     return ""
 
 
@@ -92,7 +96,7 @@ def wanted(kind: Kind) -> str:
         case Number():
             return "a number"
         case Span():
-            return "a length of time (90s, 1m30s, or a number of seconds)"
+            return "a duration (90s, 1m30s, or a number of seconds)"
         case ListOf():
             return "a list"
         case Section() | Typed() | MapOf() | Anything():
@@ -113,4 +117,4 @@ def shown(node: Node) -> str:
         case Scalar(text, quoted):
             flat = " ".join(text.split())
             short = flat if len(flat) <= 40 else f"{flat[:39]}…"
-            return f'the text "{short}"' if quoted else f"'{short}'"
+            return f'the string "{short}"' if quoted else f"'{short}'"

@@ -108,7 +108,7 @@ class UrlAgent:
                 raise
             reason = " ".join(str(error).split())
             since = datetime.fromtimestamp(self._copy.fetched_at, UTC)
-            self._good = replace(self._good, stale=f"{reason}; the copy of {since:%Y-%m-%d %H:%M} UTC serves")
+            self._good = replace(self._good, stale=f"{reason}; using the copy of {since:%Y-%m-%d %H:%M} UTC")
             pause = max(pause, self._pulling.pause_seconds)
         self._due = self._pulling.clock() + pause
 
@@ -129,7 +129,7 @@ class UrlAgent:
         if got.status == 304 and self._good is not None and before is not None and before.conditions():
             return self._good
         if got.status != 200:
-            raise UnreadableFile(f"{where} answered {got.status}")
+            raise UnreadableFile(f"{where} returned status {got.status}")
         if got.truncated:
             raise UnreadableFile(f"{where} is larger than {LIMIT_BYTES} bytes")
         good, copy = self._good, _copied(got)

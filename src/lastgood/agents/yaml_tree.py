@@ -84,7 +84,7 @@ def read_tree(body: bytes, findings: Findings) -> Node | None:
         text = _decoded(body)
         root = _Builder(text).build()
         if root is None:
-            raise _Unreadable(1, 1, "the file is empty; `lastgood init` writes one to begin with")
+            raise _Unreadable(1, 1, "the file is empty; `lastgood init` writes an example")
         return root
     except _Unreadable as problem:
         findings.error(problem.place, str(problem))
@@ -97,7 +97,7 @@ def read_tree(body: bytes, findings: Findings) -> Node | None:
 
 def _decoded(body: bytes) -> str:
     if len(body) > MOST_BYTES:
-        raise _Unreadable(1, 1, f"the file has {len(body):,} bytes; an agent file has at most {MOST_BYTES:,}")
+        raise _Unreadable(1, 1, f"the file has {len(body):,} bytes; the limit is {MOST_BYTES:,}")
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -156,7 +156,8 @@ class _Builder:
         self._documents += 1
         if self._documents > 1:
             raise _Unreadable(
-                *_start(event), "a second document begins here (---); an agent file is one document"
+                *_start(event),
+                "a second YAML document starts here (---); an agent file must be a single document",
             )
 
     def _begin(self, event: yaml.CollectionStartEvent) -> None:
@@ -187,7 +188,7 @@ class _Builder:
     def _counted(self, event: yaml.Event, size: int) -> None:
         self._count += size
         if self._count > MOST_NODES:
-            what = f"more than {MOST_NODES:,} values in one file (an alias counts as all that it stands for)"
+            what = f"more than {MOST_NODES:,} values in one file (aliases count as what they expand to)"
             raise _Unreadable(*_start(event), what)
 
     def _scalar(self, event: yaml.ScalarEvent) -> Scalar:
@@ -199,10 +200,10 @@ class _Builder:
     def _aliased(self, event: yaml.AliasEvent) -> tuple[Node, int]:
         name = event.anchor
         if any(one.event.anchor == name for one in self._open):
-            raise _Unreadable(*_start(event), f"'*{name}' stands inside of what it stands for")
+            raise _Unreadable(*_start(event), f"'*{name}' is a recursive alias")
         if name not in self._anchors:
             raise _Unreadable(
-                *_start(event), f"'*{name}' stands for nothing: there is no '&{name}' before it"
+                *_start(event), f"'*{name}' is an undefined alias: there is no '&{name}' before it"
             )
         node, size = self._anchors[name]
         self._counted(event, size)
@@ -212,7 +213,7 @@ class _Builder:
 def _check_tag(event: yaml.ScalarEvent | yaml.CollectionStartEvent, allowed: set[str | None]) -> None:
     if event.tag not in allowed:
         tag = str(event.tag).replace(_YAML_TAG, "!!")
-        raise _Unreadable(*_start(event), f"the tag '{tag}' is not allowed: an agent file is plain data")
+        raise _Unreadable(*_start(event), f"the tag '{tag}' is not allowed in an agent file")
 
 
 def _table(done: _Open) -> TreeMapping:
@@ -221,7 +222,7 @@ def _table(done: _Open) -> TreeMapping:
     repeated: list[tuple[Scalar, int]] = []
     for key, value in zip(done.nodes[::2], done.nodes[1::2], strict=True):
         if not isinstance(key, Scalar):
-            raise _Unreadable(key.line, key.column, "a key must be a word, not a list or a mapping")
+            raise _Unreadable(key.line, key.column, "a key must be a string, not a list or a mapping")
         if key.text == "<<" and not key.quoted:
             merged = {**{one.text: (one, node) for one, node in _merged(value)}, **merged}
         elif key.text in own:
@@ -237,7 +238,7 @@ def _merged(value: Node) -> Iterator[tuple[Scalar, Node]]:
     tables = value.items if isinstance(value, TreeList) else (value,)
     for table in reversed(tables):
         if not isinstance(table, TreeMapping):
-            raise _Unreadable(table.line, table.column, "'<<' takes a mapping, or a list of mappings")
+            raise _Unreadable(table.line, table.column, "'<<' needs a mapping or a list of mappings")
         yield from table.pairs
 
 
@@ -259,11 +260,11 @@ def _start(event: yaml.Event) -> tuple[int, int]:
 # -- what the parser says, for people --------------------------------------------------
 
 _WORDS = (
-    (r"mapping values are not allowed", "a ':' is not expected here; quote a value that has one in it"),
+    (r"mapping values are not allowed", "unexpected ':'; quote values that contain one"),
     (r"expected ',' or '[]}]'", "a list or mapping in brackets is not closed, or a comma is missing"),
-    (r"could not find expected ':'", "a ':' is missing after a key, or a line of text lost its indentation"),
-    (r"expected <block end>|did not find expected key|expected '-'", "indented unlike the lines around it"),
-    (r"unknown escape character", "an unknown \\ escape; use single quotes, or write \\\\"),
+    (r"could not find expected ':'", "missing ':' after a key, or wrong indentation of a multi-line string"),
+    (r"expected <block end>|did not find expected key|expected '-'", "inconsistent indentation"),
+    (r"unknown escape character", "unknown escape sequence; use single quotes, or write \\\\"),
     (r"cannot start any token", "a value cannot begin with this character; quote the value"),
     (r"undefined tag handle", "a value that begins with '!' is a tag, which is not allowed; quote the value"),
 )
@@ -277,9 +278,9 @@ def _malformed(problem: yaml.MarkedYAMLError, text: str) -> tuple[Location, str]
     if mark.line >= len(lines) and opened is not None:
         # The parser met the end of the file. What it was reading tells more.
         place = Location(opened.line + 1, opened.column + 1)
-        return place, "not valid YAML: what begins here, in quotes or brackets, is never closed"
+        return place, "not valid YAML: the quote or bracket that starts here is not closed"
     said = " ".join(f"{problem.context or ''} {problem.problem or ''}".split())
     words = next((words for pattern, words in _WORDS if re.search(pattern, said)), said)
     if lines[mark.line : mark.line + 1] and lines[mark.line][mark.column : mark.column + 1] == "\t":
-        words = "a tab stands here; indent with spaces"
+        words = "tab character in the indentation; use spaces"
     return Location(mark.line + 1, mark.column + 1), f"not valid YAML: {words}"

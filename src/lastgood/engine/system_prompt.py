@@ -34,7 +34,9 @@ def _told(
     yield agent.instruction
     yield from (toolset.instruction for toolset in agent.toolsets if toolset.type in known)
     if agent.sub_agents:
-        yield f"You can give a task to one of these agents with {TRANSFER}:\n" + _list(agent.sub_agents, team)
+        yield f"You can delegate a task to one of these agents with {TRANSFER}:\n" + _list(
+            agent.sub_agents, team
+        )
     if agent.handoffs:
         yield f"You can hand the conversation over to one of these agents with {HANDOFF}:\n" + _list(
             agent.handoffs, team

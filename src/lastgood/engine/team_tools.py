@@ -25,15 +25,21 @@ def handoff_tool(agent: AgentSpec, team: AgentSpec) -> Tool | None:
     async def run(use: ToolUse) -> str:
         name = use.arguments.get("agent")
         if name not in names:
-            raise ToolFailed(f"there is no agent {name!r} to hand over to; there are {', '.join(names)}")
-        return f"{HANDED_OVER}{name}. You are {name} now; go on with what the user needs."
+            raise ToolFailed(f"unknown agent {name!r}; you can hand over to {', '.join(names)}")
+        return f"{HANDED_OVER}{name}. You are {name} now; continue with the request of the user."
 
     return Tool(
         HANDOFF,
         "Hands the conversation over to another agent, which then answers the user.",
         {
             "type": "object",
-            "properties": {"agent": {"type": "string", "enum": names, "description": "who takes over"}},
+            "properties": {
+                "agent": {
+                    "type": "string",
+                    "enum": names,
+                    "description": "the name of the agent that takes over",
+                }
+            },
             "required": ["agent"],
         },
         run,
@@ -50,16 +56,16 @@ def task_definition(agent: AgentSpec, team: AgentSpec) -> dict[str, Any] | None:
         "type": "function",
         "function": {
             "name": TRANSFER,
-            "description": "Gives a task to another agent and returns its answer. It knows nothing of this "
-            "conversation: say everything it needs.",
+            "description": "Delegates a task to another agent and returns its answer. It does not see this "
+            "conversation: include everything it needs.",
             "parameters": {
                 "type": "object",
                 "properties": {
-                    "agent": {"type": "string", "enum": names, "description": "who does it"},
-                    "task": {"type": "string", "description": "what is to be done, with all it takes"},
+                    "agent": {"type": "string", "enum": names, "description": "the name of the agent"},
+                    "task": {"type": "string", "description": "the task, with all the context it needs"},
                     "expected_output": {
                         "type": "string",
-                        "description": "what the answer should look like",
+                        "description": "the expected format of the answer",
                     },
                 },
                 "required": ["agent", "task"],
@@ -73,9 +79,9 @@ def task_of(agent: AgentSpec, team: AgentSpec, arguments: dict[str, Any]) -> tup
     name, task, expected = (arguments.get(key) for key in ("agent", "task", "expected_output"))
     other = team.member(name) if name in agent.sub_agents else None
     if other is None:
-        raise ToolFailed(f"there is no agent {name!r} for tasks; there are {', '.join(agent.sub_agents)}")
+        raise ToolFailed(f"unknown agent {name!r}; you can delegate to {', '.join(agent.sub_agents)}")
     if not isinstance(task, str) or not task.strip():
-        raise ToolFailed("`task` must be a text that says what is to be done")
+        raise ToolFailed("`task` must be a non-empty string")
     if isinstance(expected, str) and expected.strip():
         task = f"{task}\n\nThe answer should be: {expected}"
     return other, user(task)

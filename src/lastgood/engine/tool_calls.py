@@ -52,7 +52,7 @@ class ToolCaller:
         """
         tool = self.tools(work, stage).get(call.name)
         if tool is None:
-            return Result(f"error: there is no tool named {call.name!r}")
+            return Result(f"error: unknown tool {call.name!r}")
         try:
             arguments = arguments_of(call)
             working_dir = self.working_dir(work)
@@ -76,7 +76,7 @@ class ToolCaller:
         try:
             while (text := await said.get()) is not None:
                 await stream(text)
-            text = "error: the tool cancelled itself" if running.cancelled() else running.result()
+            text = "error: the tool was cancelled" if running.cancelled() else running.result()
             return Result(text, has_effects=tool.on_unknown is not OnUnknown.REPEAT)
         finally:
             # Whoever stops the loop stops the tool, and waits until it has stopped.
@@ -98,11 +98,13 @@ class ToolCaller:
             match await paced(judging_call(agent, self._safety, rules, *call, root=root)):
                 case Denied(reason):
                     raise ToolFailed(
-                        f"{tool.name} is not allowed: {reason}. The operator may allow it, with a rule under "
-                        "permissions in the agent's file or with --safety"
+                        f"{tool.name} is not allowed: {reason}. The operator can allow it with an "
+                        "`allow` rule in the agent file or with --safety"
                     )
                 case Asks(reason):
-                    raise ToolFailed(f"{tool.name} is not allowed without a person's approval: {reason}")
+                    raise ToolFailed(
+                        f"{tool.name} needs human approval, which is not available yet: {reason}"
+                    )
                 case Allowed():
                     pass
 
@@ -115,14 +117,14 @@ async def _run(tool: Tool, use: ToolUse) -> str:
     except LastgoodError:
         raise
     except Exception as error:
-        return f"error: the tool broke: {error!r}"
+        return f"error: the tool failed unexpectedly: {error!r}"
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
     try:
         arguments: Any = json.loads(call.arguments or "{}")
     except ValueError as error:
-        raise ToolFailed(f"the arguments are not JSON: {error}") from None
+        raise ToolFailed(f"the arguments are not valid JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise ToolFailed("the arguments are not a JSON object")
     return arguments

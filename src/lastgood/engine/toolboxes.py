@@ -83,12 +83,12 @@ class Toolboxes:
         except OSError as error:
             folder, why = Path(path), error.strerror or "it cannot be read"
         except RuntimeError:  # before Python 3.13
-            folder, why = Path(path), "it is a link to itself"
+            folder, why = Path(path), "it is a symbolic link to itself"
         # Of what is outside the root nothing is told, not even whether it is there.
         if self._root is not None and not folder.is_relative_to(self._root.resolve()):
             raise InvalidRequest(
-                f"the working directory {path} is not under this server's root for them; "
-                "choose one that is, or change --working-dir-root"
+                f"the working directory {path} is not below the server's --working-dir-root; "
+                "choose another one, or change the setting"
             )
         if why:
             raise InvalidRequest(f"the working directory {path} cannot be used: {why}")

@@ -130,12 +130,12 @@ class TurnLoop:
                         await self._event(EventKind.MODEL_ANSWERED, _usage_json(model, step) | _who(stage))
                         await self._finish(stage, step)
                         return
-        raise ModelError("the model ended its stream without an answer; nothing was committed")
+        raise ModelError("the model ended its stream without a response; nothing was committed")
 
     def _step_of(self, answer: ModelAnswer, model: ModelSpec, stage: Stage) -> Step:
         message = mend_text(answer.message)
         if message.is_blank and not message.tool_calls:
-            raise Garbled("the model answered with nothing; nothing was committed. Send the turn again")
+            raise Garbled("the model returned an empty answer; nothing was committed. Send the turn again")
         usage = answer.usage
         if model.input_cost or model.output_cost:
             cost = usage.input_tokens * model.input_cost + usage.output_tokens * model.output_cost
@@ -308,4 +308,6 @@ def _check_for_loops(stage: Stage) -> None:
     batches = [step.message.tool_calls for step in stage.steps if step.kind is StepKind.MODEL]
     most = stage.agent.max_consecutive_tool_calls
     if batches[-1] and repeats(batches, most):
-        raise LoopDetected(f"the model asked {most} times in a row for the same calls; nothing was committed")
+        raise LoopDetected(
+            f"the model repeated the same tool calls {most} times in a row; nothing was committed"
+        )

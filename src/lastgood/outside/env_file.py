@@ -32,18 +32,18 @@ def read_env_file(path: Path) -> dict[str, str]:
             mode = os.fstat(stream.fileno()).st_mode
             text = stream.read().decode("utf-8-sig")
     except OSError as error:
-        raise InvalidRequest(f"cannot read the file of keys {path}: {error.strerror}") from None
+        raise InvalidRequest(f"cannot read the env file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidRequest(f"the file of keys {path} is not UTF-8 text") from None
+        raise InvalidRequest(f"the env file {path} is not UTF-8") from None
     if mode & (stat.S_IRGRP | stat.S_IROTH):
-        log.warning("others can read the keys in %s; run: chmod 600 %s", path, path)
+        log.warning("other users can read the env file %s; run: chmod 600 %s", path, path)
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.fullmatch(line.strip())
         if match is None:
-            raise InvalidRequest(f"{path}, line {number}: this is not NAME=value")
+            raise InvalidRequest(f"{path}, line {number}: expected NAME=value")
         found[match[1]] = _unquoted(match[2])
     return found
 

@@ -114,11 +114,11 @@ async def fetch(
         async with asyncio.timeout(timeout_seconds):
             return await _follow(url, headers or {}, limit_bytes, policy, network)
     except TimeoutError:
-        raise EgressTimedOut(f"{shown(url)} did not answer within {timeout_seconds:g} s") from None
+        raise EgressTimedOut(f"{shown(url)} timed out after {timeout_seconds:g} s") from None
     except EgressError as error:
         if str(error).lower().startswith(shown(url).lower()):
             raise
-        raise type(error)(f"{shown(url)} leads on: {error}") from None
+        raise type(error)(f"{shown(url)} redirects: {error}") from None
 
 
 async def _follow(
@@ -133,7 +133,7 @@ async def _follow(
         target, asked = _judged(onward, partial(judge_redirect, before, policy=policy))
         if asked.origin != before.origin:
             headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
-    raise EgressRefused(f"{shown(url)} leads on and on; {_MOST_REDIRECTS} redirects are followed")
+    raise EgressRefused(f"{shown(url)} redirects more than {_MOST_REDIRECTS} times")
 
 
 def _joined(target: URL, location: str) -> str:
@@ -152,15 +152,15 @@ def _judged(url: str, judge: Callable[[str], AllowedUrl | Denial]) -> tuple[URL,
         host, port = (target.raw_host or "").removesuffix("."), target.port
         asked = _checked(judge(str(target)), url)
     except ValueError:
-        raise EgressRefused(f"{shown(url)} is not asked for: this is not a URL") from None
+        raise EgressRefused(f"{shown(url)} is blocked: not a valid URL") from None
     if (host, port) != (asked.host, asked.port):
-        raise EgressRefused(f"{shown(url)} is not asked for: its host can be read in more than one way")
+        raise EgressRefused(f"{shown(url)} is blocked: its host is ambiguous")
     return target, asked
 
 
 def _checked(judged: AllowedUrl | Denial, url: str) -> AllowedUrl:
     if isinstance(judged, Denial):
-        raise EgressRefused(f"{shown(url)} is not asked for: {judged.reason}")
+        raise EgressRefused(f"{shown(url)} is blocked: {judged.reason}")
     return judged
 
 
@@ -195,7 +195,7 @@ async def _ask_once(
         except EgressError as error:
             raise type(error)(f"{shown(url)}: {error}") from None
         except TimeoutError:
-            raise EgressTimedOut(f"nobody at {shown(url)} takes a connection") from None
+            raise EgressTimedOut(f"connecting to {shown(url)} timed out") from None
         except (aiohttp.ClientError, OSError, ValueError, zlib.error) as error:
             raise EgressFailed(f"{shown(url)}: {_plainly(error)}") from None
 
@@ -207,13 +207,13 @@ async def _addresses(asked: AllowedUrl, url: str, network: Network) -> Sequence[
         try:
             found = await network.resolve(asked.host, asked.port)
         except (OSError, UnicodeError):
-            raise EgressFailed(f"{shown(url)}: there is no host {asked.host}") from None
+            raise EgressFailed(f"{shown(url)}: unknown host {asked.host}") from None
     if not found:
         raise EgressFailed(f"{shown(url)}: the host {asked.host} has no address")
     for address in found:
         judged = judge_address(address, asked)
         if isinstance(judged, Denial):
-            raise EgressRefused(f"{shown(url)} is not asked for: {judged.reason}")
+            raise EgressRefused(f"{shown(url)} is blocked: {judged.reason}")
     return [network.wires.get(address, address) for address in found]
 
 
@@ -248,7 +248,7 @@ def _only(addresses: Sequence[str]) -> Callable[[Any], socket.socket]:
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, target = info
         if target[0] not in addresses:
-            raise EgressRefused(f"{target[0]} was not judged")
+            raise EgressRefused(f"{target[0]} was not checked")
         made = socket.socket(family, kind, protocol)
         made.setblocking(False)
         return made
@@ -260,7 +260,7 @@ async def _read(answer: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool
     """As much as the limit allows, and whether there was more."""
     encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "x-gzip", "deflate", ""):
-        raise EgressFailed(f"it is encoded as {encoding!r:.40}, which nobody asked for")
+        raise EgressFailed(f"unsupported content encoding {encoding!r:.40}")
     inflate = None if encoding in ("identity", "") else zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     body = bytearray()
     async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
@@ -271,7 +271,7 @@ async def _read(answer: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool
         if len(body) > limit:
             return bytes(body[:limit]), True
     if inflate is not None and not inflate.eof:
-        raise EgressFailed("what it sent ends too early")
+        raise EgressFailed("the response is incomplete")
     return bytes(body), False
 
 
@@ -279,12 +279,12 @@ def _plainly(error: Exception) -> str:
     """What happened, in words that cannot hold a header or a query."""
     match error:
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
-            return "its certificate or its TLS cannot be trusted"
+            return "TLS handshake failed, or its certificate is not trusted"
         case aiohttp.ClientConnectorError():
-            return f"nobody answers there ({error.os_error.strerror or 'no connection'})"
+            return f"cannot connect ({error.os_error.strerror or 'no connection'})"
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
-            return "the connection broke before the answer was whole"
+            return "the connection closed before the response was complete"
         case aiohttp.ClientResponseError():
-            return "what it sent is no HTTP"
+            return "the response is not valid HTTP"
         case _:
             return f"the connection failed ({type(error).__name__})"

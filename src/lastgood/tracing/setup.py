@@ -92,5 +92,5 @@ def open_tracing(on: bool) -> Tracing:
     except (ValueError, RuntimeError) as error:
         # Its text may show what is in a variable, and that may be a key.
         raise InvalidRequest(
-            f"--tracing cannot begin ({type(error).__name__}); correct the OTEL_… variables"
+            f"--tracing failed to start ({type(error).__name__}); correct the OTEL_… variables"
         ) from None

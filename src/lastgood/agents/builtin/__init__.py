@@ -17,7 +17,7 @@ def digest(*parts: str) -> str:
 
 def scripted_agent(key: str = SCRIPTED) -> AgentSpec:
     """Offline and deterministic: what the demo talks to, and what the tests judge by."""
-    description = "answers without a network; directives in your text tell it what to do"
+    description = "offline model for demos and tests, controlled by directives in the message"
     return AgentSpec(
         key=key,
         name="scripted",

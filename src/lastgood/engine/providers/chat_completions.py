@@ -107,7 +107,7 @@ class ChatCompletions:
             headers[name] = f"Bearer {key}" if name == "Authorization" else key
         if not all(text.isascii() and text.isprintable() for pair in headers.items() for text in pair):
             names = " or ".join(key_names(model)) or "headers"
-            raise KeyRefused(f"{names} holds characters that no key can have; set it again")
+            raise KeyRefused(f"{names} contains characters that are not valid in an API key; set it again")
         return headers
 
     async def _refusal(self, model: ModelSpec, response: aiohttp.ClientResponse) -> ModelError:
@@ -132,13 +132,13 @@ def _unreachable(model: ModelSpec, url: str, error: BaseException, limits: ChatL
         case aiohttp.ClientConnectorDNSError():
             what = f"no such host: {parts.hostname}"
         case aiohttp.ConnectionTimeoutError():
-            what = f"{where} could not be connected to within {limits.connect_seconds:g} seconds"
+            what = f"{where} did not accept a connection within {limits.connect_seconds:g} seconds"
         case TimeoutError():
-            what = f"{where} sent nothing for {limits.idle_seconds:g} seconds"
+            what = f"{where} sent no data for {limits.idle_seconds:g} seconds"
         case aiohttp.ClientSSLError():
-            what = f"{where} does not speak TLS as it should"
+            what = f"{where} failed the TLS handshake"
         case aiohttp.ClientConnectorError():
-            what = f"nobody answers at {where}"
+            what = f"cannot connect to {where}"
         case _:
-            what = f"{where} broke the connection"
-    return Unreachable(f"{model.ref} cannot be reached: {what}; check its address and the network")
+            what = f"{where} closed the connection"
+    return Unreachable(f"{model.ref} is unreachable: {what}; check its base_url and the network")

@@ -35,7 +35,7 @@ async def body_of(call: ModelCall) -> bytes:
         messages = await paced(_encoding(_one_system(call.messages), model.ref))
         return orjson.dumps(_body(call, messages))
     except TypeError as error:
-        raise ModelError(f"the request to {model.ref} cannot be written as JSON: {error}") from None
+        raise ModelError(f"the request to {model.ref} cannot be encoded as JSON: {error}") from None
 
 
 def _body(call: ModelCall, messages: bytes) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class ChatStreamParser:
 
     def _check(self, size: int) -> None:
         if size > self._limits.answer_bytes or self._read > self._limits.stream_bytes:
-            raise self._garbled("more than an answer may hold")
+            raise self._garbled("a response above the size limit")
 
     def _data(self, data: bytes) -> tuple[Chunk, ...]:
         if self._event:
@@ -113,7 +113,7 @@ class ChatStreamParser:
         self._event.append(data)
         self._event_bytes += len(data) + 1
         if self._event_bytes > self._limits.line_bytes:
-            raise self._garbled("an event that does not end")
+            raise self._garbled("an incomplete event")
         return ()
 
     def _event_ends(self) -> tuple[Chunk, ...]:
@@ -134,7 +134,7 @@ class ChatStreamParser:
                 raise refusal_in_stream(self._model, piece, self._secrets)
             return self._completion.take(piece)
         except (AttributeError, KeyError, TypeError, ValueError, IndexError):
-            fault = self._garbled("JSON that is no part of an answer")
+            fault = self._garbled("JSON that is not a chat completion")
         raise fault
 
     def end(self) -> tuple[Chunk, ...]:
@@ -156,7 +156,7 @@ class ChatStreamParser:
         except orjson.JSONDecodeError:
             piece = None
         if piece is None:
-            raise self._garbled("something that is not JSON")
+            raise self._garbled("a body that is not JSON")
         chunks = self._take(piece)
         if self._completion.finish is None and piece.get("choices"):
             self._completion.finish = "stop"  # it came whole, whether they say so or not
@@ -169,20 +169,20 @@ class ChatStreamParser:
             case None:
                 raise self._garbled("no answer") if self._seen and not self._completion.size else self._cut()
             case "content_filter":
-                raise ModelError(f"the provider of {ref} withheld the answer; ask differently")
+                raise ModelError(f"the provider of {ref} blocked the response (content filter); rephrase it")
             case "error" | "insufficient_system_resource":
-                raise Overloaded(f"{ref} failed in the middle of its answer; send the turn again")
+                raise Overloaded(f"{ref} failed in the middle of its response; send the turn again")
             case _:
                 pass
         try:
             return self._completion.answer(self._model)
         except (TypeError, ValueError) as error:
-            fault = self._garbled(f"an answer that makes no sense ({error})")
+            fault = self._garbled(f"an invalid response ({error})")
         raise fault
 
     def _cut(self) -> Unreachable:
         return Unreachable(
-            f"the stream of {self._model.ref} was cut; nothing was committed. Send the turn again"
+            f"the stream of {self._model.ref} was cut off; nothing was committed. Send the turn again"
         )
 
     def _garbled(self, what: str) -> Garbled:

@@ -77,7 +77,7 @@ def _part(part: Part, model: ModelSpec) -> UserContent:
         case Image(url):
             if model.provider != "anthropic":
                 # The provider is to read it, not this server: what it names may be within reach of here only.
-                raise ModelError(f"{model.ref} takes no images by address; send the image itself as data:")
+                raise ModelError(f"{model.ref} does not accept image URLs; send the image as a data: URL")
             return ImageUrl(url)
         case File(_, data):
             return _binary(data)
@@ -92,7 +92,7 @@ def _binary(url: str) -> BinaryContent:
         return BinaryContent(base64.b64decode(body, validate=True), media_type=media_type)
     except (ValueError, binascii.Error):
         pass
-    raise ModelError("an image or file is not data:TYPE;base64,DATA; send it again in that form")
+    raise ModelError("an image or file is not a valid data URL; send it as data:TYPE;base64,DATA")
 
 
 # -- answers ---------------------------------------------------------------------

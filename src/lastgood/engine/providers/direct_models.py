@@ -52,7 +52,7 @@ class _CountedBytes(httpx2.AsyncByteStream):
         async for data in self._stream:
             self._left -= len(data)
             if self._left < 0:
-                raise Garbled("the provider sent more than an answer may hold; nothing was committed")
+                raise Garbled("the response of the provider is above the size limit; nothing was committed")
             # Google's SDK takes these characters for ends of lines, and loses the line. They stand in JSON
             # texts only, where they can as well be spelled; one may be cut in two by the end of a packet.
             data = _LINE_ENDS.sub(_spelled, held + data)

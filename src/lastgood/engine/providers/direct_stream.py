@@ -71,10 +71,12 @@ class DirectStream:
             match response.finish_reason:
                 case None:
                     fault: ModelError = Unreachable(
-                        f"the stream of {spec.ref} was cut; nothing was committed. Send the turn again"
+                        f"the stream of {spec.ref} was cut off; nothing was committed. Send the turn again"
                     )
                 case "content_filter":
-                    fault = ModelError(f"the provider of {spec.ref} withheld the answer; ask differently")
+                    fault = ModelError(
+                        f"the provider of {spec.ref} blocked the response (content filter); rephrase it"
+                    )
                 case _:
                     yield answer
                     return
@@ -88,13 +90,13 @@ class DirectStream:
     def _fault(self, spec: ModelSpec, error: Exception) -> ModelError:
         match error:
             case exceptions.ModelConnectionError():
-                how = f"to {error.phase} failed" if error.phase else "no answer came"
-                return Unreachable(f"{spec.ref} cannot be reached: {how}; check its address and the network")
+                how = f"to {error.phase} failed" if error.phase else "no response"
+                return Unreachable(f"{spec.ref} is unreachable: {how}; check its base_url and the network")
             case exceptions.ModelAPIError():
                 return self._refusal(spec, error)
             case exceptions.UserError():
                 said = self._secrets.scrub(str(error)).partition("\n")[0]
-                return ModelError(f"{spec.ref} cannot be asked this: {said}")
+                return ModelError(f"{spec.ref} does not support this request: {said}")
             case _:
                 return self._other(spec, error)
 
@@ -102,7 +104,7 @@ class DirectStream:
         status = next((number for kind, number in _STATUSES if isinstance(error, kind)), None)
         if status is None:
             if not isinstance(error, exceptions.ModelHTTPError):
-                return Garbled(f"{spec.ref} sent something that is no answer; nothing was committed")
+                return Garbled(f"{spec.ref} sent an invalid response; nothing was committed")
             status = error.status_code
         body = error.body if isinstance(error.body, (dict, list)) else None
         words = words_in(body) if body else ErrorText(kind=error.provider_error_code or "")
@@ -116,8 +118,8 @@ class DirectStream:
         if "Credentials" in name or "Token" in name:  # botocore's
             return refusal(spec, 401, ErrorText(), self._secrets)
         if any(word in name for word in ("Connect", "Timeout", "Endpoint", "Network", "Protocol", "Closed")):
-            return Unreachable(f"{spec.ref} cannot be reached: {name}; check its address and the network")
-        return Garbled(f"{spec.ref} sent something that is no answer ({name}); nothing was committed")
+            return Unreachable(f"{spec.ref} is unreachable: {name}; check its base_url and the network")
+        return Garbled(f"{spec.ref} sent an invalid response ({name}); nothing was committed")
 
 
 @asynccontextmanager

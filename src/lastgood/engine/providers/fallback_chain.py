@@ -91,7 +91,7 @@ class FallbackChain:
     async def ask(self, chain: Sequence[ModelSpec], call: ModelCall, fallback: Fallback) -> Asked:
         queue = [chain[number] for number in order([self._is_cooling(model) for model in chain])]
         if queue[0] is not chain[0]:
-            reason = f"{chain[0].ref} asked to be left alone for a while"
+            reason = f"{chain[0].ref} is rate limited and is skipped for now"
             yield FellBack(chain[0], queue[0], reason, 1, len(queue))
         faults: list[Fault] = []  # one of each model that was given up
         tries, spoken = 0, False
@@ -106,7 +106,9 @@ class FallbackChain:
                         yield part
                         if part.__class__ is ModelAnswer:
                             return
-                fault: Fault = Garbled(f"{model.ref} ended its stream without an answer; send the turn again")
+                fault: Fault = Garbled(
+                    f"{model.ref} ended its stream without a response; send the turn again"
+                )
             except (ModelError, ModelUnknown) as error:
                 fault = error
             others = len(queue) - len(faults) - 1
@@ -147,7 +149,7 @@ def _told(queue: Sequence[ModelSpec], faults: Sequence[Fault]) -> Fault:
     if len(faults) == 1:
         return last
     told = "; ".join(f"{model.ref}: {fault}" for model, fault in zip(queue, faults, strict=False))
-    summary = type(last)(f"no model answered. {told}")
+    summary = type(last)(f"all models failed. {told}")
     if isinstance(last, ModelError) and isinstance(summary, ModelError):
         summary.retry_after = last.retry_after
     return summary

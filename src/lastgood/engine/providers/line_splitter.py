@@ -29,7 +29,7 @@ class LineSplitter:
             self._held.append(rest)
             self._size += len(rest)
             if self._size > self._limit:
-                raise Garbled(f"a line of more than {self._limit} bytes came instead of an answer")
+                raise Garbled(f"the response has a line of more than {self._limit} bytes")
         return lines
 
     def rest(self) -> bytes:

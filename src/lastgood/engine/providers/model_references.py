@@ -48,7 +48,7 @@ def resolve_model(
             spec = _look_up(_pick(spec.alloy, choice), models, has_key, otherwise)
         else:
             return spec
-    raise ModelUnknown(f"the model {ref!r} leads back to itself; name a model with a provider in it")
+    raise ModelUnknown(f"the model {ref!r} refers to itself; use provider/model")
 
 
 def chain_of(

@@ -89,7 +89,7 @@ ALIASES: dict[str, ProviderAlias] = {
 
 #: Known, and not served: why, and what to do instead.
 REFUSED = {
-    "chatgpt": "chatgpt needs a ChatGPT sign-in, which Lastgood has not; use openai with OPENAI_API_KEY",
+    "chatgpt": "chatgpt needs a ChatGPT sign-in, which is not supported; use openai with OPENAI_API_KEY",
 }
 
 OLLAMA_HOST = "OLLAMA_HOST"
@@ -142,7 +142,7 @@ def key_of(model: ModelSpec, secrets: Secrets) -> str | None:
 def missing_key(*models: ModelSpec) -> KeyRefused:
     names = " or ".join(dict.fromkeys(name for model in models for name in key_names(model))) or "its key"
     refs = ", ".join(model.ref for model in models)
-    return KeyRefused(f"no key for {refs}; set {names} in the environment and send the turn again")
+    return KeyRefused(f"no API key for {refs}; set {names} in the environment and send the turn again")
 
 
 def expand(text: str, secrets: Secrets) -> str:
@@ -164,7 +164,7 @@ def chat_url(model: ModelSpec, secrets: Secrets) -> str:
     if model.provider == "ollama" and not model.base_url and secrets.has(OLLAMA_HOST):
         base = _ollama(secrets.get(OLLAMA_HOST) or "")
     if not base:
-        raise ModelUnknown(f"{model.provider} has no address of its own; give {model.ref!r} a base_url")
+        raise ModelUnknown(f"{model.provider} has no default address; give {model.ref!r} a base_url")
     base = expand(base, secrets).rstrip("/")
     path = _checked(base, model).path
     version = quote(str(model.options.get("api_version") or ""), safe="")
@@ -180,10 +180,12 @@ def _checked(base: str, model: ModelSpec) -> SplitResult:
     except ValueError:  # no such port, or half an IPv6 address
         good = False
     if not good or parts.query or parts.fragment:
-        raise ModelUnknown(f"the base_url of {model.ref!r} is no http or https address; correct it")
+        raise ModelUnknown(f"the base_url of {model.ref!r} is not an http or https URL; correct it")
     if "@" in parts.netloc:
         # What stands in an address is shown in errors; a key has no business there.
-        raise ModelUnknown(f"the base_url of {model.ref!r} holds a password; name a variable with token_key")
+        raise ModelUnknown(
+            f"the base_url of {model.ref!r} contains a password; use token_key to name a variable instead"
+        )
     return parts
 
 

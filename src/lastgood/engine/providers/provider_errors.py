@@ -122,26 +122,26 @@ def refusal_in_stream(model: ModelSpec, said: Any, secrets: Secrets) -> ModelErr
 def _of_status(model: ModelSpec, status: int, words: ErrorText, said: str) -> ModelError:
     ref = model.ref
     if status in (401, 403):
-        names = " or ".join(key_names(model)) or "(none: name one with token_key)"
-        return KeyRefused(f"{ref} did not accept the key in {names}{said}; set the right one")
+        names = " or ".join(key_names(model)) or "(none; name a variable with token_key)"
+        return KeyRefused(f"{ref} rejected the API key in {names}{said}; set a valid key")
     if status == 402 or any(word in words.kind for word in _QUOTA):
-        return QuotaUsedUp(f"the account behind {ref} is used up{said}; nothing was committed")
+        return QuotaUsedUp(f"the account for {ref} has no credit left{said}; nothing was committed")
     if status == 429:
-        return ProviderRateLimited(f"{ref} takes no more requests for now{said}; send the turn again later")
+        return ProviderRateLimited(f"{ref} is rate limited{said}; send the turn again later")
     if status == 413 or (status in (400, 422) and _overflows(words)):
-        advice = "reset the session, fork an earlier turn, or say less"
+        advice = "reset the session, fork an earlier turn, or send a shorter message"
         return ContextOverflow(f"the conversation is too long for {ref}{said}; {advice}")
     if status in (408, 409) or status >= 500:
         return Overloaded(f"{ref} failed with status {status}{said}; send the turn again")
     if status == 404:
         return ModelError(
-            f"no such model or address: {ref} answered 404{said}; check the model's name and its base_url"
+            f"no such model or address: {ref} returned 404{said}; check the model's name and its base_url"
         )
     if 300 <= status < 400:
         return ModelError(
-            f"{ref} answered with a redirect, which is not followed; correct its base_url (status {status})"
+            f"{ref} returned a redirect, which is not followed; correct its base_url (status {status})"
         )
-    return ModelError(f"{ref} refused the request with status {status}{said}")
+    return ModelError(f"{ref} rejected the request with status {status}{said}")
 
 
 def _overflows(words: ErrorText) -> bool:

@@ -62,7 +62,7 @@ def _read(messages: Sequence[Message]) -> _Script:
         try:
             _apply(script, verb, rest.strip(), said)
         except ValueError as error:
-            raise ModelError(f"the scripted model does not understand !{verb} {rest}: {error}") from None
+            raise ModelError(f"scripted model: invalid directive !{verb} {rest}: {error}") from None
     return script
 
 
@@ -92,17 +92,17 @@ def _apply(script: _Script, verb: str, rest: str, said: list[str]) -> None:
             script.calls.append([_call(rest)])
         case "also":
             if not script.calls:
-                raise ValueError("there is no !tool before it")
+                raise ValueError("it needs a !tool line before it")
             script.calls[-1].append(_call(rest))
         case "slow":
             script.slow = max(float(rest), 0.0)
         case "fail":
             when, _, attempts = rest.partition(" ")
             if when not in ("before", "during", "after"):
-                raise ValueError("say before, during or after")
+                raise ValueError("expected before, during or after")
             script.fail, script.fail_attempts = when, int(attempts) if attempts else None
         case _:
-            raise ModelError(f"the scripted model knows no directive !{verb}")
+            raise ModelError(f"scripted model: unknown directive !{verb}")
 
 
 def _call(rest: str) -> tuple[str, str]:
@@ -122,7 +122,7 @@ class Scripted:
         message, cut_short = _limited(_response(script, call.messages), call)
         fails = None if message.tool_calls else _fails(script, call)
         if fails == "before":
-            raise ModelError("the scripted model failed before it answered, as it was told to")
+            raise ModelError("scripted model: failed before the answer, as directed")
         if script.thinks and not message.tool_calls:
             message = replace(message, reasoning=Reasoning(call.model.ref, script.thinks))
             yield Chunk(script.thinks, ChunkKind.REASONING)
@@ -131,10 +131,10 @@ class Scripted:
             if script.slow:
                 await asyncio.sleep(script.slow)
             if fails == "during" and number >= len(words) // 2:
-                raise ModelError("the scripted model cut its stream, as it was told to")
+                raise ModelError("scripted model: stream cut, as directed")
             yield Chunk(word)
         if fails is not None:
-            raise ModelError("the scripted model failed after its last word, as it was told to")
+            raise ModelError("scripted model: failed after the answer, as directed")
         yield ModelAnswer(message, _usage(call.messages, message), cut_short)
 
 

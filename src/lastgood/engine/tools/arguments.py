@@ -54,7 +54,7 @@ def _value(schema: Mapping[str, Any], value: Any, where: str) -> Any:
     if not _fits(schema, value):
         raise ToolFailed(f"`{where}` must be {_expected(schema)}, not {_short(value)}")
     if isinstance(value, str) and not _is_text(value):
-        raise ToolFailed(f"`{where}` is not Unicode text")
+        raise ToolFailed(f"`{where}` is not valid Unicode")
     if isinstance(value, dict):
         return _object(schema, value, f"{where}.")
     if isinstance(value, list):

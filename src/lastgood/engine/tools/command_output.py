@@ -43,7 +43,7 @@ class Capture:
         head = codecs.getincrementaldecoder("utf-8")(errors="replace").decode(bytes(self._head))
         torn = next((at for at, byte in enumerate(self._tail[:4]) if byte & 0xC0 != 0x80), 0)
         tail = self._tail[torn:].decode(errors="replace")
-        return f"{head}\n\n[{self.left_out} bytes of output are left out here]\n\n{tail}"
+        return f"{head}\n\n[{self.left_out} bytes of output omitted]\n\n{tail}"
 
 
 class OutputStream:
@@ -84,7 +84,7 @@ class OutputStream:
         known = max(len(text) - held, 0)
         shown, self._text = text[:known], text[known:]
         if self._is_full:
-            shown, self._text = f"{shown[: self._room]}\n[more output follows in the result]\n", ""
+            shown, self._text = f"{shown[: self._room]}\n[the rest of the output is in the result]\n", ""
         self._room -= len(shown)
         if shown:
             self._say(shown)

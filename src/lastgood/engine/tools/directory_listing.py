@@ -143,9 +143,9 @@ def list_folder(root: Root, path: str, vcs: bool) -> str:
         return f"Directory is empty: {path}"
     lines = [f"{_LABELS[entry.kind]} {entry.shown}" for entry in seen[:MOST_SHOWN]]
     if len(seen) > MOST_SHOWN:
-        lines.append(f"[{len(seen) - MOST_SHOWN} more entries are not shown]")
+        lines.append(f"[{len(seen) - MOST_SHOWN} more entries not shown]")
     if hidden:
-        lines.append(f"[{hidden} entries are hidden by ignore patterns]")
+        lines.append(f"[{hidden} entries hidden by ignore patterns]")
     return "\n".join(lines)
 
 

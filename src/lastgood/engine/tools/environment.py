@@ -60,7 +60,7 @@ class Environment:
             value = self.secrets.get(name)
             if value is None:
                 raise ToolFailed(
-                    f"the variable {name} that the toolset's file names is not set on the server"
+                    f"the toolset uses the environment variable {name}, which is not set on the server"
                 )
             longest = max(longest, len(value))
             return value

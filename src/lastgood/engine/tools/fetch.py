@@ -54,7 +54,9 @@ def fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network)
         headers, secret = environment.filled(spec.options.get("headers") or {}, spec.trusted)
         if secret and not spec.options.get("allowed_domains"):
             # The model says where to; a page it has read may have told it to.
-            raise ToolFailed("the headers of this tool hold a key, so its file must name allowed_domains")
+            raise ToolFailed(
+                "the headers of this tool contain a secret; set allowed_domains in the agent file"
+            )
         asking = _Asking(
             hosts, _guarded(network, hosts), headers, use.arguments.get("format", "markdown"), seconds
         )
@@ -139,7 +141,7 @@ def _guarded(network: Network, hosts: Hosts) -> Network:
 
 def _check(hosts: Hosts, host: str) -> None:
     if hosts.refuse(host):
-        raise EgressRefused(f"{host} is not a host that this tool may ask")
+        raise EgressRefused(f"{host} is not an allowed host for this tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +165,10 @@ class _Asking:
             return _Page(url, error=str(error))
         kind = fetched.headers.get("content-type", "")
         if b"\x00" in fetched.body[:8192] and "utf-16" not in kind.lower():
-            return _Page(url, error=f"it is not text but {kind or 'something else'}")
+            return _Page(url, error=f"the response is not text ({kind or 'unknown media type'})")
         body = await in_thread(lambda stop: _converted(fetched, kind, self.format))
         if fetched.truncated:
-            body += f"\n\n[There was more; only the first {PAGE_BYTES} bytes were read]"
+            body += f"\n\n[Truncated; only the first {PAGE_BYTES} bytes were read]"
         return _Page(url, fetched.status, kind, body)
 
     async def _fetch(self, url: str, limit: int, headers: Mapping[str, str]) -> Fetched:
@@ -202,7 +204,7 @@ def _host(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
-        raise EgressRefused("this is not a URL") from None
+        raise EgressRefused("not a valid URL") from None
 
 
 def _converted(fetched: Fetched, kind: str, format_: str) -> str:

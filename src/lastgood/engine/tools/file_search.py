@@ -69,7 +69,7 @@ def search(asked: Search) -> str:
     found = list(islice(_matches(asked, find, notes), MOST_MATCHES + 1))
     if len(found) > MOST_MATCHES:
         found.pop()
-        notes.append(f"there are more than {MOST_MATCHES} matches; search for something more particular")
+        notes.append(f"more than {MOST_MATCHES} matches; use a more specific query")
     lines = found or ["No results found"]
     return "\n".join([*lines, *(f"[{note}]" for note in notes)])
 
@@ -107,7 +107,7 @@ def _matches(asked: Search, find: Callable[[str], Span | None], notes: list[str]
     files = walk(root, asked.path, asked.vcs, excluded)
     for number, (folder, path, entry) in enumerate(files):
         if number == MOST_FILES:
-            notes.append(f"only the first {MOST_FILES} files were searched; search in a folder further down")
+            notes.append(f"only the first {MOST_FILES} files were searched; search in a subfolder")
             break
         try:
             content = read_at(folder, entry.name, FILE_BYTES)

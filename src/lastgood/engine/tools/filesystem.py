@@ -219,11 +219,11 @@ class _Files:
         command = ProcessSpec(search.command(), Path("/"), self.environment.harmless(), SEARCH_SECONDS)
         ran = await run(command, lambda text: None)
         if ran.code is None:
-            raise ToolFailed("the search took too long; search for something simpler, or further down")
+            raise ToolFailed("the search timed out; use a simpler query or a subfolder")
         if refused(ran.code):
             raise ToolFailed(ran.output.strip())
         if ran.code != 0:
-            raise ToolFailed(f"the search broke: {ran.failure}\n{ran.output[-1000:]}")
+            raise ToolFailed(f"the search failed: {ran.failure}\n{ran.output[-1000:]}")
         return ran.output.rstrip("\n")
 
     async def write(self, use: ToolUse) -> str:

@@ -193,5 +193,7 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 def _not_started(error: OSError | ValueError) -> ToolFailed:
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
-        return ToolFailed("the command is too long for the system; put it or its arguments into a file")
+        return ToolFailed(
+            "the command line is too long for the operating system; put it or its arguments into a file"
+        )
     return ToolFailed(f"the command could not be started: {error}")

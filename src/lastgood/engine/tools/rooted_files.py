@@ -41,14 +41,14 @@ _WORDS = {
     errno.EISDIR: "it is a folder, not a file",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
-    errno.EROFS: "it is on a read-only disk",
+    errno.EROFS: "the file system is read-only",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ELOOP: "it changed while it was opened, or is a chain of too many symbolic links",
     errno.ENXIO: "it is not a regular file",
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk is full",
     errno.ENOTEMPTY: "the folder is not empty",
-    errno.EEXIST: "it exists already",
+    errno.EEXIST: "it already exists",
 }
 
 
@@ -136,7 +136,7 @@ def make_folder_under(root: Root, path: str) -> None:
 def remove_folder_under(root: Root, path: str) -> None:
     with place_under(root, path, follow=False) as place:
         if not place.name:
-            raise ToolFailed(f"{path}: the working directory itself is not removed")
+            raise ToolFailed(f"{path}: the working directory itself cannot be removed")
         os.rmdir(place.name, dir_fd=place.folder)
 
 
@@ -224,7 +224,9 @@ class _Walk:
         return posixpath.join(*self._passed, name) if self._passed else name
 
     def not_open(self) -> ToolFailed:
-        return ToolFailed(f"{self._path} is in a folder that is not open to this tool")
+        return ToolFailed(
+            f"{self._path} is in a folder that this tool may not access (allow_list or deny_list)"
+        )
 
     def close(self) -> None:
         while self._folders:
@@ -328,7 +330,7 @@ def _replace(place: RootedPath, data: bytes, stop: StopSignal, expected: tuple[i
         if expected is not None:
             current = _writable(place.folder, name)
             if current is None or _version(current) != expected:
-                raise ToolFailed(f"{place.path.name} was changed meanwhile; read it again")
+                raise ToolFailed(f"{place.path.name} has changed since it was read; read it again")
         os.rename(draft, name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
     except BaseException:
         with suppress(OSError):

@@ -139,7 +139,7 @@ def _script(name: str, script: Mapping[str, Any], spec: ToolsetSpec, environment
 
 def working_dir_of(use: ToolUse) -> Path:
     if use.working_dir is None:
-        raise ToolFailed("this session has no working directory; make one that has")
+        raise ToolFailed("this session has no working directory; create a session with one")
     return use.working_dir
 
 
