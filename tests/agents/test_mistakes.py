@@ -173,7 +173,7 @@ models:
   where: {provider: openai, model: x, base_url: ftp://x} # ! start with http:// or https://
 providers:
   a/b: {base_url: http://x} # ! cannot contain '/'
-  bare: {token_key: X} # ! needs a base_url
+  bare: {token_key: X} # ! needs a 'base_url'
   odd: {provider: opena} # ! did you mean 'openai'?
   bad: {base_url: example.com} # ! is not a URL
   api: {base_url: http://x, api_type: openai_chat} # ! did you mean 'openai_chatcompletions'?
