@@ -71,7 +71,7 @@ def test_the_first_thing_that_is_wrong_is_told(listing: Listing) -> None:
     assert "'cache' is not supported yet" in told[3]
     assert told[5].startswith("  error: ")
     assert "builtin has builtin/scripted" in told[5]
-    assert "registry is not there yet" in told[7]
+    assert "registry is not supported yet" in told[7]
     assert len(told) == 8
 
 
