@@ -85,7 +85,7 @@ def test_a_key_that_is_missing_is_told_and_may_come_from_a_file(listing: Listing
     listing.file("one.yaml", GOOD)
     done = listing("one.yaml")
     assert done.code == 0
-    assert "  warning: no key for openai/gpt-5-mini; set OPENAI_API_KEY" in done.out
+    assert "  warning: no API key for openai/gpt-5-mini; set OPENAI_API_KEY" in done.out
     listing.file("keys", "OPENAI_API_KEY=sk-x\n")
     (listing.folder / "keys").chmod(0o600)
     assert "warning" not in listing("one.yaml", "--env-file", "keys").out
