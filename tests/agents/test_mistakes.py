@@ -212,6 +212,19 @@ def test_each_mistake_is_told_at_its_line(text: str) -> None:
         assert any(words in message for at, message in found if at == line), (line, words, found)
 
 
+@pytest.mark.parametrize("name", ["api_key", "apiKey", "API-KEY"])
+@pytest.mark.parametrize("section", ["models", "providers"])
+def test_an_api_key_in_a_file_is_pointed_to_token_key_and_not_repeated(section: str, name: str) -> None:
+    text = (
+        f"agents: {{root: {{model: auto}}}}\n{section}:\n  m:\n    provider: openai\n    {name}: sk-secret\n"
+    )
+    [message] = [message for line, message in errors_of(text) if line == 5]
+    assert message.startswith(
+        f"unknown key '{name}'; use 'token_key' with the name of the environment variable"
+    )
+    assert "sk-secret" not in message
+
+
 def test_I40_too_many_rules_and_too_long_ones_are_refused_by_their_limit() -> None:
     file = "agents: {root: {model: auto}}\npermissions:\n  deny: [%s]\n  ask: [a]"
     assert errors_of(file % ", ".join(["a"] * (RULES - 1))) == []

@@ -46,6 +46,10 @@ from lastgood.agents.yaml_tree import Node, Scalar, TreeList, TreeMapping
 #: Where a key may belong that stands in the wrong place.
 _HOMES = (FILE, AGENT, MODEL, PROVIDER, TOOLSET.section)
 
+#: What people write where the name of a variable belongs, often with the secret itself as its value.
+_NAMES_OF_KEYS = frozenset({"api_key", "apikey", "key", "api_token", "secret_key"})
+_USE_TOKEN_KEY = "use 'token_key' with the name of the environment variable that holds the API key"
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -227,6 +231,9 @@ class SchemaReader:
     def _unknown(self, name: str, known: Iterable[str], section: Section, at: Location) -> set[str]:
         """What was probably meant: nobody needs to be told that it is missing."""
         current = [key for key in known if self._has(section, key)]
+        if name.lower().replace("-", "_") in _NAMES_OF_KEYS and "token_key" in current:
+            self.findings.error(at, f"unknown key '{name}'; {_USE_TOKEN_KEY}")
+            return {"token_key"}
         homes = [home.title for home in _HOMES if home is not section and self._has(home, name)]
         close = nearest(name, current)
         if homes and close is None:
