@@ -62,7 +62,9 @@ def error_codes() -> set[str]:
 
 def variables() -> set[str]:
     sources = (file.read_text() for file in (ROOT / "src").rglob("*.py"))
-    return {name for source in sources for name in re.findall(r"LASTGOOD_[A-Z_]+", source)}
+    settings = {f"LASTGOOD_{name.upper()}" for name in Settings.__dataclass_fields__}
+    found = {name for source in sources for name in re.findall(r"LASTGOOD_[A-Z_]+", source)}
+    return (settings | found) - {"LASTGOOD_"}
 
 
 def words(parser: argparse.ArgumentParser) -> Iterator[str]:
