@@ -321,7 +321,7 @@ def test_a_cancelled_follow_up_is_parked_and_the_next_one_runs(api: Api, fake: F
     api.post(f"/api/sessions/{session}/cancel")
     until(lambda: user_said(api, session) == [[f"{word} 2"]])
     (item,) = items(api, session)
-    assert item["parked"] == "it was cancelled"
+    assert item["parked"] == "The turn was cancelled"
 
 
 def test_a_full_queue_says_so_and_takes_nothing(api: Api, trace: Trace) -> None:
