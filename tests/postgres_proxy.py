@@ -1,4 +1,4 @@
-"""A PostgreSQL whose network fails: a proxy in front of the server's socket, on a thread of its own.
+"""A PostgreSQL whose network fails: a relay in front of the server's socket, here on a thread of its own.
 
 with PostgresProxy(server) as proxy:
     store = await open_postgres(proxy.dsn("mine"))
@@ -21,87 +21,42 @@ from urllib.parse import quote
 from tests.postgres import PORT, PostgresServer
 
 
-class PostgresProxy:
-    def __init__(self, server: PostgresServer) -> None:
-        self._server = str(server.directory / f".s.PGSQL.{PORT}")
-        self._folder = tempfile.TemporaryDirectory(prefix="lgproxy")
-        self._loop: asyncio.AbstractEventLoop
-        self._flows: asyncio.Event
-        self._ends: asyncio.Event
+class Relay:
+    """Carries connections to the server's socket, as long as it is let. Lives on one event loop."""
+
+    def __init__(self, upstream: str) -> None:
+        self.cuts = 0  # connections that were cut before an answer
+        self._upstream = upstream
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._is_cut = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._lost: tuple[bytes, int] | None = None
-        self._is_ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self.cuts = 0  # connections that were cut before an answer
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._is_ready.wait()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._ends.set)
-        self._thread.join()
-        self._folder.cleanup()
-
-    def dsn(self, database: str) -> str:
-        return f"postgresql://postgres@/{database}?host={quote(self._folder.name, safe='')}&prepared=off"
-
-    # -- faults ----------------------------------------------------------------------
 
     def cut(self) -> None:
-        self._do(self._cut)
-
-    def stall(self) -> None:
-        self._do(self._flows.clear)
-
-    def restore(self) -> None:
-        self._do(self._restore)
-
-    def lose_answer(self, marker: bytes, *, is_executed: bool = True) -> None:
-        """Cuts the next connection on which a statement with this text is sent: after the server has
-        executed it and before the client sees the answer, or before the server executes it."""
-        self._lost = (marker, 1 if is_executed else 0)
-
-    def _do(self, change: Callable[[], None]) -> None:
-        done = threading.Event()
-
-        def work() -> None:
-            change()
-            done.set()
-
-        self._loop.call_soon_threadsafe(work)
-        done.wait()
-
-    # -- on the thread -----------------------------------------------------------------
-
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._flows, self._ends = asyncio.Event(), asyncio.Event()
-        self._flows.set()
-        path = Path(self._folder.name) / f".s.PGSQL.{PORT}"
-        listening = await asyncio.start_unix_server(self._carry, path)
-        self._is_ready.set()
-        await self._ends.wait()
-        listening.close()
-        self._cut()
-
-    def _cut(self) -> None:
+        """Connections break, and new ones are refused, as when a server is gone."""
         self._is_cut = True
         for writer in self._writers:
             writer.transport.abort()
 
-    def _restore(self) -> None:
+    def stall(self) -> None:
+        """Nothing passes in either direction, and nobody is told, as when a network is gone."""
+        self._flows.clear()
+
+    def restore(self) -> None:
         self._is_cut = False
         self._flows.set()
 
-    async def _carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    def lose_answer(self, marker: bytes, answers: int) -> None:
+        """Cuts the next connection that sends this text, after so many answers to it."""
+        self._lost = (marker, answers)
+
+    async def carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         if self._is_cut:
             to_client.transport.abort()
             return
         with suppress(OSError):
-            server, to_server = await asyncio.open_unix_connection(self._server)
+            server, to_server = await asyncio.open_unix_connection(self._upstream)
             pair = {to_client, to_server}
             self._writers |= pair
             link = _Link()
@@ -113,6 +68,7 @@ class PostgresProxy:
                 self._writers -= pair
                 for writer in pair:
                     writer.transport.abort()
+        to_client.transport.abort()  # also where the server itself is not there
 
     async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter, link: _Link) -> None:
         while data := await client.read(65536):
@@ -140,3 +96,67 @@ class _Link:
     """One connection. `answers_left`: of the server, until it is cut; None: it is not going to be."""
 
     answers_left: int | None = None
+
+
+class PostgresProxy:
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = str(server.directory / f".s.PGSQL.{PORT}")
+        self._folder = tempfile.TemporaryDirectory(prefix="lgproxy")
+        self._loop: asyncio.AbstractEventLoop
+        self._relay: Relay
+        self._ends: asyncio.Event
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._is_ready.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._ends.set)
+        self._thread.join()
+        self._folder.cleanup()
+
+    def dsn(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={quote(self._folder.name, safe='')}&prepared=off"
+
+    @property
+    def cuts(self) -> int:
+        return self._relay.cuts
+
+    # -- faults ----------------------------------------------------------------------
+
+    def cut(self) -> None:
+        self._do(self._relay.cut)
+
+    def stall(self) -> None:
+        self._do(self._relay.stall)
+
+    def restore(self) -> None:
+        self._do(self._relay.restore)
+
+    def lose_answer(self, marker: bytes, *, is_executed: bool = True) -> None:
+        """Cuts the next connection on which a statement with this text is sent: after the server has
+        executed it and before the client sees the answer, or before the server executes it."""
+        self._relay.lose_answer(marker, 1 if is_executed else 0)
+
+    def _do(self, change: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def work() -> None:
+            change()
+            done.set()
+
+        self._loop.call_soon_threadsafe(work)
+        done.wait()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._relay, self._ends = Relay(self._server), asyncio.Event()
+        path = Path(self._folder.name) / f".s.PGSQL.{PORT}"
+        listening = await asyncio.start_unix_server(self._relay.carry, path)
+        self._is_ready.set()
+        await self._ends.wait()
+        listening.close()
+        self._relay.cut()

@@ -1,8 +1,6 @@
-"""A PostgreSQL that can be taken away for a while: a proxy in front of its socket, as a process of its own.
+"""A PostgreSQL that can be taken away for a while: a relay in front of its socket, as a process of its own.
 
 Of its own, because the harness forks: threads of a parent would not be in its children.
-`cut`: every connection is closed and new ones are refused, as when a server is gone.
-`hold`: nothing passes in either direction, and nobody is told, as when a network is gone.
 """
 
 from __future__ import annotations
@@ -13,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.parse import parse_qs, quote, urlsplit
 
-KINDS = ("cut", "hold")
+from tests.postgres_proxy import Relay
+
+KINDS = ("cut", "stall")
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.2, 5.0
 
 
@@ -74,63 +74,20 @@ def outages_of(where: str) -> Iterator[Outages]:
 # -- the proxy -----------------------------------------------------------------------
 
 
-class _Proxy:
-    def __init__(self, listen: str, upstream: str) -> None:
-        self._listen = listen
-        self._upstream = upstream
-        self._open: set[asyncio.StreamWriter] = set()
-        self._flows = asyncio.Event()
-        self._is_cut = False
-
-    async def serve(self) -> None:
-        self._flows.set()
-        reader = asyncio.StreamReader()
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-        )
-        async with await asyncio.start_unix_server(self._accept, self._listen):
+async def _serve(listen: str, upstream: str) -> None:
+    relay = Relay(upstream)
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    async with await asyncio.start_unix_server(relay.carry, listen):
+        _say("over")
+        while line := await reader.readline():
+            kind, seconds = line.decode().split()
+            (relay.cut if kind == "cut" else relay.stall)()
+            await asyncio.sleep(float(seconds))
+            relay.restore()
             _say("over")
-            while line := await reader.readline():
-                kind, seconds = line.decode().split()
-                await self._outage(kind, float(seconds))
-                _say("over")
-
-    async def _outage(self, kind: str, seconds: float) -> None:
-        if kind == "cut":
-            self._is_cut = True
-            for writer in list(self._open):
-                writer.transport.abort()
-        else:
-            self._flows.clear()
-        await asyncio.sleep(seconds)
-        self._is_cut = False
-        self._flows.set()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_cut:
-            writer.transport.abort()
-            return
-        try:
-            from_server, to_server = await asyncio.open_unix_connection(self._upstream)
-        except OSError:  # the server itself restarts
-            writer.transport.abort()
-            return
-        both = {writer, to_server}
-        self._open |= both
-        try:
-            await asyncio.gather(self._pump(reader, to_server), self._pump(from_server, writer))
-        finally:
-            self._open -= both
-            for one in both:
-                one.transport.abort()
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                await self._flows.wait()
-                writer.write(data)
-                await writer.drain()
-        writer.transport.abort()
 
 
 def _say(word: str) -> None:
@@ -139,4 +96,4 @@ def _say(word: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_Proxy(*sys.argv[1:3]).serve())
+    asyncio.run(_serve(*sys.argv[1:3]))
