@@ -133,7 +133,7 @@ def test_M2_a_deadline_between_two_steps_is_a_failure(
         before = begin_remote(client, fake, word)
         call = ("a", "think", '{"thought": "hm"}')
         script = fake.on(word, says("let me see", calls=[call]), says(gate, "too late"))
-        with pytest.raises(openai.APIError, match="no sign of life") as failed:
+        with pytest.raises(openai.APIError, match="No output from a model or tool") as failed:
             ask(client, f"{word} lost", stream=stream, conversation=word, model="remote")
         assert failed.value.code == "turn_timeout"
         assert script.gone.wait(5), "the model is still asked"

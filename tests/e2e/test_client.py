@@ -461,7 +461,7 @@ async def test_a_turn_whose_acceptance_was_lost_runs_once_and_is_told_whole(
 
 async def test_what_cannot_be_repeated_is_not(server: LiveServer, client: AsyncClient, word: str) -> None:
     async with CuttingProxy(server.port, [b"last_event_seq"]) as proxy, AsyncClient(proxy.url) as far:
-        with pytest.raises(errors.AnswerLost, match="look whether"):
+        with pytest.raises(errors.AnswerLost, match="check before you send it again"):
             await far.create(AGENT, title=word)
     assert len([session async for session in client.list(query=word)]) == 1
 
