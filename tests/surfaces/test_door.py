@@ -129,7 +129,7 @@ def test_hosts_are_where_it_listens_what_is_allowed_and_the_public_one() -> None
     ],
 )
 def test_a_name_that_cannot_be_one_is_refused_at_the_start(bad: dict[str, object]) -> None:
-    with pytest.raises(InvalidRequest, match=r"takes an? "):
+    with pytest.raises(InvalidRequest, match=r"must be an? "):
         assert not (hosts_of(settings(**bad), "127.0.0.1") and origins_of(settings(**bad)))
 
 
