@@ -488,7 +488,7 @@ def test_show_tells_the_turns_and_on_request_the_attempts(lastgood: Command) -> 
     assert "failed" not in shown.out
     with_attempts = lastgood("sessions", "show", session, "--attempts").out
     assert "failed" in with_attempts
-    assert "error: model_error: the scripted model failed" in with_attempts
+    assert "error: model_error: scripted model: failed" in with_attempts
     assert with_attempts.count("reason: the recorded source is served") == 1
     plain = lastgood("sessions", "show", "-1", "--json", "--attempts").json
     assert plain["session"]["id"] == session
