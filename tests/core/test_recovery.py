@@ -51,7 +51,9 @@ FOUND = Interrupted(
             replace(FOUND, request=request()),
             "digest",
             "model",
-            Leave("its client disconnected, and requests without an idempotency key are not recovered"),
+            Leave(
+                "its client is gone, and the request is not durable: it was neither answered 202 nor sent with a key"
+            ),
         ),
     ],
 )
