@@ -51,9 +51,7 @@ FOUND = Interrupted(
             replace(FOUND, request=request()),
             "digest",
             "model",
-            Leave(
-                "its client is gone, and the request is not durable: it was neither answered 202 nor sent with a key"
-            ),
+            Leave("its client is gone, and the request was neither answered 202 nor sent with a key"),
         ),
     ],
 )

@@ -56,9 +56,7 @@ def recover(found: Interrupted, *, digest: str | None, model: str, is_queued: bo
     """
     attempt = found.attempt
     if not found.request.durable and not is_queued:
-        return Leave(
-            "its client is gone, and the request is not durable: it was neither answered 202 nor sent with a key"
-        )
+        return Leave("its client is gone, and the request was neither answered 202 nor sent with a key")
     if found.deaths >= MOST_DEATHS and not is_queued:
         return Leave(f"the server process died during {found.deaths} of its attempts")
     if found.request.edit is not None and found.head != found.request.edit.replaces:
