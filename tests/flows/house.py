@@ -22,7 +22,7 @@ from lastgood.flows.history_cache import HistoryCache
 from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submit import Submission
-from lastgood.flows.turn_handle import LocalTurn, TurnHandle
+from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt
@@ -247,7 +247,7 @@ class House:
 
     def run_of(self, submitted: TurnHandle) -> Run:
         """Of an attempt in this process. Only tests look behind a handle."""
-        assert isinstance(submitted, LocalTurn)
+        assert isinstance(submitted, LocalTurnHandle)
         return submitted._run
 
     async def good(self, node: Lastgood, session: SessionId, *texts: str, **fields: Any) -> Turn:

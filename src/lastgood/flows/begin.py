@@ -30,7 +30,7 @@ from lastgood.flows.outages import through_outage
 from lastgood.flows.run import Run, StopReason, failed_events, words_of
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.titles import name_session
-from lastgood.flows.turn_handle import LocalTurn, TurnHandle
+from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle
 from lastgood.flows.verified_history import find_verified, had_effects
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
@@ -238,7 +238,7 @@ class TurnStarter:
             self._live.spawn(name_session(self._deps, run, run.agent), may_be_cut=True)
         session = run.begun.session
         held = (session.tenant, session.id, run.begun.turn, run.hold.attempt)
-        return LocalTurn(self._deps, *held, after_event, _live=self._live, _run=run, _began=True)
+        return LocalTurnHandle(self._deps, *held, after_event, _live=self._live, _run=run, _began=True)
 
     async def attach(self, ask: Ask, attempt: Attempt) -> TurnHandle:
         run = self._live.get(attempt.id)
@@ -252,7 +252,9 @@ class TurnStarter:
         found = (ask.tenant, ask.session, attempt.turn, attempt.id)
         if run is None:
             return TurnHandle(self._deps, *found, replayed=replayed)
-        return LocalTurn(self._deps, *found, replayed=replayed, _live=self._live, _run=run, _began=False)
+        return LocalTurnHandle(
+            self._deps, *found, replayed=replayed, _live=self._live, _run=run, _began=False
+        )
 
 
 def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:

@@ -107,7 +107,7 @@ class TurnHandle:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalTurn(TurnHandle):
+class LocalTurnHandle(TurnHandle):
     """An attempt that runs in this process. Only `flows/begin.py` makes one; callers see a TurnHandle."""
 
     _live: RunningAttempts = field(kw_only=True)
