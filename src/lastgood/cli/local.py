@@ -107,11 +107,11 @@ class LocalBackend(LocalReader):
             on_leave=on_disconnect(RequestOrigin.TERMINAL, key),
             durable=key is not None,
         )
-        return LocalTurnHandle(self._app, await self._app.submitter.submit(Submission(ask, after)))
+        return LocalTurn(self._app, await self._app.submitter.submit(Submission(ask, after)))
 
 
 @dataclass(frozen=True, slots=True)
-class LocalTurnHandle:
+class LocalTurn:
     app: Lastgood
     submitted: TurnHandle
 
