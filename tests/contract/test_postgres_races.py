@@ -371,7 +371,7 @@ async def test_without_prepared_statements_nothing_is_kept_on_a_connection(outsi
 
 
 async def test_a_server_that_is_not_there_is_unavailable(outside: Outside) -> None:
-    with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
+    with pytest.raises(StoreUnavailable, match="Database unreachable") as caught:
         await open_postgres("postgresql://postgres@/x?host=/nonexistent")
     assert not isinstance(caught.value, OutcomeUnknown)
     with pytest.raises(StoreError, match="does not exist") as refused:
@@ -443,7 +443,7 @@ async def test_when_all_connections_are_taken_the_store_is_unavailable(
         await outside.value(SESSION_ROW, session.id)
         write = asyncio.ensure_future(store.set_field(session.tenant, session.id, "starred", True))
         await outside.until_waiting(1)
-        with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
+        with pytest.raises(StoreUnavailable, match="Database unreachable") as caught:
             await store.get_session(session.tenant, session.id)
         assert not isinstance(caught.value, OutcomeUnknown)
     assert await write

@@ -214,7 +214,7 @@ async def test_another_program_that_writes_for_too_long_is_not_waited_for(
     monkeypatch.setattr(module, "BUSY_MS", 50)
     elsewhere = other(tmp_path)
     elsewhere.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreUnavailable, match="try again"):
+    with pytest.raises(StoreUnavailable, match="retry"):
         await writer.run(says(1), durable=True)
     elsewhere.execute("COMMIT")
     assert await writer.run(says(2), durable=True) == 2

@@ -156,7 +156,7 @@ def test_I6_a_hash_of_an_unknown_rule_is_not_taken_for_a_good_one() -> None:
     plain = turn(HEAD, user("hello"))
     assert damage_of(HEAD, plain) is None
     later = replace(plain, hash=bytes([HASH_VERSION + 1]) + plain.hash[1:])
-    assert "rule" in (damage_of(HEAD, later) or "")
+    assert "algorithm" in (damage_of(HEAD, later) or "")
 
 
 def test_I6_a_turn_whose_row_cannot_be_read_is_damaged() -> None:

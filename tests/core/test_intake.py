@@ -45,8 +45,8 @@ def test_usable_input_is_accepted(messages: list[Message], kind: TurnKind) -> No
 @pytest.mark.parametrize(
     ("messages", "kind", "why"),
     [
-        ([], TurnKind.RUN, "no message"),
-        ([], TurnKind.APPEND, "no message"),
+        ([], TurnKind.RUN, "is empty"),
+        ([], TurnKind.APPEND, "is empty"),
         ([user("")], TurnKind.RUN, "message 1 is blank"),
         ([user("a"), user(" \n\t")], TurnKind.RUN, "message 2 is blank"),
         ([user(" ")], TurnKind.APPEND, "message 1 is blank"),
@@ -144,5 +144,5 @@ def test_metadata_have_a_bound_in_bytes() -> None:
     room = MOST_IN_METADATA_BYTES - len('{"a":""}')
     for text in ("x" * room, "ü" * (room // 2)):
         assert check_metadata({"a": text}) == {"a": text}
-        with pytest.raises(TooLarge, match=str(MOST_IN_METADATA_BYTES)):
+        with pytest.raises(TooLarge, match=f"{MOST_IN_METADATA_BYTES:,}"):
             check_metadata({"a": text + "x"})

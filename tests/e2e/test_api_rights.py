@@ -87,7 +87,7 @@ def test_what_a_session_allows_answers_a_question_and_never_undoes_a_no(tmp_path
         plain, boss = Api(server, tokens["user"]), Api(server, tokens["boss"])
         session = plain.session("tools")
         note = f"{trace.note('x')}\n!say done"
-        assert "without a person's approval" in tool_result(plain.good(session, note))
+        assert "needs human approval" in tool_result(plain.good(session, note))
         rules = {"permissions": {"allow": ["note", "hold"]}}
         for path in (f"/api/sessions/{session}/permissions",):
             assert plain.patch(path, rules).refusal == (403, "forbidden")

@@ -207,7 +207,7 @@ async def test_a_tool_runs_only_where_rules_and_safety_let_it(
     turn = await house.good(node, session, '!tool act {"x": 1}\n!say done')
     result = next(message.content for message in turn.messages if message.role is Role.TOOL)
     assert (len(uses) == 1) is ran
-    assert ("not allowed" in result) is not ran
+    assert result.startswith("error: ") is not ran
 
 
 async def test_what_a_tool_says_is_told_while_it_runs(house: House) -> None:

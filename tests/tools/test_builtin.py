@@ -89,12 +89,12 @@ TEXT = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
 
 def rows(section: str) -> set[tuple[str, ...]]:
     text = TEXT.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    return set(re.findall(r"^\| `(\w+)` \| (\w+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE))
+    return set(re.findall(r"^\| `(\w+)`(?: \([^)]*\))? \| (\w+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE))
 
 
 def test_the_documentation_has_the_modes_as_they_are() -> None:
     words = {Allowed: "allow", Asks: "ask", Denied: "deny"}
-    assert rows("Who may call what") == {
+    assert rows("Allow and deny calls") == {
         (mode.value, *(words[type(judge([], mode, False, "x", effect, {}))] for effect in Effect))
         for mode in Safety
     }
@@ -112,17 +112,17 @@ def test_the_documentation_has_the_limits_as_they_are() -> None:
     text = " ".join(TEXT.split())
     kib, mib = 1024, 1024 * 1024
     for words in (
-        f"may take {shell.SHELL_SECONDS} seconds, a script {shell.SCRIPT_SECONDS}",
+        f"{shell.SHELL_SECONDS} seconds, a script {shell.SCRIPT_SECONDS};",
         f"up to {shell.MOST_SECONDS}.",
-        f"killed after {processes.GRACE_SECONDS:g} seconds",
+        f"SIGKILL after {processes.GRACE_SECONDS:g} seconds",
         f"the first and the last {command_output.HEAD_BYTES // kib} KiB",
-        f"Up to {command_output.STREAM_CHARACTERS // kib} KiB are shown",
+        f"up to {command_output.STREAM_CHARACTERS // kib} KiB are streamed",
         f"UTF-8 files up to {text_files.EDIT_BYTES // mib} MiB",
-        f"shows up to {filesystem.READ_BYTES // mib} MiB",
-        f"trees show {directory_listing.MOST_SHOWN} entries, a search {file_search.MOST_MATCHES} matches",
-        f"ends after {filesystem.SEARCH_SECONDS:g} seconds",
-        f"up to {fetch.PAGE_BYTES // mib} MiB, in {fetch.SECONDS} seconds",
-        f"holds {todo.MOST} to-dos",
+        f"returns up to {filesystem.READ_BYTES // mib} MiB",
+        f"up to {directory_listing.MOST_SHOWN:,} entries and {file_search.MOST_MATCHES} matches",
+        f"stops after {filesystem.SEARCH_SECONDS:g} seconds",
+        f"up to {fetch.PAGE_BYTES // mib} MiB, read within {fetch.SECONDS} seconds",
+        f"holds {todo.MOST} entries",
     ):
         assert words in text
     assert command_output.HEAD_BYTES == command_output.TAIL_BYTES

@@ -105,7 +105,7 @@ async def test_silence_in_the_middle_ends() -> None:
     async with wired_to("chat", quick()) as chat:
         chunks: list[Chunk] = []
         pieces = Chat().reply(Says(("one ", "two"))).pieces[:2]
-        with pytest.raises(Unreachable, match="sent nothing"):
+        with pytest.raises(Unreachable, match="sent no data"):
             await chat.hear(Reply(pieces, end=End.HANG), chunks=chunks)
         assert chunks == [Chunk("one ")]
         await asyncio.wait_for(chat.server.left.wait(), 5)

@@ -191,7 +191,7 @@ async def test_an_image_by_address_is_read_by_the_provider_or_not_at_all(wired: 
         await wired.ask(Says(("A picture.",)), parts)
         assert wired.seen.images == ["https://pictures.invalid/x.png"]
     else:
-        with pytest.raises(ModelError, match="send the image itself"):
+        with pytest.raises(ModelError, match="send the image as a data: URL"):
             await wired.ask(Says(("A picture.",)), parts)
         assert wired.server.asked == 0
 
@@ -334,8 +334,8 @@ ERRORS: dict[str, list[tuple[int, str, str, type[ModelError]]]] = {
         (503, "UNAVAILABLE", "overloaded", Overloaded),
     ],
     "bedrock": [
-        (403, "UnrecognizedClientException", "no", KeyRefused),
-        (403, "AccessDeniedException", "no", KeyRefused),
+        (403, "UnrecognizedClientException", "unknown client", KeyRefused),
+        (403, "AccessDeniedException", "denied by policy", KeyRefused),
         (429, "ThrottlingException", "slow down", ProviderRateLimited),
         (400, "ValidationException", "Input is too long for requested model.", ContextOverflow),
         (400, "ValidationException", "bad", ModelError),

@@ -84,6 +84,7 @@ def words_in(said: Any) -> ErrorText:
         return ErrorText(said)
     if not isinstance(said, dict):
         return ErrorText()
+    said = {str(key).lower(): value for key, value in said.items()}  # botocore's: `{"Error": {"Message"}}`
     for key in ("error", "errors", "detail"):
         if said.get(key):
             return words_in(said[key])
