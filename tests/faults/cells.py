@@ -71,12 +71,9 @@ class Cell:
 #: What a failing turn passes, and a good one only if it loses its lease. All others are a good one's, too.
 FAILING = {"store.finish_if_held"}
 #: How often these are met is the clock's; their first hit is sure.
-BY_THE_CLOCK = {
-    "store.read_events",
-    "store.append_events_if_held",
-    "store.get_session",
-    "store.waiting_queues",
-}
+BY_THE_CLOCK = {"store.read_events", "store.append_events_if_held", "store.get_session"}
+#: Met by a sweep that may or may not come while the story lasts.
+BY_CHANCE = {"store.waiting_queues"}
 
 
 def cells(turn: str, hits: Counter[str]) -> list[Cell]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.cells import (
+    BY_CHANCE,
     BY_THE_CLOCK,
     RECOVERY_POINTS,
     TURNS,
@@ -46,7 +47,8 @@ def test_no_fault_at_any_point_breaks_a_session(places: Places, matrix: list[Cel
     # A busy machine may end a lease before its point is reached; it does not do so every time.
     for _ in range(_TRIES):
         missed = [cell for cell in missed if not _strikes(places, cell)]
-    assert [cell for cell in missed if cell.hit == 1 or cell.point not in BY_THE_CLOCK] == []
+    sure = [cell for cell in missed if cell.point not in BY_CHANCE]
+    assert [cell for cell in sure if cell.hit == 1 or cell.point not in BY_THE_CLOCK] == []
 
 
 def _strikes(places: Places, cell: Cell) -> bool:
