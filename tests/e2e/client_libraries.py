@@ -5,7 +5,6 @@ A library that cannot be installed here is skipped loudly.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -34,13 +33,10 @@ def npm_folder(name: str, *packages: str) -> Path:
 
 def python_with(name: str, *packages: str) -> Path:
     """The interpreter of a virtual environment that has these packages."""
-    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if uv is None:
-        pytest.skip(f"NOT TESTED: {name} is installed by uv, which is not installed")
 
     def install(folder: Path) -> None:
-        _run(name, [uv, "venv", "--relocatable", "--python", sys.executable, "env"], folder)
-        _run(name, [uv, "pip", "install", "--python", "env/bin/python", *packages], folder)
+        _run(name, [sys.executable, "-m", "venv", "env"], folder)
+        _run(name, ["env/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", *packages], folder)
 
     return _kept(name, packages, install) / "env" / "bin" / "python"
 
