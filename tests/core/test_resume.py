@@ -313,6 +313,13 @@ def test_I26_the_record_says_what_was_decided_and_why() -> None:
             {"native_session": "a1", "runtime_id": "rt_a", "reason": "it belongs to runtime rt_a"},
         ],
     }
+    assert as_record(decide_resume(request(), numbered([row("a1", work_dir=None)]))) == {
+        "decision": "native",
+        "native_session": "a1",
+        "reason": "same runtime; last turn committed",
+        "disclosures": [],
+        "rejected": [],
+    }
     assert as_record(decide_resume(request(history=()), [])) == {
         "decision": "fresh",
         "reason": "no native session is known",
