@@ -39,7 +39,7 @@ class AgentFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedAgent:
+class AgentSummary:
     key: str
     model: str | None
     description: str
@@ -61,7 +61,7 @@ def list_agents(args: argparse.Namespace) -> int:
     return 0 if all(one.is_good for one in listed) else 1
 
 
-async def _list(settings: Settings, references: Sequence[str]) -> list[ListedAgent]:
+async def _list(settings: Settings, references: Sequence[str]) -> list[AgentSummary]:
     secrets = secrets_of(settings.env_file, os.environ)
     pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
     agents = Catalog([parse(reference, settings.aliases) for reference in references], pulling)
@@ -76,15 +76,15 @@ async def _list(settings: Settings, references: Sequence[str]) -> list[ListedAge
         await engine.close()
 
 
-async def _look(key: str, agents: Catalog, providers: ProviderTable, any_model: ModelSpec) -> ListedAgent:
+async def _look(key: str, agents: Catalog, providers: ProviderTable, any_model: ModelSpec) -> AgentSummary:
     try:
         agent = await agents.load(key)
     except LastgoodError as error:
-        return ListedAgent(key, None, "", (AgentFinding("error", error.message),))
+        return AgentSummary(key, None, "", (AgentFinding("error", error.message),))
     model, problem = _model_of(agent, providers, any_model)
     told = [problem] if problem else []
     told += [AgentFinding("warning", text) for text in (agent.stale, *agent.warnings) if text]
-    return ListedAgent(key, model, agent.description, tuple(told))
+    return AgentSummary(key, model, agent.description, tuple(told))
 
 
 def _model_of(
@@ -110,7 +110,7 @@ def _model_of(
 # -- for people and for scripts ------------------------------------------------------
 
 
-def _print(listed: Sequence[ListedAgent]) -> None:
+def _print(listed: Sequence[AgentSummary]) -> None:
     keys = max(len(one_line(one.key)) for one in listed)
     models = max(len(one_line(one.model or "-")) for one in listed)
     for one in listed:
@@ -121,7 +121,7 @@ def _print(listed: Sequence[ListedAgent]) -> None:
             print_line(f"  {finding.level}: {one_line(finding.message)}")
 
 
-def _as_json(one: ListedAgent) -> dict[str, Any]:
+def _as_json(one: AgentSummary) -> dict[str, Any]:
     return {
         "key": one.key,
         "ok": one.is_good,
