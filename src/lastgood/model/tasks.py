@@ -165,7 +165,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """A task as its claim token finds it. `is_current` is False if the task was claimed again or has ended."""
+    """A task as its claim token finds it. Not `is_current`: the task was claimed again or has ended."""
 
     task: Task
     is_current: bool
@@ -246,7 +246,7 @@ class QuestionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that a running task asks a person. The worker chooses the id: repeated, it is the same one."""
+    """What a running task asks a person. The worker chooses the id: repeated, it is the same question."""
 
     id: str
     tenant: TenantId
