@@ -140,7 +140,7 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
     from lastgood.engine.providers.chat_limits import ChatLimits
     from lastgood.engine.providers.registry import ProviderTable
     from lastgood.engine.providers.scripted import Scripted
-    from lastgood.engine.tools.builtin import first_toolsets
+    from lastgood.engine.tools.builtin import first_toolsets, live_toolsets
 
     log = file_log(settings.prompt_log) if settings.prompt_log else None
     # Longer than the turn may be silent: its watchdog says so, and not a connection that gives up first.
@@ -148,6 +148,7 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
     return AgentLoop(
         tracing.providers(ProviderTable(secrets, {SCRIPTED: Scripted(log)}, limits=limits)),
         tracing.toolsets(first_toolsets(secrets)),
+        live_toolsets(secrets),
         now=time.time,
         safety=Safety(settings.safety),
         work_dirs=settings.data_dir / "work",

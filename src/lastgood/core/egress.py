@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
 _LONGEST_URL = 8192
@@ -52,6 +52,7 @@ _SPECIAL_IPV6 = [(IPv6Network(network), reason) for network, reason in (
 # fmt: on
 #: The only block that public IPv6 addresses are given out from.
 _GLOBAL_IPV6 = IPv6Network("2000::/3")
+_PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 _MAPPED, _SIX_TO_FOUR, _NAT64 = (
     IPv6Network("::ffff:0:0/96"),
     IPv6Network("2002::/16"),
@@ -61,9 +62,12 @@ _MAPPED, _SIX_TO_FOUR, _NAT64 = (
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`loopback`: this machine may be asked, too, under its own name: localhost, 127.0.0.0/8 or ::1."""
+    """`loopback`: this machine may be asked, too, under its own name: localhost, 127.0.0.0/8 or ::1.
+    `private`: so may hosts of private networks (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7),
+    over http as well. The addresses of cloud metadata services are link-local, and stay closed."""
 
     loopback: bool = False
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class AllowedUrl:
     host: str
     port: int
     loopback: bool
+    private: bool = False
 
     @property
     def origin(self) -> tuple[str, str, int]:
@@ -122,9 +127,9 @@ def judge_url(url: str, policy: Policy) -> AllowedUrl | Denial:
     loopback = _is_named_loopback(host)
     if loopback and not policy.loopback:
         return Denial(f"{host} is a loopback host, which is not allowed")
-    if scheme == "http" and not loopback:
+    if scheme == "http" and not loopback and not policy.private:
         return Denial("http is allowed only for loopback hosts; use https")
-    return AllowedUrl(scheme, host, port or _PORTS[scheme], loopback)
+    return AllowedUrl(scheme, host, port or _PORTS[scheme], loopback, policy.private)
 
 
 def judge_redirect(asked: AllowedUrl, url: str, policy: Policy) -> AllowedUrl | Denial:
@@ -139,7 +144,7 @@ def judge_address(address: str, asked: AllowedUrl) -> Public | Loopback | Denial
     """Whether this address may be connected to for that URL."""
     kind = _kind(address)
     if isinstance(kind, Denial):
-        return kind
+        return Public() if asked.private and _is_private(address) else kind
     if asked.loopback and isinstance(kind, Public):
         return Denial(f"{asked.host} is a loopback name but resolves to {address}")
     if not asked.loopback and isinstance(kind, Loopback):
@@ -182,6 +187,11 @@ def _kind(address: str) -> Public | Loopback | Denial:
     if isinstance(plain, IPv6Address) and plain not in _GLOBAL_IPV6:
         return Denial(f"{address} is not a public address: it is reserved")
     return Public()
+
+
+def _is_private(address: str) -> bool:
+    ip = ip_address(address)
+    return any(ip in network for network in _PRIVATE if network.version == ip.version)
 
 
 def _embedded(ip: IPv6Address) -> IPv4Address | None:

@@ -11,6 +11,7 @@ from lastgood.engine.providers.fallback_chain import FallbackChain
 from lastgood.engine.providers.provider import ModelAnswer, ModelCall, Providers
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolboxes
+from lastgood.engine.tools.live import LiveToolsets
 from lastgood.engine.tools.tool import Toolsets
 from lastgood.engine.turn_loop import TurnLoop
 from lastgood.model.agents import AUTO, AgentSpec, ModelSpec, Safety
@@ -24,6 +25,7 @@ class AgentLoop:
         self,
         providers: Providers,
         toolsets: Toolsets,
+        live_toolsets: LiveToolsets | None = None,
         *,
         now: Callable[[], float],
         safety: Safety = Safety.RESTRICTED,
@@ -33,13 +35,13 @@ class AgentLoop:
     ) -> None:
         """`scrub` removes secrets from tool results before anybody sees or stores them."""
         self._asking = FallbackChain(providers)
-        self._runtimes = Toolboxes(toolsets, work_dirs, working_dir_root)
+        self._runtimes = Toolboxes(toolsets, live_toolsets or {}, work_dirs, working_dir_root)
         self._calling = ToolCaller(self._runtimes, safety)
         self._now = now
         self._scrub = scrub
 
     async def run(self, work: Work, emit: Emit) -> None:
-        await TurnLoop(self._asking, self._runtimes, self._calling, self._now, self._scrub, work, emit).run()
+        await TurnLoop(self._asking, self._calling, self._now, self._scrub, work, emit).run()
 
     def check_model(self, model: str, agent: AgentSpec | None = None) -> None:
         self._asking.check(model, agent.models if agent else {})
@@ -60,6 +62,7 @@ class AgentLoop:
         await self._runtimes.forget(session)
 
     async def close(self) -> None:
+        await self._runtimes.close()
         await self._asking.close()
 
     async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None:

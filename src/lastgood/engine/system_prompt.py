@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,19 +20,19 @@ _MOST_BYTES = 64 * 1024
 
 
 async def system_messages(
-    agent: AgentSpec, team: AgentSpec, known: Collection[str], working_dir: Path | None, now: float
+    agent: AgentSpec, team: AgentSpec, tool_usage: Iterable[str], working_dir: Path | None, now: float
 ) -> tuple[Message, ...]:
-    """`known` are the types of toolsets there are: nothing is said about tools the agent does not have."""
-    pieces = [*_told(agent, team, known, working_dir, now), *await _prompt_files(agent, working_dir)]
+    """`tool_usage`: how the tools that the agent has are to be used."""
+    pieces = [*_told(agent, team, tool_usage, working_dir, now), *await _prompt_files(agent, working_dir)]
     text = "\n\n".join(piece for piece in pieces if piece.strip())
     return (Message(Role.SYSTEM, mend(text)),) if text else ()
 
 
 def _told(
-    agent: AgentSpec, team: AgentSpec, known: Collection[str], working_dir: Path | None, now: float
+    agent: AgentSpec, team: AgentSpec, tool_usage: Iterable[str], working_dir: Path | None, now: float
 ) -> Iterator[str]:
     yield agent.instruction
-    yield from (toolset.instruction for toolset in agent.toolsets if toolset.type in known)
+    yield from tool_usage
     if agent.sub_agents:
         yield f"You can delegate a task to one of these agents with {TRANSFER}:\n" + _list(
             agent.sub_agents, team

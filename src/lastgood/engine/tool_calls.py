@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from lastgood.core.tool_permissions import Allowed, Asks, Denied
 from lastgood.engine.stage import Stage
 from lastgood.engine.team_tools import handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
+from lastgood.engine.tools.live import SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError
 from lastgood.model.agents import OnUnknown, Safety
@@ -41,6 +42,15 @@ class ToolCaller:
         built = self._runtimes.of(work.hold.session, work.agent).tools_of(stage.agent)
         handoff = handoff_tool(stage.agent, work.agent)
         return {**built, handoff.name: handoff} if handoff else built
+
+    async def prepare(self, work: Work, stage: Stage) -> None:
+        """Starts the programs that the agent's tools belong to, and asks them what they offer now."""
+        if any(spec.type in self._runtimes.live_types for spec in stage.agent.toolsets):
+            place = SessionPlace(work.hold.tenant, work.hold.session, self.working_dir(work))
+            await self._runtimes.of(work.hold.session, work.agent).ask_programs(stage.agent, place)
+
+    def instructions(self, work: Work, stage: Stage) -> Iterator[str]:
+        return self._runtimes.of(work.hold.session, work.agent).instructions_of(stage.agent)
 
     def working_dir(self, work: Work) -> Path | None:
         return self._runtimes.working_dir(work.hold.session, work.working_dir)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import orjson
+
+from lastgood.engine.tools.live import LiveProgram, LiveToolsets, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, Toolsets
-from lastgood.errors import InvalidRequest
-from lastgood.model.agents import AgentSpec
+from lastgood.errors import InvalidRequest, TurnFailed
+from lastgood.model.agents import AgentSpec, ToolsetSpec
 from lastgood.model.ids import SessionId
 
 #: Sessions whose tools are kept built. Losing one costs building it again.
@@ -28,43 +31,105 @@ class Toolbox:
 
     digest: str
     toolsets: Toolsets
+    live: LiveToolsets
     _built: dict[str, Mapping[str, Tool]] = field(default_factory=dict)
+    _programs: dict[bytes, LiveProgram] = field(default_factory=dict)
+    _offers: dict[str, Sequence[tuple[ToolsetSpec, Offer]]] = field(default_factory=dict)
 
     def tools_of(self, agent: AgentSpec) -> Mapping[str, Tool]:
+        """Of programs, what they offered when they were last asked."""
         built = self._built.get(agent.name)
         if built is None:
-            built = self._built[agent.name] = {
-                tool.name: tool
-                for spec in agent.toolsets
-                if spec.type in self.toolsets
-                for tool in self.toolsets[spec.type](spec)
-            }
+            built = self._built[agent.name] = self._build(agent)
         return built
+
+    def _build(self, agent: AgentSpec) -> Mapping[str, Tool]:
+        offers = iter(self._offers.get(agent.name, ()))
+        built: dict[str, Tool] = {}
+        for spec in agent.toolsets:
+            if spec.type in self.toolsets:
+                built |= {tool.name: tool for tool in self.toolsets[spec.type](spec)}
+            elif spec.type in self.live and (offered := next(offers, None)) is not None:
+                for tool in offered[1].tools:
+                    # It never takes the place of another one: rules for that name meant the other.
+                    name = f"{offered[1].label}_{tool.name}"[-64:] if tool.name in built else tool.name
+                    built[name] = replace(tool, name=name)
+        return built
+
+    async def ask_programs(self, agent: AgentSpec, place: SessionPlace) -> None:
+        """Starts what has to run for this agent. TurnFailed: one that it requires is not there."""
+        specs = [spec for spec in agent.toolsets if spec.type in self.live]
+        if not specs:
+            return
+        offers = await asyncio.gather(*(self._program(spec, place).offer() for spec in specs))
+        for offer in offers:
+            if offer.problem and offer.is_required:
+                raise TurnFailed(f"{offer.problem}. The agent's file requires it; nothing was committed")
+        self._offers[agent.name] = tuple(zip(specs, offers, strict=True))
+        self._built.pop(agent.name, None)
+
+    def _program(self, spec: ToolsetSpec, place: SessionPlace) -> LiveProgram:
+        """One for the session, however many of its agents use it."""
+        said = [spec.type, spec.tools, spec.instruction, dict(spec.options)]
+        key = orjson.dumps(said, option=orjson.OPT_SORT_KEYS)
+        if key not in self._programs:
+            self._programs[key] = self.live[spec.type].program(spec, place)
+        return self._programs[key]
+
+    def instructions_of(self, agent: AgentSpec) -> Iterator[str]:
+        """How its tools are to be used, and which of them are missing."""
+        for spec in agent.toolsets:
+            if spec.type in self.toolsets:
+                yield spec.instruction
+        for _, offer in self._offers.get(agent.name, ()):
+            yield offer.instruction
+            yield f"{offer.problem}. Its tools are missing in this turn." if offer.problem else ""
+
+    async def close(self) -> None:
+        programs, self._programs = list(self._programs.values()), {}
+        await asyncio.gather(*(program.close() for program in programs))
 
 
 class Toolboxes:
-    def __init__(self, toolsets: Toolsets, work_dirs: Path | None, root: Path | None) -> None:
+    def __init__(
+        self, toolsets: Toolsets, live: LiveToolsets, work_dirs: Path | None, root: Path | None
+    ) -> None:
         """`work_dirs` is where sessions without a working directory get theirs; `root` bounds given ones."""
         self._toolsets = toolsets
+        self._live = live
+        self._closing: set[asyncio.Task[None]] = set()
         self._work_dirs = work_dirs
         self._root = root
         self._kept: OrderedDict[SessionId, Toolbox] = OrderedDict()
 
     @property
-    def types(self) -> Collection[str]:
-        return self._toolsets.keys()
+    def live_types(self) -> Collection[str]:
+        return self._live.keys()
 
     def of(self, session: SessionId, agent: AgentSpec) -> Toolbox:
         kept = self._kept.get(session)
         if kept is None or kept.digest != agent.digest:
-            kept = self._kept[session] = Toolbox(agent.digest, self._toolsets)
+            self._put_away(kept)
+            kept = self._kept[session] = Toolbox(agent.digest, self._toolsets, self._live)
         self._kept.move_to_end(session)
         while len(self._kept) > _MOST:
-            self._kept.popitem(last=False)
+            self._put_away(self._kept.popitem(last=False)[1])
         return kept
 
+    def _put_away(self, toolbox: Toolbox | None) -> None:
+        if toolbox is not None:
+            closing = asyncio.create_task(toolbox.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        for toolset in self._live.values():
+            await toolset.close()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
     async def forget(self, session: SessionId) -> None:
-        self._kept.pop(session, None)
+        if (toolbox := self._kept.pop(session, None)) is not None:
+            await toolbox.close()
         if self._work_dirs is not None:
             await asyncio.to_thread(shutil.rmtree, self._work_dirs / session, ignore_errors=True)
 

@@ -26,7 +26,6 @@ from lastgood.engine.stage import Stage
 from lastgood.engine.system_prompt import system_messages
 from lastgood.engine.team_tools import DEEPEST, task_definition, task_of
 from lastgood.engine.tool_calls import ToolCaller, arguments_of
-from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
 from lastgood.model.agents import ModelSpec, OnUnknown
@@ -60,7 +59,6 @@ class TurnLoop:
     """The models and tools of the process, and the one turn they work on."""
 
     models: FallbackChain
-    runtimes: Toolboxes
     calling: ToolCaller
     now: Callable[[], float]
     scrub: Callable[[str], str]  # removes secrets from tool results
@@ -73,6 +71,7 @@ class TurnLoop:
         await self._converse(Stage(work.agent, work.earlier, work.own, own_steps, options=work.options))
 
     async def _converse(self, stage: Stage) -> None:
+        await self.calling.prepare(self.work, stage)
         await self._settle_open_calls(stage)
         most = stage.entry.max_iterations or MOST_RESPONSES
         while stage.asks_again:
@@ -109,6 +108,7 @@ class TurnLoop:
 
     async def _call_model_once(self, stage: Stage) -> None:
         agent, work = stage.agent, self.work
+        await self.calling.prepare(work, stage)
         # An override is for the agent the turn was addressed to; the others keep what their file says.
         ref = work.model if agent is work.agent else agent.model
         chain = self.models.models(ref, agent.fallback.models, work.agent.models, work.turn)
@@ -161,7 +161,8 @@ class TurnLoop:
         place = (
             self.calling.working_dir(work) if agent.add_environment_info or agent.add_prompt_files else None
         )
-        system = await system_messages(agent, work.agent, self.runtimes.types, place, self.now())
+        usage = self.calling.instructions(work, stage)
+        system = await system_messages(agent, work.agent, usage, place, self.now())
         about = {
             "session": work.hold.session,
             "turn": work.turn,

@@ -169,7 +169,7 @@ async def _ask_once(
 ) -> Fetched | str:
     """The answer, or where it leads to."""
     url = str(target)
-    addresses = await _addresses(asked, url, network)
+    addresses = await checked_addresses(asked, url, network)
     connector = aiohttp.TCPConnector(
         resolver=_Pinned(addresses),
         socket_factory=_only(addresses),
@@ -200,7 +200,8 @@ async def _ask_once(
             raise EgressFailed(f"{shown(url)}: {_plainly(error)}") from None
 
 
-async def _addresses(asked: AllowedUrl, url: str, network: Network) -> Sequence[str]:
+async def checked_addresses(asked: AllowedUrl, url: str, network: Network) -> Sequence[str]:
+    """The addresses to connect to for this URL. EgressRefused: one of its addresses may not be asked."""
     try:
         found: Sequence[str] = [str(ip_address(asked.host))]
     except ValueError:

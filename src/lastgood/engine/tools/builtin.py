@@ -13,6 +13,7 @@ from lastgood.engine.tools.arguments import checked
 from lastgood.engine.tools.echo import ECHO
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.filesystem import filesystem_toolset
+from lastgood.engine.tools.live import LiveToolsets
 from lastgood.engine.tools.shell import script_toolset, shell_toolset
 from lastgood.engine.tools.think_and_todo import think_toolset, todo_toolset
 from lastgood.engine.tools.tool import Tool, Toolset, Toolsets
@@ -38,6 +39,16 @@ def first_toolsets(
         "todo": todo_toolset,
     }
     return {type_: _chosen(make) for type_, make in makers.items()}
+
+
+def live_toolsets(
+    secrets: Secrets, *, environment: Mapping[str, str] = os.environ, network: Network | None = None
+) -> LiveToolsets:
+    """Those whose tools belong to a program. Making them starts nothing."""
+    from lastgood.engine.mcp.toolset import McpToolset
+    from lastgood.outside.network import SYSTEM
+
+    return {"mcp": McpToolset(Environment(environment, secrets), network or SYSTEM)}
 
 
 def _fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network | None) -> Sequence[Tool]:

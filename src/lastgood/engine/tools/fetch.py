@@ -1,4 +1,4 @@
-"""The `fetch` toolset: reads web pages, from public addresses only.
+"""The `fetch` toolset: reads web pages, from public addresses (and private networks, if its file says so).
 
 What may be reached is decided by `core/egress`, for each redirect anew. A page is what a
 stranger says: it is a tool's result, and nothing in it has any right.
@@ -17,6 +17,7 @@ from urllib.robotparser import RobotFileParser
 import orjson
 
 from lastgood.core.allowed_hosts import Hosts
+from lastgood.core.egress import Policy
 from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.html_text import to_markdown, to_text
@@ -46,6 +47,8 @@ def fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network)
     default = min(int(spec.options.get("timeout") or SECONDS), MOST_SECONDS)
     hosts = Hosts(*(spec.options.get(key) or () for key in ("allowed_domains", "blocked_domains")))
 
+    policy = Policy(private=spec.trusted and spec.options.get("allow_private_ips") is True)
+
     async def run(use: ToolUse) -> str:
         urls: list[str] = use.arguments["urls"]
         if len(urls) > MOST_URLS:
@@ -58,7 +61,7 @@ def fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network)
                 "the headers of this tool contain a secret; set allowed_domains in the agent file"
             )
         asking = _Asking(
-            hosts, _guarded(network, hosts), headers, use.arguments.get("format", "markdown"), seconds
+            hosts, _guarded(network, hosts), headers, use.arguments.get("format", "markdown"), seconds, policy
         )
         pages = [(await asking.page(url)).scrubbed(environment.secrets) for url in urls]
         if len(pages) > 1:
@@ -151,6 +154,7 @@ class _Asking:
     headers: Mapping[str, str]
     format: str
     seconds: float
+    policy: Policy
     robots: dict[str, RobotFileParser | None] = field(default_factory=dict)  # by origin, for this call
 
     async def page(self, url: str) -> _Page:
@@ -173,7 +177,12 @@ class _Asking:
 
     async def _fetch(self, url: str, limit: int, headers: Mapping[str, str]) -> Fetched:
         return await fetch(
-            url, headers=headers, limit_bytes=limit, timeout_seconds=self.seconds, network=self.network
+            url,
+            headers=headers,
+            limit_bytes=limit,
+            timeout_seconds=self.seconds,
+            policy=self.policy,
+            network=self.network,
         )
 
     async def _welcome(self, url: str) -> bool:

@@ -1,0 +1,99 @@
+"""HTTP connections to remote MCP servers that reach nothing that `core/egress` refuses.
+
+Each host is resolved here, all its addresses are judged, and only these are connected to: a name that
+changes its address in between gains nothing. The SDK follows redirects within the server's own origin only.
+There are no proxies and nothing from the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import httpcore2
+import httpx2
+from mcp.client._transport import TransportStreams
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+
+from lastgood.core.egress import AllowedUrl, Denial, Policy, judge_url, shown
+from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.outside.network import EgressError, Network, checked_addresses
+
+CONNECT_SECONDS = 10.0
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+
+class _Guarded(httpcore2.AsyncNetworkBackend):
+    """Connects to the judged host and no other."""
+
+    def __init__(self, asked: AllowedUrl, url: str, network: Network) -> None:
+        self._asked, self._url, self._network = asked, url, network
+        self._inner = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        if (host.lower().removesuffix("."), port) != (self._asked.host, self._asked.port):
+            raise httpcore2.ConnectError(f"{host}:{port} is not the host of this MCP server")
+        try:
+            addresses = await checked_addresses(self._asked, self._url, self._network)
+        except EgressError as error:
+            raise httpcore2.ConnectError(str(error)) from None
+        return await self._inner.connect_tcp(addresses[0], port, timeout, local_address, socket_options)
+
+    async def connect_unix_socket(self, path: str, *_: Any, **__: Any) -> httpcore2.AsyncNetworkStream:
+        raise httpcore2.ConnectError("unix sockets are not supported for MCP servers")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+
+class _GuardedTransport(httpx2.AsyncHTTPTransport):
+    def __init__(self, asked: AllowedUrl, url: str, network: Network) -> None:
+        super().__init__(verify=network.tls or True, trust_env=False)
+        # The pool is made by the class above, which has no parameter for how it connects.
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=network.tls or httpx2.create_ssl_context(trust_env=False),
+            network_backend=_Guarded(asked, url, network),
+        )
+
+
+def remote_transport(
+    url: str, kind: str, headers: Mapping[str, str], seconds: float, policy: Policy, network: Network
+) -> AbstractAsyncContextManager[TransportStreams]:
+    """`kind`: `sse` for servers of the protocol's first revision, else streamable HTTP."""
+    judged = judge_url(url, policy)
+    if isinstance(judged, Denial):
+        raise ServerUnavailable(f"{shown(url)} is blocked: {judged.reason}")
+
+    def client(**more: Any) -> httpx2.AsyncClient:
+        # What the SDK asks of a client for a server-sent stream: its own headers and time limits.
+        given = {**headers, **(more.get("headers") or {})}
+        timeout = more.get("timeout") or httpx2.Timeout(CONNECT_SECONDS, read=seconds)
+        transport = _GuardedTransport(judged, url, network)
+        return httpx2.AsyncClient(transport=transport, headers=given, timeout=timeout, trust_env=False)
+
+    if kind == "sse":
+        return sse_client(
+            url,
+            timeout=CONNECT_SECONDS,
+            sse_read_timeout=seconds,
+            httpx_client_factory=lambda headers=None, timeout=None, auth=None: client(
+                headers=headers, timeout=timeout
+            ),
+        )
+    return _streamable(url, client())
+
+
+@asynccontextmanager
+async def _streamable(url: str, client: httpx2.AsyncClient) -> AsyncGenerator[TransportStreams, None]:
+    streams = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_EVENT_BYTES)
+    async with client, streams as opened:
+        yield opened

@@ -1,0 +1,201 @@
+"""A transport of the MCP SDK over the pipes of a process: lines of JSON-RPC, in bounded memory.
+
+The SDK has one of its own. This one bounds the length of a line, so that a server that never ends its line
+cannot fill the memory, reads a long line in linear time, and gives the process an environment that we chose
+whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import mcp_types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client._transport import TransportStreams
+from mcp.shared.message import SessionMessage
+
+from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.engine.tools.cancellation import finish
+
+#: Of one message. A result is often in it twice, as text and as data.
+MAX_LINE_BYTES = 32 * 1024 * 1024
+#: For a process to exit after its input was closed, and again after SIGTERM.
+GRACE_SECONDS = 2.0
+STDERR_TAIL_BYTES = 4096
+_CHUNK_BYTES = 256 * 1024
+_BEGINNING_BYTES = 200
+_ID = re.compile(rb'"id"\s*:\s*(\d+)\s*[,}]')
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    words: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+
+
+class ServerProcess:
+    """Knows when the process has ended, and what it wrote last to its standard error."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._tail = bytearray()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def stderr_tail(self) -> str:
+        return self._tail.decode(errors="replace").strip()
+
+    async def keep_stderr(self) -> None:
+        assert self._process.stderr is not None
+        while chunk := await self._process.stderr.read(_CHUNK_BYTES):
+            self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+
+    async def end(self) -> None:
+        """Closes its input, then SIGTERM, then SIGKILL to its whole group."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, RuntimeError):
+            self._process.stdin.close()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if await self._exits_within(GRACE_SECONDS):
+                break
+            self._signal(number)
+        await self._exits_within(GRACE_SECONDS)
+        self._signal(signal.SIGKILL)  # what it left in its group
+
+    async def _exits_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), seconds)
+        return self._process.returncode is not None
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+@contextlib.asynccontextmanager
+async def stdio_transport(
+    command: ServerCommand, on_started: Callable[[ServerProcess], None]
+) -> AsyncGenerator[TransportStreams, None]:
+    pipe = asyncio.subprocess.PIPE
+    try:
+        started = await asyncio.create_subprocess_exec(
+            *command.words,
+            cwd=command.folder,
+            env=dict(command.environment),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ServerUnavailable(f"could not start {command.words[0]!r}: {why}") from None
+    process = ServerProcess(started)
+    on_started(process)
+    incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    tasks = [
+        asyncio.create_task(work)
+        for work in (_read(started, incoming), _write(started, outgoing, incoming), process.keep_stderr())
+    ]
+    try:
+        yield read_stream, write_stream
+    finally:
+        await finish(_close(process, tasks, (incoming, read_stream, write_stream, outgoing)))
+
+
+async def _close(
+    process: ServerProcess, tasks: Sequence[asyncio.Task[None]], streams: Sequence[anyio.abc.AsyncResource]
+) -> None:
+    await process.end()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for stream in streams:
+        await stream.aclose()
+
+
+async def _read(
+    process: asyncio.subprocess.Process, incoming: MemoryObjectSendStream[SessionMessage | Exception]
+) -> None:
+    assert process.stdout is not None
+    line = _Line()
+    with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        async with incoming:
+            while chunk := await process.stdout.read(_CHUNK_BYTES):
+                *ends, rest = chunk.split(b"\n")
+                for end in ends:
+                    line.add(end)
+                    await _deliver(line, incoming)
+                    line = _Line()
+                line.add(rest)
+
+
+class _Line:
+    """Keeps the beginning of a line that is too long: it says which request it would have answered."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._beginning = b""
+
+    def add(self, part: bytes) -> None:
+        self._size += len(part)
+        self._beginning += part[: _BEGINNING_BYTES - len(self._beginning)]
+        if self._size <= MAX_LINE_BYTES:
+            self._parts.append(part)
+        else:
+            self._parts.clear()
+
+    def message(self) -> mcp_types.JSONRPCMessage | None:
+        """None: it is no message of the protocol. Servers print other things there, too."""
+        if self._size > MAX_LINE_BYTES:
+            return _too_long(self._beginning, self._size)
+        try:
+            return mcp_types.jsonrpc_message_adapter.validate_json(b"".join(self._parts), by_name=False)
+        except ValueError:
+            return None
+
+
+def _too_long(beginning: bytes, size: int) -> mcp_types.JSONRPCMessage | None:
+    found = _ID.search(beginning)
+    if found is None:
+        return None
+    text = f"its answer has {size:,} bytes; the limit is {MAX_LINE_BYTES:,}"
+    error = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=text)
+    return mcp_types.JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=error)
+
+
+async def _deliver(line: _Line, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    message = line.message()
+    if message is not None:
+        await incoming.send(SessionMessage(message))
+
+
+async def _write(
+    process: asyncio.subprocess.Process,
+    outgoing: MemoryObjectReceiveStream[SessionMessage],
+    incoming: MemoryObjectSendStream[SessionMessage | Exception],
+) -> None:
+    assert process.stdin is not None
+    try:
+        async with outgoing:
+            async for session_message in outgoing:
+                text = session_message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                process.stdin.write(text.encode() + b"\n")
+                await process.stdin.drain()
+    except (OSError, RuntimeError):
+        # The process may be alive and read nothing: without this, a request would wait for ever.
+        await incoming.aclose()

@@ -1,0 +1,300 @@
+"""MCP servers as processes and over HTTP: started, called, broken, started again, ended."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lastgood.engine.mcp import toolset
+from lastgood.engine.mcp.connection import Connection
+from lastgood.engine.mcp.toolset import STARTED_AGAIN, McpServer, tool_name
+from lastgood.engine.tools.live import LiveProgram
+from lastgood.engine.tools.tool import ToolFailed
+from lastgood.model.ids import TenantId
+from lastgood.model.messages import ToolCall, assistant
+from tests.mcp.conftest import Servers, alive, offered
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+EVERY_TOOL = {"add", "count", "environment", "where", "slow", "die", "large", "fail", "picture", "key"}
+
+
+def connection_of(program: LiveProgram) -> Connection:
+    assert isinstance(program, McpServer)
+    assert program._connection is not None
+    return program._connection
+
+
+def pid_of(program: LiveProgram) -> int:
+    process = connection_of(program)._process
+    assert process is not None
+    return process.pid
+
+
+async def test_a_server_offers_its_tools_and_instructions(servers: Servers) -> None:
+    offer = await servers.stdio().offer()
+    assert {tool.name for tool in offer.tools} == EVERY_TOOL
+    assert offer.instruction == "Sums are made with add."
+    add = next(tool for tool in offer.tools if tool.name == "add")
+    assert (add.description, sorted(add.parameters["properties"])) == ("Adds two numbers.", ["a", "b"])
+
+
+async def test_a_call_returns_what_the_tool_returned(servers: Servers) -> None:
+    program = servers.stdio()
+    assert await servers.call(program, "add", {"a": 2, "b": 40}) == "42"
+    with pytest.raises(ToolFailed, match="out of paper"):
+        await servers.call(program, "fail")
+    with pytest.raises(ToolFailed, match="valid integer"):
+        await servers.call(program, "add", {"a": "x", "b": 1})
+
+
+async def test_a_remote_server_in_either_transport(servers: Servers, remote: dict[str, Any]) -> None:
+    program = servers.program(remote=remote, lifecycle={"backoff": {"initial": 0.001}})
+
+    async def ready() -> None:
+        for _ in range(200):
+            servers.clock += 100
+            if not (await program.offer()).problem:
+                return
+            await asyncio.sleep(0.1)
+
+    await ready()
+    assert await servers.call(program, "add", {"a": 2, "b": 40}) == "42"
+    with pytest.raises(ToolFailed, match="out of paper"):
+        await servers.call(program, "fail")
+    with pytest.raises(ToolFailed, match="ended during this call"):
+        await servers.call(program, "die")
+    assert "is not available" in (await program.offer()).problem
+
+
+async def test_I39_a_server_sees_nothing_of_our_environment(servers: Servers) -> None:
+    seen = set((await servers.call(servers.stdio(), "environment")).split())
+    assert "CANARY" not in seen
+    assert seen <= {"HOME", "PATH", "LANG", "LC_CTYPE", "TERM", "TMPDIR", "USER", "LOGNAME", "TZ"}
+    given = servers.stdio(env={"PRINTER": "${env.TOKEN}"}, session="2")
+    assert "PRINTER" in (await servers.call(given, "environment")).split()
+
+
+async def test_a_variable_that_is_not_set_is_named(servers: Servers) -> None:
+    offer = await servers.stdio(env={"A": "${env.MISSING}"}).offer()
+    assert "MISSING, which is not set" in offer.problem
+
+
+async def test_a_server_works_in_the_working_directory(servers: Servers) -> None:
+    (servers.folder / "inner").mkdir()
+    assert await servers.call(servers.stdio(), "where") == str(servers.folder)
+    inner = servers.stdio(working_dir="inner")
+    assert await servers.call(inner, "where") == str(servers.folder / "inner")
+    assert "outside" in (await servers.stdio(working_dir="../..").offer()).problem
+
+
+async def test_I39_an_untrusted_file_starts_no_command(servers: Servers, tmp_path: Path) -> None:
+    proof = tmp_path / "started"
+    offer = await servers.program(command="/bin/touch", args=[str(proof)], trusted=False).offer()
+    assert "may start no command" in offer.problem
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9/mcp",
+        "https://169.254.169.254/latest",
+        "https://10.0.0.1/mcp",
+        "ftp://example.com/mcp",
+        "http://example.com/mcp",
+    ],
+)
+async def test_I39_an_untrusted_file_reaches_no_address_of_ours(servers: Servers, url: str) -> None:
+    offer = await servers.program(remote={"url": url}, trusted=False).offer()
+    assert "blocked" in offer.problem
+
+
+async def test_I33_the_stable_key_goes_along_with_a_call(servers: Servers) -> None:
+    assert await servers.call(servers.stdio(), "key", key="turn_7:2:call_1") == "turn_7:2:call_1"
+
+
+async def test_progress_is_shown_and_a_cancelled_call_is_cancelled_there(servers: Servers) -> None:
+    program, note = servers.stdio(), servers.folder / "note"
+    call = asyncio.create_task(servers.call(program, "slow", {"note": str(note)}))
+    async with asyncio.timeout(30):
+        while not servers.said:
+            await asyncio.sleep(0.01)
+        assert servers.said == ["[1/3] one of three\n"]
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        while not note.exists() or not note.read_text():
+            await asyncio.sleep(0.01)
+    assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
+
+
+async def test_a_call_that_hangs_fails_at_its_time_limit(servers: Servers) -> None:
+    program = servers.stdio(lifecycle={"call_timeout": 0.5})
+    await program.offer()
+    with pytest.raises(ToolFailed, match=r"[Tt]imed out|in time"):
+        await servers.call(program, "slow", {"note": str(servers.folder / "n")})
+    assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
+
+
+async def test_a_server_that_dies_in_a_call_is_a_tool_error_and_starts_again(servers: Servers) -> None:
+    program = servers.stdio()
+    await servers.call(program, "count")
+    first = pid_of(program)
+    with pytest.raises(ToolFailed, match="whether the call took effect is unknown"):
+        await servers.call(program, "die")
+    before = (assistant("", ToolCall("call_1", "count", "{}"), ToolCall("call_2", "count", "{}")),)
+    assert await servers.call(program, "count", messages=before) == "1" + STARTED_AGAIN
+    assert await servers.call(program, "count", messages=before) == "2"
+    assert pid_of(program) != first
+    assert not alive(first)
+
+
+async def test_a_first_call_says_nothing_of_restarts(servers: Servers) -> None:
+    now = (assistant("", ToolCall("call_1", "count", "{}")),)
+    assert await servers.call(servers.stdio(), "count", messages=now) == "1"
+
+
+async def test_a_large_result_comes_whole_and_a_larger_one_is_a_tool_error(servers: Servers) -> None:
+    program = servers.stdio()
+    assert len(await servers.call(program, "large", {"size": 10_000_000})) == 10_000_000
+    with pytest.raises(ToolFailed, match="the limit is"):
+        await servers.call(program, "large", {"size": 20_000_000})
+    assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
+
+
+async def test_lines_that_are_no_messages_are_skipped(servers: Servers) -> None:
+    assert await servers.call(servers.stdio("noisy"), "add", {"a": 1, "b": 1}) == "2"
+
+
+async def test_an_image_is_saved_in_the_working_directory(servers: Servers) -> None:
+    said = await servers.call(servers.stdio(), "picture")
+    assert said.startswith("[image of type image/png, 70 bytes, saved as mcp-files/")
+    saved = servers.folder / said.removesuffix("]").rpartition(" ")[2]
+    assert saved.read_bytes().startswith(b"\x89PNG")
+
+
+async def test_a_server_that_does_not_start_is_named_with_its_last_words(servers: Servers) -> None:
+    problem = (await servers.stdio("broken", name="ledger").offer()).problem
+    assert "MCP server ledger is not available" in problem
+    assert "cannot open the ledger" in problem
+    missing = (await servers.program(command="no-such-mcp-server").offer()).problem
+    assert "could not start 'no-such-mcp-server': No such file or directory" in missing
+
+
+async def test_a_slow_start_has_a_time_limit(servers: Servers) -> None:
+    program = servers.stdio("never", lifecycle={"startup_timeout": 0.3})
+    assert "did not start within 0.3 s" in (await program.offer()).problem
+
+
+async def test_a_start_that_fails_is_repeated_after_a_pause_that_grows(servers: Servers) -> None:
+    marker = servers.folder / "starts"
+    program = servers.program(
+        command="/bin/sh",
+        args=["-c", f"echo x >> {marker}; exit 1"],
+        lifecycle={"backoff": {"initial": 10, "max": 60, "multiplier": 2}},
+    )
+
+    async def starts(at: float) -> int:
+        servers.clock = at
+        assert "is not available" in (await program.offer()).problem
+        return len(marker.read_text().split())
+
+    assert [await starts(at) for at in (0, 5, 11, 15, 30, 32, 75)] == [1, 1, 2, 2, 2, 3, 4]
+
+
+async def test_a_server_that_may_not_restart_is_tried_once(servers: Servers) -> None:
+    marker = servers.folder / "starts"
+    program = servers.program(
+        command="/bin/sh", args=["-c", f"echo x >> {marker}; exit 1"], lifecycle={"restart": "never"}
+    )
+    for at in (0, 1000, 2000):
+        servers.clock = at
+        await program.offer()
+    assert len(marker.read_text().split()) == 1
+
+
+async def test_only_the_tools_that_the_file_names(servers: Servers) -> None:
+    offer = await servers.stdio(tools=("add", "count"), name="sums").offer()
+    assert [tool.name for tool in offer.tools] == ["sums_add", "sums_count"]
+    assert await servers.call(servers.stdio(tools=("add",), name="sums"), "sums_add", {"a": 1, "b": 2}) == "3"
+
+
+async def test_an_instruction_of_the_file_may_quote_the_servers(servers: Servers) -> None:
+    own = await servers.stdio(instruction="Only small numbers.").offer()
+    assert own.instruction == "Only small numbers."
+    both = await servers.stdio(instruction="{ORIGINAL_INSTRUCTIONS} Only small ones.").offer()
+    assert both.instruction == "Sums are made with add. Only small ones."
+
+
+async def test_docker_references_need_docker(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    offer = await servers.program(ref="docker:duckduckgo").offer()
+    assert "`docker` is not installed" in offer.problem
+
+
+async def test_OAuth_is_refused_in_words(servers: Servers) -> None:
+    offer = await servers.program(
+        remote={"url": "http://127.0.0.1:9/mcp", "oauth": {"clientId": "a"}}
+    ).offer()
+    assert "OAuth for MCP servers is not supported yet; send a token in `headers`" in offer.problem
+
+
+async def test_an_idle_server_is_stopped_and_starts_again_when_it_is_needed(servers: Servers) -> None:
+    program = servers.stdio()
+    await program.offer()
+    pid = pid_of(program)
+    assert isinstance(program, McpServer)
+    await program.stop()
+    assert not alive(pid)
+    assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
+
+
+async def test_too_many_of_one_server_in_a_tenant_close_the_idlest(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolset, "MOST_OF_ONE_SERVER", 2)
+    programs = []
+    for number in range(3):
+        servers.clock = number
+        programs.append(servers.stdio(session=str(number)))
+        await offered(programs[-1])
+    assert isinstance(programs[0], McpServer)
+    assert programs[0]._connection is None
+    other = servers.stdio(session="9", tenant=TenantId("other"))
+    await offered(other)
+    assert all(isinstance(one, McpServer) and one._connection for one in programs[1:])
+
+
+async def test_many_sessions_at_once(servers: Servers) -> None:
+    programs = [
+        servers.stdio(session=str(number), lifecycle={"startup_timeout": 200}) for number in range(12)
+    ]
+    sums = [servers.call(one, "add", {"a": number, "b": 0}) for number, one in enumerate(programs)]
+    assert await asyncio.gather(*sums) == [str(number) for number in range(12)]
+
+
+async def test_closing_ends_every_process(servers: Servers) -> None:
+    programs = [servers.stdio(session=str(number)) for number in range(3)]
+    await asyncio.gather(*(offered(one) for one in programs))
+    pids = [pid_of(one) for one in programs]
+    await servers.toolset.close()
+    assert not any(map(alive, pids))
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "called"),
+    [
+        ("add", "", "add"),
+        ("add", "sums", "sums_add"),
+        ("files/read file", "", "files_read_file"),
+        ("x" * 80, "", "x" * 55 + "_" + "5b3f5aee"),
+    ],
+)
+def test_names_of_tools_are_what_models_can_call(name: str, prefix: str, called: str) -> None:
+    made = tool_name(name, prefix)
+    assert len(made) <= 64
+    assert made[:56] == called[:56]
