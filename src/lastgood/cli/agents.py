@@ -26,8 +26,12 @@ def configure(parser: CommandParser) -> None:
         check_files,
         "validate agent files and summarize what they define",
         json="print a JSON array with one object per file",
-        details="Runs no tools and sends no requests. Exits with 1 if a file has errors.",
+        details="Runs no tools, and sends requests only with --connect. Exits with 1 if a file has errors.",
     )
+    check.add_argument(
+        "--connect", action="store_true", help="start or reach each MCP server and list its tools"
+    )
+    add_settings(check, "env_file")
     check.add_argument("files", metavar="FILE", nargs="+", help="agent file, or directory of agent files")
     add_command(
         commands,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lastgood.agents.agent_file import AgentFile, read_agent_file
 from lastgood.agents.file_source import UnreadableFile, beside, list_folder, read_file
@@ -17,6 +17,9 @@ from lastgood.agents.schema.toolsets import TOOLSET
 from lastgood.cli.output import count, one_line, print_json, print_line
 from lastgood.errors import AgentInvalid, InvalidRequest
 from lastgood.model.agents import AgentSpec, ModelSpec, ToolsetSpec
+
+if TYPE_CHECKING:
+    from lastgood.cli.agents_connect import Connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,21 @@ class Checked:
 
 def check_files(args: argparse.Namespace) -> int:
     checked = [_check(path) for name in args.files for path in _files(name)]
+    connected = [_connected(one, args) if args.connect else () for one in checked]
     if args.json:
-        print_json([_as_json(one) for one in checked])
+        print_json([_as_json(one, found) for one, found in zip(checked, connected, strict=True)])
     else:
-        for one in checked:
-            _print(one)
-    return 1 if any(one.errors for one in checked) else 0
+        for one, found in zip(checked, connected, strict=True):
+            _print(one, found)
+    unreachable = any(server.offer.problem for found in connected for server in found)
+    return 1 if unreachable or any(one.errors for one in checked) else 0
+
+
+def _connected(checked: Checked, args: argparse.Namespace) -> Sequence[Connected]:
+    from lastgood.cli.agents_connect import connect
+    from lastgood.cli.startup import settings_of
+
+    return connect([checked.file] if checked.file else [], settings_of(args).env_file)
 
 
 def print_schema(args: argparse.Namespace) -> int:
@@ -75,12 +87,14 @@ def _check(path: Path) -> Checked:
 # -- for people --------------------------------------------------------------------
 
 
-def _print(checked: Checked) -> None:
+def _print(checked: Checked, connected: Sequence[Connected]) -> None:
     if checked.file is not None:
         print_line(f"{checked.path}: {count(len(checked.file.agents), 'agent')}")
         for agent in checked.file.agents.values():
             for line in _about(agent, first=agent.name == checked.file.root):
                 print_line(_indented(line))
+    for server in connected:
+        print_line(_indented(server.line()))
     for one in checked.findings:
         where = f"{checked.path}:{one['line']}:{one['column']}"
         print_line(f"{where}: {one['level']}: {one_line(one['message'])}")
@@ -142,9 +156,10 @@ def _toolset(spec: ToolsetSpec) -> str:
 # -- for scripts ---------------------------------------------------------------------
 
 
-def _as_json(checked: Checked) -> dict[str, Any]:
+def _as_json(checked: Checked, connected: Sequence[Connected]) -> dict[str, Any]:
     file = checked.file
-    return {
+    servers = {"servers": [server.as_json() for server in connected]} if connected else {}
+    return servers | {
         "file": str(checked.path),
         "ok": not checked.errors,
         "version": None if file is None else file.version,

@@ -44,7 +44,7 @@ class Connection:
         self._client: Client | None = None
         self._process: ServerProcess | None = None
         self._tools: tuple[mcp_types.Tool, ...] | None = None
-        self.is_broken = False
+        self._broken = False
         self.calls = 0  # under way
 
     async def start(self) -> None:
@@ -61,6 +61,10 @@ class Connection:
         except BaseException:
             await self.close()
             raise
+
+    @property
+    def is_broken(self) -> bool:
+        return self._broken or (self._process is not None and self._process.has_ended)
 
     async def _live(self, ready: asyncio.Future[None]) -> None:
         try:
@@ -80,7 +84,7 @@ class Connection:
             if not ready.done():
                 ready.set_exception(ServerUnavailable(f"{_reason(error)}{self._last_words()}"))
         finally:
-            self.is_broken, self._client = True, None
+            self._broken, self._client = True, None
             if not ready.done():
                 ready.cancel()
 
@@ -149,7 +153,7 @@ class Connection:
         try:
             return await asking
         except (MCPError, OSError, RuntimeError, TimeoutError) as error:
-            self.is_broken = self.is_broken or _is_closed(error)
+            self._broken = self._broken or _is_closed(error)
             raise ServerUnavailable(f"{_reason(error)}{self._last_words()}") from None
 
     # -- calls -----------------------------------------------------------------------------
@@ -171,7 +175,7 @@ class Connection:
         except (MCPError, OSError, RuntimeError, TimeoutError) as error:
             if not _is_closed(error):
                 raise ToolFailed(f"MCP server {self._name}: {_reason(error)}") from None
-            self.is_broken = True
+            self._broken = True
             raise ToolFailed(
                 f"MCP server {self._name} ended during this call; whether the call took effect is unknown"
                 f"{self._last_words()}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from lastgood.core.egress import Policy
+from lastgood.core.egress import Policy, shown
 from lastgood.engine.mcp.errors import ServerUnavailable
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.rooted_files import Root, place_under
@@ -21,6 +21,8 @@ from lastgood.model.agents import ToolsetSpec
 START_SECONDS = 30.0
 CALL_SECONDS = 300.0
 _DOCKER = "docker:"
+#: Programs that only start the server which their first argument names.
+_LAUNCHERS = frozenset({"bunx", "deno", "node", "npx", "pnpx", "python", "python3", "uvx"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,21 @@ class ServerSpec:
 def server_spec(spec: ToolsetSpec) -> ServerSpec:
     options = spec.options
     given = str(options.get("name") or "")
-    remote = options.get("remote") or {}
-    name = given or str(remote.get("url") or options.get("ref") or options.get("command") or "mcp")
+    name = given or _shown_name(options)
     digest = hashlib.sha256(orjson.dumps(dict(options), option=orjson.OPT_SORT_KEYS)).hexdigest()
     return ServerSpec(name, given, digest, _lifecycle(options.get("lifecycle") or {}), spec)
+
+
+def _shown_name(options: Mapping[str, Any]) -> str:
+    """The host, the reference or the program, whatever starts it."""
+    if remote := options.get("remote"):
+        return shown(str(remote["url"]))
+    if ref := options.get("ref"):
+        return str(ref)
+    words = [str(options.get("command") or "mcp"), *map(str, options.get("args") or ())]
+    if Path(words[0]).name in _LAUNCHERS:
+        words = [word for word in words[1:] if not word.startswith("-")] or words
+    return Path(words[0]).name
 
 
 def _lifecycle(said: Mapping[str, Any]) -> Lifecycle:

@@ -48,6 +48,7 @@ class ServerProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._tail = bytearray()
+        self.has_ended = False  # it closed its output, and will answer nothing more
 
     @property
     def pid(self) -> int:
@@ -108,7 +109,11 @@ async def stdio_transport(
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     tasks = [
         asyncio.create_task(work)
-        for work in (_read(started, incoming), _write(started, outgoing, incoming), process.keep_stderr())
+        for work in (
+            _read(started, process, incoming),
+            _write(started, outgoing, incoming),
+            process.keep_stderr(),
+        )
     ]
     try:
         yield read_stream, write_stream
@@ -128,7 +133,9 @@ async def _close(
 
 
 async def _read(
-    process: asyncio.subprocess.Process, incoming: MemoryObjectSendStream[SessionMessage | Exception]
+    process: asyncio.subprocess.Process,
+    state: ServerProcess,
+    incoming: MemoryObjectSendStream[SessionMessage | Exception],
 ) -> None:
     assert process.stdout is not None
     line = _Line()
@@ -141,6 +148,7 @@ async def _read(
                     await _deliver(line, incoming)
                     line = _Line()
                 line.add(rest)
+            state.has_ended = True
 
 
 class _Line:
