@@ -216,6 +216,7 @@ class TurnStarter:
         *,
         only_if_expired: bool = False,
         died: bool = False,
+        by_person: bool = False,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
@@ -227,7 +228,7 @@ class TurnStarter:
             failed_events(attempt.turn, attempt.id, status, error, has_effects=effects),
             only_if_expired=only_if_expired,
             died=died,
-            parking=parking_of(status, words_of(error)[1], died=died),
+            parking=parking_of(status, words_of(error)[1], died=died, by_person=by_person),
         )
         self._deps.signals.tell(attempt.session)
         return ended
