@@ -50,7 +50,7 @@ def test_all_of_it_if_it_fits() -> None:
     assert transcript([]) == ()
 
 
-@pytest.mark.parametrize(("most", "omitted"), [(30, 1), (28, 1), (27, 2), (14, 2)])
+@pytest.mark.parametrize(("most", "omitted"), [(30, 1), (26, 1), (25, 2), (13, 2)])
 def test_the_newest_whole_turns_and_a_marker_for_the_others(most: int, omitted: int) -> None:
     lines = transcript(THREE, most)
     assert lines[0].role == "system"
