@@ -1,99 +1,127 @@
-"""Decides whether a turn on a runtime may be queued: the rules of `admission.py`, for tasks.
+"""Decides what a request for a task means, if it could not simply be queued.
 
-The same request once more is replayed or attached to, whatever number of claims its task takes. A request
-for a turn needs an idle session; a follow-up is queued behind what is there. Nothing is displaced: a task
-goes on without its client, and its lease is the business of its runtime.
+The same request again is attached to or replayed; a failed one is queued once more, for the same turn. Other
+requests are refused with what stands in their way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lastgood.core.admission import ENDED, Attach, Rejected, Replay, RetryOf, has_moved_on, is_retry_of
-from lastgood.core.lifecycle import is_final
+from lastgood.core.admission import ENDED, RetryOf, has_moved_on, is_retry_of
 from lastgood.core.task_lifecycle import is_task_over
-from lastgood.errors import IdempotencyMismatch, QueueFull, SessionNotFound, StaleHead
+from lastgood.errors import (
+    IdempotencyMismatch,
+    LastgoodError,
+    QueueFull,
+    SessionBusy,
+    SessionNotFound,
+    StaleHead,
+)
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus
 from lastgood.model.ids import TurnId
 from lastgood.model.tasks import Task, TaskConflict, TaskStatus
 
 
 @dataclass(frozen=True, slots=True)
-class MayQueue:
-    """A new turn, or `again` one that was asked for before and has failed."""
+class QueueTask:
+    """Nothing stands in its way now. `again`: the turn that was asked for before and failed."""
 
     again: TurnId | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayTask:
+class KnownTask:
+    """The same request was sent before. `is_replay`: it has its outcome."""
+
     task: Task
+    is_replay: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AttachTask:
-    task: Task
+class KnownAttempt:
+    """The same request was run before as a turn of this server, and not as a task."""
+
+    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
-class BusyWith:
-    """One of them is there: the first unfinished task, or the attempt that holds the session."""
-
-    task: Task | None
-    attempt: Attempt | None
+class TaskRejected:
+    error: LastgoodError
 
 
-#: Replay and Attach: the request was first made while its agent was local.
-TaskAdmission = MayQueue | ReplayTask | AttachTask | Replay | Attach | BusyWith | Rejected
+TaskAdmission = QueueTask | KnownTask | KnownAttempt | TaskRejected
 
 
-def admit_task(ask: Ask, standing: TaskConflict, *, only_if_idle: bool) -> TaskAdmission:
-    session, prior = standing.session, standing.prior
-    if session is None:
-        return Rejected(SessionNotFound())
-    if ask.key is None and not (
-        ask.is_retry
-        and prior is not None
-        and is_retry_of(ask, prior, _ended(standing), standing.prior_age_seconds)
-    ):
-        prior = None
+def admit_task(ask: Ask, found: TaskConflict, *, only_if_idle: bool) -> TaskAdmission:
+    if found.session is None:
+        return TaskRejected(SessionNotFound())
+    prior = found.prior if ask.key is not None or _is_retry(ask, found) else None
     if prior is not None:
         if prior.fingerprint != ask.fingerprint or prior.session != ask.session:
-            return Rejected(IdempotencyMismatch())
-        if (known := _of_prior(standing)) is not None:
+            return TaskRejected(IdempotencyMismatch())
+        if (known := _of_prior(found)) is not None:
             return known
-    # As for any turn: it would go on from, or replace, something else than it was accepted for.
-    if has_moved_on(ask, session) or (prior is not None and prior.edit != ask.edit):
-        return Rejected(StaleHead(head=session.head and session.head.turn))
-    if only_if_idle and (standing.open_task is not None or standing.holder is not None):
-        return BusyWith(standing.open_task, standing.holder)
-    if standing.is_full:
-        return Rejected(QueueFull())
-    return MayQueue(prior.turn if prior else None)
+    if found.is_full:
+        return TaskRejected(
+            QueueFull("The session has too many unfinished tasks; retry when some of them have ended")
+        )
+    if only_if_idle and (refusal := _refusal(ask, found)) is not None:
+        return TaskRejected(refusal)
+    if prior is not None and prior.edit != ask.edit:
+        # Sent again after the head has moved, it would replace something else than it was accepted for.
+        return TaskRejected(StaleHead(head=found.session.head and found.session.head.turn))
+    return QueueTask(None if prior is None else prior.turn)
 
 
-def _of_prior(standing: TaskConflict) -> ReplayTask | AttachTask | Replay | Attach | None:
-    """What became of the same request. None: it failed, so it is tried again."""
-    task, attempt = standing.prior_task, standing.prior_attempt
+def _of_prior(found: TaskConflict) -> TaskAdmission | None:
+    task, attempt = found.prior_task, found.prior_attempt
     if task is not None:
         if not is_task_over(task.status):
-            return AttachTask(task)
-        return None if task.status is TaskStatus.FAILED else ReplayTask(task)
-    if attempt is None:
+            return KnownTask(task, is_replay=False)
+        return None if task.status is TaskStatus.FAILED else KnownTask(task, is_replay=True)
+    if attempt is None or attempt.status in (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED):
         return None
-    if attempt.status in (AttemptStatus.COMMITTED, AttemptStatus.CANCELLED):
-        return Replay(attempt)
-    return None if is_final(attempt.status) else Attach(attempt)
+    return KnownAttempt(attempt)
 
 
-def _ended(standing: TaskConflict) -> RetryOf:
-    task, attempt = standing.prior_task, standing.prior_attempt
-    if task is None:
-        return RetryOf.RUNNING if attempt is None else ENDED.get(attempt.status, RetryOf.RUNNING)
-    return _ENDED_TASK.get(task.status, RetryOf.RUNNING)
+def _refusal(ask: Ask, found: TaskConflict) -> LastgoodError | None:
+    assert found.session is not None
+    if found.open_task is not None:
+        task = found.open_task
+        return SessionBusy(
+            f"A task of this session is {task.status.value}; retry when it has ended, or cancel it",
+            task=task.id,
+            turn=task.turn,
+            status=task.status.value,
+        )
+    if found.holder is not None:
+        return SessionBusy(
+            "A turn of this session is running; retry when it has ended, or cancel it",
+            attempt=found.holder.id,
+            turn=found.holder.turn,
+            status=found.holder.status.value,
+        )
+    if has_moved_on(ask, found.session):
+        return StaleHead(head=found.session.head and found.session.head.turn)
+    return None
 
 
-_ENDED_TASK = {
+def _is_retry(ask: Ask, found: TaskConflict) -> bool:
+    """Whether an SDK sends the same request again by itself (I21)."""
+    if not ask.is_retry or found.prior is None:
+        return False
+    task, attempt = found.prior_task, found.prior_attempt
+    ended = RetryOf.RUNNING
+    if task is not None:
+        ended = _ENDED.get(task.status, ended)
+    elif attempt is not None:
+        ended = ENDED.get(attempt.status, ended)
+    return is_retry_of(ask, found.prior, ended, found.prior_age_seconds)
+
+
+#: All others are unfinished.
+_ENDED = {
     TaskStatus.COMPLETED: RetryOf.COMMITTED,
     TaskStatus.FAILED: RetryOf.FAILED,
     TaskStatus.CANCELLED: RetryOf.STOPPED,

@@ -12,12 +12,13 @@ from lastgood.model.tokens import Scope
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`name` identifies the token; it is not secret. `user` is whom the token stands for: empty if nobody."""
+    """`name` identifies the token; it is not secret. `user` is whom it stands for."""
 
     tenant: TenantId
     name: str
     scopes: frozenset[Scope]
     user: str = ""
+    worker: str | None = None  # the only worker that it is good for
 
     def may(self, scope: Scope) -> bool:
         if scope is Scope.READ and Scope.SESSION in self.scopes:
