@@ -118,11 +118,17 @@ class Enqueuer:
         """An attempt: the same request was run before as a turn of this server, and has its outcome, or
         runs. Refusals have changed nothing."""
         _check_input(draft.ask)
-        new = self._new_task(draft)
+        new, looks = self._new_task(draft), draft.ask.is_retry
         for _ in range(MOST_TRIES):
-            found = await self._deps.store.enqueue_task(
-                new, ask=draft.ask, only_if_idle=draft.only_if_idle, most=self._limits.tasks_per_session
+            # Without a key, only what stands there now can tell whether the first try is over.
+            found = await (
+                self.look_up(draft.ask)
+                if looks
+                else self._deps.store.enqueue_task(
+                    new, ask=draft.ask, only_if_idle=draft.only_if_idle, most=self._limits.tasks_per_session
+                )
             )
+            looks = False
             if isinstance(found, Task):
                 self._tell(found)
                 return Enqueued(found)
@@ -209,6 +215,11 @@ def _check_input(ask: Ask) -> None:
     if ask.options.tools:
         raise InvalidRequest(
             "`tools` is not supported by agents on a runtime; their CLI brings its own tools", param="tools"
+        )
+    if ask.options.response_format is not None:
+        raise InvalidRequest(
+            "`response_format` is not supported by agents on a runtime; ask for the format in the message",
+            param="response_format",
         )
     if any(_is_more_than_text(message) for message in ask.messages):
         raise InvalidRequest("Agents on a runtime accept text only; remove images, files and tool results")
