@@ -31,7 +31,9 @@ from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
+from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enqueue import Enqueuer
+from lastgood.flows.work.tasks import Tasks
 from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
@@ -132,7 +134,7 @@ def flows_of(
     sessions = Sessions(deps, live, safety)
     enqueuer = Enqueuer(deps)
     submitter = Submitter(deps, live, Conversations(deps, sessions), enqueuer)
-    turns = Turns(deps, live, submitter)
+    turns = Turns(deps, live, submitter, Tasks(deps, WorkAccess(deps.store), enqueuer))
     queue = Queue(deps, live, turns)
     retention = Retention(deps, sessions, retain_seconds) if retain_seconds else None
     recovery = Recovery(deps, live, turns, queue, retention)

@@ -271,7 +271,7 @@ class Submitter:
     async def begin(self, begin: Begin, plan: Plan, submission: Submission | None = None) -> TurnHandle:
         """Without a submission, what begins was decided by the caller."""
         if plan.runtime is not None:
-            return await self._enqueue(begin.ask, plan, submission)
+            return await self._enqueue(begin, plan, submission)
         lost: list[AttemptId] = []
         try:
             return await self._begin(begin, plan, submission, lost)
@@ -329,13 +329,13 @@ class Submitter:
             first = begin
         raise gave_up("start the turn")
 
-    async def _enqueue(self, ask: Ask, plan: Plan, submission: Submission | None) -> TurnHandle:
+    async def _enqueue(self, begin: Begin, plan: Plan, submission: Submission | None) -> TurnHandle:
         for _ in range(MOST_TRIES):
             try:
-                return await self.tasks.start(ask, plan, submission.wishes if submission else WHEN_IDLE)
+                return await self.tasks.start(begin, plan, submission.wishes if submission else WHEN_IDLE)
             except StaleHead:
                 # A turn was committed at this moment, so other messages of a conversation are new.
-                if submission is None or submission.conversation is None or ask.key is not None:
+                if submission is None or submission.conversation is None or begin.ask.key is not None:
                     raise
             prepared = await self._prepare(submission)
             if isinstance(prepared, TurnHandle):
@@ -343,7 +343,6 @@ class Submitter:
             begin, plan = prepared
             if plan.runtime is None:
                 return await self.begin(begin, plan, submission)
-            ask = begin.ask
         raise gave_up("queue the turn")
 
     async def _next_try(

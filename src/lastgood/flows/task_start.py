@@ -17,7 +17,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.task_handle import TaskTurnHandle
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, TaskDraft
-from lastgood.model.attempts import Ask, Attempt
+from lastgood.model.attempts import Ask, Attempt, Begin
 from lastgood.model.events import Event, EventKind
 from lastgood.model.runtimes import OnOffline
 from lastgood.model.sessions import Session, TitleBy
@@ -48,25 +48,31 @@ class TaskStarter:
         self._beginning = beginning
         self._enqueuer = enqueuer
 
-    def draft(self, ask: Ask, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TaskDraft:
+    def _draft(self, begin: Begin, plan: Plan, wishes: TaskWishes) -> TaskDraft:
         assert plan.runtime is not None
         assert plan.session is not None
         assert plan.agent is not None
         return TaskDraft(
-            ask=ask,
+            ask=begin.ask,
             session=plan.session,
             agent_key=plan.agent.key,
             plan=plan.runtime,
-            only_if_idle=wishes.only_if_idle,
+            # A follow-up keeps its place behind what was said before it.
+            only_if_idle=wishes.only_if_idle and begin.takes is None,
             # Who speaks over /v1 waits with an open connection, and not for a laptop that is closed.
-            offline=OnOffline.FAIL if ask.over_chat else None,
+            offline=OnOffline.FAIL if begin.ask.over_chat else None,
             ephemeral=wishes.abandon is not None,
+            turn=begin.turn,
+            again=begin.again,
         )
 
-    async def start(self, ask: Ask, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TurnHandle:
+    async def start(self, begin: Begin, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TurnHandle:
         """StaleHead: the head is not what the ask expects. Refusals have changed nothing."""
-        draft = self.draft(ask, plan, wishes)
+        ask, draft = begin.ask, self._draft(begin, plan, wishes)
         found = await self._enqueuer.enqueue(draft)
+        if begin.takes is not None:
+            # The task has the turn of the entry. If this is not reached, the next one to look finds the task.
+            await self._deps.store.drop_queued(ask.tenant, ask.session, begin.takes)
         if isinstance(found, Attempt):
             return await self._of_attempt(ask, found)
         if not found.is_known and not draft.session.title:

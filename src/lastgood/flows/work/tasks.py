@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lastgood.core.input_checks import check_text
+from lastgood.core.queue_parking import parking_of
 from lastgood.core.task_lifecycle import is_task_over
 from lastgood.core.task_reason import why
 from lastgood.errors import Conflict, InvalidRequest, SessionNotFound, TaskNotFound, TurnCancelled
@@ -290,7 +291,11 @@ class Tasks:
         )
         # Whether tools have run is not known here: the run may still be doing something.
         events = failed_events(attempt.turn, attempt.id, status, error, has_effects=task.claims > 0)
-        return await self._store.finish_if_held(attempt.hold, status, words_of(error), events, task=end)
+        # A steer that the run has not taken would otherwise be the next turn.
+        parking = parking_of(status, None, by_person=by_person)
+        return await self._store.finish_if_held(
+            attempt.hold, status, words_of(error), events, parking=parking, task=end
+        )
 
     async def continue_held(self, tenant: TenantId, id: TaskId, user: str, *, all: bool) -> ShownTask:
         """Held tasks are queued again: this one, or all of its session."""

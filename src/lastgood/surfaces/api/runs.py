@@ -110,6 +110,7 @@ class RunHandlers:
             session_of(request),
             AttemptId(request.path["attempt"]),
             user=user_of(request, None),
+            owner=request.caller.user,
             reserve=partial(self._limiter.take, request.caller),
         )
         return await self._turn_reply(request, submitted, waits=body.wait)
@@ -118,6 +119,9 @@ class RunHandlers:
         """Responds when the attempt has ended, with its status: the cancel may have been too late."""
         tenant, session = request.caller.tenant, session_of(request)
         outcome = await self._turns.cancel(tenant, session)
+        if outcome.attempt is None:
+            assert outcome.task is not None, "only a task ends without an attempt"
+            return json_reply(QUEUED_TURN.json(await self._turns.ended_task(tenant, outcome.task)))
         found = await self._sessions.attempt(tenant, session, outcome.attempt)
         return json_reply(ATTEMPT.json(found.attempt))
 
