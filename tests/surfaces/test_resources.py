@@ -2,7 +2,8 @@
 
 import jsonschema  # type: ignore[import-untyped]
 
-from lastgood.surfaces.api.resources import AGENT, ListedAgent, Resource, ResourceField
+from lastgood.surfaces.api.resources import AGENT, ListedAgent
+from lastgood.surfaces.http.resource import Resource, ResourceField
 from lastgood.surfaces.http.json_schema import COUNT, TEXT
 
 NUMBERED: Resource[int] = Resource(
