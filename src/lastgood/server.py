@@ -28,6 +28,7 @@ from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.session_export import SessionImport
 from lastgood.flows.stateless_run import StatelessRuns
 from lastgood.flows.tokens import Tokens
+from lastgood.flows.work.access import WorkAccess
 from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.tokens import Scope
@@ -38,6 +39,7 @@ from lastgood.surfaces.api.agents import AgentHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.routes import session_routes
 from lastgood.surfaces.api.runs import RunHandlers
+from lastgood.surfaces.api.session_gate import SessionGate
 from lastgood.surfaces.api.sessions import SessionHandlers
 from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.access import AccessControl, host_of
@@ -244,19 +246,23 @@ def _session_routes(
     lastgood = server.lastgood
     asking = TurnRequests(server.is_draining)
     folders = settings.working_dir_root is not None
+    gate = SessionGate(WorkAccess(lastgood.deps.store))
     life = SessionHandlers(
         lastgood.sessions,
         lastgood.submitter,
         SessionImport(lastgood.deps, lastgood.sessions),
         agents,
         asking,
+        gate,
         folders=folders,
     )
     runs = RunHandlers(
         lastgood.sessions, lastgood.submitter, lastgood.turns, lastgood.queue, agents, asking, limiter
     )
     branches = BranchHandlers(lastgood.sessions)
-    return session_routes(life, runs, AgentHandlers(agents), branches, import_bytes=settings.max_request_size)
+    return session_routes(
+        life, runs, AgentHandlers(agents), branches, gate, import_bytes=settings.max_request_size
+    )
 
 
 def _limiter(settings: Settings) -> RateLimiter:

@@ -31,6 +31,7 @@ from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
+from lastgood.flows.work.enqueue import Enqueuer
 from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
@@ -129,7 +130,8 @@ def flows_of(
     retain_seconds: float = 0,
 ) -> Lastgood:
     sessions = Sessions(deps, live, safety)
-    submitter = Submitter(deps, live, Conversations(deps, sessions))
+    enqueuer = Enqueuer(deps)
+    submitter = Submitter(deps, live, Conversations(deps, sessions), enqueuer)
     turns = Turns(deps, live, submitter)
     queue = Queue(deps, live, turns)
     retention = Retention(deps, sessions, retain_seconds) if retain_seconds else None
