@@ -3,8 +3,8 @@
 import jsonschema  # type: ignore[import-untyped]
 
 from lastgood.surfaces.api.resources import AGENT, ListedAgent
-from lastgood.surfaces.http.resource import Resource, ResourceField
 from lastgood.surfaces.http.json_schema import COUNT, TEXT
+from lastgood.surfaces.http.resource import Resource, ResourceField
 
 NUMBERED: Resource[int] = Resource(
     ResourceField("number", COUNT, lambda number: number),

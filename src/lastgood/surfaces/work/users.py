@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lastgood.errors import Forbidden, InvalidRequest, NotFound, ShuttingDown
@@ -16,7 +16,7 @@ from lastgood.model.ids import SessionId, TaskId
 from lastgood.model.runtimes import AgentBinding, OnOffline, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope
 from lastgood.model.tasks import Directive, TaskFilter, TaskStatus
-from lastgood.model.tokens import Scope
+from lastgood.model.tokens import Scope, Token
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.parsing import parse, whole_number
 from lastgood.surfaces.http.resource import timestamp
@@ -352,7 +352,7 @@ class TokenHandlers:
             raise NotFound("Token not found; list the tokens to see their ids")
         return json_reply(TOKEN.json(await self._tokens.revoke(id)))
 
-    async def _visible(self, request: Request) -> list[Any]:
+    async def _visible(self, request: Request) -> Sequence[Token]:
         """An admin sees the tenant's tokens; others their own worker tokens."""
         caller = request.caller
         found = [one for one in await self._tokens.list() if one.tenant == caller.tenant]
