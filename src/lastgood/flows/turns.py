@@ -49,7 +49,7 @@ from lastgood.model.attempts import (
     TurnRequest,
 )
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
-from lastgood.model.queue import Queued
+from lastgood.model.queue import NewQueued, Queued
 from lastgood.model.sessions import Session
 from lastgood.model.tasks import HELD_TASKS, Task
 
@@ -96,7 +96,10 @@ class Turns:
         await retry_lost_races(
             "cancel the task", lambda: self._tasks.end_now(task.tenant, task.id, by_person=True)
         )
-        return await self._submitter.tasks.of_task(task).outcome()
+        return await self.of_task(task).outcome()
+
+    def of_task(self, task: Task) -> TurnHandle:
+        return self._submitter.tasks.of_task(task)
 
     async def ended_task(self, tenant: TenantId, id: TaskId) -> QueuedTurn:
         """One that ended before a worker claimed it."""
@@ -307,7 +310,7 @@ def ask_of(request: TurnRequest) -> Ask:
     )
 
 
-def ask_of_queued(item: Queued) -> Ask:
+def ask_of_queued(item: Queued | NewQueued) -> Ask:
     return Ask(
         tenant=item.tenant,
         session=item.session,

@@ -297,6 +297,13 @@ class Tasks:
             attempt.hold, status, words_of(error), events, parking=parking, task=end
         )
 
+    async def release(self, task: Task) -> bool:
+        """A held task is queued again. False: it is not held."""
+        released = await self._store.release_task(task.tenant, task.id)
+        tell_workers(self._deps.signals, task.runtime)
+        self._deps.signals.tell(task.session)
+        return released
+
     async def continue_held(self, tenant: TenantId, id: TaskId, user: str, *, all: bool) -> ShownTask:
         """Held tasks are queued again: this one, or all of its session."""
         task = await self._access.task(tenant, id, user)

@@ -29,7 +29,7 @@ from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, Role
 from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
 from lastgood.model.tokens import Scope
-from lastgood.surfaces.api.resources import ATTEMPT, SESSION, STEP, TURN, USAGE, message_json, timestamp
+from lastgood.surfaces.api.resources import ATTEMPT, SESSION, STEP, TURN, USAGE, message_json
 from lastgood.surfaces.api.schemas import (
     ApiMessage,
     AppendBody,
@@ -53,6 +53,7 @@ from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.json_stream import json_document
 from lastgood.surfaces.http.parsing import flag, parse, parse_paced, whole_number
+from lastgood.surfaces.http.resource import timestamp
 from lastgood.surfaces.http.turn_headers import (
     expected_head,
     fingerprint,
