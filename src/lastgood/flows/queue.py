@@ -105,15 +105,12 @@ class Queue:
 
     async def _check_steerable(self, session: Session) -> None:
         """Conflict: the CLI of the runtime takes no messages while a turn runs."""
-        attempt = session.attempt and await self._deps.store.get_attempt(session.tenant, session.attempt)
-        task = (
-            await self._deps.store.get_task(session.tenant, attempt.task)
-            if attempt and attempt.task
-            else None
-        )
+        store, tenant = self._deps.store, session.tenant
+        attempt = session.attempt and await store.get_attempt(tenant, session.attempt)
+        task = await store.get_task(tenant, attempt.task) if attempt and attempt.task else None
         if task is None:
             return
-        runtime = await self._deps.store.get_runtime(session.tenant, task.runtime)
+        runtime = await store.get_runtime(tenant, task.runtime)
         if runtime is None or not runtime.steerable:
             name = runtime.name if runtime else task.runtime
             raise Conflict(

@@ -230,7 +230,6 @@ QUEUE_ENTRY: Resource[Queued] = Resource(
     _optional("parked", TEXT, lambda entry: entry.parked),
     # Of a session on a runtime.
     _optional("task", TEXT),
-    _optional("status", TEXT),
     _optional("why", TEXT),
 )
 
