@@ -32,6 +32,7 @@ from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.titles import name_session
 from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle
 from lastgood.flows.verified_history import find_verified, had_effects
+from lastgood.flows.work.enqueue import Enqueuer, RuntimePlan, RuntimeWish
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Ask,
@@ -63,17 +64,31 @@ class Plan:
     agent: AgentSpec | None
     decision: dict[str, Any]
     base: Head | None = None  # what the turn goes on from, in the session as it was read
+    runtime: RuntimePlan | None = None  # None: it runs here; else it is queued for that runtime
+    session: Session | None = None
 
 
 class TurnStarter:
-    def __init__(self, deps: Dependencies, live: RunningAttempts) -> None:
+    def __init__(self, deps: Dependencies, live: RunningAttempts, enqueuer: Enqueuer) -> None:
         self._deps = deps
         self._live = live
+        self._enqueuer = enqueuer
 
     async def plan(self, ask: Ask, session: Session) -> Plan:
         base = await self.base_of(ask, session)
         if ask.kind is not TurnKind.RUN:
             return Plan(None, {"agent": "none", "reason": "no model is called"}, base)
+        agent, decision = await self.resolve(ask, session)
+        runtime = await self.choose(ask, session, agent)
+        if runtime is not None:
+            decision |= {"runtime": runtime.runtime.id, "runtime_reason": runtime.reason}
+            return Plan(agent, decision, base, runtime, session)
+        # Before anything is written: a bad reference leaves no trace.
+        model = ask.model if ask.model is not None else session.model or agent.model
+        self._deps.engine.check_model(model, agent)
+        return Plan(agent, decision, base)
+
+    async def resolve(self, ask: Ask, session: Session) -> tuple[AgentSpec, dict[str, Any]]:
         if not ask.agent_key and not session.agent_key:
             raise InvalidRequest(
                 "This session has no agent yet; name one in the request, or rebind the session"
@@ -83,10 +98,11 @@ class TurnStarter:
             decision["reason"] = f"the request names this agent; the session's own is {session.agent_key!r}"
         if agent.stale:
             log.warning("agent %s runs from its last valid definition: %s", agent.key, agent.stale)
-        # Before anything is written: a bad reference leaves no trace.
-        model = ask.model if ask.model is not None else session.model or agent.model
-        self._deps.engine.check_model(model, agent)
-        return Plan(agent, decision, base)
+        return agent, decision
+
+    async def choose(self, ask: Ask, session: Session, agent: AgentSpec) -> RuntimePlan | None:
+        """None: the turn runs here. RuntimeNotFound also for a runtime that the user may not use."""
+        return await self._enqueuer.choose(_wish(ask, session, agent))
 
     async def base_of(self, ask: Ask, session: Session) -> Head | None:
         """The turn that the ask goes on from. StaleHead: the head that an edit replaces is not the head now.
@@ -146,10 +162,10 @@ class TurnStarter:
         """The same turn, tried again by its client: after the finished steps of its newest try, if they
         were made for what is there now. Begin compares the head and the try again: both may have moved."""
         tried, session = found.prior_attempt, found.session
-        assert tried is not None
         assert session is not None
         begin = self.prepare(ask, plan, turn)
-        if plan.agent is None:
+        # No try: its task ended before a worker claimed it. A worker's steps are not ours to go on from.
+        if plan.agent is None or tried is None or tried.task is not None:
             return begin
         steps = await self._deps.store.read_steps(ask.tenant, tried.id)
         head = session.head.turn if session.head else None
@@ -216,6 +232,7 @@ class TurnStarter:
         *,
         only_if_expired: bool = False,
         died: bool = False,
+        by_person: bool = False,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
@@ -227,7 +244,7 @@ class TurnStarter:
             failed_events(attempt.turn, attempt.id, status, error, has_effects=effects),
             only_if_expired=only_if_expired,
             died=died,
-            parking=parking_of(status, words_of(error)[1], died=died),
+            parking=parking_of(status, words_of(error)[1], died=died, by_person=by_person),
         )
         self._deps.signals.tell(attempt.session)
         return ended
@@ -261,6 +278,17 @@ def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:
     """The hold of an attempt that is already there. A held session has not moved since it began."""
     hold = Hold(attempt.tenant, attempt.session, attempt.id, attempt.fence)
     return Begun(hold, attempt.turn, attempt.number, attempt.model, base, session)
+
+
+def _wish(ask: Ask, session: Session, agent: AgentSpec) -> RuntimeWish:
+    return RuntimeWish(
+        tenant=ask.tenant,
+        user=session.owner if ask.owner is None else ask.owner,
+        agent_key=agent.key,
+        harness=agent.harness,
+        session=session,
+        is_chat=ask.over_chat,
+    )
 
 
 def _begin_events(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:

@@ -15,6 +15,7 @@ from lastgood.model.attempts import (
     Begin,
     Commit,
     Edit,
+    Hold,
     OnLeave,
     Step,
     StepKind,
@@ -31,44 +32,6 @@ log = logging.getLogger(__name__)
 
 Row = Sequence[Any]
 T = TypeVar("T")
-
-
-def _columns(table: str, names: str) -> str:
-    return ", ".join(f"{table}.{name}" for name in names.split())
-
-
-COLUMNS = {
-    "session": _columns(
-        "sessions",
-        "id tenant n agent_key title title_by model working_dir rules starred metadata"
-        " conversation forked_session forked_turn head seq head_hash attempt_id lease_until fence event_seq"
-        " events_dropped input_tokens output_tokens cost created_at updated_at created_by stored_bytes",
-    ),
-    "turn": _columns(
-        "turns",
-        "id session_id seq parent attempt_id kind hash agent_key agent_digest model input_tokens"
-        " output_tokens cost created_at decision end_user inputs body",
-    ),
-    "attempt": _columns(
-        "attempts",
-        "id tenant session_id turn_id number status base head fence agent_key agent_digest model decision"
-        " orphaned"
-        " cancel_asked question deadline error_code error_message continues started_at ended_at",
-    ),
-    "request": _columns(
-        "requests",
-        "turn_id tenant session_id kind key fingerprint caller end_user model agent_key after replaces"
-        " options on_leave durable input checksum",
-    ),
-    "step": _columns("steps", "attempt_id n kind body input_tokens output_tokens cost checksum"),
-    "queued": _columns(
-        "queued",
-        "n tenant session_id turn_id kind input model agent_key key fingerprint caller end_user attempt_id"
-        " heard failures parked created_at settled_at checksum",
-    ),
-    "branch": _columns("branches", "n head seq after replaced_by created_at"),
-    "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at"),
-}
 
 
 #: Of each column of a turn. SQLite gives back whatever a damaged page holds.
@@ -178,7 +141,7 @@ def _to_attempt(row: Row) -> Attempt:
     (
         id, tenant, session, turn, number, status, base, head, fence, agent_key, agent_digest, model,
         decision, orphaned, cancel_asked, question, deadline, error_code, error_message, continues,
-        started_at, ended_at,
+        started_at, ended_at, task,
     ) = row  # fmt: skip
     return Attempt(
         id=AttemptId(id),
@@ -203,6 +166,7 @@ def _to_attempt(row: Row) -> Attempt:
         continues=continues,
         started_at=started_at,
         ended_at=ended_at,
+        task=task,
     )
 
 
@@ -267,6 +231,10 @@ def _to_step(row: Row, number: int) -> Step:
 def to_event(row: Row) -> StoredEvent:
     seq, kind, attempt, body, created_at = row
     return StoredEvent(seq, EventKind(kind), attempt, orjson.loads(bytes(body)), created_at)
+
+
+def of_hold(hold: Hold) -> dict[str, Any]:
+    return {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt, "fence": hold.fence}
 
 
 def of_begin(begin: Begin) -> dict[str, Any]:

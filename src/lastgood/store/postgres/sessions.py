@@ -19,7 +19,7 @@ from lastgood.model.sessions import (
 )
 from lastgood.store.chain_reader import stream_chain
 from lastgood.store.postgres.database import PostgresDatabase
-from lastgood.store.postgres.events import of_events
+from lastgood.store.postgres.event_arrays import of_events
 from lastgood.store.rows import readable, to_branch, to_turn
 from lastgood.store.session_rows import (
     of_field,
@@ -129,6 +129,7 @@ class PostgresSessions:
             if row is None:
                 return False
             await transaction.row("delete_attempts", parameters)
+            await transaction.row("delete_tasks", parameters)
             await transaction.row("delete_traces", parameters)
             await transaction.row("erase_turns", parameters | {"head": row[0]})
             await transaction.row("delete_branches", parameters)

@@ -28,11 +28,13 @@ from lastgood.model.attempts import (
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
+from lastgood.model.tasks import TaskEnd
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import (
     EVENT_LEAP,
     of_begin,
     of_commit,
+    of_hold,
     of_step,
     readable,
     to_attempt,
@@ -43,14 +45,13 @@ from lastgood.store.session_rows import to_session
 from lastgood.store.sqlite.database import SqliteDatabase
 from lastgood.store.sqlite.events import insert_events, touch_if_held
 from lastgood.store.sqlite.queue import claim_queued
+from lastgood.store.sqlite.work import SqliteStatements
+from lastgood.store.task_ends import end_claim
+from lastgood.store.work_access import ClaimLost, run_to_end
 
 
 class _StandsInTheWay(Exception):
     """Rolls a begin back."""
-
-
-def _of_hold(hold: Hold) -> dict[str, Any]:
-    return {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt, "fence": hold.fence}
 
 
 class SqliteAttempts:
@@ -157,10 +158,12 @@ class SqliteAttempts:
         return await self.db.write(work, durable=False)
 
     async def is_stored(self, hold: Hold, batch: int) -> bool:
-        return self.db.row("is_stored", _of_hold(hold) | {"batch": batch}) is not None
+        return self.db.row("is_stored", of_hold(hold) | {"batch": batch}) is not None
 
-    async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
-        parameters = _of_hold(hold) | of_commit(commit) | {"events": len(events)}
+    async def commit_if_head(
+        self, hold: Hold, commit: Commit, events: Sequence[Event], task: TaskEnd | None = None
+    ) -> Committed:
+        parameters = of_hold(hold) | of_commit(commit) | {"events": len(events)}
 
         def work(connection: apsw.Connection) -> Committed:
             sql = self.db.sql
@@ -183,9 +186,17 @@ class SqliteAttempts:
             if row[1]:
                 connection.execute(sql["settle_queued"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
+            self._end_claim(connection, hold, task)
             return Committed.YES
 
-        return await self.db.write(work)
+        try:
+            return await self.db.write(work)
+        except ClaimLost:
+            return Committed.LOST
+
+    def _end_claim(self, connection: apsw.Connection, hold: Hold, task: TaskEnd | None) -> None:
+        if task is not None:
+            run_to_end(end_claim(SqliteStatements(connection, self.db.sql), hold, task))
 
     async def finish_if_held(
         self,
@@ -197,11 +208,12 @@ class SqliteAttempts:
         only_if_expired: bool = False,
         died: bool = False,
         parking: Parking | None = None,
+        task: TaskEnd | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
         parameters = (
-            _of_hold(hold)
+            of_hold(hold)
             | {
                 "only_if_expired": only_if_expired,
                 "died": died,
@@ -221,16 +233,22 @@ class SqliteAttempts:
             connection.execute(sql["end_attempt"], parameters | {"last_event": row[0]})
             if row[1]:
                 connection.execute(sql["give_back_queued"], parameters)
+            if parameters["park_others"] is not None:
+                connection.execute(sql["park_others"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
+            self._end_claim(connection, hold, task)
             return True
 
-        return await self.db.write(work)
+        try:
+            return await self.db.write(work)
+        except ClaimLost:
+            return False
 
     async def wait_if_held(
         self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
     ) -> bool:
         asked = {"question": orjson.dumps(question).decode(), "seconds": seconds, "events": len(events)}
-        parameters = _of_hold(hold) | asked
+        parameters = of_hold(hold) | asked
 
         def work(connection: apsw.Connection) -> bool:
             row = connection.execute(self.db.sql["give_lease_back"], parameters).fetchone()
@@ -243,7 +261,7 @@ class SqliteAttempts:
         return await self.db.write(work)
 
     async def resume_if_waiting(self, hold: Hold, holder: str, lease_seconds: float) -> Hold | None:
-        parameters = _of_hold(hold) | {"holder": holder, "lease": lease_seconds}
+        parameters = of_hold(hold) | {"holder": holder, "lease": lease_seconds}
 
         def work(connection: apsw.Connection) -> Hold | None:
             row = connection.execute(self.db.sql["hold_again"], parameters).fetchone()
@@ -255,10 +273,10 @@ class SqliteAttempts:
         return await self.db.write(work)
 
     async def set_orphaned(self, hold: Hold, orphaned: bool) -> bool:
-        return await self._change("set_orphaned", _of_hold(hold) | {"orphaned": orphaned})
+        return await self._change("set_orphaned", of_hold(hold) | {"orphaned": orphaned})
 
     async def ask_cancel(self, hold: Hold) -> bool:
-        return await self._change("ask_cancel", _of_hold(hold))
+        return await self._change("ask_cancel", of_hold(hold))
 
     async def _change(self, name: str, parameters: dict[str, Any]) -> bool:
         def work(connection: apsw.Connection) -> bool:
@@ -271,7 +289,7 @@ class SqliteAttempts:
         def work(connection: apsw.Connection) -> dict[AttemptId, Attempt]:
             held: dict[AttemptId, Attempt] = {}
             for hold in holds:
-                parameters = _of_hold(hold) | {"lease": lease_seconds}
+                parameters = of_hold(hold) | {"lease": lease_seconds}
                 connection.execute(self.db.sql["renew_lease"], parameters)
                 if connection.changes() == 1:
                     row = connection.execute(self.db.sql["get_attempt"], parameters).fetchall()[0]
