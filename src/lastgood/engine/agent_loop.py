@@ -32,11 +32,12 @@ class AgentLoop:
         work_dirs: Path | None = None,
         working_dir_root: Path | None = None,
         scrub: Callable[[str], str] = str,
+        approval_seconds: float = 24 * 3600.0,
     ) -> None:
         """`scrub` removes secrets from tool results before anybody sees or stores them."""
         self._asking = FallbackChain(providers)
         self._runtimes = Toolboxes(toolsets, live_toolsets or {}, work_dirs, working_dir_root)
-        self._calling = ToolCaller(self._runtimes, safety)
+        self._calling = ToolCaller(self._runtimes, safety, approval_seconds)
         self._now = now
         self._scrub = scrub
 

@@ -16,8 +16,9 @@ from lastgood.engine.team_tools import handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.live import SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
-from lastgood.errors import LastgoodError
+from lastgood.errors import LastgoodError, NeedsAnswer
 from lastgood.model.agents import OnUnknown, Safety
+from lastgood.model.answers import AnswerAction, QuestionKind
 from lastgood.model.messages import ToolCall
 from lastgood.model.rules import RuleLayer
 from lastgood.ports import Work
@@ -33,10 +34,21 @@ class Result:
     has_effects: bool = False  # a tool that is not repeatable ran
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A call that may run."""
+
+    tool: Tool
+    arguments: dict[str, Any]
+    working_dir: Path | None
+
+
 class ToolCaller:
-    def __init__(self, runtimes: Toolboxes, safety: Safety) -> None:
+    def __init__(self, runtimes: Toolboxes, safety: Safety, approval_seconds: float) -> None:
+        """`approval_seconds`: how long a person may take to approve a call."""
         self._runtimes = runtimes
         self._safety = safety
+        self._approval_seconds = approval_seconds
 
     def tools(self, work: Work, stage: Stage) -> Mapping[str, Tool]:
         built = self._runtimes.of(work.hold.session, work.agent).tools_of(stage.agent)
@@ -55,29 +67,40 @@ class ToolCaller:
     def working_dir(self, work: Work) -> Path | None:
         return self._runtimes.working_dir(work.hold.session, work.working_dir)
 
-    async def use(self, work: Work, stage: Stage, call: ToolCall, stream: Stream) -> Result:
-        """A tool's error is a result: the model may try something else.
+    async def admit(self, work: Work, stage: Stage, call: ToolCall) -> Admitted | Result:
+        """Decides whether the call may run, before anybody hears of it. A result: it may not, and why.
 
-        What `stream` raises is no tool error: it stops the tool and ends the turn.
+        NeedsAnswer: a person has to be asked. Nothing of the call has happened.
         """
         tool = self.tools(work, stage).get(call.name)
         if tool is None:
             return Result(f"error: unknown tool {call.name!r}")
         try:
-            arguments = arguments_of(call)
-            working_dir = self.working_dir(work)
-            await self._check(stage, tool, arguments, working_dir, await work.rules())
+            arguments, working_dir = arguments_of(call), self.working_dir(work)
+            asks = await self._check(stage, tool, arguments, working_dir, await work.rules())
+            if asks is not None:
+                self._check_answer(work, stage, call, asks)
         except ToolFailed as error:
             return Result(f"error: {error}")
+        return Admitted(tool, arguments, working_dir)
+
+    async def use(
+        self, work: Work, stage: Stage, call: ToolCall, admitted: Admitted, stream: Stream
+    ) -> Result:
+        """A tool's error is a result: the model may try something else.
+
+        What `stream` raises is no tool error: it stops the tool and ends the turn.
+        """
+        tool = admitted.tool
         said: asyncio.Queue[str | None] = asyncio.Queue()
         use = ToolUse(
-            arguments=arguments,
+            arguments=admitted.arguments,
             key=f"{work.turn}:{stage.place_of(call.id)}",
             session=work.hold.session,
             turn=work.turn,
             attempt=work.hold.attempt,
             attempt_number=work.number,
-            working_dir=working_dir,
+            working_dir=admitted.working_dir,
             messages=stage.conversation(),
             say=said.put_nowait,
         )
@@ -100,23 +123,44 @@ class ToolCaller:
         arguments: dict[str, Any],
         place: Path | None,
         rules: tuple[RuleLayer, ...],
-    ) -> None:
-        """Nobody gets more rights by giving a task to somebody else: each of the chain must be allowed to."""
+    ) -> Asks | None:
+        """Nobody gets more rights by giving a task to somebody else: each of the chain must be allowed to.
+        Returns what a person has to be asked, if anything. ToolFailed: it is denied."""
         root = str(place) if place else ""
+        asks: Asks | None = None
         for agent in (*stage.callers, stage.agent):
             call = tool.name, tool.effect, arguments
             match await paced(judging_call(agent, self._safety, rules, *call, root=root)):
                 case Denied(reason):
-                    raise ToolFailed(
-                        f"{tool.name} is not allowed: {reason}. The operator can allow it with an "
-                        "`allow` rule in the agent file or with --safety"
-                    )
-                case Asks(reason):
-                    raise ToolFailed(
-                        f"{tool.name} needs human approval, which is not available yet: {reason}"
-                    )
+                    raise ToolFailed(denial(tool.name, reason))
+                case Asks() as found:
+                    asks = asks or found
                 case Allowed():
                     pass
+        return asks
+
+    def _check_answer(self, work: Work, stage: Stage, call: ToolCall, asks: Asks) -> None:
+        """An answer is for one place in one attempt, so it can only mean the arguments that were shown."""
+        if not work.can_ask:
+            raise ToolFailed(
+                f"{call.name} needs human approval, which is not available on this API: {asks.reason}"
+            )
+        place = stage.place_of(call.id)
+        answer = work.answers.get(place)
+        if answer is None:
+            question = {
+                "kind": QuestionKind.APPROVAL.value,
+                "place": place,
+                "call": call.id,
+                "tool": call.name,
+                "arguments": call.arguments,
+                "agent": stage.agent.name,
+                "reason": asks.reason,
+            }
+            raise NeedsAnswer(question, self._approval_seconds)
+        if answer.action is not AnswerAction.APPROVE:
+            why = f": {answer.reason}" if answer.reason else ""
+            raise ToolFailed(f"a person rejected this call of {call.name}{why}")
 
 
 async def _run(tool: Tool, use: ToolUse) -> str:
@@ -128,6 +172,13 @@ async def _run(tool: Tool, use: ToolUse) -> str:
         raise
     except Exception as error:
         return f"error: the tool failed unexpectedly: {error!r}"
+
+
+def denial(tool: str, reason: str) -> str:
+    return (
+        f"{tool} is not allowed: {reason}. To allow it, add the rule {tool!r} to `permissions.allow` of the "
+        "agent file, or serve with --safety autonomous"
+    )
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:

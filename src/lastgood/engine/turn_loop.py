@@ -25,10 +25,11 @@ from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, Mo
 from lastgood.engine.stage import Stage
 from lastgood.engine.system_prompt import system_messages
 from lastgood.engine.team_tools import DEEPEST, task_definition, task_of
-from lastgood.engine.tool_calls import ToolCaller, arguments_of
+from lastgood.engine.tool_calls import Result, ToolCaller, arguments_of
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
 from lastgood.model.agents import ModelSpec, OnUnknown
+from lastgood.model.answers import AnswerAction, QuestionKind
 from lastgood.model.attempts import Step, StepKind
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event, EventKind
@@ -193,17 +194,22 @@ class TurnLoop:
     # -- tools -----------------------------------------------------------------------
 
     async def _call_tool(self, stage: Stage, call: ToolCall) -> None:
+        delegates = call.name == TRANSFER and bool(stage.agent.sub_agents)
+        admitted = None if delegates else await self.calling.admit(self.work, stage, call)
         called = {"id": call.id, "name": call.name, "arguments": call.arguments}
         await self._event(EventKind.TOOL_CALLED, called | _who(stage))
-        if call.name == TRANSFER and stage.agent.sub_agents:
+        if admitted is None:
             await self._delegate(stage, call)
+            return
+        if isinstance(admitted, Result):
+            await self._answer(stage, call, admitted.text)
             return
 
         async def stream(text: str) -> None:
             data = {"id": call.id, "content": mend(text)}
             await self._event(EventKind.TOOL_STREAMED, data | _who(stage))
 
-        result = await self.calling.use(self.work, stage, call, stream)
+        result = await self.calling.use(self.work, stage, call, admitted, stream)
         await self._answer(stage, call, result.text, has_effects=result.has_effects)
         speaks = speaker(stage.entry, stage.conversation()) if call.name == HANDOFF else stage.agent
         if speaks is not stage.agent:
@@ -254,16 +260,26 @@ class TurnLoop:
                 return OnUnknown.REPEAT  # its finished steps are in the journal and are not repeated
             return tools[name].on_unknown if name in tools else OnUnknown.FAIL
 
+        has_begun = True  # calls run one after the other: none after one that waited for approval has begun
         for open_call in unsettled(stage.steps, policy_of):
             call = open_call.call
             if call.name in stage.options.tool_names:
                 continue
-            answer = self.work.answers.get(call.id)
-            if open_call.policy is OnUnknown.REPEAT or answer == "repeat":
+            place = stage.place_of(call.id)
+            answer = self.work.answers.get(place)
+            has_begun = has_begun and not (answer is not None and answer.is_about_approval)
+            repeats = answer is not None and answer.action is AnswerAction.REPEAT
+            if not has_begun or open_call.policy is OnUnknown.REPEAT or repeats:
                 await self._call_tool(stage, call)
             elif open_call.policy is OnUnknown.ASK and answer is None:
-                question = {"call": call.id, "tool": call.name, "arguments": call.arguments}
-                raise NeedsAnswer({"kind": "unknown_outcome"} | question, ANSWER_SECONDS)
+                question = {
+                    "kind": QuestionKind.UNKNOWN_OUTCOME.value,
+                    "place": place,
+                    "call": call.id,
+                    "tool": call.name,
+                    "arguments": call.arguments,
+                }
+                raise NeedsAnswer(question, ANSWER_SECONDS)
             else:
                 await self._answer(stage, call, UNKNOWN_OUTCOME, has_effects=True)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lastgood.errors import AttemptLost, HistoryDamaged
 from lastgood.model.agents import AgentSpec
+from lastgood.model.answers import Answer
 from lastgood.model.attempts import Hold, Step, StepKind
 from lastgood.model.call_options import CallOptions
 from lastgood.model.ids import TurnId
@@ -46,8 +47,13 @@ class AttemptWork:
         return self.run.adopted
 
     @property
-    def answers(self) -> Mapping[str, str]:
+    def answers(self) -> Mapping[str, Answer]:
         return self.run.answers
+
+    @property
+    def can_ask(self) -> bool:
+        """Not in a conversation of the OpenAI-compatible API: its clients cannot answer."""
+        return self.run.begun.session.conversation is None
 
     @property
     def options(self) -> CallOptions:

@@ -44,6 +44,7 @@ from lastgood.flows.outages import interrupted_by_outage, outcome_unknown, throu
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified
 from lastgood.model.agents import AgentSpec
+from lastgood.model.answers import Answer
 from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,
@@ -94,7 +95,7 @@ class Run:
     begun: Begun
     agent: AgentSpec | None  # None: a turn without a model
     sent: float  # on the monotonic clock: when the hold was asked for; its lease began after that
-    answers: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, Answer] = field(default_factory=dict)
     history: History = field(default_factory=History)
     adopted: tuple[Step, ...] = ()  # finished by an earlier attempt, or before this one waited
     steps: list[Step] | None = None  # all of them so far; None: not even the adopted ones are known

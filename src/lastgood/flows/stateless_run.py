@@ -16,6 +16,7 @@ from lastgood.core.recovery import has_effects
 from lastgood.errors import InvalidRequest, NeedsAnswer, TurnFailed, TurnTimeout
 from lastgood.flows.dependencies import Dependencies
 from lastgood.model.agents import AgentSpec
+from lastgood.model.answers import Answer
 from lastgood.model.attempts import Hold, OnLeave, Step
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event
@@ -41,7 +42,8 @@ class _Work:
     steps: tuple[Step, ...] = ()
     working_dir: str | None = None
     earlier: tuple[Message, ...] = ()
-    answers: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    can_ask: bool = False
 
     @property
     def model(self) -> str:

@@ -39,6 +39,7 @@ from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.work.tasks import Tasks
 from lastgood.model.agents import AgentSpec
+from lastgood.model.answers import Answer
 from lastgood.model.attempts import (
     Ask,
     Attempt,
@@ -139,7 +140,7 @@ class Turns:
         return await self._beginning.end(attempt, move, error, only_if_expired=only_if_expired, died=died)
 
     async def answer(
-        self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, str]
+        self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, Answer]
     ) -> TurnHandle:
         """Takes a waiting attempt up again, on this node, under a new fence."""
         store = self._deps.store
@@ -156,7 +157,7 @@ class Turns:
         return await asyncio.shield(self._live.spawn(self._take_up(attempt, found, begin, plan, answers)))
 
     async def _take_up(
-        self, attempt: Attempt, session: Session, begin: Begin, plan: Plan, answers: Mapping[str, str]
+        self, attempt: Attempt, session: Session, begin: Begin, plan: Plan, answers: Mapping[str, Answer]
     ) -> TurnHandle:
         """From the hold to the run without a gap in which a caller could get lost."""
         sent = self._deps.clock.monotonic()

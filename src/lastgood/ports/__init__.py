@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from lastgood.model.agents import AgentSpec
+from lastgood.model.answers import Answer
 from lastgood.model.attempts import (
     Ask,
     Attempt,
@@ -365,8 +366,13 @@ class Work(Protocol):
     @property
     def steps(self) -> tuple[Step, ...]: ...
     @property
-    def answers(self) -> Mapping[str, str]:
-        """What a person said about calls whose outcome was unknown, by call id."""
+    def answers(self) -> Mapping[str, Answer]:
+        """What a person said about calls, by the place of the call."""
+        ...
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can be asked: some APIs have no way to answer."""
         ...
 
     @property
