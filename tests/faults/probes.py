@@ -15,6 +15,7 @@ from typing import Any
 
 from lastgood.core.commit import plan_commit
 from lastgood.errors import IdempotencyMismatch, SessionNotFound
+from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import (
     Ask,
     AttemptStatus,
@@ -472,8 +473,7 @@ async def a_watcher_elsewhere_waits_through_a_question(stage: Stage) -> None:
     waiting = (await stage.store.list_attempts(DEFAULT_TENANT, session))[-1]
     assert waiting.status is AttemptStatus.WAITING, f"it is {waiting.status}"
     third = stage.make_node("c", Faults())
-    answers = {"call-0-0": "repeat"}
-    await stage.other.turns.answer(DEFAULT_TENANT, session, waiting.id, answers)
+    await stage.other.turns.answer(DEFAULT_TENANT, session, waiting.id, Answer(AnswerAction.REPEAT))
     outcome = await third.turns.handle(DEFAULT_TENANT, session, waiting.turn, waiting.id).outcome()
     assert outcome.status is AttemptStatus.COMMITTED, f"it is {outcome.status}"
     for told in stage.world.log:

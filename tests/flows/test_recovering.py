@@ -12,6 +12,7 @@ import pytest
 from lastgood.errors import AgentNotFound, NothingPending, SessionBusy, SessionNotFound
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec, OnUnknown
+from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import Attempt, AttemptStatus, StepKind
 from lastgood.model.events import TERMINAL, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId
@@ -359,6 +360,7 @@ async def test_an_unknown_outcome_may_be_a_question(house: House) -> None:
     node, session, attempt = await waits(house)
     assert attempt.question == {
         "kind": "unknown_outcome",
+        "place": "2:call-1-0",
         "call": "call-1-0",
         "tool": "ledger-ask",
         "arguments": '{"text": "b"}',
@@ -400,7 +402,7 @@ async def test_an_answer_takes_the_turn_up_again(
     if restart:
         await house.stop(node)
         node = await next_node(house, "after")
-    submitted = await node.turns.answer(DEFAULT_TENANT, session, attempt.id, {"call-1-0": answer})
+    submitted = await node.turns.answer(DEFAULT_TENANT, session, attempt.id, Answer(AnswerAction(answer)))
     assert submitted.attempt == attempt.id
     outcome = await house.outcome(node, submitted)
     assert outcome.status is AttemptStatus.COMMITTED
@@ -410,14 +412,14 @@ async def test_an_answer_takes_the_turn_up_again(
     ended = await house.attempt(attempt.id)
     assert ended.fence > attempt.fence
     with pytest.raises(NothingPending):
-        await node.turns.answer(DEFAULT_TENANT, session, attempt.id, {"call-1-0": answer})
+        await node.turns.answer(DEFAULT_TENANT, session, attempt.id, Answer(AnswerAction(answer)))
     await house.good(node, session, "go on")
 
 
 async def test_of_two_answers_one_counts(house: House) -> None:
     node, session, attempt = await waits(house)
     other = await house.node("other", limits=SHORT_LEASE)
-    answers = {"call-1-0": "repeat"}
+    answers = Answer(AnswerAction.REPEAT)
     found = await asyncio.gather(
         *(one.turns.answer(DEFAULT_TENANT, session, attempt.id, answers) for one in (node, other)),
         return_exceptions=True,
@@ -427,13 +429,16 @@ async def test_of_two_answers_one_counts(house: House) -> None:
     assert effects(house) == ["a", "b", "b"]
 
 
-async def test_an_answer_to_something_else_asks_again(house: House) -> None:
+async def test_an_answer_to_another_question_is_refused(house: House) -> None:
     node, session, attempt = await waits(house)
-    submitted = await node.turns.answer(DEFAULT_TENANT, session, attempt.id, {"call-9-9": "repeat"})
-    assert (await house.outcome(node, submitted)).status is AttemptStatus.WAITING
+    with pytest.raises(NothingPending, match="Another question"):
+        await node.turns.answer(
+            DEFAULT_TENANT, session, attempt.id, Answer(AnswerAction.REPEAT), place="9:call-9-9"
+        )
+    assert (await house.attempt(attempt.id)).status is AttemptStatus.WAITING
     assert effects(house) == ["a", "b"]
     with pytest.raises(SessionNotFound):
-        await node.turns.answer(DEFAULT_TENANT, session, AttemptId("att_unknown"), {})
+        await node.turns.answer(DEFAULT_TENANT, session, AttemptId("att_unknown"), Answer(AnswerAction.SKIP))
 
 
 async def test_an_answer_while_the_agent_is_gone_is_refused_and_can_be_given_later(house: House) -> None:
@@ -441,11 +446,11 @@ async def test_an_answer_while_the_agent_is_gone_is_refused_and_can_be_given_lat
     await house.stop(node)
     node = await next_node(house, "without", agents=[])
     with pytest.raises(AgentNotFound):
-        await node.turns.answer(DEFAULT_TENANT, session, attempt.id, {"call-1-0": "skip"})
+        await node.turns.answer(DEFAULT_TENANT, session, attempt.id, Answer(AnswerAction.SKIP))
     assert await house.attempt(attempt.id) == attempt
     await house.stop(node)
     node = await next_node(house, "with")
-    submitted = await node.turns.answer(DEFAULT_TENANT, session, attempt.id, {"call-1-0": "skip"})
+    submitted = await node.turns.answer(DEFAULT_TENANT, session, attempt.id, Answer(AnswerAction.SKIP))
     assert (await house.outcome(node, submitted)).status is AttemptStatus.COMMITTED
 
 
@@ -467,7 +472,7 @@ async def test_I12_a_question_that_nobody_answers_in_time_ends_the_turn(
     assert (ended.status, ended.error_code) == (AttemptStatus.FAILED, "turn_failed")
     assert "not answered in time" in (ended.error_message or "")
     with pytest.raises(NothingPending):
-        await node.turns.answer(DEFAULT_TENANT, session, attempt.id, {"call-1-0": "skip"})
+        await node.turns.answer(DEFAULT_TENANT, session, attempt.id, Answer(AnswerAction.SKIP))
     await recover(node)
     assert len(await house.attempts(session)) == 2
     await house.good(node, session, "go on")
@@ -483,7 +488,9 @@ async def test_two_open_calls_of_one_answer_are_asked_for_one_by_one(house: Hous
         now = await house.attempt(attempt.id)
         assert now.question is not None
         assert now.question["call"] == call
-        submitted = await node.turns.answer(DEFAULT_TENANT, death.session, attempt.id, {call: answer})
+        submitted = await node.turns.answer(
+            DEFAULT_TENANT, death.session, attempt.id, Answer(AnswerAction(answer))
+        )
         outcome = await house.outcome(node, submitted)
     assert outcome.status is AttemptStatus.COMMITTED
     assert effects(house) == ["b", "c"]

@@ -99,6 +99,20 @@ def with_permissions(layers: Layers, setter: Setter, wanted: WantedRules) -> Lay
     )
 
 
+def with_allowed(layers: Layers, setter: Setter, rule: str) -> Layers | RulesRefused:
+    """One more allow rule: a person said "always"."""
+    refused = _refused_allow(_above(layers, setter.scope), setter, (rule,))
+    if refused is not None:
+        return refused
+    own = next((layer for layer in layers if layer.set_by is setter.scope), None)
+    before = own.permissions if own else Permissions()
+    if rule in before.allow:
+        return layers
+    others = (layer for layer in layers if layer is not own)
+    permissions = replace(before, allow=(*before.allow, rule))
+    return _with(RuleLayer(setter.scope, setter.token, permissions, own.safety if own else None), *others)
+
+
 def with_safety(layers: Layers, setter: Setter, safety: Safety | None) -> Layers | RulesRefused:
     """None: no mode of its own. A stronger scope's mode stays."""
     above = _above(layers, setter.scope)

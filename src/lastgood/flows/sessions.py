@@ -19,6 +19,7 @@ from lastgood.core.session_rules import (
     WantedRules,
     first_layer,
     permissions_of,
+    with_allowed,
     with_permissions,
     with_safety,
 )
@@ -158,6 +159,10 @@ class Sessions(SessionReader):
         """For the running turn's next tool call, too. Forbidden: it would remove a stronger scope's rule."""
         _check_rules(rules)
         await self._set_rules(tenant, session, lambda layers: with_permissions(layers, setter, rules))
+
+    async def allow_always(self, tenant: TenantId, session: SessionId, rule: str, setter: Setter) -> None:
+        """Nobody is asked about these calls any more in this session. Deny rules still deny them."""
+        await self._set_rules(tenant, session, lambda layers: with_allowed(layers, setter, rule))
 
     async def set_safety(
         self, tenant: TenantId, session: SessionId, safety: Safety | None, setter: Setter

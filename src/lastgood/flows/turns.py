@@ -49,6 +49,7 @@ from lastgood.model.attempts import (
     OnLeave,
     TurnRequest,
 )
+from lastgood.model.audit import AuditEntry
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.queue import NewQueued, Queued
 from lastgood.model.sessions import Session
@@ -140,29 +141,50 @@ class Turns:
         return await self._beginning.end(attempt, move, error, only_if_expired=only_if_expired, died=died)
 
     async def answer(
-        self, tenant: TenantId, session: SessionId, attempt_id: AttemptId, answers: Mapping[str, Answer]
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        attempt_id: AttemptId,
+        answer: Answer,
+        *,
+        place: str | None = None,
+        audit: AuditEntry | None = None,
     ) -> TurnHandle:
-        """Takes a waiting attempt up again, on this node, under a new fence."""
+        """Takes a waiting attempt up again, on this node, under a new fence. NothingPending: it waits no
+        more, or for something else than the call at `place`."""
         store = self._deps.store
         attempt = await store.get_attempt(tenant, attempt_id)
         if attempt is None or attempt.session != session:
             raise SessionNotFound()
         request = await store.read_request(tenant, attempt.turn)
         found = await store.get_session(tenant, session)
-        if request is None or found is None or attempt.status is not AttemptStatus.WAITING:
+        if request is None or found is None or attempt.question is None:
             raise NothingPending()
+        asked = attempt.question["place"]
+        if place not in (None, asked):
+            raise NothingPending("Another question is pending by now; read the pending questions again")
         base = await self._beginning.base_of(ask_of(request), found)
         plan = Plan(*await self.resolve(attempt.agent_key), base)
         begin = replace(self._beginning.prepare(ask_of(request), plan, attempt.turn), attempt=attempt.id)
-        return await asyncio.shield(self._live.spawn(self._take_up(attempt, found, begin, plan, answers)))
+        taking_up = self._take_up(attempt, found, begin, plan, {asked: answer}, audit)
+        return await asyncio.shield(self._live.spawn(taking_up))
 
     async def _take_up(
-        self, attempt: Attempt, session: Session, begin: Begin, plan: Plan, answers: Mapping[str, Answer]
+        self,
+        attempt: Attempt,
+        session: Session,
+        begin: Begin,
+        plan: Plan,
+        answers: Mapping[str, Answer],
+        audit: AuditEntry | None,
     ) -> TurnHandle:
-        """From the hold to the run without a gap in which a caller could get lost."""
+        """From the hold to the run without a gap in which a caller could get lost. The fence has risen with
+        every question, so an answer that was decided on an older one finds nothing to take up."""
         sent = self._deps.clock.monotonic()
         with self._live.expecting(attempt.id):
-            hold = await self._deps.store.resume_if_waiting(attempt.hold, begin.holder, begin.lease_seconds)
+            hold = await self._deps.store.resume_if_waiting(
+                attempt.hold, begin.holder, begin.lease_seconds, audit
+            )
             if hold is None:
                 raise NothingPending("The question was already answered, or has expired")
             begun = begun_of(replace(attempt, fence=hold.fence), session, begin.base_at(session.head))

@@ -28,6 +28,7 @@ from lastgood.model.attempts import (
     TurnRequest,
     UnreadableAttempt,
 )
+from lastgood.model.audit import AuditEntry, AuditFilter, AuditRecord
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
@@ -204,8 +205,11 @@ class AttemptStore(Protocol):
         """Gives the lease back, keeps the session busy, and starts the question's own deadline."""
         ...
 
-    async def resume_if_waiting(self, hold: Hold, holder: str, lease_seconds: float) -> Hold | None:
-        """Takes a waiting attempt up again under a new fence. None: it waits no more."""
+    async def resume_if_waiting(
+        self, hold: Hold, holder: str, lease_seconds: float, audit: AuditEntry | None = None
+    ) -> Hold | None:
+        """Takes a waiting attempt up again under a new fence, and records who said so. None: it waits no
+        more, and nothing is recorded."""
         ...
 
     async def set_orphaned(self, hold: Hold, orphaned: bool) -> bool: ...
@@ -311,6 +315,18 @@ class TokenStore(Protocol):
     async def revoke_token(self, id: str) -> Token | None: ...
 
 
+class AuditStore(Protocol):
+    """Append-only. Most records are written by the call that does what they record."""
+
+    async def record(self, entry: AuditEntry) -> None: ...
+
+    async def list_audit(
+        self, tenant: TenantId, filter: AuditFilter, *, limit: int, after: int = 0
+    ) -> tuple[AuditRecord, ...]:
+        """Oldest first, those numbered above `after`."""
+        ...
+
+
 class Inspection(Protocol):
     """One moment of the whole database, of all tenants."""
 
@@ -324,7 +340,9 @@ class Inspection(Protocol):
         ...
 
 
-class Store(SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, WorkStore, Protocol):
+class Store(
+    SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, WorkStore, AuditStore, Protocol
+):
     alone: bool  # True: no other process can be using it, so whatever this one does not run is dead
 
     def renewals(self) -> AbstractAsyncContextManager[Renew]:

@@ -26,10 +26,12 @@ from lastgood.model.attempts import (
     TurnRequest,
     UnreadableAttempt,
 )
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
 from lastgood.model.tasks import TaskEnd
+from lastgood.store.audit import of_audit
 from lastgood.store.columns import COLUMNS
 from lastgood.store.postgres.database import AlreadyThere, PostgresDatabase
 from lastgood.store.postgres.event_arrays import of_events
@@ -197,10 +199,15 @@ class PostgresAttempts:
         asked = {"question": orjson.dumps(question).decode(), "seconds": seconds}
         return bool(await self.db.write("wait_if_held", of_hold(hold) | of_events(events) | asked))
 
-    async def resume_if_waiting(self, hold: Hold, holder: str, lease_seconds: float) -> Hold | None:
+    async def resume_if_waiting(
+        self, hold: Hold, holder: str, lease_seconds: float, audit: AuditEntry | None = None
+    ) -> Hold | None:
         parameters = of_hold(hold) | {"holder": holder, "lease": lease_seconds}
-        rows = await self.db.write("resume_if_waiting", parameters)
-        return Hold(hold.tenant, hold.session, hold.attempt, rows[0][0]) if rows else None
+        async with self.db.transaction() as transaction:
+            row = await transaction.row("resume_if_waiting", parameters)
+            if row is not None and audit is not None:
+                await transaction.row("insert_audit", of_audit(audit))
+        return Hold(hold.tenant, hold.session, hold.attempt, row[0]) if row else None
 
     async def set_orphaned(self, hold: Hold, orphaned: bool) -> bool:
         return bool(await self.db.write("set_orphaned", of_hold(hold) | {"orphaned": orphaned}))

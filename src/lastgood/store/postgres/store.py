@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from lastgood.model.ids import SessionId
 from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
+from lastgood.store.audit import SqlAudit
 from lastgood.store.claims import SqlClaims
 from lastgood.store.migrations import Migration
 from lastgood.store.pointers import SqlPointers
@@ -39,6 +40,7 @@ class PostgresStore(
     SqlClaims,
     SqlQuestions,
     SqlPointers,
+    SqlAudit,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False

@@ -529,3 +529,16 @@ SELECT {snapshot} FROM snapshots WHERE tenant = :tenant AND attempt_id = :attemp
 SELECT snapshots.attempt_id, snapshots.turn_id
 FROM snapshots JOIN turns ON turns.id = snapshots.turn_id AND turns.attempt_id = snapshots.attempt_id
 WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session ORDER BY turns.seq DESC;
+
+-- name: insert_audit
+INSERT INTO audit (tenant, at, kind, actor, username, subject, detail)
+VALUES (:tenant, clock(), :kind, :actor, :user, :subject, :detail)
+RETURNING n;
+
+-- name: list_audit
+SELECT n, at, tenant, kind, actor, username, subject, detail FROM audit
+WHERE tenant = :tenant AND n > :after
+  AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+  AND (CAST(:subject AS TEXT) IS NULL OR subject = :subject)
+  AND (CAST(:user AS TEXT) IS NULL OR username = :user)
+ORDER BY n LIMIT :limit;

@@ -25,10 +25,12 @@ from lastgood.model.attempts import (
     TurnRequest,
     UnreadableAttempt,
 )
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
 from lastgood.model.tasks import TaskEnd
+from lastgood.store.audit import of_audit
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import (
     EVENT_LEAP,
@@ -260,7 +262,9 @@ class SqliteAttempts:
 
         return await self.db.write(work)
 
-    async def resume_if_waiting(self, hold: Hold, holder: str, lease_seconds: float) -> Hold | None:
+    async def resume_if_waiting(
+        self, hold: Hold, holder: str, lease_seconds: float, audit: AuditEntry | None = None
+    ) -> Hold | None:
         parameters = of_hold(hold) | {"holder": holder, "lease": lease_seconds}
 
         def work(connection: apsw.Connection) -> Hold | None:
@@ -268,6 +272,8 @@ class SqliteAttempts:
             if row is None:
                 return None
             connection.execute(self.db.sql["set_running"], parameters | {"fence": row[0]})
+            if audit is not None:
+                connection.execute(self.db.sql["insert_audit"], of_audit(audit)).fetchall()
             return Hold(hold.tenant, hold.session, hold.attempt, row[0])
 
         return await self.db.write(work)

@@ -11,6 +11,7 @@ from lastgood.errors import DatabaseDamaged
 from lastgood.model.ids import SessionId
 from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
+from lastgood.store.audit import SqlAudit
 from lastgood.store.claims import SqlClaims
 from lastgood.store.pointers import SqlPointers
 from lastgood.store.questions import SqlQuestions
@@ -39,6 +40,7 @@ class SqliteStore(
     SqlClaims,
     SqlQuestions,
     SqlPointers,
+    SqlAudit,
 ):
     #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
     alone = True

@@ -422,9 +422,10 @@ CREATE TABLE audit (
     n          BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     tenant     TEXT NOT NULL,
     at         DOUBLE PRECISION NOT NULL,
-    actor      TEXT NOT NULL,
-    what       TEXT NOT NULL,
-    subject    TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    actor      TEXT NOT NULL,              -- the token
+    username   TEXT NOT NULL,              -- whom the token stands for
+    subject    TEXT NOT NULL,              -- the id of what was changed
     detail     TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX audit_by_tenant ON audit (tenant, n);

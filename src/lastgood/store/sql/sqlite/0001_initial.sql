@@ -416,9 +416,10 @@ CREATE TABLE audit (
     n          INTEGER PRIMARY KEY AUTOINCREMENT,
     tenant     TEXT NOT NULL,
     at         REAL NOT NULL,
-    actor      TEXT NOT NULL,
-    what       TEXT NOT NULL,
-    subject    TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    actor      TEXT NOT NULL,              -- the token
+    username   TEXT NOT NULL,              -- whom the token stands for
+    subject    TEXT NOT NULL,              -- the id of what was changed
     detail     TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX audit_by_tenant ON audit (tenant, n);

@@ -1,0 +1,141 @@
+"""Questions that wait for a person, and the answers: of turns on this server and of tasks on runtimes.
+
+An answer is recorded in the transaction that takes the turn up again. "Always" adds a rule to the session
+after that: if the process dies in between, somebody is asked once more, and nothing runs that nobody
+approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lastgood.core.approval import Confirmation, Decision, decide
+from lastgood.errors import NothingPending, SessionNotFound
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.sessions import Sessions
+from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turns import Turns
+from lastgood.flows.work.questions import Questions
+from lastgood.model.answers import AnswerAction, QuestionKind
+from lastgood.model.attempts import Attempt
+from lastgood.model.audit import AuditEntry, AuditKind
+from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
+from lastgood.model.rules import Setter
+
+
+@dataclass(frozen=True, slots=True)
+class PendingQuestion:
+    """`id` names the question in its session. `task` is set if it is asked by a run on a runtime."""
+
+    id: str
+    attempt: AttemptId
+    turn: TurnId | None
+    task: TaskId | None
+    question: Mapping[str, Any]
+    deadline_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Approver:
+    """Who answers: the authenticated token and its user."""
+
+    tenant: TenantId
+    token: str
+    user: str
+    setter: Setter
+
+
+class Approvals:
+    def __init__(self, deps: Dependencies, turns: Turns, sessions: Sessions, questions: Questions) -> None:
+        self._deps = deps
+        self._turns = turns
+        self._sessions = sessions
+        self._questions = questions
+
+    async def pending(self, tenant: TenantId, session: SessionId, user: str) -> tuple[PendingQuestion, ...]:
+        """In the order they were asked."""
+        attempt = await self._waiting(tenant, session)
+        if attempt is not None:
+            assert attempt.question is not None
+            id = str(attempt.question["place"])
+            return (PendingQuestion(id, attempt.id, attempt.turn, None, attempt.question, attempt.deadline),)
+        asked = await self._questions.pending(tenant, session, user)
+        return tuple(
+            PendingQuestion(
+                one.id,
+                one.attempt,
+                None,
+                one.task,
+                {"kind": QuestionKind.APPROVAL.value, **one.body},
+                one.deadline_at,
+            )
+            for one in asked
+        )
+
+    async def answer(
+        self,
+        session: SessionId,
+        confirmation: Confirmation,
+        by: Approver,
+        *,
+        reason: str = "",
+        question: str | None = None,
+    ) -> TurnHandle | None:
+        """Returns the turn that goes on here; None: it goes on where its worker is.
+
+        `question`: the id of the one that is meant. Without it there must be just one. NothingPending: it is
+        not pending any more.
+        """
+        found = [
+            one
+            for one in await self.pending(by.tenant, session, by.user)
+            if question is None or one.id == question
+        ]
+        if not found:
+            raise NothingPending("No question is pending in this session, or not this one any more")
+        if len(found) > 1:
+            ids = ", ".join(one.id for one in found)
+            raise NothingPending(f"Several questions are pending; name one of them in `question`: {ids}")
+        asked, decided = found[0], decide(dict(found[0].question), confirmation, reason)
+        handle = await self._give(session, asked, decided, by)
+        if decided.allows is not None:
+            await self._sessions.allow_always(by.tenant, session, decided.allows, by.setter)
+        return handle
+
+    async def _give(
+        self, session: SessionId, asked: PendingQuestion, decided: Decision, by: Approver
+    ) -> TurnHandle | None:
+        audit = AuditEntry(
+            by.tenant,
+            AuditKind.APPROVAL,
+            by.token,
+            by.user,
+            session,
+            {
+                **asked.question,
+                "attempt": asked.attempt,
+                "decision": decided.answer.action.value,
+                "said": decided.answer.reason,
+                "rule": decided.allows,
+            },
+        )
+        if asked.task is None:
+            return await self._turns.answer(
+                by.tenant, session, asked.attempt, decided.answer, place=asked.id, audit=audit
+            )
+        allowed = decided.answer.action is AnswerAction.APPROVE
+        await self._questions.answer(
+            by.tenant, asked.task, asked.id, allowed=allowed, reason=decided.answer.reason, user=by.user
+        )
+        return None
+
+    async def _waiting(self, tenant: TenantId, session: SessionId) -> Attempt | None:
+        found = await self._deps.store.get_session(tenant, session)
+        if found is None:
+            raise SessionNotFound()
+        if found.attempt is None:
+            return None
+        attempt = await self._deps.store.get_attempt(tenant, found.attempt)
+        return attempt if attempt is not None and attempt.question is not None else None

@@ -1,0 +1,47 @@
+"""Who did what: one append-only record of each decision that a person or a machine made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from lastgood.model.ids import TenantId
+
+
+class AuditKind(StrEnum):
+    APPROVAL = "approval"
+    RULES_CHANGED = "rules_changed"
+    AGENT_REBOUND = "agent_rebound"
+    RUNTIME_BOUND = "runtime_bound"
+    WORKER_REPLACED = "worker_replaced"
+    TOKEN_CREATED = "token_created"
+    TOKEN_REVOKED = "token_revoked"
+    RESUME_DECIDED = "resume_decided"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """`actor` is the authenticated token, `user` whom it stands for. `subject`: the id of what changed."""
+
+    tenant: TenantId
+    kind: AuditKind
+    actor: str
+    user: str
+    subject: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    number: int  # rises; orders the list, because no clock may
+    at: float
+    entry: AuditEntry
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    kind: AuditKind | None = None
+    subject: str | None = None
+    user: str | None = None
