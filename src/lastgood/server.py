@@ -37,6 +37,7 @@ from lastgood.outside.env_file import secrets_of
 from lastgood.settings import Settings
 from lastgood.store.database_url import open_store
 from lastgood.surfaces.api.agents import AgentHandlers
+from lastgood.surfaces.api.approvals import ApprovalHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.routes import session_routes
 from lastgood.surfaces.api.runs import RunHandlers
@@ -268,7 +269,13 @@ def _session_routes(
     )
     branches = BranchHandlers(lastgood.sessions)
     return session_routes(
-        life, runs, AgentHandlers(agents), branches, gate, import_bytes=settings.max_request_size
+        life,
+        runs,
+        AgentHandlers(agents),
+        branches,
+        ApprovalHandlers(lastgood.approvals),
+        gate,
+        import_bytes=settings.max_request_size,
     )
 
 

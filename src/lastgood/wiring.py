@@ -18,6 +18,7 @@ import orjson
 
 from lastgood.core.quotas import NO_QUOTA, Quota, QuotaUsage
 from lastgood.errors import InvalidRequest, LastgoodError
+from lastgood.flows.approvals import Approvals
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import Dependencies, FlowLimits
 from lastgood.flows.heartbeat import beating
@@ -91,6 +92,7 @@ class Lastgood:
     queue: Queue
     recovery: Recovery
     work: WorkFlows
+    approvals: Approvals
 
 
 def assemble(
@@ -144,7 +146,8 @@ def flows_of(
     queue = Queue(deps, live, turns, TaskQueue(deps, submitter.beginning, work.tasks, enqueuer))
     retention = Retention(deps, sessions, retain_seconds) if retain_seconds else None
     recovery = Recovery(deps, live, turns, queue, retention)
-    return Lastgood(deps, live, submitter, turns, sessions, queue, recovery, work)
+    approvals = Approvals(deps, turns, sessions, work.questions)
+    return Lastgood(deps, live, submitter, turns, sessions, queue, recovery, work, approvals)
 
 
 def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -> AgentLoop:

@@ -82,16 +82,17 @@ class Approvals:
         *,
         reason: str = "",
         question: str | None = None,
+        tool: str | None = None,
     ) -> TurnHandle | None:
         """Returns the turn that goes on here; None: it goes on where its worker is.
 
-        `question`: the id of the one that is meant. Without it there must be just one. NothingPending: it is
-        not pending any more.
+        `question`: the id of the one that is meant; `tool`: the tool that it must be about. Without them
+        there must be just one. NothingPending: it is not pending any more.
         """
         found = [
             one
             for one in await self.pending(by.tenant, session, by.user)
-            if question is None or one.id == question
+            if question in (None, one.id) and tool in (None, one.question.get("tool"))
         ]
         if not found:
             raise NothingPending("No question is pending in this session, or not this one any more")

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.api import response_schemas as shapes
 from lastgood.surfaces.api.agents import AgentHandlers
+from lastgood.surfaces.api.approvals import ANSWERED, PENDING, ApprovalHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.resources import AGENT, ATTEMPT, QUEUED_TURN, SESSION, TURN
 from lastgood.surfaces.api.runs import RunHandlers
@@ -24,6 +25,7 @@ from lastgood.surfaces.api.schemas import (
     ModelBody,
     PermissionsBody,
     RebindBody,
+    ResumeBody,
     RunBody,
     SafetyBody,
     StarredBody,
@@ -99,6 +101,7 @@ def session_routes(
     runs: RunHandlers,
     agents: AgentHandlers,
     branches: BranchHandlers,
+    approvals: ApprovalHandlers,
     gate: SessionGate,
     *,
     import_bytes: int,
@@ -117,6 +120,7 @@ def session_routes(
         ),
         *_of_fields(life),
         *_of_runs(runs),
+        *_of_approvals(approvals),
         *_of_docker_agent(life),
     ]
     return [gate.guard(route) for route in listed]
@@ -284,6 +288,23 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
             "Retry a parked queue entry",
             None,
             _json(shapes.STATUS, 202),
+        ),
+    ]
+
+
+def _of_approvals(approvals: ApprovalHandlers) -> Sequence[Route]:
+    return [
+        _reads(
+            f"{_ONE}/pending", approvals.pending, "List the questions that wait for a person", _json(PENDING)
+        ),
+        Route(
+            "POST",
+            f"{_ONE}/resume",
+            approvals.resume,
+            Scope.APPROVE,
+            "Answer a question: approve or reject a tool call",
+            takes=schema_of(ResumeBody),
+            gives=_json(ANSWERED),
         ),
     ]
 

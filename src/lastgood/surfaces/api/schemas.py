@@ -95,6 +95,15 @@ class LaterBody(_SaidBody):
         return self
 
 
+class ResumeBody(StrictModel):
+    """What a person says to a question."""
+
+    confirmation: Literal["approve", "approve-tool", "approve-session", "reject", "repeat", "skip"]
+    reason: str = ""
+    question: Name | None = None
+    tool_name: Name | None = None
+
+
 class Rules(StrictModel):
     allow: list[Rule] | None = Field(default=None, max_length=RULES)
     ask: list[Rule] | None = Field(default=None, max_length=RULES)

@@ -88,7 +88,7 @@ def _fields_of(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
 def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
     match kind:
         case _K.ATTEMPT_WAITS:
-            return {"type": "tool_call_confirmation", "question": data["question"]}
+            return _confirmation(data["question"])
         case _K.ATTEMPT_ERRED:
             return {"type": "error", **code_fields(data["code"]), "error": data["message"]}
         case _K.TURN_COMMITTED:
@@ -110,6 +110,18 @@ def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
             return {"type": "stream_stopped", "reason": _REASONS.get(reason, "error"), "status": reason}
         case _:
             return {"type": kind.value, **data}
+
+
+def _confirmation(question: Mapping[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"type": "tool_call_confirmation", "question": question}
+    if "tool" in question:
+        call = {
+            "id": question.get("call", question.get("id", "")),
+            "name": question["tool"],
+            "arguments": question.get("arguments", ""),
+        }
+        told |= {"tool_call": _call(call), "tool_definition": {"name": question["tool"]}}
+    return told
 
 
 def _user_message(data: Mapping[str, Any]) -> dict[str, Any]:
