@@ -378,7 +378,8 @@ RETURNING id;
 -- name: find_claim
 SELECT claims.attempt_id, tasks.claim_token = claims.token, claims.report, {task}
 FROM claims JOIN tasks ON tasks.id = claims.task_id
-WHERE claims.tenant = :tenant AND claims.token = :token AND claims.task_id = :task AND claims.worker_id = :worker;
+WHERE claims.tenant = :tenant AND claims.token = :token AND claims.task_id = :task
+  AND (claims.worker_id = :worker OR CAST(:worker AS TEXT) IS NULL);
 
 -- name: is_current
 SELECT 1 FROM tasks
@@ -529,3 +530,8 @@ SELECT {snapshot} FROM snapshots WHERE tenant = :tenant AND attempt_id = :attemp
 SELECT snapshots.attempt_id, snapshots.turn_id
 FROM snapshots JOIN turns ON turns.id = snapshots.turn_id AND turns.attempt_id = snapshots.attempt_id
 WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session ORDER BY turns.seq DESC;
+
+-- name: ended_ephemeral
+SELECT DISTINCT tasks.tenant, tasks.session_id FROM tasks JOIN sessions ON sessions.id = tasks.session_id
+WHERE tasks.ephemeral AND tasks.ended_at < clock() - 60.0
+LIMIT :limit;
