@@ -19,7 +19,6 @@ from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
     OutcomeUnknown,
-    SessionBusy,
     StaleHead,
     TurnFailed,
     TurnNotFound,
@@ -37,7 +36,6 @@ from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Ask,
     Attempt,
-    AttemptStatus,
     Begin,
     BeginConflict,
     Begun,
@@ -310,15 +308,4 @@ def _begin_events(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
             for message in begin.ask.messages
             if message.role is Role.USER
         ),
-    )
-
-
-def busy(attempt: Attempt) -> SessionBusy:
-    waiting = attempt.status is AttemptStatus.WAITING
-    what = "is waiting for an answer" if waiting else "is running"
-    return SessionBusy(
-        f"A turn of this session {what}; retry when it has ended, or cancel it",
-        attempt=attempt.id,
-        turn=attempt.turn,
-        status=attempt.status.value,
     )

@@ -27,7 +27,8 @@ from lastgood.errors import (
     TooManyRequests,
 )
 from lastgood.flows.asks import check_names, located, placed
-from lastgood.flows.begin import Plan, TurnStarter, busy
+from lastgood.flows.begin import Plan, TurnStarter
+from lastgood.flows.busy import busy, check_no_tasks
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import outcome_unknown
@@ -260,7 +261,7 @@ class Submitter:
         plan = await self.beginning.plan(ask, session)
         if plan.runtime is not None:
             return plan
-        await self.tasks.check_idle(session)
+        await check_no_tasks(self._deps.store, session)
         if ask.messages and ask.messages[0].role is Role.TOOL:
             history = await self._deps.histories.at(ask.tenant, plan.base)
             check_results(ask.messages, open_calls(history.tail))

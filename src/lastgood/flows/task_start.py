@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from lastgood.core.input_checks import first_words
 from lastgood.core.task_admission import KnownAttempt, KnownTask, admit_task
-from lastgood.errors import SessionBusy
 from lastgood.flows.begin import Plan, TurnStarter
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.task_handle import TaskTurnHandle
@@ -90,13 +89,6 @@ class TaskStarter:
             case _:
                 return None
 
-    async def check_idle(self, session: Session) -> None:
-        """SessionBusy: tasks of the session are not finished, so no turn of another kind may begin."""
-        if session.runtime_id is not None:
-            tasks = await self._deps.store.open_tasks(session.tenant, session.id)
-            if tasks:
-                raise busy_with(tasks[0])
-
     def of_task(self, task: Task) -> TurnHandle:
         """Of a task that somebody else queued."""
         return self._of_task(Enqueued(task, is_known=True), 0)
@@ -129,12 +121,3 @@ class TaskStarter:
         if title:
             await self._deps.store.set_title(session.tenant, session.id, title, TitleBy.US, (told,))
             self._deps.signals.tell(session.id)
-
-
-def busy_with(task: Task) -> SessionBusy:
-    return SessionBusy(
-        f"A task of this session is {task.status.value}; retry when it has ended, or cancel it",
-        task=task.id,
-        turn=task.turn,
-        status=task.status.value,
-    )

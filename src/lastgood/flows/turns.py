@@ -28,8 +28,8 @@ from lastgood.flows.begin import (
     STEERS_GONE,
     Plan,
     begun_of,
-    busy,
 )
+from lastgood.flows.busy import busy
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import retry_lost_races
 from lastgood.flows.run import Run, StopReason
@@ -96,7 +96,8 @@ class Turns:
     async def _cancel_task(self, task: Task) -> Outcome:
         """Never waits for a worker: it learns by its next report or heartbeat that its claim has ended."""
         await retry_lost_races(
-            "cancel the task", lambda: self._tasks.end_now(task.tenant, task.id, by_person=True)
+            "cancel the task",
+            lambda: self._tasks.end_now(task.tenant, task.id, by_person=True, stops_session=True),
         )
         return await self.of_task(task).outcome()
 

@@ -101,7 +101,7 @@ class SqlClaims(WorkAccess):
         return await self._unless_lost(work, False)
 
     async def find_claim(
-        self, tenant: TenantId, task: TaskId, token: bytes, worker: str
+        self, tenant: TenantId, task: TaskId, token: bytes, worker: str | None
     ) -> ClaimState | None:
         parameters = {"tenant": tenant, "task": task, "token": token, "worker": worker}
 

@@ -9,7 +9,7 @@ from typing import Any
 from lastgood.model.attempts import Ask, TurnRequest
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TaskId, TenantId, TurnId
-from lastgood.model.sessions import NewSession, Session
+from lastgood.model.sessions import NewSession, Session, TaskScope
 from lastgood.model.tasks import ENDED_TASKS, NewTask, Task, TaskConflict, TaskEnd, TaskFilter, TaskPage
 from lastgood.store.rows import to_attempt, to_request
 from lastgood.store.session_rows import NEWEST, of_new_session, to_session
@@ -26,6 +26,16 @@ class SqlTasks(WorkAccess):
             row = rows[0] if rows else await self._row("session_of_scope", parameters)
             if row is not None:  # else it was deleted between the two
                 return to_session(row)
+
+    async def find_scope(self, tenant: TenantId, scope: TaskScope, agent_key: str) -> Session | None:
+        parameters = {"tenant": tenant, "agent_key": agent_key}
+        parameters |= {"scope_kind": scope.kind.value, "scope_id": scope.id}
+        row = await self._row("session_of_scope", parameters)
+        return to_session(row) if row else None
+
+    async def ended_ephemeral(self, limit: int) -> tuple[tuple[TenantId, SessionId], ...]:
+        rows = await self._rows("ended_ephemeral", {"limit": limit})
+        return tuple((TenantId(tenant), SessionId(session)) for tenant, session in rows)
 
     async def enqueue_task(
         self, new: NewTask, *, ask: Ask, only_if_idle: bool, most: int

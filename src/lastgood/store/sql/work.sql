@@ -378,7 +378,8 @@ RETURNING id;
 -- name: find_claim
 SELECT claims.attempt_id, tasks.claim_token = claims.token, claims.report, {task}
 FROM claims JOIN tasks ON tasks.id = claims.task_id
-WHERE claims.tenant = :tenant AND claims.token = :token AND claims.task_id = :task AND claims.worker_id = :worker;
+WHERE claims.tenant = :tenant AND claims.token = :token AND claims.task_id = :task
+  AND (claims.worker_id = :worker OR CAST(:worker AS TEXT) IS NULL);
 
 -- name: is_current
 SELECT 1 FROM tasks
@@ -542,3 +543,8 @@ WHERE tenant = :tenant AND n > :after
   AND (CAST(:subject AS TEXT) IS NULL OR subject = :subject)
   AND (CAST(:user AS TEXT) IS NULL OR username = :user)
 ORDER BY n LIMIT :limit;
+
+-- name: ended_ephemeral
+SELECT DISTINCT tasks.tenant, tasks.session_id FROM tasks JOIN sessions ON sessions.id = tasks.session_id
+WHERE tasks.ephemeral AND tasks.ended_at < clock() - 60.0
+LIMIT :limit;

@@ -1,0 +1,158 @@
+"""Tool calls that need a person: asked, approved or rejected over HTTP, across restarts, and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.api import Api
+from tests.e2e.command import until
+from tests.e2e.server import LiveServer
+
+pytestmark = pytest.mark.slow
+
+
+def write_agent(folder: Path, **more: object) -> str:
+    agent = {"model": "builtin/scripted", "toolsets": [{"type": "shell"}], **more}
+    path = folder / "shelly.yaml"
+    path.write_text(yaml.safe_dump({"agents": {"root": agent}}))
+    return str(path)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path, write_agent(tmp_path), options=("--safety", "balanced")) as started:
+        yield started
+
+
+@pytest.fixture
+def api(server: LiveServer) -> Api:
+    return Api(server)
+
+
+def shell(command: str) -> str:
+    return f'!tool shell {{"cmd": "{command}"}}\n!say done'
+
+
+def asked(api: Api, session: str, text: str) -> dict[str, str]:
+    """The question that the turn waits for."""
+    begun = api.turn(session, text, wait=False)
+    assert begun.status == 202, begun.body
+    until(lambda: api.get(f"/api/sessions/{session}/pending"))
+    (question,) = api.get(f"/api/sessions/{session}/pending")
+    return dict(question)
+
+
+def resume(api: Api, session: str, confirmation: str, **more: str) -> int:
+    return api.post(f"/api/sessions/{session}/resume", {"confirmation": confirmation, **more}).status
+
+
+def ended(api: Api, session: str) -> list[tuple[str, str]]:
+    until(lambda: api.brief(session)["status"] == "idle")
+    return api.history(session)
+
+
+def test_an_approved_call_runs_once(api: Api, tmp_path: Path) -> None:
+    session, out = api.session("shelly"), tmp_path / "out"
+    question = asked(api, session, shell(f"echo x >> {out}"))
+    assert (question["kind"], question["tool"]) == ("approval", "shell")
+    assert str(out) in question["arguments"]
+    assert not out.exists()
+    assert api.brief(session)["status"] == "waiting"
+    assert resume(api, session, "approve") == 200
+    assert ended(api, session)[-1] == ("assistant", "done")
+    assert out.read_text() == "x\n"
+    assert resume(api, session, "approve") == 409
+
+
+def test_a_rejected_call_does_not_run_and_the_model_reads_the_reason(api: Api, tmp_path: Path) -> None:
+    session, out = api.session("shelly"), tmp_path / "out"
+    asked(api, session, shell(f"echo x >> {out}"))
+    assert resume(api, session, "reject", reason="not on a Friday") == 200
+    history = ended(api, session)
+    assert "rejected this call of shell: not on a Friday" in history[-2][1]
+    assert not out.exists()
+
+
+def test_I14_an_approval_survives_kill_9_and_a_restart(server: LiveServer, api: Api, tmp_path: Path) -> None:
+    session, out = api.session("shelly"), tmp_path / "out"
+    asked(api, session, shell(f"echo x >> {out}"))
+    server.kill()
+    server.start()
+    api = Api(server)
+    (question,) = api.get(f"/api/sessions/{session}/pending")
+    assert resume(api, session, "approve", question=question["id"]) == 200
+    assert ended(api, session)[-1] == ("assistant", "done")
+    assert out.read_text() == "x\n"
+
+
+def test_always_is_asked_once(api: Api, tmp_path: Path) -> None:
+    session, out = api.session("shelly"), tmp_path / "out"
+    asked(api, session, shell(f"echo x >> {out}"))
+    assert resume(api, session, "approve-tool") == 200
+    ended(api, session)
+    assert api.turn(session, shell(f"echo y >> {out}")).status == 200
+    assert out.read_text() == "x\ny\n"
+    other = api.session("shelly")
+    asked(api, other, shell("true"))
+    assert resume(api, other, "reject") == 200
+
+
+def test_a_word_that_does_not_fit_is_refused(api: Api) -> None:
+    session = api.session("shelly")
+    assert resume(api, session, "approve") == 409
+    assert resume(api, session, "maybe") == 400
+    asked(api, session, shell("true"))
+    assert resume(api, session, "repeat") == 400
+    assert resume(api, session, "approve", question="9:other") == 409
+    assert resume(api, session, "approve", tool_name="fetch") == 409
+    assert resume(api, session, "reject") == 200
+
+
+def test_two_calls_of_one_response_are_asked_for_one_by_one(api: Api, tmp_path: Path) -> None:
+    session, out = api.session("shelly"), tmp_path / "out"
+    one, two = (f'shell {{"cmd": "echo {word} >> {out}"}}' for word in ("a", "b"))
+    first = asked(api, session, f"!tool {one}\n!also {two}\n!say done")
+    assert resume(api, session, "approve") == 200
+    until(lambda: api.get(f"/api/sessions/{session}/pending"))
+    (second,) = api.get(f"/api/sessions/{session}/pending")
+    assert first["id"] != second["id"]
+    assert out.read_text() == "a\n"
+    assert resume(api, session, "approve") == 200
+    ended(api, session)
+    assert out.read_text() == "a\nb\n"
+
+
+def test_a_rule_that_denies_by_now_beats_an_approval(api: Api, tmp_path: Path) -> None:
+    session, out = api.session("shelly"), tmp_path / "out"
+    asked(api, session, shell(f"echo x >> {out}"))
+    assert (
+        api.patch(f"/api/sessions/{session}/permissions", {"permissions": {"deny": ["shell"]}}).status == 200
+    )
+    assert resume(api, session, "approve") == 200
+    assert "is not allowed" in ended(api, session)[-2][1]
+    assert not out.exists()
+
+
+def test_a_waiting_turn_can_be_cancelled(api: Api, tmp_path: Path) -> None:
+    session, out = api.session("shelly"), tmp_path / "out"
+    asked(api, session, shell(f"echo x >> {out}"))
+    assert api.post(f"/api/sessions/{session}/cancel").status == 200
+    assert resume(api, session, "approve") == 409
+    assert api.history(session) == []
+    assert not out.exists()
+
+
+def test_the_openai_api_cannot_ask_and_says_so_to_the_model(server: LiveServer) -> None:
+    with server.client() as client:
+        answer = client.chat.completions.create(
+            model="shelly",
+            messages=[{"role": "user", "content": shell("true")}],
+            extra_headers={"x-conversation-id": "c1"},
+        )
+    assert answer.choices[0].message.content == "done"
+    results = [one["content"] for one in server.prompts()[-1]["prompt"] if one["role"] == "tool"]
+    assert "needs human approval, which is not available on this API" in results[0]
