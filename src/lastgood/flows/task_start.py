@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from lastgood.core.input_checks import first_words
 from lastgood.core.task_admission import KnownAttempt, KnownTask, admit_task
+from lastgood.errors import SessionNotFound
 from lastgood.flows.begin import Plan, TurnStarter
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.task_handle import TaskTurnHandle
 from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, TaskDraft
 from lastgood.model.attempts import Ask, Attempt, Begin
 from lastgood.model.events import Event, EventKind
@@ -46,6 +48,7 @@ class TaskStarter:
         self._deps = deps
         self._beginning = beginning
         self._enqueuer = enqueuer
+        self._access = WorkAccess(deps.store)
 
     def _draft(self, begin: Begin, plan: Plan, wishes: TaskWishes) -> TaskDraft:
         assert plan.runtime is not None
@@ -88,6 +91,14 @@ class TaskStarter:
                 return await self._of_attempt(ask, attempt)
             case _:
                 return None
+
+    async def check_owner(self, ask: Ask, session: Session) -> None:
+        """Of a conversation, whose name anybody may guess. On a private runtime it is for whoever made it and
+        for whoever may use that runtime. SessionNotFound: it is somebody else's."""
+        if session.runtime_id is None or ask.owner is None or ask.owner == session.owner:
+            return
+        if not await self._access.may_read(session, ask.owner):
+            raise SessionNotFound()
 
     def of_task(self, task: Task) -> TurnHandle:
         """Of a task that somebody else queued."""
