@@ -246,10 +246,15 @@ class Tasks:
     async def retire(
         self, tenant: TenantId, session: SessionId, native_session: str, runtime: str | None, user: str
     ) -> int:
-        """By a person: the native session is not resumed any more. Returns how many pointers changed."""
-        await self._access.session(tenant, session, user)
+        """By a person: the native session is not resumed any more. Returns how many pointers changed.
+        Without a runtime: on each that has one with this id."""
+        known = await self.pointers(tenant, session, user, runtime)
+        made_by = {one.runtime and one.runtime.id for one in known if one.native_session == native_session}
         reason = f"by {user}" if user else "by request"
-        return await self._store.retire_native_session(tenant, session, runtime, native_session, reason)
+        changed = 0
+        for id in made_by:
+            changed += await self._store.retire_native_session(tenant, session, id, native_session, reason)
+        return changed
 
     # -- change --------------------------------------------------------------------------
 
