@@ -24,6 +24,7 @@ from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.tools.echo import ECHO
 from lastgood.model.agents import AgentSpec, ModelSpec, Safety, ToolsetSpec
+from lastgood.model.answers import Answer
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event
@@ -158,8 +159,12 @@ class BenchWork:
     options: CallOptions = CallOptions()
 
     @property
-    def answers(self) -> Mapping[str, str]:
+    def answers(self) -> Mapping[str, Answer]:
         return {}
+
+    @property
+    def can_ask(self) -> bool:
+        return False
 
     async def rules(self) -> tuple[RuleLayer, ...]:
         return ()

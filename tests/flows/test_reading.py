@@ -12,6 +12,7 @@ from lastgood.errors import (
     SessionNotFound,
     TurnNotFound,
 )
+from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.sessions import SessionStatus
@@ -200,7 +201,7 @@ async def test_I35_unknown_foreign_and_deleted_ids_answer_alike(
         "fork at a turn": node.sessions.fork(tenant, asked, turn.id),
         "delete": node.sessions.delete(tenant, asked),
         "cancel": node.turns.cancel(tenant, asked),
-        "answer": node.turns.answer(tenant, asked, AttemptId(turn.attempt), {}),
+        "answer": node.turns.answer(tenant, asked, AttemptId(turn.attempt), Answer(AnswerAction.SKIP)),
         "submit": house.submit(node, asked, "me", tenant=tenant),
     }
     messages = set()
@@ -223,7 +224,7 @@ async def test_cancelling_what_does_not_run_is_told(house: House, node: Lastgood
     with pytest.raises(NothingPending):
         await node.turns.cancel(DEFAULT_TENANT, session)
     with pytest.raises(NothingPending):
-        await node.turns.answer(DEFAULT_TENANT, session, turn.attempt, {})
+        await node.turns.answer(DEFAULT_TENANT, session, turn.attempt, Answer(AnswerAction.SKIP))
 
 
 async def test_I6_a_changed_byte_is_found(house: House, node: Lastgood) -> None:

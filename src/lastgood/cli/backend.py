@@ -50,6 +50,9 @@ class BackendTurn(Protocol):
 
     async def ended(self) -> TurnEnd: ...
 
+    async def answer(self, confirmation: str, reason: str) -> None:
+        """Answers the question that its last event asked. Its events go on."""
+
     async def cancel(self) -> None:
         """Does nothing if the turn has ended. Raises an error if the request could not be sent."""
 

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
+from lastgood.cli.approval_prompt import AskPerson, how_to_answer
 from lastgood.cli.backend import Backend, BackendTurn, TurnEnd
 from lastgood.cli.output import complain, drop_stdout
 from lastgood.cli.render import Screen
 from lastgood.client.models import SessionInfo
 from lastgood.errors import InvalidRequest, NotFound, NothingPending, TurnCancelled
 from lastgood.model.attempts import After
+from lastgood.model.events import EventKind, StoredEvent
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message
 
@@ -77,6 +79,7 @@ class Chat:
     screen: Screen
     interrupts: Interrupts
     last: tuple[Message, TurnEnd] | None = None
+    person: AskPerson | None = None  # None: nobody can be asked here
 
     async def say(
         self,
@@ -148,11 +151,29 @@ class Chat:
         await self.interrupts.asked.wait()
         await asked.cancel()
 
+    async def _answer(self, asked: BackendTurn, event: StoredEvent) -> bool:
+        """False: nobody is here to ask, and the turn goes on waiting."""
+        said = None if self.person is None else await self.person(event.data["question"])
+        if said is None:
+            return False
+        await asked.answer(said.confirmation, said.reason)
+        return True
+
+    async def _left_waiting(self, asked: BackendTurn, event: StoredEvent) -> TurnEnd:
+        session = self.session or ""
+        error = NothingPending(
+            f"the turn waits for an answer; answer it with {how_to_answer(session)}, or cancel it"
+        )
+        turn = str(event.data.get("turn", ""))
+        return TurnEnd(session, turn, event.attempt or "", "waiting", None, error, False)
+
     async def _watch(self, asked: BackendTurn) -> TurnEnd:
         try:
             async with aclosing(asked.events()) as events:
                 async for event in events:
                     await self.screen.event(event)
+                    if event.kind is EventKind.ATTEMPT_WAITS and not await self._answer(asked, event):
+                        return await self._left_waiting(asked, event)
             ended = await asked.ended()
             await self.screen.ended(ended)
         except OSError as error:

@@ -14,9 +14,11 @@ from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
 from lastgood.cli.local_reader import LocalReader, session_info, turn_info
 from lastgood.cli.startup import TENANT
 from lastgood.client.models import SessionInfo, TurnInfo
+from lastgood.core.approval import Confirmation
 from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.input_checks import check_text
 from lastgood.errors import LastgoodError, StoreLocked
+from lastgood.flows.approvals import Approver
 from lastgood.flows.session_export import SessionImport
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
@@ -110,23 +112,36 @@ class LocalBackend(LocalReader):
         return LocalTurn(self._app, await self._app.submitter.submit(Submission(ask, after)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LocalTurn:
     app: Lastgood
     submitted: TurnHandle
 
     async def events(self) -> AsyncGenerator[StoredEvent, None]:
-        if self.submitted.replayed:
-            return
-        ended = asyncio.create_task(self.submitted.outcome())
+        """Goes on after a question that was answered before the next event is asked for."""
+        watched: TurnHandle | None = None
+        while not self.submitted.replayed and watched is not self.submitted:
+            watched = self.submitted
+            async for event in self._events_of(watched):
+                yield event
+
+    async def _events_of(self, submitted: TurnHandle) -> AsyncGenerator[StoredEvent, None]:
+        ended = asyncio.create_task(submitted.outcome())
         try:
-            async for event in _until(ended, self.submitted.events()):
+            async for event in _until(ended, submitted.events()):
                 yield event
         finally:
             ended.cancel()
             await asyncio.wait({ended})
             if not ended.cancelled():
                 ended.exception()  # looked at: `ended` says it
+
+    async def answer(self, confirmation: str, reason: str) -> None:
+        by = Approver(TENANT, LOCAL.token, LOCAL.user, LOCAL)
+        answered = await self.app.approvals.answer(
+            self.submitted.session, Confirmation(confirmation), by, reason=reason
+        )
+        self.submitted = answered or self.submitted
 
     async def ended(self) -> TurnEnd:
         outcome = await self.submitted.outcome()

@@ -202,6 +202,9 @@ class RemoteTurn:
         status = end.status if isinstance(end, TurnFailed) else "committed"
         return TurnEnd(about.session, about.turn, attempt, status, self._committed, error, about.replayed)
 
+    async def answer(self, confirmation: str, reason: str) -> None:
+        await self._client.resume(self._accepted.session, confirmation, reason=reason)
+
     async def cancel(self) -> None:
         try:
             async with asyncio.timeout(_CANCEL_SECONDS):

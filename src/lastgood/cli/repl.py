@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from collections.abc import Sequence
 
-from lastgood.cli.chat import Chat, Interrupts
+from lastgood.cli.chat import Chat
 from lastgood.cli.output import complain, print_line, remark
+from lastgood.cli.terminal_input import next_line
 from lastgood.errors import InvalidRequest, LastgoodError
 from lastgood.model.agents import AgentCommand
 from lastgood.model.messages import user
@@ -29,7 +27,7 @@ async def chat(talk: Chat, welcome: str, known: Sequence[AgentCommand]) -> int:
         print_line(welcome)
     commands = {f"/{command.name}": command for command in known}
     interrupts = talk.interrupts
-    while (line := await _next_line(interrupts)) is not None:
+    while (line := await next_line(interrupts, "> ")) is not None:
         try:
             if line.strip() and not await _do(talk, line.strip(), commands):
                 break
@@ -68,26 +66,3 @@ async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
         case _:
             await talk.say(user(line))
     return True
-
-
-async def _next_line(interrupts: Interrupts) -> str | None:
-    """A line from the terminal; None: Ctrl-D, Ctrl-C, or we are told to end."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    sys.stderr.write("> ")
-    sys.stderr.flush()
-    # Not input() on a thread: a thread that waits for a key would outlive Ctrl-C.
-    loop.add_reader(sys.stdin.fileno(), ready.set)
-    try:
-        waits = [asyncio.create_task(event.wait()) for event in (ready, interrupts.asked)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for task in waits:
-            task.cancel()
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-    # A terminal hands over one line at a time.
-    line = b"" if interrupts.asked.is_set() else os.read(sys.stdin.fileno(), 65536)
-    if not line:
-        sys.stderr.write("\n")
-        return None
-    return line.decode(errors="surrogateescape").rstrip("\n")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lastgood.agents.sources import DirectorySource, Single, parse
+from lastgood.cli.approval_prompt import terminal_prompt
 from lastgood.cli.backend import Backend, check_place
 from lastgood.cli.chat import Chat, Interrupts
 from lastgood.cli.local import LocalBackend, open_here
@@ -143,7 +144,9 @@ async def _begin(place: Backend, key: str, args: argparse.Namespace, interrupts:
             own = one_line(session.agent_key) or "no agent"
             remark(f"the agent of this session was {own}; {one_line(key)} answers from now on")
         known = session.id
-    return Chat(place, key, args.model, known, JsonScreen() if args.json else TextScreen(), interrupts)
+    screen = JsonScreen() if args.json else TextScreen()
+    person = terminal_prompt(interrupts) if sys.stdin.isatty() and not args.json else None
+    return Chat(place, key, args.model, known, screen, interrupts, person=person)
 
 
 async def _talk(

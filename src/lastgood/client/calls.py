@@ -312,6 +312,16 @@ class AsyncClient:
         answer = await self._call(ApiCall("POST", path_of(session, "cancel"), repeatable=False))
         return read(attempt_of, answer.plain)
 
+    async def resume(
+        self, session: str, confirmation: str, *, reason: str = "", question: str | None = None
+    ) -> None:
+        """Answers a pending question: `approve`, `approve-tool`, `approve-session` or `reject`.
+
+        Raises NothingPending if it is not pending any more.
+        """
+        body = {"confirmation": confirmation, "reason": reason, "question": question}
+        await self._call(ApiCall("POST", path_of(session, "resume"), body, repeatable=False))
+
     async def continue_(self, session: str, attempt: str) -> AsyncGenerator[Event, None]:
         """Retries the turn of a failed attempt from its last finished step, and yields events like `run`."""
         call = ApiCall("POST", path_of(session, "attempts", attempt, "continue"), repeatable=False)
