@@ -159,13 +159,15 @@ class Chat:
         await asked.answer(said.confirmation, said.reason)
         return True
 
-    async def _left_waiting(self, asked: BackendTurn, event: StoredEvent) -> TurnEnd:
+    async def _left_waiting(self, event: StoredEvent) -> TurnEnd:
         session = self.session or ""
         error = NothingPending(
             f"the turn waits for an answer; answer it with {how_to_answer(session)}, or cancel it"
         )
         turn = str(event.data.get("turn", ""))
-        return TurnEnd(session, turn, event.attempt or "", "waiting", None, error, False)
+        ended = TurnEnd(session, turn, event.attempt or "", "waiting", None, error, False)
+        await self.screen.ended(ended)
+        return ended
 
     async def _watch(self, asked: BackendTurn) -> TurnEnd:
         try:
@@ -173,7 +175,7 @@ class Chat:
                 async for event in events:
                     await self.screen.event(event)
                     if event.kind is EventKind.ATTEMPT_WAITS and not await self._answer(asked, event):
-                        return await self._left_waiting(asked, event)
+                        return await self._left_waiting(event)
             ended = await asked.ended()
             await self.screen.ended(ended)
         except OSError as error:
