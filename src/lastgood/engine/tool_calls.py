@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,13 @@ from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError, NeedsAnswer
 from lastgood.model.agents import OnUnknown, Safety
 from lastgood.model.answers import AnswerAction, QuestionKind
+from lastgood.model.attempts import ToolOutcome
 from lastgood.model.messages import ToolCall
 from lastgood.model.rules import RuleLayer
 from lastgood.ports import Work
 from lastgood.time_slices import paced
+
+_CANCELLED = ("error: the tool was cancelled", ToolOutcome.UNKNOWN)
 
 #: Shows output while the tool runs.
 Stream = Callable[[str], Awaitable[None]]
@@ -31,7 +35,9 @@ Stream = Callable[[str], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Result:
     text: str
+    outcome: ToolOutcome
     has_effects: bool = False  # a tool that is not repeatable ran
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +80,14 @@ class ToolCaller:
         """
         tool = self.tools(work, stage).get(call.name)
         if tool is None:
-            return Result(f"error: unknown tool {call.name!r}")
+            return Result(f"error: unknown tool {call.name!r}", ToolOutcome.FAILED)
         try:
             arguments, working_dir = arguments_of(call), self.working_dir(work)
             asks = await self._check(stage, tool, arguments, working_dir, await work.rules())
             if asks is not None:
                 self._check_answer(work, stage, call, asks)
         except ToolFailed as error:
-            return Result(f"error: {error}")
+            return Result(f"error: {error}", ToolOutcome.DENIED)
         return Admitted(tool, arguments, working_dir)
 
     async def use(
@@ -104,13 +110,14 @@ class ToolCaller:
             messages=stage.conversation(),
             say=said.put_nowait,
         )
-        running = asyncio.create_task(_run(tool, use))
+        running, began = asyncio.create_task(_run(tool, use)), time.monotonic()
         running.add_done_callback(lambda _: said.put_nowait(None))
         try:
             while (text := await said.get()) is not None:
                 await stream(text)
-            text = "error: the tool was cancelled" if running.cancelled() else running.result()
-            return Result(text, has_effects=tool.on_unknown is not OnUnknown.REPEAT)
+            text, outcome = _CANCELLED if running.cancelled() else running.result()
+            has_effects = tool.on_unknown is not OnUnknown.REPEAT
+            return Result(text, outcome, has_effects, time.monotonic() - began)
         finally:
             # Whoever stops the loop stops the tool, and waits until it has stopped.
             running.cancel()
@@ -163,15 +170,15 @@ class ToolCaller:
             raise ToolFailed(f"a person rejected this call of {call.name}{why}")
 
 
-async def _run(tool: Tool, use: ToolUse) -> str:
+async def _run(tool: Tool, use: ToolUse) -> tuple[str, ToolOutcome]:
     try:
-        return await tool.run(use)
+        return await tool.run(use), ToolOutcome.DONE
     except ToolFailed as error:
-        return f"error: {error}"
+        return f"error: {error}", ToolOutcome.FAILED
     except LastgoodError:
         raise
     except Exception as error:
-        return f"error: the tool failed unexpectedly: {error!r}"
+        return f"error: the tool failed unexpectedly: {error!r}", ToolOutcome.FAILED
 
 
 def denial(tool: str, reason: str) -> str:

@@ -30,7 +30,7 @@ from lastgood.engine.tools.tool import ToolFailed
 from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
 from lastgood.model.agents import ModelSpec, OnUnknown
 from lastgood.model.answers import AnswerAction, QuestionKind
-from lastgood.model.attempts import Step, StepKind
+from lastgood.model.attempts import Step, StepKind, ToolOutcome
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event, EventKind
 from lastgood.model.messages import ToolCall, as_json, tool_result
@@ -202,7 +202,7 @@ class TurnLoop:
             await self._delegate(stage, call)
             return
         if isinstance(admitted, Result):
-            await self._answer(stage, call, admitted.text)
+            await self._answer(stage, call, admitted)
             return
 
         async def stream(text: str) -> None:
@@ -210,18 +210,25 @@ class TurnLoop:
             await self._event(EventKind.TOOL_STREAMED, data | _who(stage))
 
         result = await self.calling.use(self.work, stage, call, admitted, stream)
-        await self._answer(stage, call, result.text, has_effects=result.has_effects)
+        await self._answer(stage, call, result)
         speaks = speaker(stage.entry, stage.conversation()) if call.name == HANDOFF else stage.agent
         if speaks is not stage.agent:
             stage.agent = speaks
             await self._event(EventKind.AGENT_SWITCHED, {"agent": speaks.name})
 
-    async def _answer(self, stage: Stage, call: ToolCall, text: str, *, has_effects: bool = False) -> None:
-        capped = cap_result(mend(self.scrub(text)), stage.agent.max_tool_result_tokens)
+    async def _answer(self, stage: Stage, call: ToolCall, result: Result) -> None:
+        capped = cap_result(mend(self.scrub(result.text)), stage.agent.max_tool_result_tokens)
         data = {"id": call.id, "name": call.name, "result": capped.text}
         await self._event(EventKind.TOOL_ANSWERED, data | _who(stage))
-        message, effects = tool_result(call.id, capped.text), (call.id,) if has_effects else ()
-        step = Step(StepKind.TOOL, message, within=stage.within, full=capped.full, effects=effects)
+        step = Step(
+            StepKind.TOOL,
+            tool_result(call.id, capped.text),
+            within=stage.within,
+            full=capped.full,
+            effects=(call.id,) if result.has_effects else (),
+            outcome=result.outcome,
+            seconds=result.seconds,
+        )
         await self._finish(stage, step)
 
     async def _delegate(self, stage: Stage, call: ToolCall) -> None:
@@ -231,7 +238,7 @@ class TurnLoop:
                 raise ToolFailed(f"tasks are nested too deeply (limit {DEEPEST}); do it yourself")
             other, task = task_of(stage.agent, self.work.agent, arguments_of(call))
         except ToolFailed as error:
-            await self._answer(stage, call, f"error: {error}")
+            await self._answer(stage, call, Result(f"error: {error}", ToolOutcome.FAILED))
             return
         within = stage.place_of(call.id) + "/"
         inner = Stage(
@@ -244,9 +251,9 @@ class TurnLoop:
         )
         try:
             await self._converse(inner)
-            result = inner.steps[-1].message.content
+            result = Result(inner.steps[-1].message.content, ToolOutcome.DONE)
         except LoopDetected as error:
-            result = f"error: {other.name} did not finish: {error}"
+            result = Result(f"error: {other.name} did not finish: {error}", ToolOutcome.FAILED)
         await self._answer(stage, call, result)
 
     # -- after a crash -----------------------------------------------------------
@@ -281,7 +288,8 @@ class TurnLoop:
                 }
                 raise NeedsAnswer(question, ANSWER_SECONDS)
             else:
-                await self._answer(stage, call, UNKNOWN_OUTCOME, has_effects=True)
+                unknown = Result(UNKNOWN_OUTCOME, ToolOutcome.UNKNOWN, has_effects=True)
+                await self._answer(stage, call, unknown)
 
     # -- what is emitted -----------------------------------------------------------
 

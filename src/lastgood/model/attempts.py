@@ -36,6 +36,13 @@ class StepKind(StrEnum):
     STEER = "steer"  # something that was said to the turn while it ran
 
 
+class ToolOutcome(StrEnum):
+    DONE = "done"
+    FAILED = "failed"  # it reported an error; it may have taken effect
+    DENIED = "denied"  # by a rule or a person; it did not run
+    UNKNOWN = "unknown"  # it may or may not have run
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A finished piece of work: a whole model response, a whole tool result, or a steer that was heard.
@@ -54,6 +61,8 @@ class Step:
     queued: int = 0  # the number of the steer in the queue
     #: Calls to tools that are not repeatable: of a response, those it asks for; of a result, what it ran.
     effects: tuple[str, ...] = ()
+    outcome: ToolOutcome | None = None  # of a tool's result
+    seconds: float = 0.0  # how long the tool ran
 
 
 @dataclass(frozen=True, slots=True)

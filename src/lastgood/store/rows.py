@@ -20,6 +20,7 @@ from lastgood.model.attempts import (
     OnLeave,
     Step,
     StepKind,
+    ToolOutcome,
     TurnRequest,
 )
 from lastgood.model.call_options import CallOptions, options_as_json, options_from_json
@@ -234,6 +235,8 @@ def _to_step(row: Row, number: int) -> Step:
     plain = orjson.loads(body)
     message = from_json(plain.pop("message"))
     plain["effects"] = tuple(plain.get("effects", ()))
+    if "outcome" in plain:
+        plain["outcome"] = ToolOutcome(plain["outcome"])
     return Step(StepKind(kind), message, Usage(input_tokens, output_tokens, cost), **plain)
 
 
@@ -344,6 +347,8 @@ def _step_body(step: Step) -> dict[str, Any]:
         plain["queued"] = step.queued
     if step.effects:
         plain["effects"] = step.effects
+    if step.outcome is not None:
+        plain |= {"outcome": step.outcome.value, "seconds": round(step.seconds, 3)}
     return plain
 
 

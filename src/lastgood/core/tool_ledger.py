@@ -1,0 +1,83 @@
+"""Derives the ledger of tool calls from the journals of attempts: what was called, with which key, and how
+it went.
+
+Nothing is stored for it. A call is in the journal before it runs, and its result after it; a call without a
+result in an attempt that has ended may have happened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lastgood.model.attempts import Attempt, Step, StepKind, ToolOutcome
+from lastgood.model.ids import AttemptId, TurnId
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEffect:
+    """`key` is the same in every attempt at the turn. `adopted`: an earlier attempt ran it, and its result
+    was kept. `outcome` is None while it runs or waits."""
+
+    key: str
+    turn: TurnId
+    attempt: AttemptId
+    call: str
+    tool: str
+    arguments_digest: str
+    outcome: ToolOutcome | None
+    seconds: float
+    adopted: bool
+
+
+def ledger(attempt: Attempt, steps: Sequence[Step], adopted: int = 0) -> tuple[ToolEffect, ...]:
+    """`adopted`: so many of the steps were finished by an earlier attempt."""
+    return tuple(_effects(attempt, steps, adopted))
+
+
+def _effects(attempt: Attempt, steps: Sequence[Step], adopted: int) -> Iterator[ToolEffect]:
+    responses: dict[str, int] = {}  # by stage: a sub-agent counts its own
+    for place, step in enumerate(steps):
+        if step.kind is not StepKind.MODEL:
+            continue
+        number = responses[step.within] = responses.get(step.within, 0) + 1
+        for call in step.message.tool_calls:
+            found = _result_of(call.id, steps[place + 1 :], step.within)
+            result, at = (None, 0) if found is None else (found[1], place + 1 + found[0])
+            outcome = result.outcome if result else None
+            if result is None and attempt.ended_at is not None:
+                outcome = ToolOutcome.UNKNOWN
+            yield ToolEffect(
+                key=f"{attempt.turn}:{step.within}{number}:{call.id}",
+                turn=attempt.turn,
+                attempt=attempt.id,
+                call=call.id,
+                tool=call.name,
+                arguments_digest=hashlib.sha256(call.arguments.encode(errors="replace")).hexdigest(),
+                outcome=outcome,
+                seconds=result.seconds if result else 0.0,
+                adopted=result is not None and at < adopted,
+            )
+
+
+def _result_of(call: str, steps: Sequence[Step], within: str) -> tuple[int, Step] | None:
+    """Before the next response of the same stage: some providers use an id again."""
+    for place, step in enumerate(steps):
+        if step.within != within:
+            continue
+        if step.kind is StepKind.MODEL:
+            return None
+        if step.kind is StepKind.TOOL and step.message.tool_call_id == call:
+            return place, step
+    return None
+
+
+def adopted_steps(steps: Sequence[Step], continued: Sequence[Step]) -> int:
+    """How many of an attempt's first steps are those of the attempt that it continues."""
+    count = 0
+    for mine, theirs in zip(steps, continued, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count
