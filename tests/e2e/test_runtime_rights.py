@@ -69,7 +69,7 @@ async def _ids(inside: Inside, worker: WorkerCalls, *, busy: bool = False) -> Id
 async def laptop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Laptop]:
     folder = tmp_path_factory.mktemp("rights")
     (folder / "coder.yaml").write_text(CODER)
-    async with open_inside(folder, str(folder / "coder.yaml"), tokens=TOKENS) as inside:
+    async with open_inside(folder, str(folder / "coder.yaml"), tokens=TOKENS, safety="autonomous") as inside:
         worker = await registered(inside, "ann", steerable=True)
         await inside.good("PATCH", f"/api/runtimes/{worker.runtime}", {"shared_with": ["bea"]}, "ann")
         bound = {"runtime_id": worker.runtime, "queued": "keep"}
