@@ -433,7 +433,9 @@ WHERE tasks.tenant = :tenant AND tasks.id = :task
 ON CONFLICT (attempt_id) DO UPDATE
 SET native_session = coalesce(excluded.native_session, pointers.native_session),
     work_dir = coalesce(excluded.work_dir, pointers.work_dir),
-    through_turn = coalesce(excluded.through_turn, pointers.through_turn),
+    -- Another native session has not seen what the pinned one has.
+    through_turn = CASE WHEN excluded.native_session <> pointers.native_session THEN excluded.through_turn
+                   ELSE coalesce(excluded.through_turn, pointers.through_turn) END,
     agent_digest = excluded.agent_digest, outcome = excluded.outcome, dirty = excluded.dirty;
 
 -- name: retire_of_task
