@@ -85,7 +85,7 @@ def _() -> Iterator[None]:
         yield
 
 
-@defect("a history that cannot be read is taken for an empty one")
+@defect("a claim takes a damaged history for an empty one")
 def _() -> Iterator[None]:
     real = flow_content._chain
 
