@@ -22,13 +22,13 @@ pytestmark = pytest.mark.anyio
 
 _USES = ("session", "approve")
 TOKENS = {
-    "ann": ("a", _USES, "ann"),  # whose laptop it is
-    "bea": ("a", _USES, "bea"),  # with whom it is shared
-    "cat": ("a", _USES, "cat"),
-    "admin": ("a", ("admin",), "root"),
+    "ann": ("a", _USES, "ann", None),  # whose laptop it is
+    "bea": ("a", _USES, "bea", None),  # with whom it is shared
+    "cat": ("a", _USES, "cat", None),
+    "admin": ("a", ("admin",), "root", None),
     "nobody": ("a", _USES),  # a token without a user
-    "dan": ("b", _USES, "ann"),  # another tenant's, with the same name
-    "chat": ("a", ("chat",), "cat"),
+    "dan": ("b", _USES, "ann", None),  # another tenant's, with the same name
+    "chat": ("a", ("chat",), "cat", None),
 }
 #: They may not use the runtime. `admin` may remove it, and nothing else.
 STRANGERS = ("cat", "admin", "nobody", "dan")

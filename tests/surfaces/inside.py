@@ -147,8 +147,8 @@ def of_tenant(rows: Rows, tenant: str) -> Rows:
     return {table: [row for row in found if is_theirs(row)] for table, found in rows.items()}
 
 
-#: Tenant, scopes, and the user if the token stands for one.
-NewTokens = Mapping[str, tuple[str, tuple[str, ...]] | tuple[str, tuple[str, ...], str]]
+#: A tenant and scopes; then, if they matter, the user and the worker.
+NewTokens = Mapping[str, tuple[str, tuple[str, ...]] | tuple[str, tuple[str, ...], str, str | None]]
 
 
 async def make_tokens(database: str, tokens: NewTokens) -> Mapping[str, str]:
@@ -156,10 +156,10 @@ async def make_tokens(database: str, tokens: NewTokens) -> Mapping[str, str]:
     store = await open_store(database)
     try:
         known = Tokens(store, SystemClock())
-        made = {
-            name: await known.create(name, TenantId(of), scopes, user="".join(user))
-            for name, (of, scopes, *user) in tokens.items()
-        }
+        made = {}
+        for name, (of, scopes, *whose) in tokens.items():
+            user, worker = whose or ("", None)
+            made[name] = await known.create(name, TenantId(of), scopes, user=user or "", worker=worker)
     finally:
         await store.close()
     return {name: plain for name, (_, plain) in made.items()}
