@@ -172,7 +172,7 @@ async def open_inside(
     tokens: NewTokens | None = None,
     **settings: Any,
 ) -> AsyncIterator[Inside]:
-    """`tokens`: by the name that a test calls it, the tenant and the scopes. None: no token is asked for."""
+    """`tokens`: by the name that a test calls it, what it is. None: no token is asked for."""
     path = folder / "lastgood.db"
     chosen = replace(Settings(data_dir=folder, database=f"sqlite:///{path}", shutdown_grace=0.0), **settings)
     made = await make_tokens(chosen.database, tokens or {})
