@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from lastgood.core.lifecycle import Move
 from lastgood.core.queue_parking import parking_of
+from lastgood.errors import AttemptLost
 from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
 from lastgood.flows import run as flow_run
@@ -83,6 +84,12 @@ def _() -> Iterator[None]:
         return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, interrupted_by_outage(run.begin))
 
     with patch.object(flow_run, "_untold", untold):
+        yield
+
+
+@defect("a commit that a stop cuts off is told as lost")
+def _() -> Iterator[None]:
+    with patch.object(flow_running, "_cut_off", lambda run: AttemptLost()):
         yield
 
 

@@ -120,7 +120,9 @@ class Simulation:
             return None
         if self._is_out and point.startswith("store."):
             # A write that was under way may have happened, or may happen; most calls reach nothing.
-            return self._chance.choice([Mode.RAISE, Mode.RAISE, Mode.RAISE, Mode.SILENT, Mode.LOST])
+            return self._chance.choice(
+                [Mode.RAISE, Mode.RAISE, Mode.RAISE, Mode.SILENT, Mode.LOST, Mode.LATE]
+            )
         luck = self.random.random()
         if luck < self.weather.stall:
             return Mode.STALL
