@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from lastgood.core.lifecycle import Move
 from lastgood.core.queue_parking import parking_of
-from lastgood.errors import AttemptLost
+from lastgood.errors import AttemptLost, OutcomeUnknown, ShuttingDown
 from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
 from lastgood.flows import run as flow_run
@@ -118,6 +118,24 @@ def _() -> Iterator[None]:
         self: Submitter, begin: Begin, plan: Plan, submission: Submission | None = None
     ) -> TurnHandle:
         return await self._begin(begin, plan, submission, [])
+
+    with patch.object(Submitter, "begin", begin):
+        yield
+
+
+@defect("a begin that a stop cuts off is told as refused")
+def _() -> Iterator[None]:
+    real = Submitter.begin
+
+    async def begin(
+        self: Submitter, begin: Begin, plan: Plan, submission: Submission | None = None
+    ) -> TurnHandle:
+        try:
+            return await real(self, begin, plan, submission)
+        except OutcomeUnknown:
+            if self._live.is_closing:
+                raise ShuttingDown() from None
+            raise
 
     with patch.object(Submitter, "begin", begin):
         yield

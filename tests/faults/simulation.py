@@ -280,16 +280,11 @@ class Simulation:
             self.sessions.append(SessionId(told.other))
 
     async def patiently(self, work: Awaitable[T]) -> T | None:
-        """A client's own patience: a dead node never answers, and one that stops may cut it off."""
+        """A client's own patience: a dead node never answers."""
         try:
             async with asyncio.timeout(90):
                 return await work
         except TimeoutError:
-            return None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
             return None
 
     # -- the run -----------------------------------------------------------------

@@ -30,6 +30,7 @@ HIDDEN_FROM_SIMULATION = {
     "a store error is a failure of the turn",
     "a batch that is sent again is stored twice",
     "a begin whose answer was lost is told as refused",
+    "a begin that a stop cuts off is told as refused",
     # Another turn must be committed between a death and recovery, and the one must name the head before it.
     "recovery forgets which head a turn was asked for",
     # The simulation damages nothing.
