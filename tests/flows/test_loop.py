@@ -15,6 +15,7 @@ from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import ContextOverflow, InvalidRequest
 from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety, ToolsetSpec
+from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import AttemptStatus, StepKind
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import EventKind
@@ -194,7 +195,6 @@ async def test_max_iterations_ends_the_turn(house: House) -> None:
         (Safety.RESTRICTED, Effect.UNKNOWN, Permissions(allow=("act",)), True),
         (Safety.AUTONOMOUS, Effect.DESTRUCTIVE, Permissions(), True),
         (Safety.AUTONOMOUS, Effect.SAFE, Permissions(allow=("*",), deny=("act",)), False),
-        (Safety.BALANCED, Effect.DESTRUCTIVE, Permissions(), False),
     ],
 )
 async def test_a_tool_runs_only_where_rules_and_safety_let_it(
@@ -208,6 +208,31 @@ async def test_a_tool_runs_only_where_rules_and_safety_let_it(
     result = next(message.content for message in turn.messages if message.role is Role.TOOL)
     assert (len(uses) == 1) is ran
     assert result.startswith("error: ") is not ran
+
+
+@pytest.mark.parametrize(
+    ("safety", "permissions"),
+    [(Safety.BALANCED, Permissions()), (Safety.AUTONOMOUS, Permissions(ask=("act",)))],
+)
+@pytest.mark.parametrize("approves", [True, False])
+async def test_a_call_that_needs_approval_waits_for_a_person(
+    house: House, safety: Safety, permissions: Permissions, approves: bool
+) -> None:
+    uses: list[ToolUse] = []
+    agent = house.agent(tools=("act",), permissions=permissions)
+    act = tool("act", Effect.DESTRUCTIVE, uses)
+    node = await house.node(agents=[agent], tools=[act], safety=safety)
+    session = await house.session(node)
+    outcome = await house.say(node, session, '!tool act {"x": 1}\n!say done')
+    assert (outcome.status, uses) == (AttemptStatus.WAITING, [])
+    said = Answer(AnswerAction.APPROVE if approves else AnswerAction.REJECT, "too risky")
+    assert outcome.attempt is not None
+    taken_up = await node.turns.answer(DEFAULT_TENANT, session, outcome.attempt, said)
+    ended = await house.outcome(node, taken_up)
+    assert ended.turn is not None
+    result = next(message.content for message in ended.turn.messages if message.role is Role.TOOL)
+    assert (len(uses), result == "ran") == (approves, approves)
+    assert ("too risky" in result) is not approves
 
 
 async def test_what_a_tool_says_is_told_while_it_runs(house: House) -> None:

@@ -187,6 +187,7 @@ class TurnRequest:
     model: str | None
     agent_key: str | None
     edit: Edit | None
+    condition: Expected | None  # the one head that it may begin at, however often it is tried
     options: CallOptions
     on_leave: OnLeave
     durable: bool
@@ -217,7 +218,7 @@ class Begin:
     @property
     def condition(self) -> Expected | None:
         """The one head this may begin at; None: any."""
-        return self.ask.condition if self.expected is None else self.expected
+        return self.expected or self.ask.condition
 
     def base_at(self, head: Head | None) -> Head | None:
         """What the attempt goes on from, in a session with this head."""
