@@ -2,8 +2,8 @@
 
 It answers `FAKE seen=[MARK-one] prior_assistant=N`: which markers of users' messages were in the request, and
 how many messages of the assistant. What a CLI resumed is read from here, never from what the CLI claims. The
-last prompt decides: `RUNTOOL name {json}` calls a tool, `SLOW` streams until the client leaves. CLIs also ask for
-titles and the like, so tests look for a request by its content and never count requests.
+last prompt decides: `RUNTOOL name {json}` calls a tool, `SLOW` streams until the client leaves. CLIs also
+want titles and the like, so tests look for a request by its content and never count requests.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def _anthropic(body: dict[str, Any]) -> Conversation:
         results += [_texts(part.get("content")) for part in found]
         if message["role"] == "user":
             ends = bool(found)
-            if not found:
-                users.append(_texts(content))
+            said = _texts([part for part in parts if part not in found] if parts else content)
+            if said or not found:
+                users.append(said)
         elif message["role"] == "assistant":
             ends = False
     assistants = sum(message["role"] == "assistant" for message in body["messages"])

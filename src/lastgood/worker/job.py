@@ -118,7 +118,7 @@ class JobResult:
 
 @dataclass(slots=True, eq=False)
 class JobFailed(Exception):
-    """`retry_after_seconds`: of a rate limit. `tool_calls`: how many were seen; after none, a retry is safe."""
+    """`retry_after_seconds` is of a rate limit. After no `tool_calls` a retry repeats no effect."""
 
     code: FailureCode
     message: str

@@ -36,6 +36,8 @@ class RpcPeer:
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._next_id = 0
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._end.add_done_callback(lambda end: end.cancelled() or end.exception())  # nobody may be waiting
         self.gone = False
         self.skipped_lines = 0
 
@@ -49,6 +51,10 @@ class RpcPeer:
             for one in (task, *self._answering):
                 one.cancel()
             await asyncio.gather(task, *self._answering, return_exceptions=True)
+
+    async def ended(self) -> None:
+        """Waits until the CLI exits or a report fails, and raises that."""
+        await asyncio.shield(self._end)
 
     async def request(self, method: str, params: Any) -> Any:
         """Raises RpcError, and CliGone if the CLI exits before it answers."""
@@ -79,7 +85,7 @@ class RpcPeer:
             failure = error
         finally:
             self.gone = True
-            for future in self._pending.values():
+            for future in (self._end, *self._pending.values()):
                 if not future.done():
                     future.set_exception(failure)
 
