@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lastgood.settings.config_file import AliasSetting, Config, as_text, read_aliases, read_config
+from lastgood.settings.config_file import (
+    AliasSetting,
+    Config,
+    as_text,
+    read_aliases,
+    read_config,
+    read_worker_table,
+)
+from lastgood.settings.rows import Row, rows_of, setting
 from lastgood.settings.types import (
     ADDRESS,
     DIRECTORY,
@@ -25,10 +33,10 @@ from lastgood.settings.types import (
     SWITCH,
     URL,
     SettingText,
-    SettingType,
     choice,
     list_of,
 )
+from lastgood.settings.worker import WORKER_ROWS, WorkerSettings
 
 SAFETIES = ("strict", "balanced", "restricted", "autonomous")
 
@@ -38,141 +46,109 @@ SURFACES = ("api", "chat")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """`default` is written as users write it, or described. `has_flag`: a command accepts it as an option."""
-
-    name: str
-    type: SettingType
-    default: str
-    help: str
-    has_flag: bool
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def variable(self) -> str:
-        return f"LASTGOOD_{self.name.upper()}"
-
-
-def _row(
-    type: SettingType,
-    help: str,
-    default: str = "",
-    *,
-    shown: str = "",
-    required: bool = False,
-    has_flag: bool = True,
-) -> Any:
-    """`shown` describes a default that is computed, or whose text says too little."""
-    about = {"type": type, "default": shown or default, "help": help, "has_flag": has_flag}
-    if required:
-        return field(metadata=about)
-    empty = () if type.is_list else None
-    return field(
-        default=type.read(SettingText(default, "the default", Path())) if default else empty, metadata=about
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
-    data_dir: Path = _row(
+    data_dir: Path = setting(
         DIRECTORY,
         "store Lastgood's files in this directory",
         shown="$XDG_DATA_HOME/lastgood, or ~/.local/share/lastgood",
         required=True,
     )
-    database: str = _row(
+    database: str = setting(
         URL,
         "use this database: sqlite:///PATH or postgresql://…",
         shown="lastgood.db in the data directory",
         required=True,
     )
-    config: Config | None = _row(
+    config: Config | None = setting(
         FILE,
         "read settings from this file",
         shown="lastgood.toml in the current directory, else in the data directory",
     )
-    prompt_log: Path | None = _row(
+    prompt_log: Path | None = setting(
         FILE, "append every prompt of the scripted model to this file", has_flag=False
     )
-    env_file: Path | None = _row(
+    env_file: Path | None = setting(
         FILE, "read API keys from the NAME=value lines of this file; environment variables take precedence"
     )
-    pull_interval: float = _row(
+    pull_interval: float = setting(
         DURATION, "cache agents from URLs for this long (60s, 5m); 0 checks the URL at every turn", "60s"
     )
-    working_dir_root: Path | None = _row(
+    working_dir_root: Path | None = setting(
         DIRECTORY, "allow sessions to set a working directory, which must be below this one"
     )
-    safety: str = _row(
+    safety: str = setting(
         choice("MODE", SAFETIES),
         "handle tool calls that no permission rule covers: restricted (allow read-only tools), autonomous "
         "(allow all tools), strict or balanced (deny calls that need approval)",
         "restricted",
     )
-    listen: str = _row(ADDRESS, "listen on this address: HOST:PORT, unix://PATH or fd://N", "127.0.0.1:8080")
-    metrics_listen: str | None = _row(
+    listen: str = setting(
+        ADDRESS, "listen on this address: HOST:PORT, unix://PATH or fd://N", "127.0.0.1:8080"
+    )
+    metrics_listen: str | None = setting(
         ADDRESS, "serve /metrics on a separate address: HOST:PORT, unix://PATH or fd://N"
     )
-    only: tuple[str, ...] = _row(
+    only: tuple[str, ...] = setting(
         list_of("SURFACE", SURFACES), "serve only this surface: api (/api) or chat (/v1)", "api,chat"
     )
-    migrate: str = _row(
+    migrate: str = setting(
         choice("MODE", ("auto", "check")),
         "auto: migrate an older database at startup; check: refuse to start on one",
         "auto",
     )
-    token_file: Path | None = _row(
+    token_file: Path | None = setting(
         FILE, "accept the token in the first line of this file, with the scope admin"
     )
-    token_env: str | None = _row(NAME, "accept the token in this environment variable, with the scope admin")
-    insecure_no_auth: bool = _row(SWITCH, "disable authentication: any client has full access", "no")
-    allowed_host: tuple[str, ...] = _row(list_of("HOST"), "accept requests with this Host header")
-    cors_origin: tuple[str, ...] = _row(list_of("ORIGIN"), "accept cross-origin requests from this origin")
-    trusted_proxy: tuple[str, ...] = _row(
+    token_env: str | None = setting(
+        NAME, "accept the token in this environment variable, with the scope admin"
+    )
+    insecure_no_auth: bool = setting(SWITCH, "disable authentication: any client has full access", "no")
+    allowed_host: tuple[str, ...] = setting(list_of("HOST"), "accept requests with this Host header")
+    cors_origin: tuple[str, ...] = setting(list_of("ORIGIN"), "accept cross-origin requests from this origin")
+    trusted_proxy: tuple[str, ...] = setting(
         list_of("ADDRESS"), "trust the X-Forwarded headers of the proxy at this address"
     )
-    public_url: str | None = _row(
+    public_url: str | None = setting(
         URL, "announce this public URL of the server, and accept its host and origin"
     )
-    max_request_size: int = _row(SIZE, "reject larger request bodies on /v1 and larger imports", "32M")
-    turn_idle_timeout: float = _row(
+    max_request_size: int = setting(SIZE, "reject larger request bodies on /v1 and larger imports", "32M")
+    turn_idle_timeout: float = setting(
         DURATION, "fail a turn after this long without output from the model or a tool", "5m"
     )
-    turn_timeout: float = _row(DURATION, "fail an attempt that takes longer than this", "1h")
-    disconnect_grace: float = _row(
+    turn_timeout: float = setting(DURATION, "fail an attempt that takes longer than this", "1h")
+    disconnect_grace: float = setting(
         DURATION, "cancel a turn on /v1 this long after its client disconnected", "30s"
     )
-    shutdown_grace: float = _row(DURATION, "let running turns finish for this long at shutdown", "10s")
-    preset: tuple[str, ...] = _row(
+    shutdown_grace: float = setting(DURATION, "let running turns finish for this long at shutdown", "10s")
+    preset: tuple[str, ...] = setting(
         list_of("CLIENT", PRESETS), "adapt to the requests of this chat client: open-webui or librechat"
     )
-    conversations_max: int = _row(NUMBER, "cache at most this many decoded histories in memory", "1000")
-    retain: float = _row(
+    conversations_max: int = setting(NUMBER, "cache at most this many decoded histories in memory", "1000")
+    retain: float = setting(
         DURATION,
         "delete sessions that are not starred and were not used for this long (90d)",
         "0",
         shown="never",
     )
-    token_rate: int = _row(
+    token_rate: int = setting(
         NUMBER, "limit the turns that one token can start per minute", "0", shown="unlimited"
     )
-    token_running: int = _row(NUMBER, "limit the concurrent turns of one token", "0", shown="unlimited")
-    user_rate: int = _row(
+    token_running: int = setting(NUMBER, "limit the concurrent turns of one token", "0", shown="unlimited")
+    user_rate: int = setting(
         NUMBER, "limit the turns that one user of a token can start per minute", "0", shown="unlimited"
     )
-    user_running: int = _row(
+    user_running: int = setting(
         NUMBER, "limit the concurrent turns of one user of a token", "0", shown="unlimited"
     )
-    tenant_sessions: int = _row(NUMBER, "limit the sessions of a tenant", "0", shown="unlimited")
-    tenant_bytes: int = _row(SIZE, "limit the stored size of a tenant's turns (10G)", "0", shown="unlimited")
-    token_sessions: int = _row(NUMBER, "limit the sessions created with one token", "0", shown="unlimited")
-    token_bytes: int = _row(
+    tenant_sessions: int = setting(NUMBER, "limit the sessions of a tenant", "0", shown="unlimited")
+    tenant_bytes: int = setting(
+        SIZE, "limit the stored size of a tenant's turns (10G)", "0", shown="unlimited"
+    )
+    token_sessions: int = setting(NUMBER, "limit the sessions created with one token", "0", shown="unlimited")
+    token_bytes: int = setting(
         SIZE, "limit the stored size of turns in sessions created with one token (1G)", "0", shown="unlimited"
     )
-    tracing: bool = _row(
+    tracing: bool = setting(
         SWITCH,
         "export OpenTelemetry spans over OTLP/HTTP, as the OTEL_EXPORTER_OTLP_… variables configure",
         "no",
@@ -183,7 +159,7 @@ class Settings:
         return self.config.agents if self.config else {}
 
 
-ROWS: Mapping[str, Row] = {one.name: Row(one.name, **one.metadata) for one in fields(Settings)}
+ROWS: Mapping[str, Row] = rows_of(Settings)
 
 
 _KEYS = tuple(name for name in ROWS if name != "config")
@@ -197,7 +173,7 @@ def read_settings(
 ) -> Settings:
     """`flags` are named like the settings; None means not given. Relative paths start at `folder`."""
     env = os.environ if environment is None else environment
-    given = _Sources(flags, env, folder or Path.cwd())
+    given = _Sources(ROWS, flags, env, folder or Path.cwd())
     data_dir = given.value("data_dir") or Path(_default_folder(env)).expanduser().absolute()
     config = _find_config(given, data_dir)
     if config is not None:
@@ -210,6 +186,26 @@ def read_settings(
     return Settings(**values)
 
 
+def read_worker_settings(
+    environment: Mapping[str, str] | None = None,
+    *,
+    folder: Path | None = None,
+    data_dir: str | None = None,
+    config: str | None = None,
+    **flags: str | None,
+) -> WorkerSettings:
+    """Settings of `lastgood worker`: flags, `LASTGOOD_WORKER_…` variables and the table `[worker]`."""
+    env = os.environ if environment is None else environment
+    base = read_settings(env, folder=folder, data_dir=data_dir, config=config)
+    given = _Sources(WORKER_ROWS, flags, env, folder or Path.cwd())
+    if base.config is not None:
+        table = read_worker_table(read_config(base.config.path, _KEYS), tuple(WORKER_ROWS), base.config.path)
+        given = replace(given, file=base.config.path, table=table)
+    values = {name: given.value(name) for name in WORKER_ROWS if given.find(name) is not None}
+    values.setdefault("root", base.data_dir / "worker")
+    return WorkerSettings(**values)
+
+
 def _default_folder(env: Mapping[str, str]) -> str:
     base = env.get("XDG_DATA_HOME") or "~/.local/share"
     return f"{base}/lastgood"
@@ -217,6 +213,7 @@ def _default_folder(env: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
+    rows: Mapping[str, Row]
     flags: Mapping[str, str | None]
     env: Mapping[str, str]
     folder: Path
@@ -225,19 +222,19 @@ class _Sources:
 
     def find(self, name: str) -> SettingText | None:
         """Returns None if the setting is given nowhere. An empty flag or variable counts as not given."""
-        row = ROWS[name]
+        row = self.rows[name]
         if flag := self.flags.get(name):
             return SettingText(flag, row.flag, self.folder)
         if variable := self.env.get(row.variable):
             return SettingText(variable, row.variable, self.folder)
         if self.file is None or name not in self.table:
             return None
-        source = f"{self.file}: {name}"
+        source = f"{self.file}: {row.key}"
         return SettingText(as_text(self.table[name], source), source, self.file.parent)
 
     def value(self, name: str) -> Any:
         found = self.find(name)
-        return None if found is None else ROWS[name].type.read(found)
+        return None if found is None else self.rows[name].type.read(found)
 
 
 def _find_config(given: _Sources, data_dir: Path) -> Path | None:

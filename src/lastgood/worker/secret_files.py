@@ -16,8 +16,8 @@ _NAMES = (
     ".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
     "*.ppk", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".npmrc", ".pypirc",
     ".pgpass", ".my.cnf", ".git-credentials", ".htpasswd", ".dockercfg", "credentials", "credentials.*",
-    "*credentials*.json", "secret", "secrets", "secret.*", "secrets.*", "*.secret", "*.secrets", "service-account*.json",
-    "service_account*.json", "*.tfstate", "*.tfvars",
+    "*credentials*.json", "secret", "secrets", "secret.*", "secrets.*", "*.secret", "*.secrets",
+    "service-account*.json", "service_account*.json", "*.tfstate", "*.tfvars",
 )  # fmt: skip
 _TEMPLATES = (".env.example", ".env.sample", ".env.template", ".env.dist")
 

@@ -1,8 +1,8 @@
 """Working directories: those that the worker makes under its root, and folders of its owner.
 
 A path that comes from the server is only a wish. It is used if it is a directory that this worker made, or
-one at or below a folder that its owner allowed; symbolic links are resolved first. The owner's folders are never
-created, emptied or deleted here.
+one at or below a folder that its owner allowed; symbolic links are resolved first. The owner's folders are
+never created, emptied or deleted here.
 """
 
 from __future__ import annotations

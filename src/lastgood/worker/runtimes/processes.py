@@ -127,18 +127,19 @@ class CliProcess:
             _signal_group(group, number)
 
     async def end(self, grace: float = TERM_GRACE_SECONDS) -> None:
-        """Ends the process group and the groups of its descendants: SIGTERM, then SIGKILL."""
+        """Ends the process group and the groups of its descendants: SIGTERM, then SIGKILL.
+
+        Without a grace only SIGKILL is sent: a halted CLI whose claim is lost must not run for a moment more.
+        """
         self.close_input()
         # Collected before the leader dies: orphans are adopted by init and found no more.
         groups = _groups_of(self.pid)
-        for number in (
-            signal.SIGTERM,
-            signal.SIGCONT,
-        ):  # a stopped process sees SIGTERM only when it continues
+        # A stopped process sees SIGTERM only when it continues.
+        for number in (signal.SIGTERM, signal.SIGCONT) if grace > 0 else ():
             for group in groups:
                 _signal_group(group, number)
         try:
-            if self._process.returncode is None:
+            if grace > 0 and self._process.returncode is None:
                 await self.wait(grace)
         finally:
             for group in groups | _groups_of(self.pid):
