@@ -310,6 +310,7 @@ def test_I28_what_the_model_should_know_is_disclosed() -> None:
         "it holds a prompt whose turn was not committed",
         "the agent's definition has changed since",
     )
+    assert as_record(decision)["is_dirty"] is True
 
 
 def test_I26_the_record_says_what_was_decided_and_why() -> None:

@@ -9,7 +9,8 @@ import pytest
 from lastgood.core.task_reason import why
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.runtimes import Runtime
-from lastgood.model.tasks import Directive, ScopeKind, Task, TaskScope, TaskStatus
+from lastgood.model.sessions import ScopeKind, TaskScope
+from lastgood.model.tasks import Directive, Task, TaskStatus
 from tests.core.test_runtimes import runtime
 
 NOW = 1000.0

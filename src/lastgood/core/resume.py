@@ -78,6 +78,7 @@ class NativeResume:
     work_dir: WorkDir | None
     is_behind: bool = False
     catch_up_after: TurnId | None = None
+    is_dirty: bool = False  # it holds a prompt whose turn was not committed
     disclosures: tuple[str, ...] = ()
     rejected: tuple[RejectedPointer, ...] = ()
 
@@ -137,6 +138,8 @@ def as_record(decision: ResumeDecision) -> dict[str, Any]:
         record["disclosures"] = list(decision.disclosures)
         if decision.is_behind:
             record["catch_up_after"] = decision.catch_up_after
+        if decision.is_dirty:
+            record["is_dirty"] = True
     return record
 
 
@@ -240,6 +243,7 @@ def _native(
         own or work_dir,
         is_behind,
         pointer.through if is_behind else None,
+        pointer.is_dirty,
         tuple(disclosures),
         rejected,
     )

@@ -91,10 +91,11 @@ def _part(part: Part) -> str:
 
 def _shortened(lines: tuple[Line, ...], most: int) -> tuple[Line, ...]:
     share = most // len(lines)
-    return tuple(Line(line.role, _cut(line.content, share)) for line in lines)
+    return tuple(Line(line.role, cut(line.content, share)) for line in lines)
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
+    """The beginning and the end of a long text, with a mark for what is left out between them."""
     if len(text) <= most:
         return text
     head, tail = most * 2 // 3, most // 3

@@ -17,11 +17,20 @@ from lastgood.store.postgres.queue import PostgresQueue
 from lastgood.store.postgres.renewals import renewals
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
 from lastgood.store.postgres.tokens import PostgresTokens
+from lastgood.store.postgres.work import PostgresWork
 from lastgood.store.row_checks import checks_of
+from lastgood.store.runtimes import SqlRuntimes
 
 
 class PostgresStore(
-    PostgresSessions, PostgresTurns, PostgresAttempts, PostgresQueue, PostgresEvents, PostgresTokens
+    PostgresSessions,
+    PostgresTurns,
+    PostgresAttempts,
+    PostgresQueue,
+    PostgresEvents,
+    PostgresTokens,
+    PostgresWork,
+    SqlRuntimes,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False
