@@ -14,12 +14,13 @@ from typing import Any
 from lastgood.errors import LastgoodError
 from lastgood.worker.claims import ClaimKey
 from lastgood.worker.delivery import backoff_seconds
-from lastgood.worker.job import Answer, Question
+from lastgood.worker.job import Answer, Question, Steering
 from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of
 
 log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 2.0
+_STEER_SECONDS = 3.0
 
 
 class StopReason(StrEnum):
@@ -36,12 +37,12 @@ Stop = Callable[[StopReason, str], None]
 
 
 class ClaimCalls:
-    """`steers` are the messages of a person that have arrived and were not taken out yet."""
+    """`steers` are messages of a person, by number. The server repeats them until they are acknowledged."""
 
     def __init__(self, server: WorkServer, key: ClaimKey, stop: Stop) -> None:
         self._server, self._key, self._stop = server, key, stop
-        self.steers: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self._seen_steers: set[str] = set()
+        self.steers: dict[int, str] = {}
+        self.delivered: list[int] = []
 
     async def call(self, name: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """Returns the answer; None if the claim is not ours any more, or the server refuses this call."""
@@ -75,15 +76,24 @@ class ClaimCalls:
         if answer.get("cancel"):
             self._stop(StopReason.CANCELLED, "the task was cancelled")
         for steer in answer.get("steers") or ():
-            number = str(steer["id"])
-            if number not in self._seen_steers:
-                self._seen_steers.add(number)
-                self.steers.put_nowait((steer["id"], str(steer["text"])))
+            if steer["id"] not in self.delivered:
+                self.steers[steer["id"]] = str(steer["text"])
 
     async def send_messages(self, messages: Sequence[dict[str, Any]]) -> int | None:
         answer = await self.call("messages", {"messages": list(messages)})
         last = int(messages[-1]["seq"])
         return None if answer is None else int(answer.get("acked_seq") or last)
+
+    async def pass_on_steers(self, steering: Steering) -> None:
+        """Looks for messages of a person, and acknowledges those that the run has taken. Until cancelled."""
+        while True:
+            for number, text in list(self.steers.items()):
+                if await steering.send(text):
+                    del self.steers[number]
+                    self.delivered.append(number)
+            # Without messages: it asks for news and says what was delivered.
+            await self.call("messages", {"messages": [], "delivered": self.delivered})
+            await asyncio.sleep(_STEER_SECONDS)
 
     async def ask(self, question: Question) -> Answer:
         """Waits for a person. The server ends the question at its deadline."""

@@ -11,7 +11,7 @@ from lastgood.worker.redaction import Redaction
 from lastgood.worker.transcript_sender import cut
 
 _OUTPUT_BYTES = 1_000_000
-_ERROR_BYTES = 8_000
+_ERROR_BYTES = 4_000
 
 
 class TextTail:
@@ -21,7 +21,7 @@ class TextTail:
         self.text = ""
 
     def add(self, text: str) -> None:
-        self.text = f"{self.text}{text}\n"[-_OUTPUT_BYTES:]
+        self.text = f"{self.text}{text}\n"[-_ERROR_BYTES:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RunFacts:
     native_session: str | None
     tool_calls: int
     said: str
-    steers: tuple[Any, ...]  # ids of those that the CLI took
+    delivered: tuple[int, ...]  # messages of a person that the run has taken
 
 
 def final_report(
@@ -62,7 +62,7 @@ def _success(result: JobResult, facts: RunFacts, redaction: Redaction) -> dict[s
             "output_tokens": usage.output_tokens,
             "cost": usage.cost,
         },
-        "steers": list(facts.steers) or None,
+        "delivered": list(facts.delivered) or None,
         "disclosure": redaction.text(result.disclosure) or None,
     }
 
@@ -70,12 +70,18 @@ def _success(result: JobResult, facts: RunFacts, redaction: Redaction) -> dict[s
 def _failure(failed: JobFailed, facts: RunFacts, redaction: Redaction) -> dict[str, Any]:
     return {
         "code": _code_of(failed, facts.stop_reason),
-        "error": cut(redaction.text(failed.message), _ERROR_BYTES),
+        "error": cut(redaction.text(_words(failed, facts)), _ERROR_BYTES),
         "resume_failed": failed.code is FailureCode.RESUME_FAILED or None,
         "tool_calls": max(failed.tool_calls, facts.tool_calls),
         "retry_after_seconds": failed.retry_after_seconds,
-        "output": cut(redaction.text(facts.said), _OUTPUT_BYTES) or None,
     }
+
+
+def _words(failed: JobFailed, facts: RunFacts) -> str:
+    """What a run that was taken away had said so far stays readable with the task."""
+    if facts.stop_reason in (StopReason.LOST, StopReason.CANCELLED) and facts.said:
+        return f"{failed.message}; it had said: {facts.said}"
+    return failed.message
 
 
 def _code_of(failed: JobFailed, reason: StopReason | None) -> str:

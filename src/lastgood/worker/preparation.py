@@ -45,30 +45,26 @@ async def prepare_directory(claim: Claim, tools: RunTools) -> tuple[WorkDir, tup
                 raise
     work_dir = await asyncio.to_thread(tools.work_dirs.create, claim.session)
     if claim.snapshot_attempt is not None:
-        return work_dir, (await _restore(work_dir, claim, claim.snapshot_attempt, tools.server),)
-    if given is None:
-        return work_dir, ()
-    return work_dir, (
-        f"The files of the earlier working directory {given.path} are not on this machine. "
-        "This directory is empty.",
-    )
+        return work_dir, await _restore(work_dir, claim, claim.snapshot_attempt, tools.server)
+    if given is None or not given.is_local:
+        return work_dir, ()  # the server has said that the files are elsewhere
+    gone = f"The earlier working directory {given.path} was deleted on this machine. This directory is empty."
+    return work_dir, (gone,)
 
 
-async def _restore(work_dir: WorkDir, claim: Claim, attempt: str, server: WorkServer) -> str:
+async def _restore(work_dir: WorkDir, claim: Claim, attempt: str, server: WorkServer) -> tuple[str, ...]:
     try:
         answer = await _download(claim, attempt, server)
         body = base64.b64decode(answer["body"], validate=True)
         await asyncio.to_thread(restore_snapshot, body, work_dir)
     except (SnapshotRefused, LastgoodError, KeyError, TypeError, ValueError) as error:
-        return (
-            "The files of the earlier working directory could not be restored on this machine "
-            f"({error}). This directory is empty."
-        )
+        return (f"The snapshot could not be restored on this machine ({error}). This directory is empty.",)
     left_out = (answer.get("summary") or {}).get("left_out") or ()
     names = ", ".join(str(one.get("path")) for one in left_out[:_LISTED])
     more = len(left_out) - _LISTED
-    missing = f" These were left out: {names}{f' and {more} more' if more > 0 else ''}." if names else ""
-    return f"This directory was restored from a snapshot that was made on another machine.{missing}"
+    if not names:
+        return ()
+    return (f"The snapshot does not contain: {names}{f' and {more} more' if more > 0 else ''}.",)
 
 
 async def _download(claim: Claim, attempt: str, server: WorkServer) -> dict[str, Any]:

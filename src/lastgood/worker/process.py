@@ -34,6 +34,9 @@ _TICK_SECONDS = 1.0
 _PAUSE_SECONDS = 2.0
 #: A worker whose reports do not get through must not produce more of them.
 _MOST_REPORTS = 100
+#: The server takes no more in one call.
+_MOST_CLAIMS = 16
+_STATUS_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ class Worker:
         return self._who() | {
             "runtime_ids": list(self._offered),
             "live": [{"task_id": task, "claim_token": token} for task, token in live.items()],
-            "status": self.why_not_claiming(),
+            "status": self.why_not_claiming()[:_STATUS_CHARACTERS],
         }
 
     def _obey(self, answer: HeartbeatAnswer) -> None:
@@ -268,8 +271,7 @@ class Worker:
                 continue
             body = self._who() | {
                 "runtime_ids": list(self._offered),
-                "max_tasks": free,
-                "instance": self._identity.instance,
+                "max_tasks": min(free, _MOST_CLAIMS),
                 "status": "",
             }
             try:

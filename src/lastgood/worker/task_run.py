@@ -52,7 +52,6 @@ class TaskRun:
         self._calls = ClaimCalls(tools.server, claim.key, self.stop)
         self._sender = TranscriptSender(self._calls.send_messages)
         self._steering = Steering()
-        self._delivered_steers: list[Any] = []
         self._progress = ProgressWatch(self.started_at, tools.options.idle_seconds)
         self._tool_calls = 0
         self._native_session: str | None = None
@@ -108,7 +107,8 @@ class TaskRun:
         wants_snapshot = work_dir.is_owned or self._tools.options.snapshots_allowed_dirs
         before = await asyncio.to_thread(remember, work_dir) if wants_snapshot else None
         self._spawn(self._watch())
-        self._spawn(self._steer())
+        if self._kind.can_steer:
+            self._spawn(self._calls.pass_on_steers(self._steering))
         outcome = await self._drive(self._job(work_dir, notes))
         is_saved = before is not None and await self._snapshot(work_dir, before)
         self._tools.work_dirs.used(work_dir, is_saved=is_saved)
@@ -222,12 +222,6 @@ class TaskRun:
             self._questions -= 1
             self.doing = doing
 
-    async def _steer(self) -> None:
-        while True:
-            number, text = await self._calls.steers.get()
-            if await self._steering.send(text):
-                self._delivered_steers.append(number)
-
     async def _watch(self) -> None:
         """The deadline, and progress: not bytes, and not while a person is asked or the CLI is halted."""
         while True:
@@ -272,7 +266,7 @@ class TaskRun:
             self._native_session,
             self._tool_calls,
             self._said.text,
-            tuple(self._delivered_steers),
+            tuple(self._calls.delivered),
         )
         call, body = final_report(outcome, facts, self._tools.redaction)
         await asyncio.to_thread(self._tools.outbox.put, self.claim.key.task, call, body)
