@@ -194,7 +194,7 @@ def read_worker_settings(
     config: str | None = None,
     **flags: str | None,
 ) -> WorkerSettings:
-    """Settings of `lastgood worker`: flags, `LASTGOOD_WORKER_…` variables and the table `[worker]`."""
+    """Settings of `lastgood worker`: flags, variables and the table `[worker]`."""
     env = os.environ if environment is None else environment
     base = read_settings(env, folder=folder, data_dir=data_dir, config=config)
     given = _Sources(WORKER_ROWS, flags, env, folder or Path.cwd())
