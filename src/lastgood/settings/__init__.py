@@ -21,7 +21,8 @@ from lastgood.settings.config_file import (
     read_config,
     read_worker_table,
 )
-from lastgood.settings.rows import Row, rows_of, setting
+from lastgood.settings.rows import Row, rows_of
+from lastgood.settings.rows import setting as _row
 from lastgood.settings.types import (
     ADDRESS,
     DIRECTORY,
@@ -42,113 +43,107 @@ SAFETIES = ("strict", "balanced", "restricted", "autonomous")
 
 PRESETS = ("open-webui", "librechat")
 
-SURFACES = ("api", "chat")
+SURFACES = ("api", "chat", "work")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    data_dir: Path = setting(
+    data_dir: Path = _row(
         DIRECTORY,
         "store Lastgood's files in this directory",
         shown="$XDG_DATA_HOME/lastgood, or ~/.local/share/lastgood",
         required=True,
     )
-    database: str = setting(
+    database: str = _row(
         URL,
         "use this database: sqlite:///PATH or postgresql://…",
         shown="lastgood.db in the data directory",
         required=True,
     )
-    config: Config | None = setting(
+    config: Config | None = _row(
         FILE,
         "read settings from this file",
         shown="lastgood.toml in the current directory, else in the data directory",
     )
-    prompt_log: Path | None = setting(
+    prompt_log: Path | None = _row(
         FILE, "append every prompt of the scripted model to this file", has_flag=False
     )
-    env_file: Path | None = setting(
+    env_file: Path | None = _row(
         FILE, "read API keys from the NAME=value lines of this file; environment variables take precedence"
     )
-    pull_interval: float = setting(
+    pull_interval: float = _row(
         DURATION, "cache agents from URLs for this long (60s, 5m); 0 checks the URL at every turn", "60s"
     )
-    working_dir_root: Path | None = setting(
+    working_dir_root: Path | None = _row(
         DIRECTORY, "allow sessions to set a working directory, which must be below this one"
     )
-    safety: str = setting(
+    safety: str = _row(
         choice("MODE", SAFETIES),
         "handle tool calls that no permission rule covers: restricted (allow read-only tools), autonomous "
         "(allow all tools), strict or balanced (deny calls that need approval)",
         "restricted",
     )
-    listen: str = setting(
-        ADDRESS, "listen on this address: HOST:PORT, unix://PATH or fd://N", "127.0.0.1:8080"
-    )
-    metrics_listen: str | None = setting(
+    listen: str = _row(ADDRESS, "listen on this address: HOST:PORT, unix://PATH or fd://N", "127.0.0.1:8080")
+    metrics_listen: str | None = _row(
         ADDRESS, "serve /metrics on a separate address: HOST:PORT, unix://PATH or fd://N"
     )
-    only: tuple[str, ...] = setting(
-        list_of("SURFACE", SURFACES), "serve only this surface: api (/api) or chat (/v1)", "api,chat"
+    only: tuple[str, ...] = _row(
+        list_of("SURFACE", SURFACES), "serve only this surface: api, chat (/v1) or work", "api,chat,work"
     )
-    migrate: str = setting(
+    migrate: str = _row(
         choice("MODE", ("auto", "check")),
         "auto: migrate an older database at startup; check: refuse to start on one",
         "auto",
     )
-    token_file: Path | None = setting(
+    token_file: Path | None = _row(
         FILE, "accept the token in the first line of this file, with the scope admin"
     )
-    token_env: str | None = setting(
-        NAME, "accept the token in this environment variable, with the scope admin"
-    )
-    insecure_no_auth: bool = setting(SWITCH, "disable authentication: any client has full access", "no")
-    allowed_host: tuple[str, ...] = setting(list_of("HOST"), "accept requests with this Host header")
-    cors_origin: tuple[str, ...] = setting(list_of("ORIGIN"), "accept cross-origin requests from this origin")
-    trusted_proxy: tuple[str, ...] = setting(
+    token_env: str | None = _row(NAME, "accept the token in this environment variable, with the scope admin")
+    insecure_no_auth: bool = _row(SWITCH, "disable authentication: any client has full access", "no")
+    allowed_host: tuple[str, ...] = _row(list_of("HOST"), "accept requests with this Host header")
+    cors_origin: tuple[str, ...] = _row(list_of("ORIGIN"), "accept cross-origin requests from this origin")
+    trusted_proxy: tuple[str, ...] = _row(
         list_of("ADDRESS"), "trust the X-Forwarded headers of the proxy at this address"
     )
-    public_url: str | None = setting(
+    public_url: str | None = _row(
         URL, "announce this public URL of the server, and accept its host and origin"
     )
-    max_request_size: int = setting(SIZE, "reject larger request bodies on /v1 and larger imports", "32M")
-    turn_idle_timeout: float = setting(
+    max_request_size: int = _row(SIZE, "reject larger request bodies on /v1 and larger imports", "32M")
+    turn_idle_timeout: float = _row(
         DURATION, "fail a turn after this long without output from the model or a tool", "5m"
     )
-    turn_timeout: float = setting(DURATION, "fail an attempt that takes longer than this", "1h")
-    disconnect_grace: float = setting(
+    turn_timeout: float = _row(DURATION, "fail an attempt that takes longer than this", "1h")
+    disconnect_grace: float = _row(
         DURATION, "cancel a turn on /v1 this long after its client disconnected", "30s"
     )
-    shutdown_grace: float = setting(DURATION, "let running turns finish for this long at shutdown", "10s")
-    preset: tuple[str, ...] = setting(
+    shutdown_grace: float = _row(DURATION, "let running turns finish for this long at shutdown", "10s")
+    preset: tuple[str, ...] = _row(
         list_of("CLIENT", PRESETS), "adapt to the requests of this chat client: open-webui or librechat"
     )
-    conversations_max: int = setting(NUMBER, "cache at most this many decoded histories in memory", "1000")
-    retain: float = setting(
+    conversations_max: int = _row(NUMBER, "cache at most this many decoded histories in memory", "1000")
+    retain: float = _row(
         DURATION,
         "delete sessions that are not starred and were not used for this long (90d)",
         "0",
         shown="never",
     )
-    token_rate: int = setting(
+    token_rate: int = _row(
         NUMBER, "limit the turns that one token can start per minute", "0", shown="unlimited"
     )
-    token_running: int = setting(NUMBER, "limit the concurrent turns of one token", "0", shown="unlimited")
-    user_rate: int = setting(
+    token_running: int = _row(NUMBER, "limit the concurrent turns of one token", "0", shown="unlimited")
+    user_rate: int = _row(
         NUMBER, "limit the turns that one user of a token can start per minute", "0", shown="unlimited"
     )
-    user_running: int = setting(
+    user_running: int = _row(
         NUMBER, "limit the concurrent turns of one user of a token", "0", shown="unlimited"
     )
-    tenant_sessions: int = setting(NUMBER, "limit the sessions of a tenant", "0", shown="unlimited")
-    tenant_bytes: int = setting(
-        SIZE, "limit the stored size of a tenant's turns (10G)", "0", shown="unlimited"
-    )
-    token_sessions: int = setting(NUMBER, "limit the sessions created with one token", "0", shown="unlimited")
-    token_bytes: int = setting(
+    tenant_sessions: int = _row(NUMBER, "limit the sessions of a tenant", "0", shown="unlimited")
+    tenant_bytes: int = _row(SIZE, "limit the stored size of a tenant's turns (10G)", "0", shown="unlimited")
+    token_sessions: int = _row(NUMBER, "limit the sessions created with one token", "0", shown="unlimited")
+    token_bytes: int = _row(
         SIZE, "limit the stored size of turns in sessions created with one token (1G)", "0", shown="unlimited"
     )
-    tracing: bool = setting(
+    tracing: bool = _row(
         SWITCH,
         "export OpenTelemetry spans over OTLP/HTTP, as the OTEL_EXPORTER_OTLP_… variables configure",
         "no",
