@@ -1,4 +1,4 @@
-"""Settings of the user and of the repository must not weaken the rules of a job, and must not confuse a resume."""
+"""Settings of the user and of the repository do not weaken the rules of a job and do not confuse a resume."""
 
 import json
 import shutil
