@@ -1,11 +1,10 @@
-"""A real CLI with a home, a folder and a model of its own, and a reporter that keeps what it gets."""
+"""A real CLI with a home, a folder and a model of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,9 @@ from typing import Any
 import psutil
 
 from lastgood.worker.job import (
-    Activity,
-    Answer,
     Job,
     JobResult,
     Permissions,
-    Question,
     RuntimeKind,
     SafetyMode,
     Steering,
@@ -26,6 +22,7 @@ from lastgood.worker.job import (
 from lastgood.worker.runtimes.registry import kind_named
 from tests.clis.install import path_of
 from tests.clis.model_server import ModelServer
+from tests.worker.recorder import Recorder
 
 AUTONOMOUS = Permissions(SafetyMode.AUTONOMOUS)
 JOB_SECONDS = 60.0
@@ -46,26 +43,6 @@ enabled = false
 plugins = false
 apps = false
 """
-
-
-@dataclass
-class Recorder:
-    """`answer` is what a person says to a question."""
-
-    answer: Callable[[Question], Answer] = lambda question: Answer(False, "nobody was expected to be asked")
-    pins: list[str] = field(default_factory=list)
-    activities: list[Activity] = field(default_factory=list)
-    questions: list[Question] = field(default_factory=list)
-
-    async def pin(self, native_session: str) -> None:
-        self.pins.append(native_session)
-
-    async def activity(self, activity: Activity) -> None:
-        self.activities.append(activity)
-
-    async def ask(self, question: Question) -> Answer:
-        self.questions.append(question)
-        return self.answer(question)
 
 
 @dataclass

@@ -32,10 +32,12 @@ class Conversation:
     ends_with_tool_result: bool
     system: str = ""
     tool_results: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # system messages in the middle of a conversation
 
     @property
     def marks(self) -> list[str]:
-        return list(dict.fromkeys(mark for text in self.users for mark in MARK.findall(text)))
+        texts = (*self.users, *self.notes)
+        return list(dict.fromkeys(mark for text in texts for mark in MARK.findall(text)))
 
     def tool_call(self) -> tuple[str, str] | None:
         last = RUNTOOL.findall(self.users[-1]) if self.users else []
@@ -71,8 +73,11 @@ def _anthropic(body: dict[str, Any]) -> Conversation:
         elif message["role"] == "assistant":
             ends = False
     assistants = sum(message["role"] == "assistant" for message in body["messages"])
+    notes = tuple(_texts(message["content"]) for message in body["messages"] if message["role"] == "system")
     tools = frozenset(tool["name"] for tool in body.get("tools", ()))
-    return Conversation(tuple(users), assistants, tools, ends, _texts(body.get("system")), tuple(results))
+    return Conversation(
+        tuple(users), assistants, tools, ends, _texts(body.get("system")), tuple(results), notes
+    )
 
 
 def _responses(body: dict[str, Any]) -> Conversation:
@@ -227,7 +232,9 @@ def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("connection", "close")
             self.end_headers()
             try:
-                if said.users and "SLOW" in said.users[-1] and not said.ends_with_tool_result:
+                # After the last mark: some CLIs join an unanswered message with the next one.
+                last = said.users[-1].rpartition("MARK-")[2] if said.users else ""
+                if "SLOW" in last and not said.ends_with_tool_result:
                     self._wait()
                 for event in events:
                     name = f"event: {event['type']}\n" if "type" in event else ""

@@ -269,8 +269,9 @@ class _Conversation:
             raise self._record.failed(
                 FailureCode.CLI_FAILED, f"The agent ended the turn with {reason!r}: {output}"
             )
-        if self._preset.error_answer and self._preset.error_answer.fullmatch(output):
-            raise self._record.failed_by_text(output, FailureCode.MODEL_ERROR)
+        last = self._updates.last_message
+        if self._preset.error_answer and self._preset.error_answer.fullmatch(last):
+            raise self._record.failed_by_text(last.strip(), FailureCode.MODEL_ERROR)
         if not output and not self._record.tool_calls:
             raise self._record.failed(FailureCode.CLI_PROTOCOL, "The agent ended the turn without an answer")
         return self._record.succeeded(output)

@@ -44,8 +44,8 @@ _GOOSE: Mapping[str, KnownTool] = {
 class AcpPreset:
     """`ask_mode` is the mode in which the agent asks about every call; None: no mode is known to do that.
 
-    `error_answer` matches an answer that is an error of the model in disguise. `weakened_by` returns a file
-    of settings that lets tools run unasked.
+    `error_answer` matches a last message that is an error of the model in disguise. `weakened_by` returns
+    a file of settings that lets tools run unasked.
     """
 
     provider: str = "acp"
@@ -114,7 +114,10 @@ GOOSE = AcpPreset(
     free_mode="auto",
     steer_method="_goose/unstable/session/steer",
     error_answer=re.compile(
-        r"\s*Ran into this error: .*Please retry if you think this is a transient.*", re.DOTALL
+        r"\s*(?:Ran into this error\b.*|Unable to continue: Context limit.*"
+        r"|.*Please retry if you think this is a transient or recoverable error\."
+        r"|.*resend your message to (?:try again|continue)\.)\s*",
+        re.DOTALL,
     ),
     tool_call=_goose_tool_call,
     weakened_by=_goose_permissions,

@@ -26,7 +26,7 @@ class AcpUpdates:
         self._name: SessionName | None = None
         self._calls: dict[str, ToolCall] = {}
         self._asked: set[str] = set()
-        self._said: list[str] = []  # since the last tool call
+        self._said: list[tuple[str, str]] = []  # message id and text, since the last tool call
         self._unreported = ""
         self._thought = ""
         self._replay_begun = False
@@ -36,7 +36,12 @@ class AcpUpdates:
 
     @property
     def output(self) -> str:
-        return "".join(self._said).strip()
+        return "".join(text for _, text in self._said).strip()
+
+    @property
+    def last_message(self) -> str:
+        last = self._said[-1][0] if self._said else ""
+        return "".join(text for number, text in self._said if number == last)
 
     def began(self, name: SessionName) -> None:
         """From now on updates belong to the new turn."""
@@ -69,7 +74,7 @@ class AcpUpdates:
     async def _happened(self, update: dict[str, Any]) -> None:
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
-                await self._spoke(_text_in(update))
+                await self._spoke(str(update.get("messageId", "")), _text_in(update))
             case "agent_thought_chunk":
                 self._thought += _text_in(update)
             case "tool_call":
@@ -85,8 +90,8 @@ class AcpUpdates:
             case _:
                 await self._record.unknown(update)
 
-    async def _spoke(self, text: str) -> None:
-        self._said.append(text)
+    async def _spoke(self, message: str, text: str) -> None:
+        self._said.append((message, text))
         self._unreported += text
         if len(self._unreported) >= TEXT_CHARACTERS:
             await self.flush()

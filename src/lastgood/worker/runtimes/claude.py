@@ -283,7 +283,10 @@ class _Conversation:
     async def _turn_ended(self, event: dict[str, Any]) -> JobResult | None:
         if self._job.native_session and self._record.native_session is None:
             raise self._not_resumed(error_text_of(event))
-        if event.get("subtype") != "success" or event.get("is_error") is not False:
+        if not isinstance(event.get("is_error"), bool):
+            message = "The `result` event of claude does not say whether it is an error"
+            raise self._record.failed(FailureCode.CLI_PROTOCOL, message)
+        if event.get("subtype") != "success" or event["is_error"]:
             raise self._failure(event)
         if self._record.native_session is None or event.get("session_id") != self._record.native_session:
             message = "The `result` event of claude names another session than its `init` event"
