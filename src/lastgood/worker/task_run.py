@@ -66,10 +66,11 @@ class TaskRun:
 
     def stop(self, reason: StopReason, message: str) -> None:
         """Ends the run; the first reason counts."""
+        if self._stopped.done():
+            return
+        self._stopped.set_result((reason, message))
         if reason is StopReason.TOKEN_REJECTED:
-            self._tools.token_rejected()
-        if not self._stopped.done():
-            self._stopped.set_result((reason, message))
+            self._tools.token_rejected()  # the other runs, too
 
     # -- the run -------------------------------------------------------------------------
 
