@@ -613,3 +613,11 @@ RETURNING {token};
 -- name: revoke_token
 UPDATE tokens SET revoked_at = coalesce(revoked_at, clock()) WHERE id = :id
 RETURNING {token};
+
+-- name: listed_runtimes
+-- A piece of others.
+SELECT json_array_elements_text(CAST(CAST(:runtimes AS text) AS json));
+
+-- name: listed_statuses
+-- A piece of others.
+SELECT json_array_elements_text(CAST(CAST(:statuses AS text) AS json));

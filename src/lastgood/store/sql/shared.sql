@@ -83,7 +83,8 @@ ORDER BY attempts.fence DESC LIMIT 1;
 UPDATE requests SET closed = true
 WHERE tenant = :tenant AND session_id = :session AND fingerprint = :fingerprint AND caller = :caller
   AND on_leave = 'orphan' AND NOT closed
-  AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.turn_id = requests.turn_id AND attempts.ended_at IS NULL);
+  AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.turn_id = requests.turn_id AND attempts.ended_at IS NULL)
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.turn_id = requests.turn_id AND tasks.ended_at IS NULL);
 
 -- name: read_steps
 SELECT attempts.session_id, {step}

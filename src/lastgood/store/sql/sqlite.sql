@@ -321,3 +321,11 @@ RETURNING {token};
 -- name: revoke_token
 UPDATE tokens SET revoked_at = coalesce(revoked_at, clock()) WHERE id = :id
 RETURNING {token};
+
+-- name: listed_runtimes
+-- A piece of others.
+SELECT value FROM json_each(:runtimes);
+
+-- name: listed_statuses
+-- A piece of others.
+SELECT value FROM json_each(:statuses);
