@@ -70,6 +70,7 @@ async def test_a_tested_version_is_not_flagged(claude: FakeRuntime) -> None:
         ({"write": {"type": "outcome", "is_error": False}}, FailureCode.CLI_PROTOCOL),  # renamed event
         (result(is_error=None), FailureCode.CLI_PROTOCOL),
         (result(result=None), FailureCode.CLI_PROTOCOL),
+        (result(result=""), FailureCode.CLI_PROTOCOL),
         (result(session_id="other"), FailureCode.CLI_PROTOCOL),
         (result(is_error=True, api_error_status=500), FailureCode.MODEL_ERROR),
         (result(is_error=True, api_error_status=429), FailureCode.RATE_LIMITED),
@@ -92,6 +93,10 @@ async def test_a_usage_limit_says_when_to_come_back(claude: FakeRuntime) -> None
     failure = await claude.failure(*START, INIT, TAKEN, result(is_error=True, result=text))
     assert failure.code is FailureCode.RATE_LIMITED
     assert 590 < (failure.retry_after_seconds or 0) <= 600
+
+
+async def test_a_version_that_does_not_repeat_messages_ends_after_its_result(claude: FakeRuntime) -> None:
+    assert (await claude.run(*START, INIT, result())).output == "done"
 
 
 async def test_unknown_events_are_kept_and_bounded(claude: FakeRuntime) -> None:

@@ -43,7 +43,7 @@ from lastgood.worker.runtimes.claude_events import (
 from lastgood.worker.runtimes.failures import code_of_status
 from lastgood.worker.runtimes.jsonrpc import object_in
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
-from lastgood.worker.runtimes.prompt import prompt_of
+from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, ToolCall, ToolGate, restricts_nothing
 from lastgood.worker.runtimes.versions import version_of
@@ -122,6 +122,7 @@ class _Conversation:
         self._answering: set[asyncio.Task[None]] = set()
         self._tools: dict[str, str] = {}
         self._unread: set[str] = set()  # messages that claude has not taken up yet
+        self._acknowledges = False  # by repeating them, which old versions do not do
         self._reset_at: float | None = None
         self._ended = False
 
@@ -129,7 +130,7 @@ class _Conversation:
         if self._ended or self._record.native_session is None:
             return False
         try:
-            await self._say(text)
+            await self._say(as_message(text))
         except CliGone:
             return False
         return True
@@ -229,6 +230,7 @@ class _Conversation:
 
     async def _user(self, event: dict[str, Any]) -> None:
         self._unread.discard(str(event.get("uuid")))
+        self._acknowledges |= event.get("isReplay") is True
         for part in parts_of(event):
             if part.get("type") != "tool_result":
                 continue
@@ -292,11 +294,13 @@ class _Conversation:
             message = "The `result` event of claude names another session than its `init` event"
             raise self._record.failed(FailureCode.CLI_PROTOCOL, message)
         self._record.usage = usage_with(self._record.usage, event)
-        if self._unread:
+        if self._unread and self._acknowledges:
             return None  # claude goes on with them in a turn of its own
         output = event.get("result")
         if not isinstance(output, str):
             raise self._record.failed(FailureCode.CLI_PROTOCOL, "The `result` event of claude has no text")
+        if not output and not self._record.tool_calls:
+            raise self._record.failed(FailureCode.CLI_PROTOCOL, "claude ended the turn without an answer")
         self._ended = True
         return self._record.succeeded(output)
 
