@@ -51,8 +51,8 @@ from lastgood.worker.runtimes.versions import version_of
 TESTED = frozenset({"2.1.197"})
 EXIT_SECONDS = 10.0
 NOTES_CHARACTERS = 40_000
-#: A person may take days to answer; the worker's deadline ends the job before this does.
-GATE_SECONDS = 30 * 24 * 3600
+#: A person may take days to answer. Claude's timers hold at most 24 days; a longer one would end at once.
+GATE_SECONDS = 20 * 24 * 3600
 
 _FLAGS = (
     *("--print", "--verbose", "--replay-user-messages"),

@@ -23,7 +23,7 @@ TERM_GRACE_SECONDS = 3.0
 REAP_SECONDS = 10.0
 EXIT_POLL_SECONDS = 0.3
 #: Set for each CLI to a value of its own; the only variable that it does not get from its job.
-MARKER = "LASTGOOD_CLI"
+MARKER = "STARTED_BY_LASTGOOD"
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -101,7 +101,7 @@ class CliProcess:
         return self._tail.decode(errors="replace").strip()
 
     async def lines(self) -> AsyncIterator[Line]:
-        """Ends when the CLI closes its output or has exited, even if a process that it left holds the output."""
+        """Ends when the CLI closes its output or exits, even if a process that it left holds the output."""
         splitter = LineSplitter()
         while chunk := await self._chunk():
             for line in splitter.feed(chunk):
