@@ -157,8 +157,10 @@ def hook(call: str, tool: str) -> dict[str, Any]:
 async def test_a_tool_that_ran_without_the_hook_ends_the_job(claude: FakeRuntime) -> None:
     use = said({"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "date"}})
     done = said({"type": "tool_result", "tool_use_id": "t1", "content": "now"}, kind="user")
-    failure = await claude.failure(*START, INIT, TAKEN, use, done, result())
+    steps = (*START, INIT, TAKEN, use, done, result())
+    failure = await claude.failure(*steps, permissions=Permissions(SafetyMode.BALANCED))
     assert failure.code is FailureCode.UNENFORCEABLE
+    assert (await claude.run(*steps)).output == "done"  # where everything is allowed, nothing was evaded
 
 
 async def test_the_hook_gets_the_answer_of_a_person_with_its_reason(claude: FakeRuntime) -> None:

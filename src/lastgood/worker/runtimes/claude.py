@@ -109,9 +109,9 @@ class ClaudeKind:
         if not restricts_nothing(job.permissions):
             arguments += _NO_SETTINGS
         if job.model:
-            arguments += ["--model", job.model]
+            arguments.append(f"--model={job.model}")
         if job.native_session:
-            arguments += ["--resume", job.native_session]
+            arguments.append(f"--resume={job.native_session}")
         return arguments
 
 
@@ -120,7 +120,7 @@ class _Conversation:
         self._job, self._record, self._gate, self._process = job, record, gate, process
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._answering: set[asyncio.Task[None]] = set()
-        self._tools: dict[str, str] = {}
+        self._calls: dict[str, ToolCall] = {}
         self._unread: set[str] = set()  # messages that claude has not taken up yet
         self._acknowledges = False  # by repeating them, which old versions do not do
         self._reset_at: float | None = None
@@ -220,9 +220,9 @@ class _Conversation:
                 case "thinking":
                     await self._record.thinking(str(part.get("thinking", "")))
                 case "tool_use" | "server_tool_use":
-                    name, call = str(part.get("name", "")), str(part.get("id", ""))
-                    self._tools[call] = name
-                    await self._record.tool_use(name, part.get("input"), call)
+                    call = _call(part.get("id"), part.get("name"), part.get("input"))
+                    self._calls[call.id] = call
+                    await self._record.tool_use(call.tool, call.input, call.id)
                 case "redacted_thinking":
                     pass
                 case _:
@@ -234,11 +234,13 @@ class _Conversation:
         for part in parts_of(event):
             if part.get("type") != "tool_result":
                 continue
-            call = str(part.get("tool_use_id", ""))
-            if call not in self._answers and part.get("is_error") is not True:
-                message = f"claude ran {self._tools.get(call)!r} without calling the permission hook"
+            number = str(part.get("tool_use_id", ""))
+            call = self._calls.get(number) or _call(number, "", None)
+            unasked = number not in self._answers and part.get("is_error") is not True
+            if unasked and not self._gate.allows(call):
+                message = f"claude ran {call.tool!r} without calling the permission hook: {call.input}"
                 raise self._record.failed(FailureCode.UNENFORCEABLE, message)
-            await self._record.tool_result(self._tools.get(call, ""), texts_of(part.get("content")), call)
+            await self._record.tool_result(call.tool, texts_of(part.get("content")), number)
 
     # -- permissions ---------------------------------------------------------------------
 
@@ -271,12 +273,11 @@ class _Conversation:
 
     async def _permission(self, request: dict[str, Any]) -> Answer:
         """The answer for one call, given once: claude may ask by the hook and by its own prompt."""
-        tool, call = str(request.get("tool_name", "")), str(request.get("tool_use_id", ""))
-        if call not in self._answers:
-            asked = ToolCall(call, tool, request.get("tool_input"), TOOLS.get(tool, UNKNOWN_TOOL))
-            self._answers[call] = asyncio.ensure_future(self._gate.answer(asked))
+        call = _call(request.get("tool_use_id"), request.get("tool_name"), request.get("tool_input"))
+        if call.id not in self._answers:
+            self._answers[call.id] = asyncio.ensure_future(self._gate.answer(call))
         try:
-            return await self._answers[call]
+            return await self._answers[call.id]
         except Exception as error:  # claude waits for an answer; without one the turn would hang
             return Answer(False, f"The permission could not be asked for: {error}")
 
@@ -332,6 +333,11 @@ class _Conversation:
             message = f"claude exited without a `result` event: {message}"
             return self._record.failed(FailureCode.CLI_PROTOCOL, message)
         return self._record.failed_by_text(f"claude exited with code {code}: {message}")
+
+
+def _call(number: Any, tool: Any, given: Any) -> ToolCall:
+    name = str(tool or "")
+    return ToolCall(str(number or ""), name, given, TOOLS.get(name, UNKNOWN_TOOL))
 
 
 def _is_uuid(text: str) -> bool:
