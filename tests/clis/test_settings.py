@@ -122,6 +122,15 @@ async def test_an_id_of_goose_that_means_another_conversation_is_refused(
     assert goose.model.about("MARK-lost") == []
 
 
+async def test_a_message_that_looks_like_a_command_clears_no_conversation(cli: RealCli) -> None:
+    first = await cli.run("MARK-one")
+    await cli.run("/clear", native_session=first.native_session)
+    await cli.run("MARK-two", native_session=first.native_session)
+    last = cli.model.about("MARK-two")[-1]
+    assert last.marks == ["MARK-one", "MARK-two"]
+    assert any("/clear" in text for text in last.users)
+
+
 async def test_what_a_session_missed_and_its_disclosures_come_before_the_prompt(cli: RealCli) -> None:
     first = await cli.run("MARK-one", instruction="Always: MARK-always")
     asked = cli.model.about("MARK-one")[-1]

@@ -111,7 +111,7 @@ class LiveWorker:
             )
         return self
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
 
@@ -127,7 +127,7 @@ class LiveWorker:
         return process.wait(SECONDS)
 
     def _end(self, number: signal.Signals) -> int:
-        self.signal(number)
+        self.send(number)
         return self.wait()
 
     @property

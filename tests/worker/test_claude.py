@@ -70,6 +70,7 @@ async def test_a_tested_version_is_not_flagged(claude: FakeRuntime) -> None:
         ({"write": {"type": "outcome", "is_error": False}}, FailureCode.CLI_PROTOCOL),  # renamed event
         (result(is_error=None), FailureCode.CLI_PROTOCOL),
         (result(result=None), FailureCode.CLI_PROTOCOL),
+        (result(result=""), FailureCode.CLI_PROTOCOL),
         (result(session_id="other"), FailureCode.CLI_PROTOCOL),
         (result(is_error=True, api_error_status=500), FailureCode.MODEL_ERROR),
         (result(is_error=True, api_error_status=429), FailureCode.RATE_LIMITED),
@@ -92,6 +93,10 @@ async def test_a_usage_limit_says_when_to_come_back(claude: FakeRuntime) -> None
     failure = await claude.failure(*START, INIT, TAKEN, result(is_error=True, result=text))
     assert failure.code is FailureCode.RATE_LIMITED
     assert 590 < (failure.retry_after_seconds or 0) <= 600
+
+
+async def test_a_version_that_does_not_repeat_messages_ends_after_its_result(claude: FakeRuntime) -> None:
+    assert (await claude.run(*START, INIT, result())).output == "done"
 
 
 async def test_unknown_events_are_kept_and_bounded(claude: FakeRuntime) -> None:
@@ -152,8 +157,10 @@ def hook(call: str, tool: str) -> dict[str, Any]:
 async def test_a_tool_that_ran_without_the_hook_ends_the_job(claude: FakeRuntime) -> None:
     use = said({"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "date"}})
     done = said({"type": "tool_result", "tool_use_id": "t1", "content": "now"}, kind="user")
-    failure = await claude.failure(*START, INIT, TAKEN, use, done, result())
+    steps = (*START, INIT, TAKEN, use, done, result())
+    failure = await claude.failure(*steps, permissions=Permissions(SafetyMode.BALANCED))
     assert failure.code is FailureCode.UNENFORCEABLE
+    assert (await claude.run(*steps)).output == "done"  # where everything is allowed, nothing was evaded
 
 
 async def test_the_hook_gets_the_answer_of_a_person_with_its_reason(claude: FakeRuntime) -> None:

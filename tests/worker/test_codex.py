@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.worker.job import ActivityType, FailureCode, Permissions, SafetyMode
+from lastgood.worker.job import ActivityType, FailureCode, Permissions, SafetyMode, Said
 from lastgood.worker.runtimes.codex_events import script_in
 from tests.worker.fake_runtime import FakeRuntime
 
@@ -132,9 +132,11 @@ async def test_a_thread_that_was_not_asked_for_is_no_resume(codex: FakeRuntime) 
 
 async def test_a_thread_with_another_writer_is_not_retired(codex: FakeRuntime) -> None:
     error = {"code": -32600, "message": f"thread {THREAD} already has an active writer"}
-    failure = await codex.failure(*HELLO, {"read": "thread/resume"}, {"error": error}, native_session=THREAD)
+    refused = (*HELLO, {"read": "thread/resume"}, {"error": error})
+    failure = await codex.failure(*refused, native_session=THREAD, transcript=(Said("user", "before"),))
     assert failure.code is FailureCode.RESUME_FAILED
     assert failure.retired_session is None
+    assert "thread/start" not in [one.get("method") for one in codex.was_read()]
 
 
 async def test_a_policy_that_codex_does_not_take_is_not_enforceable(codex: FakeRuntime) -> None:

@@ -202,7 +202,7 @@ def test_sigterm_lets_running_tasks_finish(api: WorkApi, worker: LiveWorker, tmp
     gate = tmp_path / "gate"
     task = api.queue(f"until:{gate} say:finished")
     worker.until_job()
-    worker.signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     worker.until_logged("draining")
     api.queue("say:unwanted")
     gate.touch()
@@ -224,9 +224,9 @@ def test_what_does_not_finish_in_time_is_reported_for_another_try(tmp_path: Path
 def test_a_second_signal_stops_at_once(api: WorkApi, worker: LiveWorker, tmp_path: Path) -> None:
     api.queue(f"stubborn tick:{tmp_path / 'never'}")
     pid = worker.until_job()["pid"]
-    worker.signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     worker.until_logged("draining")
-    worker.signal(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
     worker.wait()
     assert not is_alive(pid)
 
@@ -269,11 +269,11 @@ def test_a_claim_that_was_lost_in_the_sleep_has_no_further_effect(tmp_path: Path
 
 def _sleep_past_the_lease(worker: LiveWorker, api: WorkApi) -> None:
     """The heartbeats fail afterwards, until the test allows them."""
-    worker.signal(signal.SIGSTOP)
+    worker.send(signal.SIGSTOP)
     deadline = time.monotonic() + 11
     until(lambda: time.monotonic() > deadline)
     api.faults |= {"heartbeat": "drop", "messages": "drop"}
-    worker.signal(signal.SIGCONT)
+    worker.send(signal.SIGCONT)
     worker.until_logged("woke up past the lease")
 
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, LineSplitter, ProcessGroups, output_of
+from lastgood.worker.runtimes.processes import (
+    MARKER,
+    CliGone,
+    CliNotStarted,
+    LineSplitter,
+    ProcessGroups,
+    output_of,
+)
 from tests.worker.fake_runtime import FakeRuntime
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +51,16 @@ async def test_a_cancelled_job_ends_children_that_left_the_group(tmp_path: Path,
         await running
     await gone(child)
     assert runtime.groups.live == 0
+
+
+async def test_what_a_finished_cli_left_behind_is_ended(tmp_path: Path) -> None:
+    """The CLI has exited, and the child is in a session of its own: it is nobody's descendant any more."""
+    runtime = FakeRuntime("command", tmp_path)
+    done = {"write": {"type": "result", "output": "done"}}
+    await runtime.failure({"read": "job"}, {"spawn": str(tmp_path / "pid")}, {"exit": 0})
+    await gone(await written(tmp_path / "pid"))
+    await runtime.run({"read": "job"}, {"spawn": str(tmp_path / "pid2")}, done)
+    await gone(await written(tmp_path / "pid2"))
 
 
 async def test_a_stopped_cli_is_ended_too(tmp_path: Path) -> None:
@@ -87,7 +104,7 @@ async def test_a_cli_sees_only_the_given_environment(tmp_path: Path) -> None:
     given = {"ONE": "1", "PATH": os.environ["PATH"]}
     async with ProcessGroups().started(["env"], tmp_path, given) as process:
         lines = {line.data.decode() async for line in process.lines()}
-    assert {line.partition("=")[0] for line in lines} == {"ONE", "PATH"}
+    assert {line.partition("=")[0] for line in lines} == {"ONE", "PATH", MARKER}
 
 
 async def test_a_command_that_does_not_exist_is_not_started(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lastgood.worker.job import Job, Said
-from lastgood.worker.runtimes.prompt import QUOTED_CHARACTERS, prompt_of
+from lastgood.worker.runtimes.prompt import QUOTED_CHARACTERS, as_message, prompt_of
 
 HERE = Path("/work")
 
@@ -11,6 +11,12 @@ HERE = Path("/work")
 def test_a_job_without_a_past_is_its_prompt() -> None:
     assert prompt_of(Job("fix it", HERE)) == "fix it"
     assert prompt_of(Job("fix it", HERE, native_session="s", transcript=(Said("user", "x"),))) == "fix it"
+
+
+def test_a_command_of_a_cli_is_a_message() -> None:
+    assert prompt_of(Job("/clear", HERE)) == "Here is the new message:\n\n/clear"
+    assert as_message("  /compact").startswith("Here is")
+    assert as_message("a/b") == "a/b"
 
 
 def test_the_past_comes_first_and_the_prompt_last() -> None:

@@ -81,8 +81,8 @@ class Job:
     """With `native_session`: resume it; `catch_up` is what it missed. Without: `transcript` is what was said
     so far, and an empty one is a fresh start. `disclosures` are facts the model must know before the prompt.
 
-    A job with both is resumed. If the CLI refuses the native session before any tool call, a kind starts once
-    more, fresh, with the transcript, and its result says so; without a transcript it raises RESUME_FAILED.
+    A job with both is resumed. If its native session is gone and no tool was called, a kind starts once more,
+    fresh, with the transcript, and its result says so; without a transcript it raises RESUME_FAILED.
     """
 
     prompt: str

@@ -31,7 +31,7 @@ from lastgood.worker.runtimes.acp_sessions import SessionName, digest_of, parse_
 from lastgood.worker.runtimes.acp_updates import AcpUpdates
 from lastgood.worker.runtimes.jsonrpc import METHOD_NOT_FOUND, RpcError, RpcPeer
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
-from lastgood.worker.runtimes.prompt import prompt_of
+from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import ToolGate, restricts_nothing
 from lastgood.worker.runtimes.versions import version_of
@@ -225,6 +225,7 @@ class _Conversation:
         run = self._updates.active_run
         if self._preset.steer_method is None or run is None:
             return False
+        text = as_message(text)
         request = {"sessionId": self._session, "prompt": _block(text), "expectedRunId": run}
         try:
             answer = await self._peer.request(self._preset.steer_method, request)

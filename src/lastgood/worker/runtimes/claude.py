@@ -43,7 +43,7 @@ from lastgood.worker.runtimes.claude_events import (
 from lastgood.worker.runtimes.failures import code_of_status
 from lastgood.worker.runtimes.jsonrpc import object_in
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
-from lastgood.worker.runtimes.prompt import prompt_of
+from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, ToolCall, ToolGate, restricts_nothing
 from lastgood.worker.runtimes.versions import version_of
@@ -51,8 +51,8 @@ from lastgood.worker.runtimes.versions import version_of
 TESTED = frozenset({"2.1.197"})
 EXIT_SECONDS = 10.0
 NOTES_CHARACTERS = 40_000
-#: A person may take days to answer; the worker's deadline ends the job before this does.
-GATE_SECONDS = 30 * 24 * 3600
+#: A person may take days to answer. Claude's timers hold at most 24 days; a longer one would end at once.
+GATE_SECONDS = 20 * 24 * 3600
 
 _FLAGS = (
     *("--print", "--verbose", "--replay-user-messages"),
@@ -109,9 +109,9 @@ class ClaudeKind:
         if not restricts_nothing(job.permissions):
             arguments += _NO_SETTINGS
         if job.model:
-            arguments += ["--model", job.model]
+            arguments.append(f"--model={job.model}")
         if job.native_session:
-            arguments += ["--resume", job.native_session]
+            arguments.append(f"--resume={job.native_session}")
         return arguments
 
 
@@ -120,8 +120,9 @@ class _Conversation:
         self._job, self._record, self._gate, self._process = job, record, gate, process
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._answering: set[asyncio.Task[None]] = set()
-        self._tools: dict[str, str] = {}
+        self._calls: dict[str, ToolCall] = {}
         self._unread: set[str] = set()  # messages that claude has not taken up yet
+        self._acknowledges = False  # by repeating them, which old versions do not do
         self._reset_at: float | None = None
         self._ended = False
 
@@ -129,7 +130,7 @@ class _Conversation:
         if self._ended or self._record.native_session is None:
             return False
         try:
-            await self._say(text)
+            await self._say(as_message(text))
         except CliGone:
             return False
         return True
@@ -219,9 +220,9 @@ class _Conversation:
                 case "thinking":
                     await self._record.thinking(str(part.get("thinking", "")))
                 case "tool_use" | "server_tool_use":
-                    name, call = str(part.get("name", "")), str(part.get("id", ""))
-                    self._tools[call] = name
-                    await self._record.tool_use(name, part.get("input"), call)
+                    call = _call(part.get("id"), part.get("name"), part.get("input"))
+                    self._calls[call.id] = call
+                    await self._record.tool_use(call.tool, call.input, call.id)
                 case "redacted_thinking":
                     pass
                 case _:
@@ -229,14 +230,17 @@ class _Conversation:
 
     async def _user(self, event: dict[str, Any]) -> None:
         self._unread.discard(str(event.get("uuid")))
+        self._acknowledges |= event.get("isReplay") is True
         for part in parts_of(event):
             if part.get("type") != "tool_result":
                 continue
-            call = str(part.get("tool_use_id", ""))
-            if call not in self._answers and part.get("is_error") is not True:
-                message = f"claude ran {self._tools.get(call)!r} without calling the permission hook"
+            number = str(part.get("tool_use_id", ""))
+            call = self._calls.get(number) or _call(number, "", None)
+            unasked = number not in self._answers and part.get("is_error") is not True
+            if unasked and not self._gate.allows(call):
+                message = f"claude ran {call.tool!r} without calling the permission hook: {call.input}"
                 raise self._record.failed(FailureCode.UNENFORCEABLE, message)
-            await self._record.tool_result(self._tools.get(call, ""), texts_of(part.get("content")), call)
+            await self._record.tool_result(call.tool, texts_of(part.get("content")), number)
 
     # -- permissions ---------------------------------------------------------------------
 
@@ -269,12 +273,11 @@ class _Conversation:
 
     async def _permission(self, request: dict[str, Any]) -> Answer:
         """The answer for one call, given once: claude may ask by the hook and by its own prompt."""
-        tool, call = str(request.get("tool_name", "")), str(request.get("tool_use_id", ""))
-        if call not in self._answers:
-            asked = ToolCall(call, tool, request.get("tool_input"), TOOLS.get(tool, UNKNOWN_TOOL))
-            self._answers[call] = asyncio.ensure_future(self._gate.answer(asked))
+        call = _call(request.get("tool_use_id"), request.get("tool_name"), request.get("tool_input"))
+        if call.id not in self._answers:
+            self._answers[call.id] = asyncio.ensure_future(self._gate.answer(call))
         try:
-            return await self._answers[call]
+            return await self._answers[call.id]
         except Exception as error:  # claude waits for an answer; without one the turn would hang
             return Answer(False, f"The permission could not be asked for: {error}")
 
@@ -292,11 +295,13 @@ class _Conversation:
             message = "The `result` event of claude names another session than its `init` event"
             raise self._record.failed(FailureCode.CLI_PROTOCOL, message)
         self._record.usage = usage_with(self._record.usage, event)
-        if self._unread:
+        if self._unread and self._acknowledges:
             return None  # claude goes on with them in a turn of its own
         output = event.get("result")
         if not isinstance(output, str):
             raise self._record.failed(FailureCode.CLI_PROTOCOL, "The `result` event of claude has no text")
+        if not output and not self._record.tool_calls:
+            raise self._record.failed(FailureCode.CLI_PROTOCOL, "claude ended the turn without an answer")
         self._ended = True
         return self._record.succeeded(output)
 
@@ -328,6 +333,11 @@ class _Conversation:
             message = f"claude exited without a `result` event: {message}"
             return self._record.failed(FailureCode.CLI_PROTOCOL, message)
         return self._record.failed_by_text(f"claude exited with code {code}: {message}")
+
+
+def _call(number: Any, tool: Any, given: Any) -> ToolCall:
+    name = str(tool or "")
+    return ToolCall(str(number or ""), name, given, TOOLS.get(name, UNKNOWN_TOOL))
 
 
 def _is_uuid(text: str) -> bool:

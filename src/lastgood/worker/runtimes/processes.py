@@ -1,7 +1,8 @@
 """Starts a CLI in its own process group, reads it in bounded memory, and ends all of it.
 
 A CLI starts processes of its own, some of them in groups of their own. Whoever halts or ends a CLI means all
-of them, so the groups of every descendant get the signal, too. Knows no protocol and no job.
+of them, so the groups of every descendant get the signal, too. On Linux they are also found by a variable
+that they inherit: a process whose parent has exited is nobody's descendant. Knows no protocol and no job.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -18,6 +20,10 @@ from pathlib import Path
 MAX_LINE_BYTES = 16 * 1024 * 1024
 STDERR_TAIL_BYTES = 8 * 1024
 TERM_GRACE_SECONDS = 3.0
+REAP_SECONDS = 10.0
+EXIT_POLL_SECONDS = 0.3
+#: Set for each CLI to a value of its own; the only variable that it does not get from its job.
+MARKER = "STARTED_BY_LASTGOOD"
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -73,7 +79,8 @@ class LineSplitter:
 class CliProcess:
     """A started CLI. `stderr_tail` is what it wrote last to its standard error."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, marker: str) -> None:
+        self._marker = marker
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -94,12 +101,25 @@ class CliProcess:
         return self._tail.decode(errors="replace").strip()
 
     async def lines(self) -> AsyncIterator[Line]:
+        """Ends when the CLI closes its output or exits, even if a process that it left holds the output."""
         splitter = LineSplitter()
-        while chunk := await self._stdout.read(_CHUNK_BYTES):
+        while chunk := await self._chunk():
             for line in splitter.feed(chunk):
                 yield line
         for line in splitter.end():
             yield line
+
+    async def _chunk(self) -> bytes:
+        reading = asyncio.ensure_future(self._stdout.read(_CHUNK_BYTES))
+        try:
+            had_exited = False
+            while not (await asyncio.wait({reading}, timeout=EXIT_POLL_SECONDS))[0]:
+                if had_exited:
+                    return b""
+                had_exited = self.returncode is not None  # once more: its last bytes may be on their way
+            return reading.result()
+        finally:
+            reading.cancel()
 
     async def write_line(self, data: bytes) -> None:
         """Raises CliGone if nobody reads it."""
@@ -115,15 +135,20 @@ class CliProcess:
 
     async def wait(self, timeout: float) -> int | None:
         """Returns the exit code, and None if it is still running after `timeout` seconds."""
+        # Some versions of asyncio end Process.wait() only when the pipes are closed, too.
+        waiting = asyncio.create_task(self._process.wait())
+        until = asyncio.get_running_loop().time() + timeout
         try:
-            await asyncio.wait_for(self._process.wait(), timeout)
-        except TimeoutError:
-            return None
-        await asyncio.wait({self._stderr_task}, timeout=0.5)
-        return self._process.returncode
+            while self.returncode is None and asyncio.get_running_loop().time() < until:
+                await asyncio.wait({waiting}, timeout=min(timeout, 0.05))
+        finally:
+            waiting.cancel()
+        if self.returncode is not None:
+            await asyncio.wait({self._stderr_task}, timeout=EXIT_POLL_SECONDS)
+        return self.returncode
 
     def signal(self, number: signal.Signals) -> None:
-        for group in _groups_of(self.pid):
+        for group in self._groups():
             _signal_group(group, number)
 
     async def end(self, grace: float = TERM_GRACE_SECONDS) -> None:
@@ -132,8 +157,8 @@ class CliProcess:
         Without a grace only SIGKILL is sent: a halted CLI whose claim is lost must not run for a moment more.
         """
         self.close_input()
-        # Collected before the leader dies: orphans are adopted by init and found no more.
-        groups = _groups_of(self.pid)
+        # Collected before the leader dies: without /proc, orphans are found no more.
+        groups = self._groups()
         # A stopped process sees SIGTERM only when it continues.
         for number in (signal.SIGTERM, signal.SIGCONT) if grace > 0 else ():
             for group in groups:
@@ -142,10 +167,20 @@ class CliProcess:
             if grace > 0 and self._process.returncode is None:
                 await self.wait(grace)
         finally:
-            for group in groups | _groups_of(self.pid):
+            for group in groups | self._groups():
                 _signal_group(group, signal.SIGKILL)
-            await asyncio.shield(self._process.wait())
+            await self.wait(REAP_SECONDS)
             self._stderr_task.cancel()
+            self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        """A process that escaped may keep the other ends open for ever."""
+        transport = getattr(self._process, "_transport", None)
+        if isinstance(transport, asyncio.BaseTransport):
+            transport.close()
+
+    def _groups(self) -> set[int]:
+        return (_descendant_groups(self.pid) | _marked_groups(self._marker)) - {os.getpgrp(), 0, 1}
 
     async def _keep_stderr(self, stderr: asyncio.StreamReader) -> None:
         while chunk := await stderr.read(_CHUNK_BYTES):
@@ -206,21 +241,20 @@ class ProcessGroups:
 
 
 async def _start(command: Sequence[str], work_dir: Path, environment: Mapping[str, str]) -> CliProcess:
-    pipe = asyncio.subprocess.PIPE
+    pipe, marker = asyncio.subprocess.PIPE, secrets.token_hex(16)
     try:
-        return CliProcess(
-            await asyncio.create_subprocess_exec(
-                *command,
-                cwd=work_dir,
-                env=dict(environment),
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                start_new_session=True,
-            )
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=work_dir,
+            env={**environment, MARKER: marker},
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            start_new_session=True,
         )
     except (OSError, ValueError) as error:
         raise CliNotStarted(f"Could not start {command[0]!r}: {error}") from error
+    return CliProcess(process, marker)
 
 
 async def output_of(
@@ -242,8 +276,8 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _groups_of(pid: int) -> set[int]:
-    """The process groups of a group leader and its descendants; never our own."""
+def _descendant_groups(pid: int) -> set[int]:
+    """The process groups of a group leader and its descendants."""
     table = _process_table()
     children: dict[int, list[int]] = {}
     for child, (parent, _) in table.items():
@@ -253,7 +287,23 @@ def _groups_of(pid: int) -> set[int]:
         for child in children.get(todo.pop(), ()):
             groups.add(table[child][1])
             todo.append(child)
-    return groups - {os.getpgrp(), 0, 1}
+    return groups
+
+
+def _marked_groups(marker: str) -> set[int]:
+    """The process groups of all processes that have inherited the marker; empty where there is no /proc."""
+    wanted, groups = f"{MARKER}={marker}".encode(), set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                groups.add(os.getpgid(pid))
+    return groups
+
+
+def _pids() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return []
 
 
 def _process_table() -> dict[int, tuple[int, int]]:
@@ -266,9 +316,8 @@ def _process_table() -> dict[int, tuple[int, int]]:
 
 
 def _proc_entries() -> Iterator[tuple[int, tuple[int, int]]]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                # The command's name stands in parentheses and may hold spaces and more parentheses.
-                fields = Path(f"/proc/{entry}/stat").read_text(errors="replace").rpartition(")")[2].split()
-                yield int(entry), (int(fields[1]), int(fields[2]))
+    for pid in _pids():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The command's name stands in parentheses and may hold spaces and more parentheses.
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            yield pid, (int(fields[1]), int(fields[2]))

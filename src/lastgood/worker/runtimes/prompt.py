@@ -1,7 +1,7 @@
 """Writes the prompt that a CLI gets: what was said before, what the model must know, and the new message.
 
 Earlier messages are quoted line by line, so that no text in them can pass for the new message or for a note
-of ours. A job without them is its prompt and nothing else.
+of ours. A job without them is its prompt and nothing else, unless that looks like a command of the CLI.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ _NEW = "Here is the new message:"
 def prompt_of(job: Job, *, with_instruction: bool = False) -> str:
     """`with_instruction`: for a CLI that has no other place for it. A resumed session has seen it before."""
     parts = [*_context(job, with_instruction)]
-    return "\n\n".join((*parts, _NEW, job.prompt)) if parts else job.prompt
+    return "\n\n".join((*parts, _NEW, job.prompt)) if parts else as_message(job.prompt)
+
+
+def as_message(text: str) -> str:
+    """Keeps a CLI from taking a message for one of its commands: `/clear` makes it forget everything."""
+    return f"{_NEW}\n\n{text}" if text.lstrip().startswith("/") else text
 
 
 def _context(job: Job, with_instruction: bool) -> Iterator[str]:

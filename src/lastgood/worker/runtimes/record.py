@@ -107,8 +107,9 @@ async def with_one_fresh_start(job: Job, once: Callable[[Job], Awaitable[JobResu
     try:
         return await once(job)
     except JobFailed as failure:
-        refused = failure.code is FailureCode.RESUME_FAILED and failure.tool_calls == 0
-        if not refused or not job.transcript:
+        # Not retired: it may work next time, after another process has let go of it, for instance.
+        is_gone = failure.code is FailureCode.RESUME_FAILED and failure.retired_session is not None
+        if not is_gone or failure.tool_calls or not job.transcript:
             raise
         reason = failure.message
     disclosure = (
