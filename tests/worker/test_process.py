@@ -14,7 +14,7 @@ from lastgood.worker.redaction import Redaction
 from lastgood.worker.snapshots import Baseline, make_snapshot
 from lastgood.worker.work_dirs import WorkDirs
 from tests.e2e.command import until
-from tests.worker.conftest import LiveWorker, is_alive, is_halted
+from tests.worker.live_worker import LiveWorker, is_alive, is_halted
 from tests.worker.work_api import WorkApi
 
 

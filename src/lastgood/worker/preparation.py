@@ -37,6 +37,8 @@ class RunTools:
 async def prepare_directory(claim: Claim, tools: RunTools) -> tuple[WorkDir, tuple[str, ...]]:
     """The directory, and what the model must know about it. Raises WorkDirRefused."""
     given = claim.work_dir
+    if claim.folder is not None:
+        return tools.work_dirs.find(claim.folder), ()
     if given is not None and given.is_local:
         try:
             return tools.work_dirs.find(given.path), ()
