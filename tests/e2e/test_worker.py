@@ -160,7 +160,7 @@ def test_a_project_folder_of_the_owner_is_used_if_it_is_allowed(tmp_path: Path) 
     assert (project / "new.txt").exists()
 
 
-# --- kill -9 -----------------------------------------------------------------------------------------------
+# --- kill -9 ------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_killed_before_its_run_started_loses_nothing(office: Office, worker: LiveWorker) -> None:
@@ -252,7 +252,7 @@ def test_a_server_killed_before_the_run_started_costs_nothing(office: Office, wo
     assert [text for role, text in office.history(session) if role == "assistant"] == ["one", "two"]
 
 
-# --- two of the same, cancels and tokens ---------------------------------------------------------------------
+# --- two of the same, cancels and tokens --------------------------------------------------------------------
 
 
 def test_two_workers_with_one_identity_commit_a_turn_once(
@@ -323,7 +323,7 @@ def test_a_revoked_token_ends_the_run_and_keeps_its_report(tmp_path: Path) -> No
         assert office.history(session) == []
 
 
-# --- a company's network ---------------------------------------------------------------------------------------
+# --- a company's network ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["--ca-file", "SSL_CERT_FILE"])

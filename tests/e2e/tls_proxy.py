@@ -1,4 +1,4 @@
-"""A company's network in small: a proxy that wants a password, and a server behind a certificate of its own CA."""
+"""A company's network: a proxy that wants a password, and a server with a certificate of a private CA."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import ssl
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -83,21 +84,29 @@ class CompanyNetwork:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
+        servers = self._loop.run_until_complete(self._start())
         self._ready.set()
         self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0.05))
+        self._loop.run_until_complete(self._stop(servers))
         self._loop.close()
 
-    async def _start(self) -> None:
+    async def _stop(self, servers: Sequence[asyncio.Server]) -> None:
+        for server in servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def _start(self) -> Sequence[asyncio.Server]:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(self._host_file)
         front = await asyncio.start_server(self._front, "127.0.0.1", 0, ssl=tls)
         proxy = await asyncio.start_server(self._proxy, "127.0.0.1", 0)
         self._tls_port = front.sockets[0].getsockname()[1]
         self.proxy_port = proxy.sockets[0].getsockname()[1]
+        return front, proxy
 
     async def _front(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._connect(reader, writer, self._server_port)
@@ -117,7 +126,11 @@ class CompanyNetwork:
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
         with contextlib.suppress(OSError):
             there_reader, there_writer = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
+            try:
+                await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
+            finally:
+                for one in (writer, there_writer):
+                    one.transport.abort()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,5 +138,4 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while piece := await reader.read(65536):
             writer.write(piece)
             await writer.drain()
-    with contextlib.suppress(OSError):
-        writer.close()
+    writer.close()
