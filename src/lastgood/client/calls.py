@@ -307,10 +307,11 @@ class AsyncClient:
         """Returns the branches: turns that edits have replaced, oldest first."""
         return await self._pages(branch_of, path_of(session, "branches"))
 
-    async def cancel(self, session: str) -> AttemptInfo:
-        """Cancels the running attempt and returns it. It may have ended before the request arrived."""
+    async def cancel(self, session: str) -> AttemptInfo | None:
+        """Cancels the running attempt and returns it. It may have ended before the request arrived. None: it
+        was the turn of an agent on a runtime, and no worker had claimed it yet."""
         answer = await self._call(ApiCall("POST", path_of(session, "cancel"), repeatable=False))
-        return read(attempt_of, answer.plain)
+        return read(attempt_of, answer.plain) if "id" in answer.plain else None
 
     async def continue_(self, session: str, attempt: str) -> AsyncGenerator[Event, None]:
         """Retries the turn of a failed attempt from its last finished step, and yields events like `run`."""

@@ -13,7 +13,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from lastgood.client.events import Event, Resync, SessionExited, StreamStopped, TurnFailed, event_of
+from lastgood.client.events import (
+    Error,
+    Event,
+    Resync,
+    SessionExited,
+    StreamStarted,
+    StreamStopped,
+    TurnFailed,
+    event_of,
+)
 from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo, attempt_of, read, session_of, turn_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped
 from lastgood.errors import AnswerLost, LastgoodError, SessionNotFound, TurnNotFound
@@ -28,10 +37,11 @@ class Accepted:
 
     session: str
     turn: str
-    attempt: AttemptInfo
+    attempt: AttemptInfo | None  # None: a task that no worker has claimed yet
     replayed: bool
     since: int | None  # its events have higher numbers; None: it started before the request
     call: ApiCall | None  # can be repeated for the same turn; None: it has no idempotency key
+    task: str | None = None  # of an agent on a runtime
 
 
 def path_of(session: str, *more: str) -> str:
@@ -97,14 +107,21 @@ class TurnStream:
     async def accept(self, call: ApiCall, session: str, before: SessionInfo) -> Accepted:
         """`before` is the session before the call: events of the turn come after its last event."""
         answer = await self._connection.call(call)
-        attempt = read(attempt_of, answer.plain)
         since: int | None = before.last_event_seq
+        if "id" not in answer.plain:
+            return _accepted(session, None, answer, since, call)
+        attempt = read(attempt_of, answer.plain)
         if attempt.id == before.attempt:
             since = None if attempt.ended_at is None else 0
         return _accepted(session, attempt, answer, since, call)
 
     async def follow(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
         """Yields the events of the turn; the last one is StreamStopped."""
+        if accepted.task is not None:
+            async with aclosing(self._of_task(accepted, accepted.task)) as events:
+                async for event in events:
+                    yield event
+            return
         for tries in range(1, _MOST_AGAIN + 2):
             since, is_interrupted = accepted.since, False
             async with aclosing(self._of_attempt(accepted)) as events:
@@ -123,6 +140,7 @@ class TurnStream:
 
     async def _of_attempt(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
         session, attempt = accepted.session, accepted.attempt
+        assert attempt is not None, "only a task is without an attempt"
         last: int | None = None  # the number of its last stored event
         if attempt.ended_at is not None:
             last = (await self.session(session)).last_event_seq
@@ -146,6 +164,61 @@ class TurnStream:
                     break
         for event in await self._ending(session, attempt.id):
             yield event
+
+    async def _of_task(self, accepted: Accepted, task: str) -> AsyncGenerator[Event, None]:
+        """Of all claims of the task: the end of one that is tried again is not the end of the turn."""
+        session, ours = accepted.session, {accepted.attempt.id} if accepted.attempt else set[str]()
+        held: list[Event] = []  # the last words of a claim, until it is known whether they are the task's
+        if await self._task_end(task) is None:
+            async with aclosing(self.events(session, accepted.since)) as events:
+                async for event in events:
+                    if isinstance(event, SessionExited):
+                        raise SessionNotFound("the session was deleted while the turn was running")
+                    if isinstance(event, StreamStarted) and event.turn == accepted.turn:
+                        ours.add(event.attempt or "")
+                    if isinstance(event, Resync):
+                        yield event
+                    elif event.attempt in ours and isinstance(event, Error | TurnFailed):
+                        held.append(event)
+                    elif event.attempt in ours and not isinstance(event, StreamStopped):
+                        yield event
+                    ends = isinstance(event, StreamStopped) and event.attempt in ours
+                    in_queue = isinstance(event, TurnFailed) and (event.attempt, event.turn) == (
+                        None,
+                        accepted.turn,
+                    )
+                    if ends or in_queue or isinstance(event, Resync):
+                        last = await self._task_end(task)
+                        if last is not None and ends and last == event.attempt:
+                            for one in (*held, event):
+                                yield one
+                            return
+                        if last is not None:
+                            break
+                        held.clear()
+        for event in await self._ending_of_task(session, accepted.turn, task):
+            yield event
+
+    async def _task_end(self, task: str) -> str | None:
+        """The last attempt of a task that has ended; empty if nobody had claimed it. None: it goes on."""
+        found = await self._read(f"/api/tasks/{escaped(task)}")
+        return None if found.get("ended_at") is None else found.get("attempt") or ""
+
+    async def _ending_of_task(self, session: str, turn: str, task: str) -> list[Event]:
+        attempt = await self._task_end(task)
+        if attempt:
+            return await self._ending(session, attempt)
+        found = await self._read(f"/api/tasks/{escaped(task)}")
+        error = found.get("error") or {}
+        about = {"session_id": session, "turn": turn}
+        code, message = error.get("code", "turn_failed"), error.get("message", "")
+        failed = {"status": found["status"], "code": code, "message": message, "retryable": False}
+        told = [
+            {"type": "error", "code": code, "error": message},
+            {"type": "turn_failed", **failed},
+            {"type": "stream_stopped", "status": found["status"]},
+        ]
+        return [event_of(None, one | about) for one in told]
 
     async def _ending(self, session: str, attempt_id: str) -> list[Event]:
         """Builds the last events from the attempt itself, whose stored events have expired."""
@@ -171,9 +244,12 @@ class TurnStream:
 
 
 def _accepted(
-    session: str, attempt: AttemptInfo, answer: ApiResponse, since: int | None, call: ApiCall | None
+    session: str, attempt: AttemptInfo | None, answer: ApiResponse, since: int | None, call: ApiCall | None
 ) -> Accepted:
     # A replay after a lost response may be of our own first request, which is not a replay to the caller.
     replayed = answer.headers.get("idempotent-replayed") == "true" and not answer.was_lost
     is_keyed = call is not None and "idempotency-key" in (call.headers or {})
-    return Accepted(session, attempt.turn, attempt, replayed, since, call if is_keyed else None)
+    plain = answer.plain
+    return Accepted(
+        session, plain["turn"], attempt, replayed, since, call if is_keyed else None, plain.get("task")
+    )

@@ -29,11 +29,12 @@ from lastgood.errors import (
     TurnFailed,
 )
 from lastgood.flows.agent_directory import AgentDirectory
-from lastgood.flows.stateless_run import StatelessRun, StatelessRuns
+from lastgood.flows.stateless_run import EphemeralTurns, StatelessRun, StatelessRuns
 from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
+from lastgood.flows.work.enqueue import RuntimePlan
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, AttemptStatus, Step, StepKind
 from lastgood.model.events import Event, EventKind, StoredEvent
@@ -78,6 +79,7 @@ class ChatHandlers:
         self,
         agents: AgentDirectory,
         stateless: StatelessRuns,
+        ephemeral: EphemeralTurns,
         submitter: Submitter,
         turns: Turns,
         is_draining: Callable[[], bool],
@@ -86,6 +88,7 @@ class ChatHandlers:
     ) -> None:
         self._agents = agents
         self._stateless = stateless
+        self._ephemeral = ephemeral
         self._turns = turns
         self._submitter = submitter
         self._is_draining = is_draining
@@ -93,20 +96,29 @@ class ChatHandlers:
         self._presets = presets
 
     async def models(self, request: Request) -> Response:
-        created = 0
-        found = []
-        for key in self._agents.list_keys():
-            with suppress(LastgoodError):
-                agent = await self._agents.load(key)
-                found += [key, *(f"{key}/{name}" for name in agent.members)]
-                continue
-            found.append(key)
+        """Those that the caller reaches: an agent on a runtime must be published."""
+        created, found = 0, await self._reached(request)
         data = [{"id": id, "object": "model", "created": created, "owned_by": "lastgood"} for id in found]
         return json_reply({"object": "list", "data": data})
 
+    async def _reached(self, request: Request) -> list[str]:
+        found: list[str] = []
+        for key in self._agents.list_keys():
+            try:
+                agent = await self._agents.load(key)
+            except LastgoodError:
+                found.append(key)
+                continue
+            members = [f"{key}/{name}" for name in agent.members]
+            for id, member in zip([key, *members], [agent, *agent.members.values()], strict=True):
+                with suppress(AgentNotFound):
+                    await self._submitter.tasks.reach_by_chat(request.caller.tenant, member)
+                    found.append(id)
+        return found
+
     async def model(self, request: Request) -> Response:
         id = "/".join(request.path.values())
-        await self._agent(id)
+        await self._agent(request, id)
         return json_reply({"id": id, "object": "model", "created": 0, "owned_by": "lastgood"})
 
     async def complete(self, request: Request) -> Response:
@@ -123,7 +135,7 @@ class ChatHandlers:
             if meant.conversation is not None:
                 await self._submitter.remember_refusal(_submission(request, chat, plain, body, key, meant))
             raise ShuttingDown()
-        agent = await self._agent(chat.model)
+        agent, runtime = await self._agent(request, chat.model)
         if meant.is_errand:
             agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
         call = ChatCall(request, chat)
@@ -133,20 +145,23 @@ class ChatHandlers:
                     "`Idempotency-Key` requires `X-Conversation-Id`; requests without one are not stored",
                     param="idempotency-key",
                 )
+            if runtime is not None:
+                return await self._once_on_runtime(call, body)
             return await self._once(call, agent, body)
         visible("x-conversation-id", meant.conversation)
         return await self._in_conversation(call, _submission(request, chat, plain, body, key, meant))
 
-    async def _agent(self, model: str) -> AgentSpec:
+    async def _agent(self, request: Request, model: str) -> tuple[AgentSpec, RuntimePlan | None]:
+        """The agent, and the runtime it is on. One that the caller does not reach is not there."""
         try:
             agent, _ = await self._agents.resolve(model)
+            return agent, await self._submitter.tasks.reach_by_chat(request.caller.tenant, agent)
         except AgentNotFound as error:
-            there = ", ".join(self._agents.list_keys())
+            there = ", ".join(await self._reached(request))
             why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
             raise AgentNotFound(
                 f"Model {model!r} not found{why}; available: {there}", param="model"
             ) from None
-        return agent
 
     # -- without a conversation --------------------------------------------------------
 
@@ -165,6 +180,34 @@ class ChatHandlers:
             return failed.reply({})
         return json_reply(whole(run.id, call.chat.model, _now(), done))
 
+    async def _once_on_runtime(self, call: ChatCall, body: tuple[Message, ...]) -> Response:
+        """As a session that lives as long as this request."""
+        request = call.request
+        ask = Ask(
+            request.caller.tenant,
+            NOT_LOCATED,
+            body,
+            agent_key=call.chat.model,
+            options=options_of(call.chat),
+            caller=request.caller.name,
+            user=call.user,
+            on_leave=on_disconnect(RequestOrigin.OPENAI_API, None),
+            owner=request.caller.user,
+            over_chat=True,
+        )
+        reserve = partial(self._limiter.take, request.caller, call.user)
+        submitted = await self._ephemeral.start(ask, request.caller.setter, reserve)
+        if call.streams:
+            chunks = self._chunks(call, submitted.turn)
+            return streamed(_then_left(self._frames(chunks, submitted), submitted), chunks, {})
+        try:
+            done = await request.unless_gone(self._attended(submitted))
+        except StreamFailed as failed:
+            return failed.reply({})
+        finally:
+            await submitted.leave()
+        return json_reply(whole(submitted.turn, call.chat.model, _now(), done))
+
     # -- with one -----------------------------------------------------------------------
 
     async def _in_conversation(self, call: ChatCall, submission: Submission) -> Response:
@@ -176,6 +219,8 @@ class ChatHandlers:
             "x-session-id": submitted.session,
             "x-turn-id": submitted.turn,
         }
+        if submitted.task_id is not None:
+            headers["x-task-id"] = submitted.task_id
         if submitted.replayed:
             headers["idempotent-replayed"] = "true"
         if call.streams:
@@ -275,6 +320,8 @@ def _submission(
         is_retry=key is None and _is_retry(request),
         on_leave=on_disconnect(RequestOrigin.OPENAI_API, key, conversation=meant.conversation),
         durable=key is not None,
+        owner=request.caller.user,
+        over_chat=True,
     )
     named = Conversation(meant.conversation, body, meant.reconciles, request.caller.setter)
     return Submission(ask, conversation=named)
@@ -287,6 +334,15 @@ def _is_retry(request: Request) -> bool:
 
 
 # -- small things ------------------------------------------------------------------------
+
+
+async def _then_left(frames: Frames, submitted: TurnHandle) -> Frames:
+    try:
+        async with aclosing(frames):
+            async for frame in frames:
+                yield frame
+    finally:
+        await submitted.leave()
 
 
 async def _until_done(items: Items, run: StatelessRun) -> Finished:
