@@ -32,7 +32,7 @@ from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AUTO, Safety
-from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
 from lastgood.ports import Agents, Clock, Engine, Ids, Store
 from lastgood.settings import Settings
@@ -70,6 +70,9 @@ class RandomIds:
 
     def attempt(self) -> AttemptId:
         return AttemptId("att_" + secrets.token_hex(16))
+
+    def task(self) -> TaskId:
+        return TaskId("task_" + secrets.token_hex(16))
 
 
 @dataclass(frozen=True, slots=True)

@@ -603,8 +603,8 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = core_derivation.derive
 
-    def derive(source: Session, id: SessionId, title: str, created_by: str) -> NewSession:
-        return replace(real(source, id, title, created_by), rules=())
+    def derive(source: Session, id: SessionId, title: str, created_by: str, owner: str) -> NewSession:
+        return replace(real(source, id, title, created_by, owner), rules=())
 
     with (
         statement("fork_session", (" AND rules = :rules", "")),

@@ -28,7 +28,7 @@ from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec, OnUnknown
 from lastgood.model.attempts import After, Ask, AttemptStatus, OnLeave
 from lastgood.model.events import StoredEvent
-from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
+from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TaskId, TurnId
 from lastgood.model.messages import Message, user
 from lastgood.model.sessions import Session, TurnKind
 from lastgood.ports import Store
@@ -97,6 +97,9 @@ class SeededIds:
 
     def attempt(self) -> AttemptId:
         return AttemptId(self._next("att"))
+
+    def task(self) -> TaskId:
+        return TaskId(self._next("task"))
 
 
 @dataclass(slots=True)

@@ -32,11 +32,15 @@ ORIGINS = {
     "conversation": FieldOrigin.FRESH,  # a name belongs to one session
     "created_by": FieldOrigin.GIVEN,
     "stored_bytes": FieldOrigin.INHERITED,  # it keeps what it inherits, even if the source is deleted
+    "owner": FieldOrigin.GIVEN,  # whoever makes the fork
+    "scope": FieldOrigin.FRESH,  # an issue or chat has one session with an agent
+    "runtime_id": FieldOrigin.FRESH,  # the fork has no task yet
+    "runtime_pinned": FieldOrigin.FRESH,  # it follows its agent
 }
 
 
-def derive(source: Session, id: SessionId, title: str, created_by: str) -> NewSession:
+def derive(source: Session, id: SessionId, title: str, created_by: str, owner: str) -> NewSession:
     inherited: dict[str, Any] = {
         field: getattr(source, field) for field, origin in ORIGINS.items() if origin is FieldOrigin.INHERITED
     }
-    return NewSession(id=id, title=title, created_by=created_by, **inherited)
+    return NewSession(id=id, title=title, created_by=created_by, owner=owner, **inherited)

@@ -170,7 +170,7 @@ class SessionImport:
             )
         adds = QuotaUsage(1, sum(len(turn.body) for turn in turns))
         await self._deps.quotas.check(tenant, importer.token, adds)
-        new = replace(new, created_by=importer.token, stored_bytes=adds.bytes)
+        new = replace(new, created_by=importer.token, owner=importer.user, stored_bytes=adds.bytes)
         session = await self._deps.store.import_session(new, await paced(self._linked_anew(turns)))
         self._deps.quotas.add(tenant, importer.token, adds)
         return session

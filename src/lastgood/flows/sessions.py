@@ -99,6 +99,7 @@ class Sessions(SessionReader):
             metadata=check_metadata(metadata or {}),
             conversation=conversation,
             created_by=setter.token,
+            owner=setter.user,
         )
         await self._deps.quotas.check(tenant, setter.token, QuotaUsage(sessions=1))
         session = await self._deps.store.create_session(new)
@@ -226,7 +227,7 @@ class Sessions(SessionReader):
 
         async def once() -> Session | None:
             nonlocal source
-            new = derive(source, self._deps.ids.session(), title, setter.token)
+            new = derive(source, self._deps.ids.session(), title, setter.token, setter.user)
             if at is None:
                 new = replace(new, stored_bytes=0)
             adds = QuotaUsage(1, new.stored_bytes)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from lastgood.model.call_options import CallOptions
-from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.sessions import Head, Session, Turn, TurnKind, Usage
 
@@ -144,6 +144,7 @@ class Attempt:
     continues: AttemptId | None
     started_at: float
     ended_at: float | None
+    task: TaskId | None = None  # a worker's claim holds it; only its task decides when it ends
 
     @property
     def hold(self) -> Hold:

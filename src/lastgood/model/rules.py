@@ -14,6 +14,7 @@ class Setter:
 
     scope: Scope
     token: str
+    user: str = ""  # whom the token stands for
 
 
 #: Whoever can open the database file can change anything in it, so a command on this machine is an admin.

@@ -15,6 +15,7 @@ class SessionStatus(StrEnum):
     IDLE = "idle"
     RUNNING = "running"
     WAITING = "waiting"
+    QUEUED = "queued"  # nothing runs; a task of it waits for its runtime
 
 
 class TitleBy(StrEnum):
@@ -23,6 +24,19 @@ class TitleBy(StrEnum):
     NOBODY = "nobody"
     US = "us"
     PERSON = "person"
+
+
+class ScopeKind(StrEnum):
+    ISSUE = "issue"
+    CHAT = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScope:
+    """What tasks are about. A session is one tenant, scope and agent."""
+
+    kind: ScopeKind
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +89,11 @@ class Session:
     created_at: float
     updated_at: float
     created_by: str  # the id of the token that made it
-    stored_bytes: int  # of its committed turns, and of what it was forked from
+    stored_bytes: int  # of its committed turns, of its snapshots, and of what it was forked from
+    owner: str = ""  # the user who made it
+    scope: TaskScope | None = None
+    runtime_id: str | None = None  # of its newest task; who may use that one may read the session
+    runtime_pinned: bool = False  # bound to this runtime by itself, whatever its agent is bound to
 
     @property
     def turns(self) -> int:
@@ -96,6 +114,10 @@ class NewSession:
     conversation: str | None = None
     created_by: str = ""
     stored_bytes: int = 0
+    owner: str = ""
+    scope: TaskScope | None = None
+    runtime_id: str | None = None
+    runtime_pinned: bool = False
 
 
 class TurnKind(StrEnum):

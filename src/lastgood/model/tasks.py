@@ -9,7 +9,7 @@ from typing import Any
 from lastgood.model.attempts import Attempt, Hold, TurnRequest
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.runtimes import RuntimeIdentity
-from lastgood.model.sessions import Session
+from lastgood.model.sessions import Session, TaskScope
 
 
 class TaskStatus(StrEnum):
@@ -25,19 +25,6 @@ class TaskStatus(StrEnum):
 
 #: A worker holds these; the session is busy.
 HELD_TASKS = frozenset({TaskStatus.CLAIMED, TaskStatus.RUNNING, TaskStatus.WAITING})
-
-
-class ScopeKind(StrEnum):
-    ISSUE = "issue"
-    CHAT = "chat"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskScope:
-    """What tasks are about. A session is one tenant, scope and agent."""
-
-    kind: ScopeKind
-    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +152,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """A task as its claim token finds it. `is_current` is False if the task was claimed again or has ended."""
+    """A task as its claim token finds it. `is_current`: it was neither claimed again nor has it ended."""
 
     task: Task
     is_current: bool
@@ -246,7 +233,7 @@ class QuestionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that a running task asks a person. The worker chooses the id: repeated, it is the same one."""
+    """Something that a running task asks a person. The worker gives the id; repeated, it is the same one."""
 
     id: str
     tenant: TenantId

@@ -28,6 +28,8 @@ class Token:
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    user: str = ""  # whom it stands for
+    worker: str | None = None  # a worker's token is good for this worker only
 
     def is_valid(self, now: float) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)

@@ -29,7 +29,7 @@ from lastgood.model.attempts import (
 )
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event, StoredEvent
-from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.queue import NewQueued, NotQueued, Parking, Queued
 from lastgood.model.rules import RuleLayer
@@ -430,3 +430,4 @@ class Ids(Protocol):
     def session(self) -> SessionId: ...
     def turn(self) -> TurnId: ...
     def attempt(self) -> AttemptId: ...
+    def task(self) -> TaskId: ...

@@ -37,13 +37,28 @@ def _columns(table: str, names: str) -> str:
     return ", ".join(f"{table}.{name}" for name in names.split())
 
 
+#: Of the first unfinished task of a session. Sessions without a runtime have no task, and look for none.
+_TASK_STATUS = (
+    "CASE WHEN sessions.runtime_id IS NOT NULL THEN (SELECT tasks.status FROM tasks"
+    " WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL ORDER BY tasks.n LIMIT 1) END"
+)
+#: Lists filter by it, so it is derived here and nowhere else. It has no comma: columns are counted by those.
+STATUS = (
+    "CASE WHEN sessions.attempt_id IS NULL"
+    f" THEN CASE WHEN {_TASK_STATUS} IS NULL THEN 'idle' ELSE 'queued' END"
+    f" WHEN sessions.lease_until IS NULL OR {_TASK_STATUS} = 'waiting' THEN 'waiting' ELSE 'running' END"
+)
+
 COLUMNS = {
+    "status": STATUS,
     "session": _columns(
         "sessions",
         "id tenant n agent_key title title_by model working_dir rules starred metadata"
-        " conversation forked_session forked_turn head seq head_hash attempt_id lease_until fence event_seq"
-        " events_dropped input_tokens output_tokens cost created_at updated_at created_by stored_bytes",
-    ),
+        " conversation forked_session forked_turn head seq head_hash attempt_id fence event_seq"
+        " events_dropped input_tokens output_tokens cost created_at updated_at created_by stored_bytes owner"
+        " scope_kind scope_id runtime_id runtime_pinned",
+    )
+    + f", {STATUS} AS status",
     "turn": _columns(
         "turns",
         "id session_id seq parent attempt_id kind hash agent_key agent_digest model input_tokens"
@@ -53,7 +68,7 @@ COLUMNS = {
         "attempts",
         "id tenant session_id turn_id number status base head fence agent_key agent_digest model decision"
         " orphaned"
-        " cancel_asked question deadline error_code error_message continues started_at ended_at",
+        " cancel_asked question deadline error_code error_message continues started_at ended_at task_id",
     ),
     "request": _columns(
         "requests",
@@ -67,7 +82,7 @@ COLUMNS = {
         " heard failures parked created_at settled_at checksum",
     ),
     "branch": _columns("branches", "n head seq after replaced_by created_at"),
-    "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at"),
+    "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at username worker_id"),
 }
 
 
@@ -178,7 +193,7 @@ def _to_attempt(row: Row) -> Attempt:
     (
         id, tenant, session, turn, number, status, base, head, fence, agent_key, agent_digest, model,
         decision, orphaned, cancel_asked, question, deadline, error_code, error_message, continues,
-        started_at, ended_at,
+        started_at, ended_at, task,
     ) = row  # fmt: skip
     return Attempt(
         id=AttemptId(id),
@@ -203,6 +218,7 @@ def _to_attempt(row: Row) -> Attempt:
         continues=continues,
         started_at=started_at,
         ended_at=ended_at,
+        task=task,
     )
 
 

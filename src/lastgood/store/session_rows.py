@@ -13,9 +13,11 @@ from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
     Head,
     NewSession,
+    ScopeKind,
     Session,
     SessionPage,
     SessionStatus,
+    TaskScope,
     TitleBy,
     Turn,
     Usage,
@@ -40,14 +42,10 @@ def to_session(row: Row) -> Session:
 def _to_session(row: Row) -> Session:
     (
         id, tenant, n, agent_key, title, title_by, model, working_dir, rules, starred, metadata,
-        conversation, forked_session, forked_turn, head, seq, head_hash, attempt, lease_until, fence,
+        conversation, forked_session, forked_turn, head, seq, head_hash, attempt, fence,
         event_seq, events_dropped, input_tokens, output_tokens, cost, created_at, updated_at,
-        created_by, stored_bytes,
+        created_by, stored_bytes, owner, scope_kind, scope_id, runtime, pinned, status,
     ) = row  # fmt: skip
-    if attempt is None:
-        status = SessionStatus.IDLE
-    else:
-        status = SessionStatus.WAITING if lease_until is None else SessionStatus.RUNNING
     return Session(
         id=SessionId(id),
         tenant=TenantId(tenant),
@@ -63,7 +61,7 @@ def _to_session(row: Row) -> Session:
         conversation=conversation,
         forked_from=(forked_session, forked_turn) if forked_session else None,
         head=Head(TurnId(head), seq, bytes(head_hash)) if head else None,
-        status=status,
+        status=SessionStatus(status),
         attempt=attempt,
         fence=fence,
         last_event_seq=event_seq,
@@ -73,6 +71,10 @@ def _to_session(row: Row) -> Session:
         updated_at=updated_at,
         created_by=created_by,
         stored_bytes=stored_bytes,
+        owner=owner,
+        scope=TaskScope(ScopeKind(scope_kind), scope_id) if scope_kind else None,
+        runtime_id=runtime,
+        runtime_pinned=bool(pinned),
     )
 
 
@@ -118,6 +120,11 @@ def of_new_session(new: NewSession) -> dict[str, Any]:
         "conversation": new.conversation,
         "created_by": new.created_by,
         "stored_bytes": new.stored_bytes,
+        "owner": new.owner,
+        "scope_kind": new.scope.kind.value if new.scope else None,
+        "scope_id": new.scope.id if new.scope else None,
+        "runtime": new.runtime_id,
+        "pinned": new.runtime_pinned,
     }
 
 

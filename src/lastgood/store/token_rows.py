@@ -10,9 +10,17 @@ from lastgood.store.rows import Row
 
 
 def to_token(row: Row) -> Token:
-    id, tenant, name, scopes, created_at, expires_at, revoked_at = row
+    id, tenant, name, scopes, created_at, expires_at, revoked_at, user, worker = row
     return Token(
-        id, TenantId(tenant), name, frozenset(map(Scope, scopes.split())), created_at, expires_at, revoked_at
+        id,
+        TenantId(tenant),
+        name,
+        frozenset(map(Scope, scopes.split())),
+        created_at,
+        expires_at,
+        revoked_at,
+        user,
+        worker,
     )
 
 
@@ -24,4 +32,6 @@ def of_token(token: Token, hash: bytes) -> dict[str, Any]:
         "hash": hash,
         "scopes": " ".join(sorted(token.scopes)),
         "expires_at": token.expires_at,
+        "user": token.user,
+        "worker": token.worker,
     }

@@ -129,6 +129,7 @@ class PostgresSessions:
             if row is None:
                 return False
             await transaction.row("delete_attempts", parameters)
+            await transaction.row("delete_tasks", parameters)
             await transaction.row("delete_traces", parameters)
             await transaction.row("erase_turns", parameters | {"head": row[0]})
             await transaction.row("delete_branches", parameters)

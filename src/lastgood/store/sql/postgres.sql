@@ -9,7 +9,8 @@
 -- one needs from another goes through RETURNING.
 --
 -- Locks are taken in one order: the session's row, then its attempt's, then its request's, then
--- those of its queue from the oldest on.
+-- those of its queue and of its tasks from the oldest on. A claim goes the other way, so it waits for
+-- nobody: it skips rows that somebody else has locked.
 --
 -- Batches, leases and our own titles leave the flush to the server (`relaxed`):
 -- what a crash of the server could take of them belongs to an attempt that failed anyway.
@@ -26,12 +27,17 @@ SELECT :session, held.event_seq - cardinality(:event_kinds::text[]) + item.n, it
 FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::bytea[])
      WITH ORDINALITY AS item (kind, attempt_id, body, n);
 
--- name: create_session
+-- name: insert_session
+-- A piece of others.
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      conversation, segment, created_at, updated_at)
+                      owner, scope_kind, scope_id, runtime_id, runtime_pinned, conversation, segment,
+                      created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-       :conversation, :id, now, now
-FROM (SELECT clock() AS now) AS moment
+       :owner, :scope_kind, :scope_id, :runtime, :pinned, :conversation, :id, now, now
+FROM (SELECT clock() AS now) AS moment;
+
+-- name: create_session
+{insert_session}
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
@@ -72,9 +78,9 @@ SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
+                      owner, forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-       :source, :head, :head, :seq, :hash, :id, now, now
+       :owner, :source, :head, :head, :seq, :hash, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
@@ -425,7 +431,7 @@ SELECT {attempt}, {relaxed} FROM held JOIN attempts ON attempts.id = held.attemp
 -- name: expired_attempts
 SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
 WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id
-  AND (sessions.lease_until < clock() OR attempts.deadline < clock())
+  AND attempts.task_id IS NULL AND (sessions.lease_until < clock() OR attempts.deadline < clock())
 LIMIT :limit;
 
 -- name: interrupted_asks
@@ -435,7 +441,7 @@ FROM requests
 JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
 JOIN LATERAL (
     SELECT * FROM attempts AS tries WHERE tries.turn_id = requests.turn_id ORDER BY tries.number DESC LIMIT 1
-) AS attempts ON attempts.status = 'interrupted'
+) AS attempts ON attempts.status = 'interrupted' AND attempts.task_id IS NULL
 JOIN LATERAL (
     SELECT count(*) FILTER (WHERE died) AS deaths FROM attempts AS tries WHERE tries.turn_id = requests.turn_id
 ) AS fate ON fate.deaths < :deaths_below
@@ -479,25 +485,42 @@ SELECT {turn} FROM part JOIN turns ON turns.segment = part.segment AND turns.seq
 WHERE turns.tenant = :tenant AND turns.seq <= part.upto;
 
 -- name: delete_session
--- First of four. It waits for whoever is writing to the session, and nobody writes to it
+-- First of several. It waits for whoever is writing to the session, and nobody writes to it
 -- after: every other write asks for this row.
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session
   AND (:unused_since::double precision IS NULL OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since))
 RETURNING head;
 
 -- name: delete_attempts
--- With the asks they were tries of; every ask has one. Before the events: tidy takes
+-- With the asks they were tries of; every ask has one, or a task. Before the events: tidy takes
 -- them in this order, too.
 WITH gone AS (
     DELETE FROM attempts WHERE session_id = :session RETURNING id, turn_id
 ), requests_gone AS (
     DELETE FROM requests USING gone WHERE requests.turn_id = gone.turn_id
+), messages_gone AS (
+    DELETE FROM task_messages USING gone WHERE task_messages.attempt_id = gone.id
 )
 DELETE FROM steps USING gone WHERE steps.attempt_id = gone.id;
+
+-- name: delete_tasks
+-- After the attempts. A queued task has a request and no attempt.
+WITH gone AS (
+    DELETE FROM tasks WHERE session_id = :session RETURNING id, turn_id
+), claims_gone AS (
+    DELETE FROM claims USING gone WHERE claims.task_id = gone.id
+)
+DELETE FROM requests USING gone WHERE requests.turn_id = gone.turn_id;
 
 -- name: delete_traces
 WITH queued_gone AS (
     DELETE FROM queued WHERE session_id = :session
+), questions_gone AS (
+    DELETE FROM questions WHERE session_id = :session
+), pointers_gone AS (
+    DELETE FROM pointers WHERE session_id = :session
+), snapshots_gone AS (
+    DELETE FROM snapshots WHERE session_id = :session
 )
 DELETE FROM events WHERE session_id = :session;
 
@@ -583,8 +606,8 @@ WITH added AS (
 SELECT * FROM added;
 
 -- name: create_token
-INSERT INTO tokens (id, tenant, name, hash, scopes, created_at, expires_at)
-VALUES (:id, :tenant, :name, :hash, :scopes, clock(), :expires_at)
+INSERT INTO tokens (id, tenant, name, username, worker_id, hash, scopes, created_at, expires_at)
+VALUES (:id, :tenant, :name, :user, :worker, :hash, :scopes, clock(), :expires_at)
 RETURNING {token};
 
 -- name: revoke_token

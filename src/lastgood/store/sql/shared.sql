@@ -1,10 +1,6 @@
 -- Statements that both databases understand. {session}, {turn}, {branch}, {attempt}, {request} and {queued}
 -- stand for the column lists of store/rows.py, next to the code that maps them.
 
--- name: status
--- A piece of lists, as to_session sees it.
-CASE WHEN attempt_id IS NULL THEN 'idle' WHEN lease_until IS NULL THEN 'waiting' ELSE 'running' END;
-
 -- name: get_session
 SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session;
 
@@ -25,10 +21,10 @@ SELECT count(*) FROM sessions WHERE tenant = :tenant AND forked_session = :sessi
 
 -- name: import_session
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      conversation, head, seq, head_hash, segment, input_tokens, output_tokens, cost,
+                      owner, conversation, head, seq, head_hash, segment, input_tokens, output_tokens, cost,
                       created_at, updated_at)
 VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-        :conversation, :head, :seq, :hash, :id, :input_tokens, :output_tokens, :cost,
+        :owner, :conversation, :head, :seq, :hash, :id, :input_tokens, :output_tokens, :cost,
         coalesce(:created_at, clock()), coalesce(:updated_at, clock()))
 RETURNING {session};
 
@@ -102,6 +98,7 @@ WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :
 -- name: running_attempts
 SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
 WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id AND attempts.status = 'running'
+  AND attempts.task_id IS NULL
 LIMIT :limit;
 
 -- name: interrupted_asks
@@ -113,7 +110,7 @@ FROM requests
 CROSS JOIN sessions ON sessions.id = requests.session_id AND sessions.attempt_id IS NULL
 CROSS JOIN attempts ON attempts.turn_id = requests.turn_id
 WHERE requests.durable = 1 AND requests.input IS NOT NULL AND attempts.status = 'interrupted'
-  AND deaths < :deaths_below
+  AND attempts.task_id IS NULL AND deaths < :deaths_below
   AND attempts.number = (SELECT max(newer.number) FROM attempts AS newer WHERE newer.turn_id = requests.turn_id)
 ORDER BY attempts.started_at, attempts.id LIMIT :limit OFFSET :skip;
 

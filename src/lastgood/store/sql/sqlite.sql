@@ -2,11 +2,16 @@
 -- conditions are in the WHERE clauses all the same, because the caller's view is
 -- older than the transaction. clock() is the database's time.
 
--- name: create_session
+-- name: insert_session
+-- A piece of others.
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      conversation, segment, created_at, updated_at)
+                      owner, scope_kind, scope_id, runtime_id, runtime_pinned, conversation, segment,
+                      created_at, updated_at)
 VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-        :conversation, :id, clock(), clock())
+        :owner, :scope_kind, :scope_id, :runtime, :pinned, :conversation, :id, clock(), clock());
+
+-- name: create_session
+{insert_session}
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
@@ -14,9 +19,9 @@ RETURNING {session};
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
+                      owner, forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-       :source, :head, :head, :seq, :hash, :id, clock(), clock()
+       :owner, :source, :head, :head, :seq, :hash, :id, clock(), clock()
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
 
@@ -203,7 +208,7 @@ WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :
 -- name: expired_attempts
 SELECT {attempt} FROM attempts JOIN sessions ON sessions.id = attempts.session_id
 WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id
-  AND (sessions.lease_until < clock() OR attempts.deadline < clock())
+  AND attempts.task_id IS NULL AND (sessions.lease_until < clock() OR attempts.deadline < clock())
 LIMIT :limit;
 
 -- name: is_expired
@@ -226,7 +231,28 @@ DELETE FROM steps WHERE attempt_id IN (SELECT id FROM attempts WHERE session_id 
 DELETE FROM attempts WHERE session_id = :session;
 
 -- name: delete_requests
-DELETE FROM requests WHERE turn_id IN (SELECT turn_id FROM attempts WHERE session_id = :session);
+-- The request of a queued task has no attempt yet.
+DELETE FROM requests WHERE turn_id IN (
+    SELECT turn_id FROM attempts WHERE session_id = :session
+    UNION ALL SELECT turn_id FROM tasks WHERE session_id = :session);
+
+-- name: delete_claims
+DELETE FROM claims WHERE task_id IN (SELECT id FROM tasks WHERE session_id = :session);
+
+-- name: delete_task_messages
+DELETE FROM task_messages WHERE attempt_id IN (SELECT id FROM attempts WHERE session_id = :session);
+
+-- name: delete_questions
+DELETE FROM questions WHERE session_id = :session;
+
+-- name: delete_pointers
+DELETE FROM pointers WHERE session_id = :session;
+
+-- name: delete_snapshots
+DELETE FROM snapshots WHERE session_id = :session;
+
+-- name: delete_tasks
+DELETE FROM tasks WHERE session_id = :session;
 
 -- name: delete_events
 DELETE FROM events WHERE session_id = :session;
@@ -288,8 +314,8 @@ RETURNING {queued};
 UPDATE sessions SET has_queued = true WHERE id = :session;
 
 -- name: create_token
-INSERT INTO tokens (id, tenant, name, hash, scopes, created_at, expires_at)
-VALUES (:id, :tenant, :name, :hash, :scopes, clock(), :expires_at)
+INSERT INTO tokens (id, tenant, name, username, worker_id, hash, scopes, created_at, expires_at)
+VALUES (:id, :tenant, :name, :user, :worker, :hash, :scopes, clock(), :expires_at)
 RETURNING {token};
 
 -- name: revoke_token

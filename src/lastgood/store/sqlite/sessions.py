@@ -177,6 +177,12 @@ class SqliteSessions:
             for part in (
                 "delete_steps",
                 "delete_requests",
+                "delete_claims",
+                "delete_task_messages",
+                "delete_questions",
+                "delete_pointers",
+                "delete_snapshots",
+                "delete_tasks",
                 "delete_attempts",
                 "delete_events",
                 "delete_queued",

@@ -52,9 +52,7 @@ from lastgood.surfaces.http.turn_headers import (
     user_of,
 )
 
-#: A session whose turn waits for a runtime. Accepted as a filter; no session has this status yet.
-_QUEUED = "queued"
-_STATUSES = (*SessionStatus, _QUEUED)
+_STATUSES = tuple(SessionStatus)
 
 
 class SessionHandlers:
@@ -113,8 +111,6 @@ class SessionHandlers:
             raise InvalidRequest(f"`status` must be one of {', '.join(_STATUSES)}", param="status")
         limit = whole_number(query, "limit", 50, least=1, most=MOST_IN_PAGE)
         cursor = whole_number(query, "cursor", None, most=2**62)
-        if status == _QUEUED:
-            return json_reply([])
         page = await self._sessions.list(
             request.caller.tenant,
             limit=limit,

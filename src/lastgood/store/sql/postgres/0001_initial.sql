@@ -319,7 +319,9 @@ CREATE TABLE tasks (
     CHECK (status <> 'deferred' OR due_at IS NOT NULL)
 );
 CREATE INDEX tasks_to_claim ON tasks (runtime_id, n) WHERE ended_at IS NULL;
-CREATE INDEX tasks_by_session ON tasks (session_id, n) WHERE ended_at IS NULL;
+CREATE INDEX tasks_unfinished ON tasks (session_id, n) WHERE ended_at IS NULL;
+CREATE INDEX tasks_by_session ON tasks (session_id, n);
+CREATE INDEX tasks_by_turn ON tasks (turn_id, n);
 CREATE UNIQUE INDEX tasks_open_turn ON tasks (turn_id) WHERE ended_at IS NULL;
 CREATE UNIQUE INDEX tasks_open ON tasks (session_id) WHERE status IN ('claimed', 'running', 'waiting');
 CREATE INDEX tasks_by_tenant ON tasks (tenant, n);
@@ -352,6 +354,7 @@ CREATE TABLE questions (
     tenant      TEXT NOT NULL,
     task_id     TEXT NOT NULL,
     attempt_id  TEXT NOT NULL,
+    session_id  TEXT NOT NULL,
     body        TEXT NOT NULL,
     status      TEXT NOT NULL CHECK (status IN ('pending', 'answered', 'withdrawn', 'expired')),
     answer      TEXT,
@@ -360,7 +363,9 @@ CREATE TABLE questions (
     created_at  DOUBLE PRECISION NOT NULL,
     PRIMARY KEY (attempt_id, id)
 );
-CREATE INDEX questions_by_task ON questions (tenant, task_id);
+CREATE INDEX questions_by_session ON questions (session_id);
+CREATE INDEX questions_by_task ON questions (task_id);
+CREATE INDEX questions_pending ON questions (deadline_at) WHERE status = 'pending';
 
 CREATE TABLE pointers (
     n              BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
