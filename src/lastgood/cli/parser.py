@@ -17,7 +17,7 @@ from lastgood.settings import ROWS, Row
 Command = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
-#: Each is a module of this package whose `configure` adds its arguments.
+#: Each is a module of this package whose `configure` adds its arguments, unless _MODULES names another.
 COMMANDS: Mapping[str, str] = {
     "serve": "serve agents over HTTP until stopped",
     "run": "send a message to an agent, or chat with it, and stream the answer",
@@ -26,7 +26,10 @@ COMMANDS: Mapping[str, str] = {
     "init": "create a starter agent file",
     "tokens": "create, list and revoke API tokens",
     "db": "check the database",
+    "import": "import sessions from another system",
 }
+#: Where the module has another name than its command.
+_MODULES = {"import": "import_multica"}
 
 #: Options of every command.
 _GLOBAL = ("data_dir", "config", "database")
@@ -60,7 +63,7 @@ def build_parser(complete: Collection[str] = COMMANDS) -> CommandParser:
     for name, summary in COMMANDS.items():
         parser = commands.add_parser(name, help=summary, description=_sentence(summary))
         if name in complete:
-            importlib.import_module(f"lastgood.cli.{name}").configure(parser)
+            importlib.import_module(f"lastgood.cli.{_MODULES.get(name, name)}").configure(parser)
     return top
 
 

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class MulticaAgent:
+    id: str
+    name: str
+    workspace: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class MulticaRuntime:
     id: str
     daemon: str  # the machine
@@ -24,6 +31,15 @@ class MulticaChat:
     native_session: str | None
     runtime: str | None
     work_dir: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MulticaIssue:
+    """One issue that an agent has worked on. What was said about it is in comments, which are not read."""
+
+    id: str
+    agent: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True)

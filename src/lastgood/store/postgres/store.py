@@ -13,6 +13,7 @@ from lastgood.store.postgres.attempts import PostgresAttempts
 from lastgood.store.postgres.database import POOL_SIZE, PostgresDatabase, Snapshot, open_database
 from lastgood.store.postgres.events import PostgresEvents
 from lastgood.store.postgres.hints import Hints
+from lastgood.store.postgres.imports import PostgresImports
 from lastgood.store.postgres.queue import PostgresQueue
 from lastgood.store.postgres.renewals import renewals
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
@@ -21,7 +22,13 @@ from lastgood.store.row_checks import checks_of
 
 
 class PostgresStore(
-    PostgresSessions, PostgresTurns, PostgresAttempts, PostgresQueue, PostgresEvents, PostgresTokens
+    PostgresSessions,
+    PostgresTurns,
+    PostgresAttempts,
+    PostgresQueue,
+    PostgresEvents,
+    PostgresTokens,
+    PostgresImports,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False

@@ -41,6 +41,11 @@ FROM (SELECT clock() AS now) AS moment;
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
+-- name: create_in_scope
+{insert_session}
+ON CONFLICT (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL DO NOTHING
+RETURNING {session};
+
 -- name: read_events
 -- A page ends after so many events, or with the one that makes it larger than so many bytes.
 SELECT seq, kind, attempt_id, body, created_at FROM (

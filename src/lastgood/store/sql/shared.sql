@@ -28,6 +28,26 @@ VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rule
         coalesce(:created_at, clock()), coalesce(:updated_at, clock()))
 RETURNING {session};
 
+-- name: find_scope
+SELECT {session} FROM sessions
+WHERE tenant = :tenant AND scope_kind = :scope_kind AND scope_id = :scope_id AND agent_key = :agent_key;
+
+-- name: append_imported
+-- Like a commit: the head is compared where it is moved. An attempt that holds the session keeps its base.
+UPDATE sessions
+SET head = :head, seq = :seq, head_hash = :hash, stored_bytes = stored_bytes + :bytes, updated_at = clock()
+WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
+  AND head IS NOT DISTINCT FROM CAST(:base AS TEXT)
+RETURNING segment;
+
+-- name: import_pointer
+INSERT INTO pointers (tenant, session_id, agent_key, task_id, attempt_id, native_session, runtime_id, worker_id,
+                      provider, account, format, work_dir, through_turn, outcome, dirty, retired, created_at)
+VALUES (:tenant, :session, :agent_key, :task, :attempt, :native_session, :runtime, :worker,
+        :provider, :account, :format, :work_dir, :through, :outcome, :dirty, :retired, clock())
+ON CONFLICT (attempt_id) DO NOTHING
+RETURNING n;
+
 -- name: find_conversation
 SELECT {session} FROM sessions WHERE tenant = :tenant AND conversation = :conversation;
 

@@ -15,6 +15,11 @@ VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rule
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
+-- name: create_in_scope
+{insert_session}
+ON CONFLICT (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL DO NOTHING
+RETURNING {session};
+
 -- name: fork_session
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.

@@ -15,12 +15,15 @@ from lastgood.store.row_checks import checks_of
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import SqliteDatabase, open_beside, open_database
 from lastgood.store.sqlite.events import SqliteEvents
+from lastgood.store.sqlite.imports import SqliteImports
 from lastgood.store.sqlite.queue import SqliteQueue
 from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
 from lastgood.store.sqlite.tokens import SqliteTokens
 
 
-class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, SqliteEvents, SqliteTokens):
+class SqliteStore(
+    SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, SqliteEvents, SqliteTokens, SqliteImports
+):
     #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
     alone = True
 
