@@ -97,8 +97,6 @@ class Multica:
 async def make_multica(dsn: str) -> Multica:
     connection = await asyncpg.connect(dsn)
     # Ids are given as text.
-    await connection.set_type_codec(
-        "uuid", schema="pg_catalog", encoder=str, decoder=str, format="text"
-    )
+    await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str, format="text")
     await connection.execute(SCHEMA)
     return Multica(connection, new_id())

@@ -48,6 +48,10 @@ VALUES (:tenant, :session, :agent_key, :task, :attempt, :native_session, :runtim
 ON CONFLICT (attempt_id) DO NOTHING
 RETURNING n;
 
+-- name: tmp_pointers
+SELECT n, attempt_id, task_id, native_session, runtime_id, worker_id, provider, account, format, work_dir, through_turn, outcome, agent_digest, dirty, retired
+FROM pointers WHERE tenant = :tenant AND session_id = :session ORDER BY n;
+
 -- name: find_conversation
 SELECT {session} FROM sessions WHERE tenant = :tenant AND conversation = :conversation;
 
