@@ -10,9 +10,12 @@ The docstring of an error is its default message: what is wrong, then what to do
     ├── Forbidden
     ├── ShuttingDown
     ├── TooManyRequests      QueueFull
-    ├── NotFound             SessionNotFound, TurnNotFound, AttemptNotFound, AgentNotFound
-    ├── Conflict             SessionBusy, StaleHead, NothingPending, AttemptLost
-    ├── TurnFailed           TurnTimeout, TurnCancelled, AgentUnavailable, LoopDetected
+    ├── RuntimeOffline
+    ├── NotFound             SessionNotFound, TurnNotFound, AttemptNotFound, AgentNotFound, TaskNotFound,
+    │                        RuntimeNotFound
+    ├── Conflict             SessionBusy, StaleHead, NothingPending, AttemptLost, StaleClaim,
+    │                        RuntimeAmbiguous
+    ├── TurnFailed           TurnTimeout, TurnCancelled, TaskDeadline, AgentUnavailable, LoopDetected
     │   └── ModelError       KeyRefused, QuotaUsedUp, ProviderRateLimited, ContextOverflow, Overloaded,
     │                        Unreachable, Garbled
     ├── NeedsAnswer
@@ -159,6 +162,24 @@ class AgentNotFound(NotFound):
     code = "agent_not_found"
 
 
+class TaskNotFound(NotFound):
+    """Task not found; list the tasks to see their ids."""
+
+    code = "task_not_found"
+
+
+class RuntimeNotFound(NotFound):
+    """Runtime not found; list the runtimes to see those that you may use."""
+
+    code = "runtime_not_found"
+
+
+class RuntimeOffline(LastgoodError):
+    """The runtime of this agent is offline; start its worker, or retry later."""
+
+    code = "runtime_offline"
+
+
 class Conflict(LastgoodError):
     """The session changed in the meantime; read it again, then retry."""
 
@@ -189,6 +210,18 @@ class AttemptLost(Conflict):
     code = "attempt_lost"
 
 
+class StaleClaim(Conflict):
+    """This claim is not current: the task was claimed again or has ended; stop its run."""
+
+    code = "stale_claim"
+
+
+class RuntimeAmbiguous(Conflict):
+    """Several runtimes can run this agent; bind the agent or the session to one of them."""
+
+    code = "runtime_ambiguous"
+
+
 class TurnFailed(LastgoodError):
     """Turn failed; nothing was committed. Send it again."""
 
@@ -205,6 +238,12 @@ class TurnCancelled(TurnFailed):
     """Turn was cancelled; nothing was committed."""
 
     code = "turn_cancelled"
+
+
+class TaskDeadline(TurnFailed):
+    """Task exceeded its deadline; nothing was committed. Send it again, or raise the deadline."""
+
+    code = "task_deadline"
 
 
 class AgentUnavailable(TurnFailed):

@@ -346,7 +346,9 @@ async def _find_caller(settings: Settings, tokens: Tokens, host: str) -> FindCal
         if fixed is not None and hmac.compare_digest(given.encode(), fixed.encode()):
             return Principal(DEFAULT_TENANT, "the server's own token", frozenset({Scope.ADMIN}))
         token = await tokens.check(given)
-        return None if token is None else Principal(token.tenant, token.id, token.scopes)
+        if token is None:
+            return None
+        return Principal(token.tenant, token.id, token.scopes, token.user, token.worker)
 
     return find
 

@@ -210,6 +210,23 @@ CASES: dict[str, tuple[ResumeRequest, list[Pointer], str, list[str]]] = {
     "a rerun of a retired session": (
         request(rerun_of=X), [row("a1", task=X, retired="by ann")], REPLAY, ["retired: by ann"]),
     "a rerun that is fresh": (request(rerun_of=X, fresh=True), [row("a1", task=X)], FRESH, []),
+    "a rerun whose session has seen a turn that was replaced since": (
+        request(A, (T1, T3), rerun_of=X), [row("a1", task=X), row("a1", A, T2)], REPLAY, ["not part of"]),
+    "a rerun whose session was poisoned since": (
+        request(rerun_of=X), [row("a1", task=X), *[row("a1", outcome=POISON)] * 2], REPLAY,
+        ["2 times in a row"]),
+    "a rerun whose session went on": (
+        request(A, TWO, rerun_of=X), [row("a1", task=X), row("a1", A, T2), row("a2", A, T2)], "a1", []),
+    "a fresh retry does not resume what its first try made": (
+        request(fresh=True), [row("a1"), row("a2", A, None, FAILED, is_dirty=True)], FRESH, []),
+    "after a fresh task the session that it made is used": (
+        request(A, TWO), [row("a1"), row("a2", A, T2)], "a2", []),
+    "generations: each one is judged by its own rows": (
+        request(A, TWO),
+        [row("a1"), *[row("a1", outcome=POISON)] * 2, row("a2", A, T2), row("a2", A, T2, POISON)], "a2", []),
+    "generations: the one before is left when the newest is poisoned": (
+        request(A, TWO), [row("a1"), row("a2", A, T2), *[row("a2", A, T2, POISON)] * 2], "a1",
+        ["2 times in a row"]),
     "a rerun of a task that nobody ran": (request(rerun_of=X), [row("a1")], REPLAY, []),
 }  # fmt: skip
 
@@ -250,6 +267,7 @@ def test_there_are_at_least_60_cases() -> None:
         (request(), [row("a1", retired="x")], "/work/laptop", True),
         (request(fresh=True), [row("a1")], None, None),
         (request(rerun_of=X), [row("a1", task=X, work_dir="/x"), row("a2")], "/x", True),
+        (request(rerun_of=X), [row("a1", task=X, work_dir="/x"), row("a1", work_dir="/y")], "/x", True),
         (request(), [row("l1", None, work_dir="/legacy")], "/legacy", False),
     ],
 )
@@ -292,6 +310,7 @@ def test_I28_what_the_model_should_know_is_disclosed() -> None:
         "it holds a prompt whose turn was not committed",
         "the agent's definition has changed since",
     )
+    assert as_record(decision)["is_dirty"] is True
 
 
 def test_I26_the_record_says_what_was_decided_and_why() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from lastgood.core.commit import broken_link
 from lastgood.core.resume import FreshStart, NativeResume, ResumeRequest, TranscriptReplay, decide_resume
-from lastgood.core.runtime_identity import identity_of
 from lastgood.errors import InvalidRequest, StoreError, StoreUnavailable
 from lastgood.flows.multica_import import ImportOptions, ImportReport, MulticaImport
+from lastgood.flows.work.runtimes import runtime_id
 from lastgood.model.ids import TenantId
 from lastgood.model.messages import user
 from lastgood.model.runtimes import RuntimeIdentity
@@ -76,7 +76,8 @@ def importer(backend: Backend, multica_dsn: str, multica: Multica) -> Importer:
 def runtime(name: str, provider: str = "claude") -> RuntimeIdentity:
     """As the worker of the same machine registers it."""
     format = {"claude": "claude-jsonl", "codex": "codex-rollout"}[provider]
-    return identity_of(TENANT, f"daemon-of-{name}", provider, format=format)
+    worker = f"daemon-of-{name}"
+    return RuntimeIdentity(runtime_id(TENANT, worker, provider, "", ""), worker, provider, format=format)
 
 
 def said(turns: tuple[Turn, ...]) -> list[list[str]]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -33,6 +33,17 @@ class StreamStarted(About):
     turn: str
     continues: str | None
     decision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeDecided(About):
+    """`decision`: native, replay or fresh. `rejected`: native sessions that are not resumed, with reasons."""
+
+    task: str
+    runtime: str
+    decision: str
+    reason: str
+    rejected: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +127,7 @@ class SessionTitle(About):
 
 @dataclass(frozen=True, slots=True)
 class Warning(About):
-    """`topic`: agent_changed, model_retried, history_shortened."""
+    """`topic`: agent_changed, model_retried, history_shortened, runtime."""
 
     message: str
     topic: str
@@ -176,6 +187,7 @@ class Other(About):
 
 Event = (
     StreamStarted
+    | ResumeDecided
     | UserMessage
     | AgentChoice
     | AgentChoiceReasoning
@@ -250,6 +262,13 @@ def _failed(raw: _Plain) -> _Plain:
 
 _KINDS: Mapping[str, tuple[Callable[..., Event], Callable[[_Plain], _Plain]]] = {
     "stream_started": (StreamStarted, _started),
+    "resume_decided": (
+        ResumeDecided,
+        lambda raw: (
+            {"runtime": raw["runtime_id"]}
+            | {name: raw[name] for name in ("task", "decision", "reason", "rejected")}
+        ),
+    ),
     "user_message": (
         UserMessage,
         lambda raw: {"message": raw["message"], "is_steer": raw.get("steer", False)},

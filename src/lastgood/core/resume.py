@@ -78,6 +78,7 @@ class NativeResume:
     work_dir: WorkDir | None
     is_behind: bool = False
     catch_up_after: TurnId | None = None
+    is_dirty: bool = False  # it holds a prompt whose turn was not committed
     disclosures: tuple[str, ...] = ()
     rejected: tuple[RejectedPointer, ...] = ()
 
@@ -106,11 +107,13 @@ def decide_resume(request: ResumeRequest, pointers: Iterable[Pointer]) -> Resume
     if request.fresh:
         return FreshStart("a fresh start was requested", None)
     newest_first = sorted(pointers, key=lambda pointer: pointer.number, reverse=True)
-    if request.rerun_of is not None:
-        newest_first = [pointer for pointer in newest_first if pointer.task == request.rerun_of]
-    work_dir = _work_dir(request, newest_first)
+    # A rerun takes the sessions of its source alone, but what became of them later counts: one that has
+    # seen other turns since, or was poisoned, must not be resumed from an older row.
+    source = [one for one in newest_first if request.rerun_of in (None, one.task)]
+    work_dir = _work_dir(request, source)
+    candidates = {_session_key(one) for one in source}
     rejected: list[RejectedPointer] = []
-    for pointer, older in _sessions(newest_first):
+    for pointer, older in _sessions([one for one in newest_first if _session_key(one) in candidates]):
         objection = _objection(request, pointer, older)
         if objection is None:
             return _native(request, pointer, work_dir, tuple(rejected))
@@ -135,6 +138,8 @@ def as_record(decision: ResumeDecision) -> dict[str, Any]:
         record["disclosures"] = list(decision.disclosures)
         if decision.is_behind:
             record["catch_up_after"] = decision.catch_up_after
+        if decision.is_dirty:
+            record["is_dirty"] = True
     return record
 
 
@@ -144,11 +149,15 @@ def as_record(decision: ResumeDecision) -> dict[str, Any]:
 def _sessions(newest_first: Sequence[Pointer]) -> list[tuple[Pointer, list[Pointer]]]:
     """Each native session's newest pointer with its older ones, by the newest. The same id on another runtime
     is another session: CLIs number their sessions by themselves."""
-    sessions: dict[tuple[str, str | None], list[Pointer]] = {}
+    sessions: dict[tuple[str | None, str | None], list[Pointer]] = {}
     for pointer in newest_first:
         if pointer.native_session is not None:
-            sessions.setdefault((pointer.native_session, _runtime_id(pointer)), []).append(pointer)
+            sessions.setdefault(_session_key(pointer), []).append(pointer)
     return [(rows[0], rows) for rows in sessions.values()]
+
+
+def _session_key(pointer: Pointer) -> tuple[str | None, str | None]:
+    return pointer.native_session, _runtime_id(pointer)
 
 
 def _objection(request: ResumeRequest, newest: Pointer, rows: Sequence[Pointer]) -> str | None:
@@ -226,13 +235,15 @@ def _native(
     )
     if request.rerun_of is not None:
         reason = f"rerun of {request.rerun_of}: {reason}"
-    own = None if pointer.work_dir is None else _as_work_dir(request, pointer)
+    is_own = pointer.work_dir is not None and request.rerun_of in (None, pointer.task)
+    own = _as_work_dir(request, pointer) if is_own else None
     return NativeResume(
         pointer.native_session,
         reason,
         own or work_dir,
         is_behind,
         pointer.through if is_behind else None,
+        pointer.is_dirty,
         tuple(disclosures),
         rejected,
     )

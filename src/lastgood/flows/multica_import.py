@@ -22,8 +22,8 @@ from lastgood.core.multica_import import (
     pointers_of,
     runtime_of_chat,
 )
-from lastgood.core.runtime_identity import identity_of
 from lastgood.errors import InvalidRequest
+from lastgood.flows.work.runtimes import runtime_id
 from lastgood.model.ids import AttemptId, TaskId, TenantId, TurnId
 from lastgood.model.imports import NewPointer
 from lastgood.model.messages import assistant, encode, user
@@ -255,13 +255,9 @@ class MulticaImport:
 
     def _identity(self, runtime: MulticaRuntime) -> RuntimeIdentity:
         """The runtime that a worker with the id of multica's daemon registers for the same program."""
-        return identity_of(
-            self._options.tenant,
-            runtime.daemon,
-            runtime.provider,
-            runtime.profile,
-            format=_FORMATS.get(runtime.provider, ""),
-        )
+        id = runtime_id(self._options.tenant, runtime.daemon, runtime.provider, runtime.profile, "")
+        format = _FORMATS.get(runtime.provider, "")
+        return RuntimeIdentity(id, runtime.daemon, runtime.provider, format=format)
 
 
 @dataclass(slots=True)

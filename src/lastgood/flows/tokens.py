@@ -49,8 +49,14 @@ class Tokens:
         tenant: TenantId,
         scopes: Iterable[str],
         expires_in_seconds: float | None = None,
+        *,
+        user: str = "",
+        worker: str | None = None,
     ) -> tuple[Token, str]:
-        """The token's record, and the token itself: this is the only time that anybody sees it."""
+        """The token's record, and the token itself: this is the only time that anybody sees it.
+
+        `user`: whom it stands for. `worker`: the only worker that it is good for.
+        """
         plain = f"lg_{secrets.token_urlsafe(32)}"
         now = self._clock.now()
         new = Token(
@@ -60,6 +66,8 @@ class Tokens:
             scopes=_scopes(scopes),
             created_at=now,
             expires_at=_end(now, expires_in_seconds),
+            user=_checked(user, "the user") if user else "",
+            worker=worker,
         )
         try:
             return await self._store.create_token(new, _hash_of(plain)), plain

@@ -13,6 +13,7 @@ from lastgood.model.ids import AttemptId
 class EventKind(StrEnum):
     ATTEMPT_STARTED = "attempt_started"
     USER_SAID = "user_said"  # a message of the turn's input, or a steer that was heard
+    RESUME_DECIDED = "resume_decided"  # which native session a runtime resumes, and why
     AGENT_CHANGED = "agent_changed"  # its definition is not the one that answered the turn before
     AGENT_SWITCHED = "agent_switched"  # another agent of the team speaks from here on
     TEXT_STREAMED = "text_streamed"
@@ -24,6 +25,7 @@ class EventKind(StrEnum):
     TOOL_CALLED = "tool_called"
     TOOL_STREAMED = "tool_streamed"
     TOOL_ANSWERED = "tool_answered"
+    RUN_WARNED = "run_warned"  # something went wrong in a run on a runtime, which goes on
     ATTEMPT_WAITS = "attempt_waits"
     ATTEMPT_ERRED = "attempt_erred"  # what went wrong; a terminal event follows
     TURN_COMMITTED = "turn_committed"

@@ -45,6 +45,7 @@ from lastgood.model.sessions import (
 )
 from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.model.tokens import Token
+from lastgood.ports.work import RuntimeStore
 
 #: Renews leases for so many seconds; returns those still held, as they now stand.
 Renew = Callable[[Sequence[Hold], float], Awaitable[dict[AttemptId, Attempt]]]
@@ -314,7 +315,9 @@ class Inspection(Protocol):
         ...
 
 
-class Store(SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, Protocol):
+class Store(
+    SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, RuntimeStore, Protocol
+):
     alone: bool  # True: no other process can be using it, so whatever this one does not run is dead
 
     def renewals(self) -> AbstractAsyncContextManager[Renew]:

@@ -23,7 +23,7 @@ from lastgood.model.runtimes import (
     Registration,
     Runtime,
 )
-from lastgood.model.sessions import NewSession, Session
+from lastgood.model.sessions import NewSession, Session, TaskScope
 from lastgood.model.tasks import (
     Claimed,
     ClaimRequest,
@@ -103,6 +103,8 @@ class TaskStore(Protocol):
         """The session of (tenant, scope, agent) as it is, or `new`, made now."""
         ...
 
+    async def find_scope(self, tenant: TenantId, scope: TaskScope, agent_key: str) -> Session | None: ...
+
     async def enqueue_task(
         self, new: NewTask, *, ask: Ask, only_if_idle: bool, most: int
     ) -> Task | TaskConflict:
@@ -153,16 +155,19 @@ class TaskStore(Protocol):
         decision: dict[str, Any],
         lease_seconds: float,
         events: Sequence[Event],
+        *,
+        agent_digest: str,
     ) -> bool:
         """Stores the resume decision with the task and its attempt, and starts the lease and the deadline.
+        `agent_digest`: of the agent's definition that this attempt runs; its pointer and turn carry it.
         False: the claim is not current any more."""
         ...
 
     async def find_claim(
-        self, tenant: TenantId, task: TaskId, token: bytes, worker: str
+        self, tenant: TenantId, task: TaskId, token: bytes, worker: str | None
     ) -> ClaimState | None:
         """None: no such task of this tenant, or no claim of it was ever made with this token by this
-        worker."""
+        worker. `worker` is None for a caller that is bound to no worker: then the token alone counts."""
         ...
 
     async def start_task(self, state: ClaimState, token: bytes) -> bool:
@@ -228,6 +233,10 @@ class TaskStore(Protocol):
 
     async def expire_questions(self, limit: int) -> tuple[Question, ...]:
         """Those past their deadline become `expired`, and are returned."""
+        ...
+
+    async def ended_ephemeral(self, limit: int) -> tuple[tuple[TenantId, SessionId], ...]:
+        """Sessions whose ephemeral task ended a minute ago or earlier, of all tenants."""
         ...
 
     async def list_pointers(self, tenant: TenantId, session: SessionId) -> tuple[Pointer, ...]:

@@ -15,6 +15,7 @@ from lastgood.model.attempts import (
     Begin,
     Commit,
     Edit,
+    Hold,
     OnLeave,
     Step,
     StepKind,
@@ -31,59 +32,6 @@ log = logging.getLogger(__name__)
 
 Row = Sequence[Any]
 T = TypeVar("T")
-
-
-def _columns(table: str, names: str) -> str:
-    return ", ".join(f"{table}.{name}" for name in names.split())
-
-
-#: Of the first unfinished task of a session. Sessions without a runtime have no task, and look for none.
-_TASK_STATUS = (
-    "CASE WHEN sessions.runtime_id IS NOT NULL THEN (SELECT tasks.status FROM tasks"
-    " WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL ORDER BY tasks.n LIMIT 1) END"
-)
-#: Lists filter by it, so it is derived here and nowhere else. It has no comma: columns are counted by those.
-STATUS = (
-    "CASE WHEN sessions.attempt_id IS NULL"
-    f" THEN CASE WHEN {_TASK_STATUS} IS NULL THEN 'idle' ELSE 'queued' END"
-    f" WHEN sessions.lease_until IS NULL OR {_TASK_STATUS} = 'waiting' THEN 'waiting' ELSE 'running' END"
-)
-
-COLUMNS = {
-    "status": STATUS,
-    "session": _columns(
-        "sessions",
-        "id tenant n agent_key title title_by model working_dir rules starred metadata"
-        " conversation forked_session forked_turn head seq head_hash attempt_id fence event_seq"
-        " events_dropped input_tokens output_tokens cost created_at updated_at created_by stored_bytes owner"
-        " scope_kind scope_id runtime_id runtime_pinned",
-    )
-    + f", {STATUS} AS status",
-    "turn": _columns(
-        "turns",
-        "id session_id seq parent attempt_id kind hash agent_key agent_digest model input_tokens"
-        " output_tokens cost created_at decision end_user inputs body",
-    ),
-    "attempt": _columns(
-        "attempts",
-        "id tenant session_id turn_id number status base head fence agent_key agent_digest model decision"
-        " orphaned"
-        " cancel_asked question deadline error_code error_message continues started_at ended_at task_id",
-    ),
-    "request": _columns(
-        "requests",
-        "turn_id tenant session_id kind key fingerprint caller end_user model agent_key after replaces"
-        " options on_leave durable input checksum",
-    ),
-    "step": _columns("steps", "attempt_id n kind body input_tokens output_tokens cost checksum"),
-    "queued": _columns(
-        "queued",
-        "n tenant session_id turn_id kind input model agent_key key fingerprint caller end_user attempt_id"
-        " heard failures parked created_at settled_at checksum",
-    ),
-    "branch": _columns("branches", "n head seq after replaced_by created_at"),
-    "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at username worker_id"),
-}
 
 
 #: Of each column of a turn. SQLite gives back whatever a damaged page holds.
@@ -283,6 +231,10 @@ def _to_step(row: Row, number: int) -> Step:
 def to_event(row: Row) -> StoredEvent:
     seq, kind, attempt, body, created_at = row
     return StoredEvent(seq, EventKind(kind), attempt, orjson.loads(bytes(body)), created_at)
+
+
+def of_hold(hold: Hold) -> dict[str, Any]:
+    return {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt, "fence": hold.fence}
 
 
 def of_begin(begin: Begin) -> dict[str, Any]:

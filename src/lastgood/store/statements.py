@@ -1,8 +1,8 @@
 """Named statements out of `.sql` files.
 
 A block starts with `-- name: x`. `{session}` and its kind are replaced by the
-column lists of rows.py, so that a list and the code that maps it cannot drift
-apart; `{x}` is replaced by the block x above it, or by that of shared.sql. Parameters
+column lists of columns.py, so that a list and the code that maps it cannot drift
+apart; `{x}` is replaced by the block x above it, or by that of a file before. Parameters
 are written `:name` in both dialects.
 """
 
@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from lastgood.store.rows import COLUMNS
+from lastgood.store.columns import COLUMNS
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -48,8 +48,10 @@ def read(name: str) -> str:
 @cache
 def named(dialect: str) -> dict[str, str]:
     """All statements of a dialect by name; the shared ones are in both."""
-    shared = _parse(read("shared.sql"), COLUMNS)
-    return shared | _parse(read(f"{dialect}.sql"), COLUMNS | shared)
+    found: dict[str, str] = {}
+    for name in ("shared", dialect, "work", f"work_{dialect}"):
+        found |= _parse(read(f"{name}.sql"), COLUMNS | found)
+    return found
 
 
 @cache

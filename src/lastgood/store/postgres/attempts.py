@@ -29,15 +29,16 @@ from lastgood.model.attempts import (
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
+from lastgood.store.columns import COLUMNS
 from lastgood.store.postgres.database import AlreadyThere, PostgresDatabase
-from lastgood.store.postgres.events import of_events, of_hold
+from lastgood.store.postgres.event_arrays import of_events
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import (
-    COLUMNS,
     EVENT_LEAP,
     Row,
     of_begin,
     of_commit,
+    of_hold,
     of_step,
     readable,
     to_attempt,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +27,10 @@ from lastgood.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from lastgood.model.events import Event
+from lastgood.model.ids import SessionId
 from lastgood.store.migrations import LEDGER, Applied, Migration, migrations, pending, refuse_older
+from lastgood.store.postgres.event_arrays import of_events
 from lastgood.store.rows import Row
 from lastgood.store.statements import Positional, named, positional
 from lastgood.store.writability import PROBE_BYTES, Writability
@@ -188,16 +191,27 @@ class PostgresDatabase:
         await self.write("write_probe", {"filler": os.urandom(PROBE_BYTES)})
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        """For what does not fit into one statement."""
+    async def transaction(self, *, durable: bool = True) -> AsyncIterator[Transaction]:
+        """For what does not fit into one statement. Without `durable`, its flush is left to the server."""
         try:
             async with reaching(self._pool, writing=True) as connection, connection.transaction():
                 # A process that is paused in the middle must not keep others from the rows it has locked.
                 await connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_MS}")
+                if not durable:
+                    await connection.execute("SET LOCAL synchronous_commit = off")
                 yield Transaction(connection, self.sql)
         except StoreUnavailable:
             self.writability.failed()
             raise
+
+    @asynccontextmanager
+    async def moment(self) -> AsyncIterator[Transaction]:
+        """A few reads of one moment."""
+        async with (
+            reaching(self._pool, writing=False) as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            yield Transaction(connection, self.sql)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Snapshot]:
@@ -225,6 +239,16 @@ class Transaction:
         statement = self._sql[name]
         row = await self._connection.fetchrow(statement.text, *statement.values(parameters))
         return cast(Row | None, row)
+
+    async def rows(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        statement = self._sql[name]
+        rows = await self._connection.fetch(statement.text, *statement.values(parameters))
+        return cast(list[Row], rows)
+
+    async def insert_events(self, session: SessionId, last: int, events: Sequence[Event]) -> None:
+        """Numbers end at `last`: the session's counter was moved past them just before."""
+        if events:
+            await self.row("insert_events", {"session": session, "last": last} | of_events(events))
 
 
 class Snapshot:

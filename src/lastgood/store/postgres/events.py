@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lastgood.model.attempts import Hold
 from lastgood.model.events import Event, StoredEvent
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.store.postgres.database import PostgresDatabase
-from lastgood.store.rows import EVENT_PAGE_BYTES, event_body, to_event
-
-
-def of_events(
-    events: Sequence[Event], *, leap: int = 0, at: float | None = None, batch: int | None = None
-) -> dict[str, Any]:
-    """`events` is how far the session's counter moves; those stored get the last numbers of that."""
-    return {
-        "events": len(events) + leap,
-        "events_at": at,
-        "batch": batch,
-        "event_kinds": [event.kind.value for event in events],
-        "event_attempts": [event.attempt for event in events],
-        "event_bodies": [event_body(event) for event in events],
-    }
-
-
-def of_hold(hold: Hold) -> dict[str, Any]:
-    return {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt, "fence": hold.fence}
+from lastgood.store.postgres.event_arrays import of_events
+from lastgood.store.rows import EVENT_PAGE_BYTES, of_hold, to_event
 
 
 class PostgresEvents:

@@ -6,8 +6,8 @@ from lastgood.model.attempts import Hold
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.store.postgres.database import PostgresDatabase
-from lastgood.store.postgres.events import of_hold
 from lastgood.store.queue_rows import KNOWN, of_place, of_queued, to_queued
+from lastgood.store.rows import of_hold
 
 
 class PostgresQueue:

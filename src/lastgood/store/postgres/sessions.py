@@ -19,7 +19,7 @@ from lastgood.model.sessions import (
 )
 from lastgood.store.chain_reader import stream_chain
 from lastgood.store.postgres.database import PostgresDatabase
-from lastgood.store.postgres.events import of_events
+from lastgood.store.postgres.event_arrays import of_events
 from lastgood.store.rows import readable, to_branch, to_turn
 from lastgood.store.session_rows import (
     of_field,

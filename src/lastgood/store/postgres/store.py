@@ -18,7 +18,9 @@ from lastgood.store.postgres.queue import PostgresQueue
 from lastgood.store.postgres.renewals import renewals
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
 from lastgood.store.postgres.tokens import PostgresTokens
+from lastgood.store.postgres.work import PostgresWork
 from lastgood.store.row_checks import checks_of
+from lastgood.store.runtimes import SqlRuntimes
 
 
 class PostgresStore(
@@ -28,6 +30,8 @@ class PostgresStore(
     PostgresQueue,
     PostgresEvents,
     PostgresTokens,
+    PostgresWork,
+    SqlRuntimes,
     PostgresImports,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.

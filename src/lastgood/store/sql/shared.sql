@@ -1,5 +1,5 @@
 -- Statements that both databases understand. {session}, {turn}, {branch}, {attempt}, {request} and {queued}
--- stand for the column lists of store/rows.py, next to the code that maps them.
+-- stand for the column lists of store/columns.py, next to the code that maps them.
 
 -- name: get_session
 SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session;

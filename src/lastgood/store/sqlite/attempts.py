@@ -33,6 +33,7 @@ from lastgood.store.rows import (
     EVENT_LEAP,
     of_begin,
     of_commit,
+    of_hold,
     of_step,
     readable,
     to_attempt,
@@ -47,10 +48,6 @@ from lastgood.store.sqlite.queue import claim_queued
 
 class _StandsInTheWay(Exception):
     """Rolls a begin back."""
-
-
-def _of_hold(hold: Hold) -> dict[str, Any]:
-    return {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt, "fence": hold.fence}
 
 
 class SqliteAttempts:
@@ -157,10 +154,10 @@ class SqliteAttempts:
         return await self.db.write(work, durable=False)
 
     async def is_stored(self, hold: Hold, batch: int) -> bool:
-        return self.db.row("is_stored", _of_hold(hold) | {"batch": batch}) is not None
+        return self.db.row("is_stored", of_hold(hold) | {"batch": batch}) is not None
 
     async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
-        parameters = _of_hold(hold) | of_commit(commit) | {"events": len(events)}
+        parameters = of_hold(hold) | of_commit(commit) | {"events": len(events)}
 
         def work(connection: apsw.Connection) -> Committed:
             sql = self.db.sql
@@ -201,7 +198,7 @@ class SqliteAttempts:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
         parameters = (
-            _of_hold(hold)
+            of_hold(hold)
             | {
                 "only_if_expired": only_if_expired,
                 "died": died,
@@ -230,7 +227,7 @@ class SqliteAttempts:
         self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
     ) -> bool:
         asked = {"question": orjson.dumps(question).decode(), "seconds": seconds, "events": len(events)}
-        parameters = _of_hold(hold) | asked
+        parameters = of_hold(hold) | asked
 
         def work(connection: apsw.Connection) -> bool:
             row = connection.execute(self.db.sql["give_lease_back"], parameters).fetchone()
@@ -243,7 +240,7 @@ class SqliteAttempts:
         return await self.db.write(work)
 
     async def resume_if_waiting(self, hold: Hold, holder: str, lease_seconds: float) -> Hold | None:
-        parameters = _of_hold(hold) | {"holder": holder, "lease": lease_seconds}
+        parameters = of_hold(hold) | {"holder": holder, "lease": lease_seconds}
 
         def work(connection: apsw.Connection) -> Hold | None:
             row = connection.execute(self.db.sql["hold_again"], parameters).fetchone()
@@ -255,10 +252,10 @@ class SqliteAttempts:
         return await self.db.write(work)
 
     async def set_orphaned(self, hold: Hold, orphaned: bool) -> bool:
-        return await self._change("set_orphaned", _of_hold(hold) | {"orphaned": orphaned})
+        return await self._change("set_orphaned", of_hold(hold) | {"orphaned": orphaned})
 
     async def ask_cancel(self, hold: Hold) -> bool:
-        return await self._change("ask_cancel", _of_hold(hold))
+        return await self._change("ask_cancel", of_hold(hold))
 
     async def _change(self, name: str, parameters: dict[str, Any]) -> bool:
         def work(connection: apsw.Connection) -> bool:
@@ -271,7 +268,7 @@ class SqliteAttempts:
         def work(connection: apsw.Connection) -> dict[AttemptId, Attempt]:
             held: dict[AttemptId, Attempt] = {}
             for hold in holds:
-                parameters = _of_hold(hold) | {"lease": lease_seconds}
+                parameters = of_hold(hold) | {"lease": lease_seconds}
                 connection.execute(self.db.sql["renew_lease"], parameters)
                 if connection.changes() == 1:
                     row = connection.execute(self.db.sql["get_attempt"], parameters).fetchall()[0]

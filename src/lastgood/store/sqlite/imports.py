@@ -57,5 +57,23 @@ class SqliteImports:
     async def list_pointers(self, tenant, session):  # TEMPORARY
         from lastgood.model.tasks import Pointer, PointerOutcome
         from lastgood.model.runtimes import RuntimeIdentity
+
         rows = self.db.rows("tmp_pointers", {"tenant": tenant, "session": session})
-        return tuple(Pointer(r[0], r[1], r[2], r[3], RuntimeIdentity(r[4], r[5], r[6], r[7], r[8]) if r[4] else None, r[9], r[5], None, r[10], PointerOutcome(r[11]), r[12], bool(r[13]), r[14]) for r in rows)
+        return tuple(
+            Pointer(
+                r[0],
+                r[1],
+                r[2],
+                r[3],
+                RuntimeIdentity(r[4], r[5], r[6], r[7], r[8]) if r[4] else None,
+                r[9],
+                r[5],
+                None,
+                r[10],
+                PointerOutcome(r[11]),
+                r[12],
+                bool(r[13]),
+                r[14],
+            )
+            for r in rows
+        )

@@ -12,6 +12,7 @@ from lastgood.model.ids import SessionId
 from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
 from lastgood.store.row_checks import checks_of
+from lastgood.store.runtimes import SqlRuntimes
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import SqliteDatabase, open_beside, open_database
 from lastgood.store.sqlite.events import SqliteEvents
@@ -19,10 +20,19 @@ from lastgood.store.sqlite.imports import SqliteImports
 from lastgood.store.sqlite.queue import SqliteQueue
 from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
 from lastgood.store.sqlite.tokens import SqliteTokens
+from lastgood.store.sqlite.work import SqliteWork
 
 
 class SqliteStore(
-    SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, SqliteEvents, SqliteTokens, SqliteImports
+    SqliteSessions,
+    SqliteTurns,
+    SqliteAttempts,
+    SqliteQueue,
+    SqliteEvents,
+    SqliteTokens,
+    SqliteWork,
+    SqlRuntimes,
+    SqliteImports,
 ):
     #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
     alone = True

@@ -75,6 +75,10 @@ def _fields_of(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
             return {"type": "session_title", "title": data["title"]}
         case _K.RESYNC:
             return {"type": "resync", "after": data["after"]}
+        case _K.RESUME_DECIDED:
+            return {"type": "resume_decided", **data}
+        case _K.RUN_WARNED:
+            return {"type": "warning", "message": data["message"], "about": "runtime"}
         case _K.AGENT_CHANGED | _K.MODEL_RETRIED | _K.HISTORY_SHORTENED:
             return _warning(kind, data)
         case _:

@@ -32,6 +32,7 @@ from lastgood.errors import (
     OutcomeUnknown,
     ProviderRateLimited,
     QuotaUsedUp,
+    RuntimeOffline,
     SessionBusy,
     ShuttingDown,
     StaleHead,
@@ -72,6 +73,7 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (TurnFailed, 500),
     (NeedsAnswer, 409),
     (ShuttingDown, 503),
+    (RuntimeOffline, 503),
     (OutcomeUnknown, FAILED_DEPENDENCY),
     (DatabaseDamaged, 500),
     (StoreError, 503),
@@ -135,7 +137,9 @@ def retry_headers(error: LastgoodError, *, has_effects: bool = False) -> dict[st
     headers: dict[str, str] = {}
     if has_effects or isinstance(error, OutcomeUnknown):
         return {"x-should-retry": "false"}
-    if isinstance(error, SessionBusy | ShuttingDown | StoreError) and may_be_sent_again(error):
+    if isinstance(error, SessionBusy | ShuttingDown | RuntimeOffline | StoreError) and may_be_sent_again(
+        error
+    ):
         headers["retry-after"] = "1"
     if isinstance(error, ModelError | TooManyRequests) and error.retry_after is not None:
         headers["retry-after"] = str(max(ceil(error.retry_after), 1))

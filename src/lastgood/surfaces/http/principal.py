@@ -12,11 +12,13 @@ from lastgood.model.tokens import Scope
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`name` identifies the token; it is not secret."""
+    """`name` identifies the token; it is not secret. `user` is whom it stands for."""
 
     tenant: TenantId
     name: str
     scopes: frozenset[Scope]
+    user: str = ""
+    worker: str | None = None  # the only worker that it is good for
 
     def may(self, scope: Scope) -> bool:
         if scope is Scope.READ and Scope.SESSION in self.scopes:
@@ -26,7 +28,7 @@ class Principal:
     @property
     def setter(self) -> Setter:
         """Recorded with the session rules that this principal sets."""
-        return Setter(strongest(self.scopes), self.name)
+        return Setter(strongest(self.scopes), self.name, self.user)
 
 
 #: Used if the server requires no token.

@@ -256,7 +256,7 @@ CREATE TABLE runtimes (
     format       TEXT NOT NULL DEFAULT '',  -- of the CLI's session files
     cli_version  TEXT NOT NULL DEFAULT '',
     steerable    BOOLEAN NOT NULL DEFAULT false,  -- its CLI takes messages while a turn runs
-    last_seen_at DOUBLE PRECISION NOT NULL,
+    last_seen_at DOUBLE PRECISION NOT NULL,  -- 0: its worker has signed off
     created_at   DOUBLE PRECISION NOT NULL,
     removed_at   DOUBLE PRECISION,
     UNIQUE (tenant, worker_id, provider, profile, account)
@@ -296,7 +296,8 @@ CREATE TABLE tasks (
     ephemeral     BOOLEAN NOT NULL DEFAULT false,  -- its session is deleted when it ends
     held          BOOLEAN NOT NULL DEFAULT false,  -- after a person's cancel, until somebody continues or drops it
     due_at        DOUBLE PRECISION,                     -- not claimed before
-    expires_at    DOUBLE PRECISION,                     -- fails if nobody has claimed it by then
+    max_wait_seconds DOUBLE PRECISION,               -- for a claim; counted again each time it is queued
+    expires_at    DOUBLE PRECISION,        -- fails if nobody has claimed it by then
     claim_token   BYTEA,                     -- hashed; valid until the task is claimed again
     worker_id     TEXT,                     -- whose claim it is
     worker_epoch  BIGINT,
@@ -325,6 +326,10 @@ CREATE INDEX tasks_by_turn ON tasks (turn_id, n);
 CREATE UNIQUE INDEX tasks_open_turn ON tasks (turn_id) WHERE ended_at IS NULL;
 CREATE UNIQUE INDEX tasks_open ON tasks (session_id) WHERE status IN ('claimed', 'running', 'waiting');
 CREATE INDEX tasks_by_tenant ON tasks (tenant, n);
+CREATE INDEX tasks_unfinished_of_tenant ON tasks (tenant, n) WHERE ended_at IS NULL;
+CREATE INDEX tasks_unfinished_of_agent ON tasks (tenant, agent_key, status) WHERE ended_at IS NULL;
+CREATE INDEX tasks_to_expire ON tasks (expires_at) WHERE status IN ('queued', 'deferred');
+CREATE INDEX tasks_to_stop ON tasks (deadline_at) WHERE status IN ('claimed', 'running', 'waiting');
 
 -- One row for each time that a task was claimed. A report that is repeated gets the same answer, also after the task
 -- was claimed again.

@@ -1,0 +1,31 @@
+"""Decides which rules a runtime gets for a run.
+
+A runtime judges tool calls by one mode and one set of rules: deny wins, then allow, then ask, then the mode.
+A session's allow rules only answer questions, so they are left out wherever they could do more: if the mode
+denies instead of asking, or if there is an ask rule that they would beat. Then a person is asked once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lastgood.core.session_rules import modes_of, narrowest, permissions_of
+from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.model.rules import RuleLayer
+
+_ASKING = (Safety.STRICT, Safety.BALANCED)
+
+
+def runtime_rules(
+    agent: AgentSpec, ceiling: Safety, layers: Sequence[RuleLayer]
+) -> tuple[Safety, Permissions]:
+    """`ceiling`: the server's own mode. `layers`: of the session."""
+    own, more = agent.permissions, permissions_of(layers) or Permissions()
+    modes = narrowest([ceiling, *([agent.safety] if agent.safety else []), *modes_of(layers)])
+    # Of strict and restricted neither is narrower; one that denies cannot be talked into anything.
+    mode = Safety.RESTRICTED if agent.readonly or len(modes) > 1 else modes[0]
+    ask = (*own.ask, *more.ask)
+    allow = () if agent.readonly else own.allow
+    if mode in _ASKING and not ask and not agent.readonly:
+        allow = (*allow, *more.allow)
+    return mode, Permissions(allow, ask, (*own.deny, *more.deny))

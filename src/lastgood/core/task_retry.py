@@ -1,0 +1,103 @@
+"""Decides what becomes of a task whose run has failed, and what the failure says about its native session.
+
+The worker names the class of a failure by its code. Nobody reads error texts. A code that is not in the table
+(of a newer worker) is final, because nobody knows whether trying again does harm.
+After a tool call, a run is not repeated by itself: its effects would happen twice. A rate limit is the
+exception: the run stopped in good order, and its native session knows what was done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lastgood.model.tasks import PointerOutcome
+
+#: So many runs of one task may fail; the last failure is final.
+MOST_FAILURES = 3
+_FIRST_SECONDS = 5.0
+_MOST_SECONDS = 300.0
+#: A rate limit without a reset time is tried again after this long.
+_RESET_SECONDS = 60.0
+_MOST_RESET_SECONDS = 24 * 3600.0
+
+
+class FailureClass(StrEnum):
+    RATE_LIMIT = "rate_limit"  # passes by itself
+    NOT_STARTED = "not_started"  # the run did nothing
+    RESUME = "resume"  # the native session could not be resumed
+    TRANSIENT = "transient"
+    FINAL = "final"
+
+
+#: By the code that a worker reports.
+FAILURES: dict[str, FailureClass] = {
+    "rate_limited": FailureClass.RATE_LIMIT,
+    "not_started": FailureClass.NOT_STARTED,
+    "worker_stopped": FailureClass.NOT_STARTED,
+    "resume_failed": FailureClass.RESUME,
+    "model_error": FailureClass.TRANSIENT,
+    "cli_failed": FailureClass.TRANSIENT,
+    "cli_protocol": FailureClass.FINAL,
+    "timeout": FailureClass.FINAL,
+    "unenforceable": FailureClass.FINAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailTask:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTask:
+    """`counts`: as a failure of the task."""
+
+    seconds: float
+    reason: str
+    counts: bool = True
+
+
+TaskRetry = FailTask | RetryTask
+
+
+def after_failure(
+    code: str,
+    *,
+    failures: int,
+    tool_calls: int,
+    resume_failed: bool = False,
+    retry_after: float | None = None,
+) -> TaskRetry:
+    """`failures`: of this task before this one. The task itself goes back to the queue, so a retry has its
+    whole directive."""
+    kind = class_of(code, resume_failed=resume_failed)
+    if kind is FailureClass.RATE_LIMIT:
+        wanted = _RESET_SECONDS if retry_after is None else retry_after
+        seconds = min(max(wanted, _FIRST_SECONDS), _MOST_RESET_SECONDS)
+        return RetryTask(seconds, "rate limited by the model's provider", counts=False)
+    if kind is FailureClass.FINAL:
+        return FailTask(f"{code} is not retried")
+    if tool_calls > 0 and kind is not FailureClass.NOT_STARTED:
+        return FailTask("a tool has run, and trying again could run it twice")
+    if failures + 1 >= MOST_FAILURES:
+        return FailTask(f"it failed {failures + 1} times")
+    seconds = max(min(_FIRST_SECONDS * 2.0**failures, _MOST_SECONDS), min(retry_after or 0.0, _MOST_SECONDS))
+    return RetryTask(seconds, f"{code}; try {failures + 2} of {MOST_FAILURES}")
+
+
+def outcome_of(code: str, *, resume_failed: bool = False) -> PointerOutcome:
+    """What the failed run says about its native session (I29)."""
+    match class_of(code, resume_failed=resume_failed):
+        case FailureClass.RESUME:
+            return PointerOutcome.RESUME_FAILED
+        case FailureClass.RATE_LIMIT | FailureClass.NOT_STARTED:
+            return PointerOutcome.UNCOUNTED
+        case _:
+            return PointerOutcome.FAILED
+
+
+def class_of(code: str, *, resume_failed: bool = False) -> FailureClass:
+    if resume_failed:
+        return FailureClass.RESUME
+    return FAILURES.get(code, FailureClass.FINAL)

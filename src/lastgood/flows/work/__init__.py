@@ -1,0 +1,1 @@
+"""Work on remote runtimes: workers, their runtimes, tasks and claims."""

@@ -1,0 +1,236 @@
+"""Claims: a worker takes tasks, and each comes with its resume decision.
+
+    claim (one transaction, short lease) → decide → confirm (decision stored, real lease) → send
+
+A server that dies in between leaves a short lease behind, and then the task can be claimed again. A worker
+that disconnects before its claims are sent gets none: they are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lastgood.core.resume import ResumeDecision, as_record
+from lastgood.errors import AgentUnavailable, LastgoodError, StoreUnavailable, TurnFailed
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.run import failed_events, words_of
+from lastgood.flows.running_attempts import RunningAttempts
+from lastgood.flows.work.claim_content import (
+    Prepared,
+    Situation,
+    agent_json,
+    prepare,
+    prompt_of,
+    resume_json,
+    work_dir_json,
+)
+from lastgood.flows.work.limits import WorkLimits
+from lastgood.flows.work.signals import TaskWaiter, tell_workers
+from lastgood.model.agents import Safety
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.events import Event, EventKind
+from lastgood.model.ids import TenantId
+from lastgood.model.messages import Role, as_json
+from lastgood.model.runtimes import RuntimeIdentity
+from lastgood.model.tasks import Claimed, ClaimRequest, TaskEnd, TaskStatus
+
+log = logging.getLogger(__name__)
+
+#: How long a task waits whose agent cannot be loaded now.
+_AGENT_SECONDS = 30.0
+
+
+def hash_of(token: str) -> bytes:
+    """Of a claim token or an enrolment code: random, so a plain hash is enough."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCall:
+    tenant: TenantId
+    worker: str
+    epoch: int
+    runtimes: tuple[str, ...]
+    max_tasks: int
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SentClaim:
+    """A claim as the worker gets it. `token` is known to nobody else: only its hash is stored."""
+
+    claimed: Claimed
+    token: str
+    content: dict[str, Any]
+
+
+class Claims:
+    def __init__(self, deps: Dependencies, live: RunningAttempts, limits: WorkLimits, safety: Safety) -> None:
+        self._deps = deps
+        self._live = live
+        self._limits = limits
+        self._safety = safety
+
+    async def claim(self, call: ClaimCall) -> tuple[SentClaim, ...]:
+        """Waits for a task up to `wait_seconds`. Cancelled: what was claimed meanwhile is given back."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + min(call.wait_seconds, self._limits.long_poll_seconds)
+        # It listens before it looks: a task that is queued in between is heard.
+        waiter = TaskWaiter(self._deps.signals, call.runtimes)
+        try:
+            while True:
+                found = await self._claim_or_give_back(call)
+                left = ends - loop.time()
+                if found or left <= 0:
+                    return found
+                await waiter.wait(min(left, self._limits.poll_seconds))
+        finally:
+            waiter.close()
+
+    async def _claim_or_give_back(self, call: ClaimCall) -> tuple[SentClaim, ...]:
+        claiming = self._live.spawn(self._claim_once(call))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            claiming.add_done_callback(self._give_back_later)
+            raise
+
+    async def _claim_once(self, call: ClaimCall) -> tuple[SentClaim, ...]:
+        tokens = tuple(f"lgc_{secrets.token_urlsafe(32)}" for _ in range(call.max_tasks))
+        request = ClaimRequest(
+            tenant=call.tenant,
+            worker=call.worker,
+            epoch=call.epoch,
+            runtimes=call.runtimes,
+            tokens=tuple(map(hash_of, tokens)),
+            attempts=tuple(self._deps.ids.attempt() for _ in tokens),
+            prepare_seconds=self._limits.prepare_seconds,
+            ageing_seconds=self._limits.ageing_seconds,
+        )
+        by_attempt = dict(zip(request.attempts, tokens, strict=True))
+        sent = []
+        for claimed in await self._deps.store.claim_tasks(request):
+            confirmed = await self._confirm(claimed, by_attempt[claimed.attempt.id])
+            if confirmed is not None:
+                sent.append(confirmed)
+        return tuple(sent)
+
+    async def _confirm(self, claimed: Claimed, token: str) -> SentClaim | None:
+        """None: nothing can be decided about it now, or somebody ended it meanwhile."""
+        task, session = claimed.task, claimed.session
+        try:
+            runtime = await self._deps.store.get_runtime(task.tenant, task.runtime)
+            assert runtime is not None, "a task cannot be claimed without its runtime"
+            situation = Situation(
+                task.tenant, session, claimed.attempt.base, runtime.identity, task.agent_key, task.directive
+            )
+            prepared = await prepare(self._deps, situation)
+        except StoreUnavailable:
+            raise  # the short lease ends, and then it is claimed again
+        except LastgoodError as error:
+            await self._fail(claimed, token, error)
+            return None
+        events = _claim_events(claimed, prepared, runtime.identity)
+        confirmed = await self._deps.store.confirm_claim(
+            claimed.hold,
+            hash_of(token),
+            prepared.record,
+            self._limits.lease_seconds,
+            events,
+            agent_digest=prepared.agent.digest,
+        )
+        self._deps.signals.tell(session.id)
+        if not confirmed:
+            return None
+        return SentClaim(claimed, token, self._content(claimed, token, prepared))
+
+    def _content(self, claimed: Claimed, token: str, prepared: Prepared) -> dict[str, Any]:
+        task, session, request = claimed.task, claimed.session, claimed.request
+        snapshot = prepared.snapshot
+        return {
+            "task": {
+                "id": task.id,
+                "number": task.number,
+                "agent": task.agent_key,
+                "scope": {"kind": task.scope.kind.value, "id": task.scope.id},
+                "session_id": session.id,
+                "runtime_id": task.runtime,
+                "attempt": claimed.attempt.id,
+                "claims": task.claims,
+                "directive": {
+                    "fresh": task.directive.fresh,
+                    "rerun_of": task.directive.rerun_of,
+                    "note": task.directive.note,
+                },
+                "deadline_seconds": task.deadline_seconds,
+            },
+            "claim_token": token,
+            "lease_seconds": self._limits.lease_seconds,
+            "prompt": prompt_of(request.messages or (), task.directive),
+            "agent": agent_json(prepared.agent, session, self._safety, request.model or session.model),
+            "resume": resume_json(prepared),
+            "disclosures": list(prepared.disclosures),
+            "work_dir": work_dir_json(prepared.decision),
+            "snapshot": snapshot
+            and {"attempt": snapshot.attempt, "kind": snapshot.kind, "bytes": len(snapshot.body)},
+        }
+
+    # -- what is not sent --------------------------------------------------------------
+
+    async def _fail(self, claimed: Claimed, token: str, error: LastgoodError) -> None:
+        """What cannot be read now is tried again later; what is wrong for good fails the task."""
+        log.warning("task %s cannot be run: %s", claimed.task.id, error)
+        passes = isinstance(error, AgentUnavailable)
+        end = TaskEnd(
+            task=claimed.task.id,
+            status=TaskStatus.DEFERRED if passes else TaskStatus.FAILED,
+            token=hash_of(token),
+            why=error.message if passes else "",
+            due_seconds=_AGENT_SECONDS if passes else None,
+            error=None if passes else words_of(error),
+        )
+        await self._end(claimed, AttemptStatus.FAILED, error, end)
+
+    def _give_back_later(self, claiming: asyncio.Task[tuple[SentClaim, ...]]) -> None:
+        if not claiming.cancelled() and claiming.exception() is None and claiming.result():
+            self._live.spawn(self.give_back(claiming.result()))
+
+    async def give_back(self, claims: Sequence[SentClaim]) -> None:
+        """Their worker is gone before it got them: nothing ran, so the next claim may have them at once."""
+        error = TurnFailed("The worker disconnected before it received the claim; nothing ran")
+        for sent in claims:
+            end = TaskEnd(sent.claimed.task.id, TaskStatus.QUEUED, hash_of(sent.token))
+            await self._end(sent.claimed, AttemptStatus.INTERRUPTED, error, end)
+            tell_workers(self._deps.signals, sent.claimed.task.runtime)
+
+    async def _end(self, claimed: Claimed, status: AttemptStatus, error: LastgoodError, end: TaskEnd) -> None:
+        attempt = claimed.attempt
+        events = failed_events(attempt.turn, attempt.id, status, error, has_effects=False)
+        await self._deps.store.finish_if_held(claimed.hold, status, words_of(error), events, task=end)
+        self._deps.signals.tell(attempt.session)
+
+
+def _claim_events(claimed: Claimed, prepared: Prepared, runtime: RuntimeIdentity) -> tuple[Event, ...]:
+    attempt, request = claimed.attempt, claimed.request
+    started: dict[str, Any] = {"turn": attempt.turn, "attempt": attempt.id, "agent": prepared.agent.name}
+    if request.edit is not None:
+        started |= {"after": request.edit.after, "replaces": request.edit.replaces}
+    return (
+        Event(EventKind.ATTEMPT_STARTED, attempt.id, started),
+        *(
+            Event(EventKind.USER_SAID, attempt.id, {"message": as_json(message)})
+            for message in request.messages or ()
+            if message.role is Role.USER
+        ),
+        Event(EventKind.RESUME_DECIDED, attempt.id, _decided(claimed, prepared.decision, runtime)),
+    )
+
+
+def _decided(claimed: Claimed, decision: ResumeDecision, runtime: RuntimeIdentity) -> dict[str, Any]:
+    return {"task": claimed.task.id, "runtime_id": runtime.id, **as_record(decision)}

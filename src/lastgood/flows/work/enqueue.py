@@ -1,0 +1,224 @@
+"""Chooses the runtime of a turn and queues the turn as a task.
+
+Used by `POST /api/tasks` and by the pipeline that submits turns. Nothing is written before the runtime is
+chosen, usable and, if the caller does not want to wait, online.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from lastgood.core.runtime_access import may_chat, may_use
+from lastgood.core.runtime_choice import (
+    AmbiguousRuntime,
+    IsLocal,
+    NoRuntime,
+    OnRuntime,
+    choose_runtime,
+    is_offline,
+)
+from lastgood.core.task_admission import KnownAttempt, KnownTask, QueueTask, TaskRejected, admit_task
+from lastgood.core.transcript import text_of_input
+from lastgood.errors import InvalidRequest, RuntimeAmbiguous, RuntimeNotFound, RuntimeOffline
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.retries import MOST_TRIES, gave_up
+from lastgood.flows.work.limits import WorkLimits
+from lastgood.flows.work.signals import tell_workers
+from lastgood.model.attempts import Ask, Attempt, OnLeave, TurnRequest
+from lastgood.model.ids import TenantId
+from lastgood.model.messages import Message, Role
+from lastgood.model.runtimes import AgentBinding, OnOffline, Runtime
+from lastgood.model.sessions import ScopeKind, Session, TaskScope
+from lastgood.model.tasks import Directive, NewTask, Task, TaskConflict
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePlan:
+    """The runtime of a turn, and why this one. `binding`: of the agent, if it has one."""
+
+    runtime: Runtime
+    binding: AgentBinding | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeWish:
+    """Whose turn it is, and what its caller says about the runtime."""
+
+    tenant: TenantId
+    user: str
+    agent_key: str  # as the agent is served
+    harness: str | None = None  # of the agent's file
+    session: Session | None = None
+    runtime: str | None = None  # named by the request
+    is_chat: bool = False  # over /v1, or with a token that has no other scope
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDraft:
+    """A turn to be queued. `only_if_idle`: refused if anything of the session runs, waits or is queued."""
+
+    ask: Ask
+    session: Session
+    agent_key: str
+    plan: RuntimePlan
+    only_if_idle: bool
+    priority: int = 0
+    directive: Directive = Directive()
+    offline: OnOffline | None = None  # None: as the agent's binding says
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """`is_known`: the same request was sent before. `is_replay`: it has its outcome already."""
+
+    task: Task
+    is_known: bool = False
+    is_replay: bool = False
+
+
+class Enqueuer:
+    def __init__(self, deps: Dependencies, limits: WorkLimits | None = None) -> None:
+        self._deps = deps
+        self._limits = limits or WorkLimits()
+
+    async def choose(self, wish: RuntimeWish) -> RuntimePlan | None:
+        """None: the agent is local. RuntimeNotFound also for a runtime that the user may not use."""
+        store, session = self._deps.store, wish.session
+        binding = await store.get_binding(wish.tenant, wish.agent_key)
+        usable: tuple[Runtime, ...] = ()
+        if wish.harness is not None:
+            listed = await store.list_runtimes(wish.tenant)
+            usable = tuple(one for one in listed if may_use(one, wish.user))
+        chosen = choose_runtime(
+            wanted=wish.runtime,
+            pinned=session.runtime_id if session is not None and session.runtime_pinned else None,
+            binding=binding,
+            harness=wish.harness,
+            usable=usable,
+        )
+        match chosen:
+            case IsLocal():
+                return None
+            case NoRuntime():
+                raise RuntimeOffline(chosen.reason)
+            case AmbiguousRuntime():
+                raise RuntimeAmbiguous(chosen.reason, candidates=[one.id for one in chosen.candidates])
+            case OnRuntime(id, reason):
+                runtime = await store.get_runtime(wish.tenant, id)
+                if runtime is None or not _may_reach(runtime, binding, wish):
+                    raise RuntimeNotFound()
+                return RuntimePlan(runtime, binding, reason)
+            case never:
+                assert_never(never)
+
+    async def enqueue(self, draft: TaskDraft) -> Enqueued | Attempt:
+        """An attempt: the same request was run before as a turn of this server, and has its outcome, or
+        runs. Refusals have changed nothing."""
+        _check_input(draft.ask)
+        new = self._new_task(draft)
+        for _ in range(MOST_TRIES):
+            found = await self._deps.store.enqueue_task(
+                new, ask=draft.ask, only_if_idle=draft.only_if_idle, most=self._limits.tasks_per_session
+            )
+            if isinstance(found, Task):
+                self._tell(found)
+                return Enqueued(found)
+            match admit_task(draft.ask, found, only_if_idle=draft.only_if_idle):
+                case QueueTask(again):
+                    turn = new.turn if again is None else again
+                    request = replace(new.request, turn=turn)
+                    new = replace(new, turn=turn, request=request, again=again is not None)
+                case KnownTask(task, is_replay):
+                    return Enqueued(task, is_known=True, is_replay=is_replay)
+                case KnownAttempt(attempt):
+                    return attempt
+                case TaskRejected(error):
+                    raise error
+                case never:
+                    assert_never(never)
+        raise gave_up("queue the task")
+
+    async def look_up(self, ask: Ask) -> TaskConflict:
+        return await self._deps.store.look_up_task(ask)
+
+    def check_online(self, draft: TaskDraft) -> None:
+        """RuntimeOffline: it is offline, and this turn must not wait for it."""
+        plan = draft.plan
+        offline = draft.offline or (plan.binding.offline if plan.binding else OnOffline.WAIT)
+        if offline is OnOffline.FAIL and is_offline(plan.runtime):
+            raise RuntimeOffline(
+                f"Runtime {plan.runtime.name} is offline; start its worker, or bind the agent to another one",
+                runtime=plan.runtime.id,
+            )
+
+    def _new_task(self, draft: TaskDraft) -> NewTask:
+        self.check_online(draft)
+        ask, binding, limits = draft.ask, draft.plan.binding, self._limits
+        turn = self._deps.ids.turn()
+        request = TurnRequest(
+            turn=turn,
+            tenant=ask.tenant,
+            session=ask.session,
+            kind=ask.kind,
+            key=ask.key,
+            fingerprint=ask.fingerprint,
+            caller=ask.caller,
+            user=ask.user,
+            model=ask.model,
+            agent_key=ask.agent_key,
+            edit=ask.edit,
+            options=ask.options,
+            on_leave=OnLeave.CONTINUE,
+            durable=False,  # the task is what is durable; recovery must not run it here
+            messages=ask.messages,
+        )
+        return NewTask(
+            id=self._deps.ids.task(),
+            tenant=ask.tenant,
+            session=ask.session,
+            turn=turn,
+            agent_key=draft.agent_key,
+            scope=draft.session.scope or TaskScope(ScopeKind.CHAT, ask.session),
+            runtime=draft.plan.runtime.id,
+            request=request,
+            priority=draft.priority,
+            directive=draft.directive,
+            created_by=ask.caller,
+            user=ask.user,
+            max_wait_seconds=binding.max_wait_seconds if binding else limits.max_wait_seconds,
+            deadline_seconds=binding.deadline_seconds if binding else limits.deadline_seconds,
+            ephemeral=draft.ephemeral,
+        )
+
+    def _tell(self, task: Task) -> None:
+        tell_workers(self._deps.signals, task.runtime)
+        self._deps.signals.tell(task.session)
+
+
+def _may_reach(runtime: Runtime, binding: AgentBinding | None, wish: RuntimeWish) -> bool:
+    """Over /v1 only the published binding counts: what a request or a session names is not published."""
+    if wish.is_chat:
+        return may_chat(binding) and binding is not None and binding.runtime == runtime.id
+    return may_use(runtime, wish.user)
+
+
+def _check_input(ask: Ask) -> None:
+    if ask.options.tools:
+        raise InvalidRequest(
+            "`tools` is not supported by agents on a runtime; their CLI brings its own tools", param="tools"
+        )
+    if any(_is_more_than_text(message) for message in ask.messages):
+        raise InvalidRequest("Agents on a runtime accept text only; remove images, files and tool results")
+    if not text_of_input(ask.messages):
+        raise InvalidRequest("The message is blank; send some text")
+
+
+def _is_more_than_text(message: Message) -> bool:
+    return (
+        message.role is Role.TOOL
+        or bool(message.tool_calls)
+        or any(not isinstance(part, str) for part in message.parts)
+    )

@@ -1,0 +1,150 @@
+"""What workers report about a claim while its run lasts.
+
+Every report carries the claim token. It counts if the claim is still current: the task was neither claimed
+again nor ended. Any other report is refused with what became of the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lastgood.core.history import mend
+from lastgood.errors import TaskNotFound, TooLarge
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.work.limits import WorkLimits
+from lastgood.flows.work.report_content import (
+    ClaimKey,
+    bounded,
+    event_of,
+    seen_before,
+    stale,
+    usage_json,
+)
+from lastgood.model.attempts import Attempt, Hold, Step, StepKind
+from lastgood.model.events import Event, EventKind
+from lastgood.model.sessions import Usage
+from lastgood.model.tasks import ClaimState, PointerOutcome, PointerReport, Snapshot, TaskMessage
+
+
+class Reports:
+    def __init__(self, deps: Dependencies, limits: WorkLimits) -> None:
+        self._deps = deps
+        self._store = deps.store
+        self._limits = limits
+
+    async def current(self, key: ClaimKey) -> tuple[ClaimState, Hold, Attempt]:
+        """StaleClaim: it is not current. TaskNotFound: there was never such a claim."""
+        state = await self.find(key)
+        if not state.is_current or state.hold is None or state.attempt is None:
+            raise stale(state)
+        return state, state.hold, state.attempt
+
+    async def find(self, key: ClaimKey) -> ClaimState:
+        state = await self._store.find_claim(key.tenant, key.task, key.hash, key.worker)
+        if state is None:
+            raise TaskNotFound()
+        return state
+
+    async def start(self, key: ClaimKey) -> dict[str, Any]:
+        state, hold, _ = await self.current(key)
+        if not await self._store.start_task(state, key.hash):
+            raise stale(await self.find(key))
+        return await self._news(hold)
+
+    async def pin(self, key: ClaimKey, native_session: str, work_dir: str | None) -> dict[str, Any]:
+        """A worker that dies after this leaves a native session behind that can be found again. Also of a
+        task that was cancelled: its native session holds a prompt that nobody has committed."""
+        state = await self.find(key)
+        report = PointerReport(
+            native_session=mend(native_session),
+            work_dir=None if work_dir is None else mend(work_dir),
+            through=seen_before(state, native_session),
+            outcome=PointerOutcome.UNCOUNTED,
+            is_dirty=True,
+        )
+        written = await self._store.report_pointer(state, key.hash, report)
+        if not written or state.hold is None or not state.is_current:
+            raise stale(state)
+        return await self._news(state.hold)
+
+    async def messages(
+        self, key: ClaimKey, messages: Sequence[TaskMessage], delivered: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        state, hold, attempt = await self.current(key)
+        await self.hear(hold, delivered)
+        told = [self._bounded(message) for message in messages]
+        events = [event_of(attempt, message) for message in told]
+        acked = await self._store.append_messages(state, key.hash, told, events)
+        if acked is None:
+            raise stale(await self.find(key))
+        self._deps.signals.tell(hold.session)
+        return {"acked_seq": acked, **await self._news(hold)}
+
+    async def usage(self, key: ClaimKey, usage: Usage, model: str | None) -> dict[str, Any]:
+        """For watchers. The turn's usage is what the final report says."""
+        _, hold, attempt = await self.current(key)
+        event = Event(EventKind.MODEL_ANSWERED, attempt.id, usage_json(usage, model or attempt.model))
+        if await self._store.append_events_if_held(hold, [event]) is None:
+            raise stale(await self.find(key))
+        self._deps.signals.tell(hold.session)
+        return await self._news(hold)
+
+    async def status(self, key: ClaimKey, delivered: Sequence[int] = ()) -> dict[str, Any]:
+        state = await self.find(key)
+        told: dict[str, Any] = {"status": state.task.status.value, "current": state.is_current}
+        if not state.is_current or state.hold is None:
+            return told | {"cancel": True}
+        await self.hear(state.hold, delivered)
+        return told | await self._news(state.hold)
+
+    async def snapshot(
+        self, key: ClaimKey, kind: str, summary: dict[str, Any], body: bytes
+    ) -> dict[str, Any]:
+        if len(body) > self._limits.snapshot_bytes:
+            raise TooLarge(
+                f"The snapshot has {len(body):,} bytes; the limit is {self._limits.snapshot_bytes:,}. Leave "
+                "files out"
+            )
+        state, hold, attempt = await self.current(key)
+        session = await self._store.get_session(key.tenant, hold.session)
+        if session is not None:
+            await self._deps.quotas.check(key.tenant, session.created_by)
+        snapshot = Snapshot(attempt.id, key.tenant, hold.session, attempt.turn, kind, summary, body)
+        if not await self._store.put_snapshot(state, key.hash, snapshot):
+            raise stale(await self.find(key))
+        return await self._news(hold)
+
+    async def acknowledge_cancel(self, key: ClaimKey) -> dict[str, Any]:
+        state = await self.find(key)
+        await self._store.acknowledge_cancel(key.tenant, key.task, key.hash)
+        return {"status": state.task.status.value}
+
+    async def _news(self, hold: Hold) -> dict[str, Any]:
+        """Steers for the run that nobody has acknowledged yet: sent again until somebody does."""
+        steers = await self._store.steers_of(hold)
+        if not steers:
+            return {}
+        return {"steers": [{"id": one.number, "text": one.messages[0].content} for one in steers]}
+
+    async def hear(self, hold: Hold, delivered: Sequence[int]) -> None:
+        """Steers that the run has taken are in its journal from now on, so the commit holds them."""
+        taken = set(delivered)
+        if not taken:
+            return
+        steers = [one for one in await self._store.steers_of(hold) if one.number in taken]
+        steps = [Step(StepKind.STEER, one.messages[0], queued=one.number) for one in steers]
+        events = [
+            Event(
+                EventKind.USER_SAID,
+                hold.attempt,
+                {"message": {"role": "user", "content": one.messages[0].content}, "steer": True},
+            )
+            for one in steers
+        ]
+        if steps:
+            await self._store.journal_if_held(hold, steps, events)
+            self._deps.signals.tell(hold.session)
+
+    def _bounded(self, message: TaskMessage) -> TaskMessage:
+        return TaskMessage(message.seq, bounded(message.body, self._limits.message_characters))

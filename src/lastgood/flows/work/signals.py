@@ -1,0 +1,46 @@
+"""Wakes claims that wait for a task. Only a hint, here and to other nodes: the table is the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from lastgood.flows.signals import Signals
+from lastgood.model.ids import SessionId
+
+
+def _channel(runtime: str) -> SessionId:
+    """Hints are sent by session; no session has the id of a runtime."""
+    return SessionId(runtime)
+
+
+def tell_workers(signals: Signals, runtime: str) -> None:
+    """There may be a task to claim on this runtime."""
+    signals.tell(_channel(runtime))
+
+
+class TaskWaiter:
+    """What one waiting claim has heard. Leave it with `close`."""
+
+    def __init__(self, signals: Signals, runtimes: Sequence[str]) -> None:
+        self._signals = signals
+        self._heard = [(channel, signals.listen(channel)) for channel in map(_channel, runtimes)]
+
+    async def wait(self, seconds: float) -> None:
+        """Until a task may be there, or so long."""
+        waits = [asyncio.ensure_future(ear.wait(seconds)) for _, ear in self._heard]
+        try:
+            if waits:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(seconds)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        for _, ear in self._heard:
+            ear.take()
+
+    def close(self) -> None:
+        for channel, ear in self._heard:
+            self._signals.leave(channel, ear)

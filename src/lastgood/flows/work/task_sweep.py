@@ -1,0 +1,75 @@
+"""Ends what has waited or run for too long. Every node sweeps; each write names its condition.
+
+A lease that has ended is none of its business: the task can be claimed again, and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from lastgood.errors import RuntimeOffline, SessionNotFound, StoreError, TaskDeadline
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.run import failed_events, words_of
+from lastgood.flows.sessions import Sessions
+from lastgood.flows.work.limits import WorkLimits
+from lastgood.model.attempts import AttemptStatus
+from lastgood.model.tasks import HELD_TASKS, Task, TaskEnd, TaskStatus
+
+log = logging.getLogger(__name__)
+
+_PAGE = 100
+
+
+class TaskSweep:
+    def __init__(self, deps: Dependencies, sessions: Sessions, limits: WorkLimits) -> None:
+        self._deps = deps
+        self._store = deps.store
+        self._sessions = sessions
+        self._limits = limits
+
+    async def sweep(self) -> int:
+        """Returns how many tasks it ended."""
+        ended = 0
+        for task in await self._store.overdue_tasks(_PAGE):
+            ended += await (self._expire_claim(task) if task.status in HELD_TASKS else self._expire(task))
+        for question in await self._store.expire_questions(_PAGE):
+            self._deps.signals.tell(question.session)
+        await self._delete_ephemeral()
+        return ended
+
+    async def _expire(self, task: Task) -> bool:
+        error = RuntimeOffline("No worker claimed this task in time; start the worker of its runtime")
+        end = TaskEnd(task.id, TaskStatus.FAILED, error=words_of(error))
+        ended = await self._store.end_queued_task(task.tenant, end, ())
+        self._deps.signals.tell(task.session)
+        return ended
+
+    async def _expire_claim(self, task: Task) -> bool:
+        attempt = task.attempt and await self._store.get_attempt(task.tenant, task.attempt)
+        if not attempt:
+            return False
+        error, status = TaskDeadline(), AttemptStatus.FAILED
+        end = TaskEnd(task.id, TaskStatus.FAILED, error=words_of(error), counts_failure=True)
+        events = failed_events(attempt.turn, attempt.id, status, error, has_effects=True)
+        ended = await self._store.finish_if_held(attempt.hold, status, words_of(error), events, task=end)
+        self._deps.signals.tell(task.session)
+        return ended
+
+    async def _delete_ephemeral(self) -> None:
+        """Sessions of stateless requests whose server died before it could delete them."""
+        for tenant, session in await self._store.ended_ephemeral(_PAGE):
+            try:
+                await self._sessions.delete(tenant, session)
+            except SessionNotFound:
+                continue
+
+    async def keep_sweeping(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except StoreError as error:
+                log.warning("the sweep of tasks failed and is retried: %s", error)
+            except Exception:  # one row that cannot be read must not end all sweeps
+                log.exception("the sweep of tasks failed and is retried")
+            await asyncio.sleep(self._limits.sweep_seconds)

@@ -1,0 +1,83 @@
+"""What becomes of a task whose run failed: by class, never by text (I29)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastgood.core.task_retry import FAILURES, FailTask, RetryTask, TaskRetry, after_failure, outcome_of
+from lastgood.model.tasks import PointerOutcome
+
+
+def decide(code: str, failures: int = 0, tool_calls: int = 0, **more: object) -> TaskRetry:
+    return after_failure(code, failures=failures, tool_calls=tool_calls, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "failures", "tool_calls", "retry_after", "seconds", "counts"),
+    [
+        ("rate_limited", 0, 0, None, 60.0, False),
+        ("rate_limited", 0, 0, 1800.0, 1800.0, False),
+        ("rate_limited", 0, 0, 0.0, 5.0, False),
+        ("rate_limited", 0, 0, 1e9, 86400.0, False),
+        ("rate_limited", 9, 9, 30.0, 30.0, False),
+        ("model_error", 0, 0, None, 5.0, True),
+        ("model_error", 1, 0, None, 10.0, True),
+        ("model_error", 0, 0, 42.0, 42.0, True),
+        ("model_error", 0, 0, 1e9, 300.0, True),
+        ("cli_failed", 1, 0, None, 10.0, True),
+        ("not_started", 0, 0, None, 5.0, True),
+        ("not_started", 0, 4, None, 5.0, True),
+        ("worker_stopped", 0, 0, None, 5.0, True),
+        ("resume_failed", 1, 0, None, 10.0, True),
+    ],
+)
+def test_a_failure_that_passes_is_tried_again(
+    code: str, failures: int, tool_calls: int, retry_after: float | None, seconds: float, counts: bool
+) -> None:
+    decided = decide(code, failures, tool_calls, retry_after=retry_after)
+    assert isinstance(decided, RetryTask)
+    assert (decided.seconds, decided.counts) == (seconds, counts)
+    assert decided.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "failures", "tool_calls", "reason"),
+    [
+        ("cli_protocol", 0, 0, "is not retried"),
+        ("timeout", 0, 0, "is not retried"),
+        ("unenforceable", 0, 0, "is not retried"),
+        ("something_new", 0, 0, "is not retried"),
+        ("model_error", 2, 0, "failed 3 times"),
+        ("not_started", 2, 0, "failed 3 times"),
+        ("model_error", 0, 1, "a tool has run"),
+        ("resume_failed", 0, 1, "a tool has run"),
+    ],
+)
+def test_any_other_failure_is_final(code: str, failures: int, tool_calls: int, reason: str) -> None:
+    decided = decide(code, failures, tool_calls)
+    assert isinstance(decided, FailTask)
+    assert reason in decided.reason
+
+
+def test_a_failed_resume_counts_as_one_whatever_its_code() -> None:
+    assert isinstance(decide("cli_protocol", resume_failed=True), RetryTask)
+    assert outcome_of("cli_protocol", resume_failed=True) is PointerOutcome.RESUME_FAILED
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("rate_limited", PointerOutcome.UNCOUNTED),
+        ("not_started", PointerOutcome.UNCOUNTED),
+        ("worker_stopped", PointerOutcome.UNCOUNTED),
+        ("resume_failed", PointerOutcome.RESUME_FAILED),
+        ("model_error", PointerOutcome.FAILED),
+        ("something_new", PointerOutcome.FAILED),
+    ],
+)
+def test_I29_what_a_failure_says_about_the_native_session(code: str, expected: PointerOutcome) -> None:
+    assert outcome_of(code) is expected
+
+
+def test_every_code_has_a_class() -> None:
+    assert len(FAILURES) == 9
