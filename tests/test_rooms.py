@@ -93,7 +93,8 @@ SURFACES_MAY_IMPORT: dict[str, set[str]] = {
     "http": set(),
     "api": {"http"},
     "openai": {"http"},
-    "routes": {"api", "openai", "http"},
+    "work": {"http"},
+    "routes": {"api", "openai", "work", "http"},
 }
 
 
@@ -114,6 +115,7 @@ SURFACES_NEED_OF_CORE = {
     "client_presets",  # which conversation a known client means by its own headers
     "disconnect",  # the row of "Who may leave" that a request states
     "history",  # which tool calls of a turn are open, shown in responses
+    "runtime_choice",  # whether a runtime is offline, shown in responses
     "limits",  # sizes, for parsing and for JSON schemas
     "session_rules",  # permissions as they are set and shown
     "token_bucket",  # rate limits

@@ -28,6 +28,8 @@ from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.session_export import SessionImport
 from lastgood.flows.stateless_run import StatelessRuns
 from lastgood.flows.tokens import Tokens
+from lastgood.flows.work.access import WorkAccess
+from lastgood.flows.work.enrolment import Enrolment
 from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.tokens import Scope
@@ -38,6 +40,7 @@ from lastgood.surfaces.api.agents import AgentHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.routes import session_routes
 from lastgood.surfaces.api.runs import RunHandlers
+from lastgood.surfaces.api.session_gate import SessionGate
 from lastgood.surfaces.api.sessions import SessionHandlers
 from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.access import AccessControl, host_of
@@ -48,6 +51,9 @@ from lastgood.surfaces.http.principal import Principal
 from lastgood.surfaces.http.rate_limit import RateLimiter
 from lastgood.surfaces.openai.handlers import ChatHandlers
 from lastgood.surfaces.routes import DIALECTS, probes, routes
+from lastgood.surfaces.work.routes import work_routes
+from lastgood.surfaces.work.users import RuntimeHandlers, TaskHandlers, TokenHandlers
+from lastgood.surfaces.work.worker import WorkerHandlers
 from lastgood.tracing.setup import OFF, Asgi, Tracing, open_tracing
 from lastgood.wiring import Lastgood, assemble, build_engine, look_nearby, running
 
@@ -171,7 +177,7 @@ async def open_server(
         server = Server(
             lastgood, agents, engine, counts, find_caller is not None, settings.shutdown_grace, tracing
         )
-        server._app, server._probes = _apps(server, settings, find_caller, host)
+        server._app, server._probes = _apps(server, settings, tokens, find_caller, host)
         lastgood.live.on_ended(lambda outcome: counts.turns.update([outcome.status.value]))
         await look_nearby(engine, agents, ollama)
         async with watch.watching(), AsyncExitStack() as server._running:
@@ -195,7 +201,9 @@ def _limits(settings: Settings) -> FlowLimits:
     )
 
 
-def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, host: str) -> tuple[App, App]:
+def _apps(
+    server: Server, settings: Settings, tokens: Tokens, find_caller: FindCaller | None, host: str
+) -> tuple[App, App]:
     """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
     counts.gauges["lastgood_turns_running"] = ("turns running on this server", lambda: lastgood.live.count)
@@ -225,6 +233,7 @@ def _apps(server: Server, settings: Settings, find_caller: FindCaller | None, ho
         only=settings.only,
         metrics=settings.metrics_listen is None,
         sessions=_session_routes(server, settings, agents, limiter),
+        work=_work_routes(server, tokens, agents),
     )
 
     def seen(one: AnsweredRequest) -> None:
@@ -244,19 +253,33 @@ def _session_routes(
     lastgood = server.lastgood
     asking = TurnRequests(server.is_draining)
     folders = settings.working_dir_root is not None
+    gate = SessionGate(WorkAccess(lastgood.deps.store))
     life = SessionHandlers(
         lastgood.sessions,
         lastgood.submitter,
         SessionImport(lastgood.deps, lastgood.sessions),
         agents,
         asking,
+        gate,
         folders=folders,
     )
     runs = RunHandlers(
         lastgood.sessions, lastgood.submitter, lastgood.turns, lastgood.queue, agents, asking, limiter
     )
     branches = BranchHandlers(lastgood.sessions)
-    return session_routes(life, runs, AgentHandlers(agents), branches, import_bytes=settings.max_request_size)
+    return session_routes(
+        life, runs, AgentHandlers(agents), branches, gate, import_bytes=settings.max_request_size
+    )
+
+
+def _work_routes(server: Server, tokens: Tokens, agents: AgentDirectory) -> Sequence[Route]:
+    work, enrolment = server.lastgood.work, Enrolment(server.lastgood.deps, tokens)
+    return work_routes(
+        WorkerHandlers(work, enrolment, server.is_draining),
+        TaskHandlers(work, agents, server.is_draining),
+        RuntimeHandlers(work, agents),
+        TokenHandlers(tokens, enrolment),
+    )
 
 
 def _limiter(settings: Settings) -> RateLimiter:

@@ -31,6 +31,9 @@ from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
+from lastgood.flows.work.assembly import WorkFlows, work_flows
+from lastgood.flows.work.enqueue import Enqueuer
+from lastgood.flows.work.limits import WorkLimits
 from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
@@ -86,6 +89,7 @@ class Lastgood:
     sessions: Sessions
     queue: Queue
     recovery: Recovery
+    work: WorkFlows
 
 
 def assemble(
@@ -102,6 +106,7 @@ def assemble(
     retain_seconds: float = 0,
     tenant_quota: Quota = NO_QUOTA,
     token_quota: Quota = NO_QUOTA,
+    work_limits: WorkLimits | None = None,
 ) -> Lastgood:
     """`safety`: no session may have more. `retain_seconds`: zero keeps sessions for ever."""
     signals = Signals(store.hint)
@@ -119,7 +124,7 @@ def assemble(
         limits=limits or FlowLimits(),
     )
     live = RunningAttempts(deps)
-    return flows_of(deps, live, safety, retain_seconds)
+    return flows_of(deps, live, safety, retain_seconds, work_limits)
 
 
 def flows_of(
@@ -127,14 +132,18 @@ def flows_of(
     live: RunningAttempts,
     safety: Safety = Safety.RESTRICTED,
     retain_seconds: float = 0,
+    work_limits: WorkLimits | None = None,
 ) -> Lastgood:
+    work_limits = work_limits or WorkLimits()
     sessions = Sessions(deps, live, safety)
-    submitter = Submitter(deps, live, Conversations(deps, sessions))
+    enqueuer = Enqueuer(deps, work_limits)
+    submitter = Submitter(deps, live, Conversations(deps, sessions), enqueuer)
     turns = Turns(deps, live, submitter)
     queue = Queue(deps, live, turns)
     retention = Retention(deps, sessions, retain_seconds) if retain_seconds else None
     recovery = Recovery(deps, live, turns, queue, retention)
-    return Lastgood(deps, live, submitter, turns, sessions, queue, recovery)
+    work = work_flows(deps, live, sessions, enqueuer, work_limits, safety)
+    return Lastgood(deps, live, submitter, turns, sessions, queue, recovery, work)
 
 
 def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -> AgentLoop:
@@ -226,12 +235,15 @@ async def running(
     async with beating(app.deps.store, app.live.leases, app.live.hear):
         if retries_durable:
             await app.recovery.retry_at_start()
-        sweep = asyncio.create_task(app.recovery.keep_sweeping(retries_durable=retries_durable))
+        sweeps = [asyncio.create_task(app.recovery.keep_sweeping(retries_durable=retries_durable))]
+        if retries_durable:
+            sweeps.append(asyncio.create_task(app.work.sweep.keep_sweeping()))
         try:
             yield app
         finally:
-            # First the sweep, or it would begin again what is interrupted next; the heartbeat to the last.
-            await _end_task(sweep)
+            # First the sweeps, or they would begin again what is interrupted next; the heartbeat to the last.
+            for sweep in sweeps:
+                await _end_task(sweep)
             await app.live.close(grace_seconds)
 
 

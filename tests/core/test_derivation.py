@@ -31,7 +31,7 @@ def test_rules_and_safety_are_always_inherited() -> None:
     assert (derived.owner, derived.scope, derived.runtime_id, derived.runtime_pinned) == (
         "bea",
         None,
-        None,
+        "r",
         False,
     )
     for field, origin in ORIGINS.items():

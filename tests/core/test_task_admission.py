@@ -110,3 +110,52 @@ def test_a_first_turn_is_refused_once_there_is_one() -> None:
     assert decide(FREE, is_first=True) is StaleHead
     assert decide(TaskConflict(session(head=None)), is_first=True) == QueueTask()
     assert decide(FREE, expected_head=HEAD.turn) == QueueTask()
+
+
+# -- an SDK's own retry: without a key, with the same body ------------------------------------
+
+FIRST = replace(PRIOR, key=None, on_leave=OnLeave.ORPHAN)
+RETRY: dict[str, Any] = {"key": None, "is_retry": True}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (TaskStatus.QUEUED, False),
+        (TaskStatus.RUNNING, False),
+        (TaskStatus.COMPLETED, True),
+    ],
+)
+def test_I21_an_sdk_retry_attaches_to_its_task_or_replays_it(status: TaskStatus, expected: bool) -> None:
+    known = task(status)
+    assert decide(replace(FREE, prior=FIRST, prior_task=known), **RETRY) == KnownTask(known, expected)
+
+
+def test_I21_an_sdk_retry_of_a_failed_task_is_the_same_turn() -> None:
+    assert decide(replace(FREE, prior=FIRST, prior_task=task(TaskStatus.FAILED)), **RETRY) == AGAIN
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        replace(FREE, prior=FIRST, prior_task=task(TaskStatus.CANCELLED)),
+        replace(FREE, prior=FIRST, prior_task=task(TaskStatus.COMPLETED), prior_age_seconds=3600.0),
+        replace(FREE, prior=PRIOR, prior_task=task(TaskStatus.QUEUED)),
+        FREE,
+    ],
+    ids=["cancelled", "long ago", "no conversation", "unknown"],
+)
+def test_I21_what_an_sdk_retry_cannot_mean_is_a_new_turn(found: TaskConflict) -> None:
+    assert decide(found, **RETRY) == QueueTask(None)
+
+
+def test_I21_an_sdk_retry_finds_a_turn_that_ran_before_its_agent_was_bound() -> None:
+    running = attempt(status=AttemptStatus.RUNNING)
+    assert decide(replace(FREE, prior=FIRST, prior_attempt=running), **RETRY) == KnownAttempt(running)
+    assert decide(replace(FREE, prior=FIRST), **RETRY) == AGAIN
+
+
+def test_a_failed_edit_that_is_sent_again_on_another_head_is_refused() -> None:
+    prior = replace(PRIOR, edit=Edit(None, TurnId("gone")))
+    found = replace(FREE, prior=prior, prior_task=task(TaskStatus.FAILED))
+    assert decide(found) is StaleHead

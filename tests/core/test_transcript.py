@@ -6,7 +6,17 @@ import pytest
 
 from lastgood.core.transcript import Line, catch_up, since_reset, text_of_input, transcript
 from lastgood.model.ids import AttemptId, SessionId, TurnId
-from lastgood.model.messages import File, Image, Message, ToolCall, assistant, tool_result, user, user_parts
+from lastgood.model.messages import (
+    File,
+    Image,
+    Message,
+    Role,
+    ToolCall,
+    assistant,
+    tool_result,
+    user,
+    user_parts,
+)
 from lastgood.model.sessions import Turn, TurnKind, Usage
 
 
@@ -95,3 +105,8 @@ def test_prompts_start_after_the_last_reset() -> None:
     turns = [turn(1), turn(2, kind=TurnKind.RESET), turn(3), turn(4, kind=TurnKind.RESET), turn(5)]
     assert [one.id for one in since_reset(turns)] == ["t5"]
     assert since_reset(THREE) == tuple(THREE)
+
+
+def test_an_input_that_carries_its_own_history_says_who_speaks() -> None:
+    said = (Message(Role.SYSTEM, "be brief"), user("one"), assistant("two"), user("three"))
+    assert text_of_input(said) == "system: be brief\n\nuser: one\n\nassistant: two\n\nuser: three"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lastgood.core.queue_parking import HELD_AFTER_CANCEL
 from tests.e2e.api import TOOLS, Api, Given, Trace, kinds, run_path, said, text_of
 from tests.e2e.command import AGENT, until
 from tests.e2e.conftest import REMOTE
@@ -198,9 +199,12 @@ def test_any_other_end_gives_a_steer_back_that_nobody_heard_and_it_is_consumed_o
 
 
 def end_it(api: Api, server: LiveServer, session: str, end: str) -> None:
-    """What fails fails by itself."""
+    """What fails fails by itself. What a cancel holds is continued."""
     if end == "cancel":
         assert api.post(f"/api/sessions/{session}/cancel").json["status"] == "cancelled"
+        for item in items(api, session):
+            assert item["parked"] == HELD_AFTER_CANCEL
+            assert api.post(f"/api/sessions/{session}/queue/{item['id']}/retry").status == 202
     elif end == "kill":
         server.restart()
 
@@ -311,7 +315,9 @@ def test_one_that_waits_can_be_dropped_and_one_that_runs_cannot(api: Api, fake: 
     assert until_empty(api, session) == [[f"{word} 1"]]
 
 
-def test_a_cancelled_follow_up_is_parked_and_the_next_one_runs(api: Api, fake: FakeModel, word: str) -> None:
+def test_a_cancelled_follow_up_is_parked_and_the_next_one_is_held_until_it_is_continued(
+    api: Api, fake: FakeModel, word: str
+) -> None:
     gate = Gate()
     fake.on(word, says("one", gate, "two"), says("yes"))
     session = api.session("remote")
@@ -319,9 +325,11 @@ def test_a_cancelled_follow_up_is_parked_and_the_next_one_runs(api: Api, fake: F
     put(api, session, "followup", f"{word} 2")
     gate.until_reached()
     api.post(f"/api/sessions/{session}/cancel")
+    cancelled, held = items(api, session)
+    assert [cancelled["parked"], held["parked"]] == ["The turn was cancelled", HELD_AFTER_CANCEL]
+    assert api.post(f"/api/sessions/{session}/queue/{held['id']}/retry").status == 202
     until(lambda: user_said(api, session) == [[f"{word} 2"]])
-    (item,) = items(api, session)
-    assert item["parked"] == "The turn was cancelled"
+    assert [item["id"] for item in items(api, session)] == [cancelled["id"]]
 
 
 def test_a_full_queue_says_so_and_takes_nothing(api: Api, trace: Trace) -> None:

@@ -24,6 +24,7 @@ from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
+from lastgood.flows.work.limits import WorkLimits
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt
 from lastgood.model.events import EventKind
@@ -148,6 +149,7 @@ class House:
         kept_histories: int = 256,
         alone: bool = False,
         alive: bool = True,
+        work_limits: WorkLimits | None = None,
         **of_kit: Any,
     ) -> Lastgood:
         """A node with faults of its own. `alone`: started on the bare store, as the one process there is.
@@ -163,7 +165,7 @@ class House:
         plain = assemble(store, engine, served or Catalog(agents), limits=limits, node=name)
         deps = replace(plain.deps, histories=HistoryCache(store, kept_histories))
         live = RunningAttempts(deps)
-        node = flows_of(deps, live)
+        node = flows_of(deps, live, work_limits=work_limits)
         # What `running` does, in pieces: a killed node must not be closed by leaving a block.
         tasks = []
         if alive:

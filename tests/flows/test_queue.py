@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from lastgood.core.queue_parking import HELD_AFTER_CANCEL
 from lastgood.errors import Conflict
 from lastgood.flows.retention import Retention
-from lastgood.model.attempts import AttemptStatus
+from lastgood.model.attempts import AttemptStatus, OnLeave
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, Queued, QueueKind
@@ -65,14 +66,49 @@ async def test_a_steer_that_nobody_heard_runs_as_soon_as_its_turn_has_ended(hous
     await until_said(house, session, ["first"], ["too late"])
 
 
-@pytest.mark.parametrize("end", ["fail", "cancel"])
-async def test_a_steer_of_a_turn_that_came_to_nothing_runs_at_once(house: House, end: str) -> None:
+async def test_a_steer_of_a_turn_that_failed_runs_at_once(house: House) -> None:
     node, session, gate = await at_gate(house, "!fail before")
     await put(node, session, QueueKind.STEER, "steer\n!fail before 1")
-    if end == "cancel":
-        await node.turns.cancel(DEFAULT_TENANT, session)
     gate.open()
     await until_said(house, session, ["steer\n!fail before 1"])
+
+
+async def test_after_a_persons_cancel_the_queue_is_held_until_somebody_continues_or_drops_it(
+    house: House,
+) -> None:
+    node, session, _ = await at_gate(house, "!say one")
+    for kind, text in (
+        (QueueKind.STEER, "steered"),
+        (QueueKind.FOLLOWUP, "dropped"),
+        (QueueKind.FOLLOWUP, "kept"),
+    ):
+        await put(node, session, kind, text)
+    await node.turns.cancel(DEFAULT_TENANT, session)
+    steered, dropped, kept = await queue(house, session)
+    assert {item.parked for item in (steered, dropped, kept)} == {HELD_AFTER_CANCEL}
+    assert {item.kind for item in (steered, dropped, kept)} == {QueueKind.FOLLOWUP}
+    await node.queue.sweep()
+    await node.queue.drop(DEFAULT_TENANT, session, dropped.number)
+    await house.outcome(node, await house.submit(node, session, "said since"))
+    await node.queue.retry(DEFAULT_TENANT, session, kept.number)
+    await eventually(lambda: _has_said(house, session, ["said since"], ["kept"]))
+    await node.queue.retry(DEFAULT_TENANT, session, steered.number)
+    await until_said(house, session, ["said since"], ["kept"], ["steered"])
+
+
+async def test_a_client_that_disconnects_does_not_hold_the_queue(house: House) -> None:
+    gate = Gate()
+    node = await house.node(tools=[gate_tool(gate)], alive=False)
+    session = await house.session(node)
+    submitted = await house.submit(node, session, "!tool gate {}\n!say one", on_leave=OnLeave.CANCEL)
+    await gate.until_reached()
+    await put(node, session, QueueKind.FOLLOWUP, "two")
+    await submitted.leave()
+    await until_said(house, session, ["two"])
+
+
+async def _has_said(house: House, session: SessionId, *turns: list[str]) -> bool:
+    return await said(house, session) == list(turns)
 
 
 async def test_what_waits_behind_an_owed_turn_runs_when_that_has_ended(house: House) -> None:

@@ -2,8 +2,9 @@
 
 import jsonschema  # type: ignore[import-untyped]
 
-from lastgood.surfaces.api.resources import AGENT, ListedAgent, Resource, ResourceField
+from lastgood.surfaces.api.resources import AGENT, ListedAgent
 from lastgood.surfaces.http.json_schema import COUNT, TEXT
+from lastgood.surfaces.http.resource import Resource, ResourceField
 
 NUMBERED: Resource[int] = Resource(
     ResourceField("number", COUNT, lambda number: number),

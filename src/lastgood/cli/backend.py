@@ -25,7 +25,7 @@ class TurnEnd:
 
     session: str
     turn: str
-    attempt: str
+    attempt: str | None  # None: its task ended before a worker claimed it
     status: str
     committed: TurnInfo | None
     error: LastgoodError | None

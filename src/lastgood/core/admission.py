@@ -10,11 +10,13 @@ act on what comes back.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from lastgood.core.lifecycle import Move, is_final
 from lastgood.errors import IdempotencyMismatch, LastgoodError, SessionNotFound, StaleHead
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, BeginConflict, OnLeave
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, BeginConflict, OnLeave, TurnRequest
 from lastgood.model.ids import TurnId
+from lastgood.model.sessions import Session
 
 #: For so long after a turn has ended, an SDK's retry may mean it. The same short message is soon meant again.
 RETRY_SECONDS = 30.0
@@ -69,14 +71,14 @@ def admit(ask: Ask, standing: BeginConflict) -> Admission:
     if standing.session is None:
         return Rejected(SessionNotFound())
     prior, tried = standing.prior, standing.prior_attempt
-    if ask.key is None and ask.is_retry and not _is_retry_of(ask, standing):
+    if ask.key is None and ask.is_retry and not _is_meant(ask, standing):
         prior = tried = None
     if prior is not None and tried is not None:
         if prior.fingerprint != ask.fingerprint or prior.session != ask.session:
             return Rejected(IdempotencyMismatch())
         if (known := _of_prior(tried, standing)) is not None:
             return known
-    if _moved_on(ask, standing):
+    if has_moved_on(ask, standing.session):
         return Rejected(StaleHead(head=standing.session.head and standing.session.head.turn))
     if prior is not None and prior.edit != ask.edit:
         # The same request, sent again after the head has moved: it would go on from, or replace,
@@ -88,10 +90,16 @@ def admit(ask: Ask, standing: BeginConflict) -> Admission:
     return _of_holder(standing, standing.holder, again)
 
 
-def _moved_on(ask: Ask, standing: BeginConflict) -> bool:
+def _is_meant(ask: Ask, standing: BeginConflict) -> bool:
+    first, tried = standing.prior, standing.prior_attempt
+    if first is None or tried is None:
+        return False
+    return is_retry_of(ask, first, ENDED.get(tried.status, RetryOf.RUNNING), standing.prior_age_seconds)
+
+
+def has_moved_on(ask: Ask, session: Session) -> bool:
     """A turn becomes the head once, when it is committed: one that is not the head now will not be later."""
-    assert standing.session is not None
-    head = standing.session.head
+    head = session.head
     if ask.is_first and head is not None:
         return True
     expected = ask.edit.replaces if ask.edit else ask.expected_head
@@ -117,21 +125,36 @@ def _of_holder(standing: BeginConflict, holder: Attempt, again: TurnId | None) -
     return Busy(holder)
 
 
-def _is_retry_of(ask: Ask, standing: BeginConflict) -> bool:
+class RetryOf(StrEnum):
+    """What became of the try that an SDK's retry may mean."""
+
+    RUNNING = "running"
+    COMMITTED = "committed"
+    FAILED = "failed"  # or interrupted
+    STOPPED = "stopped"  # somebody cancelled or displaced it
+
+
+#: All others still run.
+ENDED = {
+    AttemptStatus.COMMITTED: RetryOf.COMMITTED,
+    AttemptStatus.FAILED: RetryOf.FAILED,
+    AttemptStatus.INTERRUPTED: RetryOf.FAILED,
+    AttemptStatus.CANCELLED: RetryOf.STOPPED,
+    AttemptStatus.SUPERSEDED: RetryOf.STOPPED,
+}
+
+
+def is_retry_of(ask: Ask, first: TurnRequest, ended: RetryOf, age_seconds: float) -> bool:
     """An SDK's own retry: it has no key, but says that it is one, and all else is equal.
 
     A turn that somebody cancelled or displaced is not tried again: the retry is a new turn.
     """
-    first, tried = standing.prior, standing.prior_attempt
-    if first is None or tried is None:
-        return False
-    is_over = tried.status in (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED)
     seconds = RETRY_WITH_HISTORY_SECONDS if ask.has_history else RETRY_SECONDS
     return (
         first.on_leave is OnLeave.ORPHAN
         and first.caller == ask.caller
         and first.fingerprint == ask.fingerprint
-        and standing.prior_age_seconds <= seconds
-        and tried.status not in (AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED)
-        and (not is_over or first.edit == ask.edit)
+        and age_seconds <= seconds
+        and ended is not RetryOf.STOPPED
+        and (ended is not RetryOf.FAILED or first.edit == ask.edit)
     )

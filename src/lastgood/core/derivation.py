@@ -34,7 +34,7 @@ ORIGINS = {
     "stored_bytes": FieldOrigin.INHERITED,  # it keeps what it inherits, even if the source is deleted
     "owner": FieldOrigin.GIVEN,  # whoever makes the fork
     "scope": FieldOrigin.FRESH,  # an issue or chat has one session with an agent
-    "runtime_id": FieldOrigin.FRESH,  # the fork has no task yet
+    "runtime_id": FieldOrigin.INHERITED,  # whoever may not read the source may not read its fork
     "runtime_pinned": FieldOrigin.FRESH,  # it follows its agent
 }
 

@@ -14,12 +14,21 @@ from lastgood.model.queue import Parking
 MOST_FAILURES = 2
 
 
-def parking_of(status: AttemptStatus, message: str | None, *, died: bool = False) -> Parking | None:
-    """Returns None if the end of the attempt is no reason to park: a restart, an outage, a newer request."""
+#: Whoever cancels a turn wants the session to stop. What was queued behind it was said before that.
+HELD_AFTER_CANCEL = "A turn of this session was cancelled; retry the entry to run it, or delete it"
+
+
+def parking_of(
+    status: AttemptStatus, message: str | None, *, died: bool = False, by_person: bool = False
+) -> Parking | None:
+    """Returns None if the end of the attempt is no reason to park: a restart, an outage, a newer request.
+
+    `by_person`: somebody cancelled the turn, and it was not cancelled because its client disconnected.
+    """
     if status is AttemptStatus.FAILED:
         return Parking(message or "The turn failed without a message", failures=MOST_FAILURES)
     if status is AttemptStatus.CANCELLED:
-        return Parking("The turn was cancelled", failures=0)
+        return Parking("The turn was cancelled", failures=0, others=HELD_AFTER_CANCEL if by_person else None)
     if status is AttemptStatus.INTERRUPTED and died:
         return Parking(f"The server process died during {MOST_DEATHS} attempts", deaths=MOST_DEATHS)
     return None

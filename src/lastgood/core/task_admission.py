@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lastgood.core.admission import ENDED, RetryOf, has_moved_on, is_retry_of
 from lastgood.core.task_lifecycle import is_task_over
 from lastgood.errors import (
     IdempotencyMismatch,
@@ -55,7 +56,7 @@ TaskAdmission = QueueTask | KnownTask | KnownAttempt | TaskRejected
 def admit_task(ask: Ask, found: TaskConflict, *, only_if_idle: bool) -> TaskAdmission:
     if found.session is None:
         return TaskRejected(SessionNotFound())
-    prior = found.prior
+    prior = found.prior if ask.key is not None or _is_retry(ask, found) else None
     if prior is not None:
         if prior.fingerprint != ask.fingerprint or prior.session != ask.session:
             return TaskRejected(IdempotencyMismatch())
@@ -67,6 +68,9 @@ def admit_task(ask: Ask, found: TaskConflict, *, only_if_idle: bool) -> TaskAdmi
         )
     if only_if_idle and (refusal := _refusal(ask, found)) is not None:
         return TaskRejected(refusal)
+    if prior is not None and prior.edit != ask.edit:
+        # Sent again after the head has moved, it would replace something else than it was accepted for.
+        return TaskRejected(StaleHead(head=found.session.head and found.session.head.turn))
     return QueueTask(None if prior is None else prior.turn)
 
 
@@ -98,8 +102,27 @@ def _refusal(ask: Ask, found: TaskConflict) -> LastgoodError | None:
             turn=found.holder.turn,
             status=found.holder.status.value,
         )
-    head = found.session.head.turn if found.session.head else None
-    expected = ask.edit.replaces if ask.edit else ask.expected_head
-    if (ask.is_first and head is not None) or (expected is not None and expected != head):
-        return StaleHead(head=head)
+    if has_moved_on(ask, found.session):
+        return StaleHead(head=found.session.head and found.session.head.turn)
     return None
+
+
+def _is_retry(ask: Ask, found: TaskConflict) -> bool:
+    """Whether an SDK sends the same request again by itself (I21)."""
+    if not ask.is_retry or found.prior is None:
+        return False
+    task, attempt = found.prior_task, found.prior_attempt
+    ended = RetryOf.RUNNING
+    if task is not None:
+        ended = _ENDED.get(task.status, ended)
+    elif attempt is not None:
+        ended = ENDED.get(attempt.status, ended)
+    return is_retry_of(ask, found.prior, ended, found.prior_age_seconds)
+
+
+#: All others are unfinished.
+_ENDED = {
+    TaskStatus.COMPLETED: RetryOf.COMMITTED,
+    TaskStatus.FAILED: RetryOf.FAILED,
+    TaskStatus.CANCELLED: RetryOf.STOPPED,
+}

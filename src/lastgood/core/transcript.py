@@ -56,8 +56,12 @@ def since_reset(turns: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def text_of_input(messages: Sequence[Message]) -> str:
-    """What a turn says to its agent, as one prompt."""
-    return "\n\n".join(content for message in messages if (content := _content(message)))
+    """What a turn says to its agent, as one prompt. If others than the user speak in it, as in a request that
+    carries its own history, each message says whose it is."""
+    said = [(message.role, content) for message in messages if (content := _content(message))]
+    if all(role is Role.USER for role, _ in said):
+        return "\n\n".join(content for _, content in said)
+    return "\n\n".join(f"{role.value}: {content}" for role, content in said)
 
 
 def _marker(omitted: int) -> Line:

@@ -32,6 +32,7 @@ from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.titles import name_session
 from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle
 from lastgood.flows.verified_history import find_verified, had_effects
+from lastgood.flows.work.enqueue import Enqueuer, RuntimePlan, RuntimeWish
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Ask,
@@ -63,12 +64,15 @@ class Plan:
     agent: AgentSpec | None
     decision: dict[str, Any]
     base: Head | None = None  # what the turn goes on from, in the session as it was read
+    runtime: RuntimePlan | None = None  # None: it runs here; else it is queued for that runtime
+    session: Session | None = None
 
 
 class TurnStarter:
-    def __init__(self, deps: Dependencies, live: RunningAttempts) -> None:
+    def __init__(self, deps: Dependencies, live: RunningAttempts, enqueuer: Enqueuer) -> None:
         self._deps = deps
         self._live = live
+        self._enqueuer = enqueuer
 
     async def plan(self, ask: Ask, session: Session) -> Plan:
         base = await self.base_of(ask, session)
@@ -83,6 +87,10 @@ class TurnStarter:
             decision["reason"] = f"the request names this agent; the session's own is {session.agent_key!r}"
         if agent.stale:
             log.warning("agent %s runs from its last valid definition: %s", agent.key, agent.stale)
+        runtime = await self._enqueuer.choose(_wish(ask, session, agent))
+        if runtime is not None:
+            decision |= {"runtime": runtime.runtime.id, "runtime_reason": runtime.reason}
+            return Plan(agent, decision, base, runtime, session)
         # Before anything is written: a bad reference leaves no trace.
         model = ask.model if ask.model is not None else session.model or agent.model
         self._deps.engine.check_model(model, agent)
@@ -146,10 +154,10 @@ class TurnStarter:
         """The same turn, tried again by its client: after the finished steps of its newest try, if they
         were made for what is there now. Begin compares the head and the try again: both may have moved."""
         tried, session = found.prior_attempt, found.session
-        assert tried is not None
         assert session is not None
         begin = self.prepare(ask, plan, turn)
-        if plan.agent is None:
+        # No try: its task ended before a worker claimed it. A worker's steps are not ours to go on from.
+        if plan.agent is None or tried is None or tried.task is not None:
             return begin
         steps = await self._deps.store.read_steps(ask.tenant, tried.id)
         head = session.head.turn if session.head else None
@@ -216,6 +224,7 @@ class TurnStarter:
         *,
         only_if_expired: bool = False,
         died: bool = False,
+        by_person: bool = False,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
@@ -227,7 +236,7 @@ class TurnStarter:
             failed_events(attempt.turn, attempt.id, status, error, has_effects=effects),
             only_if_expired=only_if_expired,
             died=died,
-            parking=parking_of(status, words_of(error)[1], died=died),
+            parking=parking_of(status, words_of(error)[1], died=died, by_person=by_person),
         )
         self._deps.signals.tell(attempt.session)
         return ended
@@ -261,6 +270,17 @@ def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:
     """The hold of an attempt that is already there. A held session has not moved since it began."""
     hold = Hold(attempt.tenant, attempt.session, attempt.id, attempt.fence)
     return Begun(hold, attempt.turn, attempt.number, attempt.model, base, session)
+
+
+def _wish(ask: Ask, session: Session, agent: AgentSpec) -> RuntimeWish:
+    return RuntimeWish(
+        tenant=ask.tenant,
+        user=session.owner if ask.owner is None else ask.owner,
+        agent_key=agent.key,
+        harness=agent.harness,
+        session=session,
+        is_chat=ask.over_chat,
+    )
 
 
 def _begin_events(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:

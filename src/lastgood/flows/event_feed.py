@@ -7,7 +7,7 @@ process is handed what the run has stored; but only what comes next by its numbe
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 
 from lastgood.flows.dependencies import Dependencies
@@ -23,12 +23,14 @@ async def follow(
     *,
     after: int = 0,
     until: AttemptId | None = None,
+    is_over: Callable[[], Awaitable[bool]] | None = None,
     is_last: bool = False,
 ) -> AsyncGenerator[StoredEvent, None]:
     """Exactly the events above `after`, or one `resync` where some of them are gone for good.
 
-    Ends with the last event of attempt `until`, or with the session. `is_last`: nothing was stored
-    after `after` when the first event is asked for, so there is nothing to look for yet.
+    Ends with the last event of attempt `until`, with the session, or when `is_over` says that nothing more
+    will come. `is_last`: nothing was stored after `after` when the first event is asked for, so there is
+    nothing to look for yet.
     """
     ear = deps.signals.listen(session)
     sure = is_last  # that nothing up to `after` was missed
@@ -61,7 +63,7 @@ async def follow(
                 return
             sure = await ear.wait(deps.limits.poll_seconds)
             # What ended between that read and this look is read once more before leaving.
-            over = not sure and await _is_over(deps, tenant, session, until)
+            over = not sure and await (is_over() if is_over else _is_over(deps, tenant, session, until))
     finally:
         deps.signals.leave(session, ear)
 

@@ -54,10 +54,11 @@ def interrupted_by_outage(begin: Begin) -> StoreUnavailable:
     return StoreUnavailable(f"{INTERRUPTED} {then}")
 
 
-def outcome_unknown(session: SessionId, attempt: AttemptId) -> OutcomeUnknown:
+def outcome_unknown(session: SessionId, attempt: AttemptId | None) -> OutcomeUnknown:
+    where = f"/attempts/{attempt}" if attempt is not None else "/turns"
     return OutcomeUnknown(
         "The database did not confirm the commit, so the outcome of this turn is unknown. Before "
-        f"you send it again, read GET /api/sessions/{session}/attempts/{attempt}, or repeat the request "
+        f"you send it again, read GET /api/sessions/{session}{where}, or repeat the request "
         "with the same Idempotency-Key if it had one.",
         session=session,
         attempt=attempt,

@@ -72,6 +72,7 @@ class StopReason:
 
     move: Move | None
     error: LastgoodError
+    by_person: bool = False  # somebody cancelled it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Ending:
     status: AttemptStatus
     words: tuple[str, str]
     events: Sequence[Event]
+    by_person: bool = False
 
 
 @dataclass(slots=True)
@@ -278,7 +280,8 @@ async def _end(run: Run, stop: StopReason) -> Outcome:
         return await _as_stored(run, stop)
     status = after(AttemptStatus.RUNNING, stop.move)
     failed = failed_events(run.begun.turn, run.hold.attempt, status, stop.error, has_effects=run.has_effects)
-    run.unwritten = Ending(status, words_of(stop.error), (*run.outbox.take(), *failed))
+    events = (*run.outbox.take(), *failed)
+    run.unwritten = Ending(status, words_of(stop.error), events, stop.by_person)
     try:
         if await through_outage(lambda: write_end(run), _read_back_seconds(run)):
             return Outcome(run.hold.attempt, status, None, stop.error, run.has_effects)
@@ -293,7 +296,7 @@ async def write_end(run: Run) -> bool:
     """False: it had ended before."""
     end = run.unwritten
     assert end is not None
-    parking = parking_of(end.status, end.words[1])
+    parking = parking_of(end.status, end.words[1], by_person=end.by_person)
     ended = await run.deps.store.finish_if_held(run.hold, end.status, end.words, end.events, parking=parking)
     run.unwritten, run.commit_is_unknown = None, run.commit_is_unknown and not ended
     return ended

@@ -225,7 +225,7 @@ class RunningAttempts:
                 run.stop(StopReason(None, AttemptLost()))
                 continue
             if attempt.cancel_asked:
-                run.stop(StopReason(Move.CANCEL, TurnCancelled()))
+                run.stop(StopReason(Move.CANCEL, TurnCancelled(), by_person=True))
             if not attempt.orphaned:
                 run.attended.set()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from lastgood.core.context import shown_of
 from lastgood.core.history import history_of
@@ -18,6 +19,8 @@ from lastgood.model.sessions import Branch, EncodedTurn, Session, SessionPage, S
 from lastgood.ports import Store
 
 MOST_IN_PAGE = 200
+
+MayRead = Callable[[Session], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,22 @@ class SessionReader:
         query: str = "",
         agent: str | None = None,
         status: SessionStatus | None = None,
+        may_read: MayRead | None = None,
     ) -> SessionPage:
+        """`may_read`: others are left out, and the page is filled up with those after them."""
         if not 1 <= limit <= MOST_IN_PAGE:
             raise InvalidRequest(f"`limit` is {limit}; it must be between 1 and {MOST_IN_PAGE}")
         check_text(query, "the query")
-        return await self._store.list_sessions(
-            tenant, limit=limit, cursor=cursor, query=query, agent=agent, status=status
-        )
+        read = partial(self._store.list_sessions, tenant, query=query, agent=agent, status=status)
+        if may_read is None:
+            return await read(limit=limit, cursor=cursor)
+        found: list[Session] = []
+        while True:
+            page = await read(limit=limit - len(found), cursor=cursor)
+            found += [session for session in page.sessions if await may_read(session)]
+            cursor = page.next_cursor
+            if cursor is None or len(found) == limit:
+                return SessionPage(tuple(found), cursor)
 
     async def newest(self, tenant: TenantId, back: int = 1) -> Session:
         """The `back`-th newest session."""

@@ -15,10 +15,9 @@ from typing import Any, Protocol, Self, assert_never
 
 from lastgood.core.admission import Admitted, Attach, Busy, Rejected, Replay, admit
 from lastgood.core.history import open_calls
-from lastgood.core.input_checks import check_input, check_results, check_text
+from lastgood.core.input_checks import check_input, check_results
 from lastgood.errors import (
     Conflict,
-    InvalidRequest,
     LastgoodError,
     SessionBusy,
     SessionNotFound,
@@ -26,8 +25,8 @@ from lastgood.errors import (
     StoreError,
     StoreUnavailable,
     TooManyRequests,
-    TurnNotFound,
 )
+from lastgood.flows.asks import check_names, located, placed
 from lastgood.flows.begin import Plan, TurnStarter, busy
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import Dependencies
@@ -35,14 +34,14 @@ from lastgood.flows.outages import outcome_unknown
 from lastgood.flows.refused_requests import RefusedRequests
 from lastgood.flows.retries import MOST_TRIES, gave_up
 from lastgood.flows.running_attempts import RunningAttempts
+from lastgood.flows.task_start import WHEN_IDLE, TaskStarter, TaskWishes
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.model.attempts import After, Ask, Attempt, Begin, BeginConflict, Edit, Expected, OnLeave
+from lastgood.flows.work.enqueue import Enqueuer
+from lastgood.model.attempts import After, Ask, Attempt, Begin, BeginConflict, Expected, OnLeave
 from lastgood.model.ids import AttemptId, SessionId
 from lastgood.model.messages import Message, Role
 from lastgood.model.rules import LOCAL, Setter
 from lastgood.model.sessions import Session
-
-MOST_IN_KEY = 255
 
 #: If a client disconnects and sends a new request at once, the new request may be read before the
 #: disconnect is noticed. The old turn counts as attended for up to this long.
@@ -69,6 +68,7 @@ class Submission:
     ask: Ask
     after: After | None = None  # after the head: appended; after an earlier turn: an edit
     conversation: Conversation | None = None
+    wishes: TaskWishes = WHEN_IDLE  # for a turn that is queued for a runtime
 
     @property
     def can_be_known(self) -> bool:
@@ -98,16 +98,19 @@ class Draft:
 
 
 class Submitter:
-    def __init__(self, deps: Dependencies, live: RunningAttempts, conversations: Conversations) -> None:
+    def __init__(
+        self, deps: Dependencies, live: RunningAttempts, conversations: Conversations, enqueuer: Enqueuer
+    ) -> None:
         self._deps = deps
         self._live = live
         self._conversations = conversations
         self._refused = RefusedRequests(deps)
-        self.beginning = TurnStarter(deps, live)
+        self.beginning = TurnStarter(deps, live, enqueuer)
+        self.tasks = TaskStarter(deps, self.beginning, enqueuer)
 
     async def submit(self, submission: Submission, reserve: Reserve | None = None) -> TurnHandle:
         """`reserve` is asked before anything is read; what it counts are turns that begin."""
-        _check_names(submission.ask)
+        check_names(submission.ask)
         conversation = submission.conversation
         if conversation is None:
             return await self._within_limits(submission, reserve)
@@ -199,7 +202,7 @@ class Submitter:
         session = await self._conversations.find(
             ask.tenant, conversation.name, ask.agent_key or "", conversation.body, conversation.setter
         )
-        return Draft(submission, _located(ask, conversation, session), session)
+        return Draft(submission, located(ask, conversation.body, session), session)
 
     async def _find_known(self, submission: Submission) -> TurnHandle | None:
         """Locates and recalls, but makes no session."""
@@ -208,14 +211,17 @@ class Submitter:
             session = await self._deps.store.find_conversation(ask.tenant, conversation.name)
             if session is None:
                 return None
-            ask = _located(ask, conversation, session)
+            ask = located(ask, conversation.body, session)
         return await self._recall(ask)
 
     async def _recall(self, ask: Ask) -> TurnHandle | None:
         """What became of this request before. None: nothing, or it must be tried again."""
         if ask.key is None and not ask.is_retry:
             return None
-        match admit(ask, await self._deps.store.look_up(ask)):
+        found = await self._deps.store.look_up(ask)
+        if found.session is not None and found.session.runtime_id is not None:
+            return await self.tasks.recall(ask)
+        match admit(ask, found):
             case Replay(attempt):
                 return self.beginning.watch(ask, attempt, None, replayed=True)
             case Attach(attempt):
@@ -230,7 +236,7 @@ class Submitter:
         if conversation is None:
             if submission.after is None:
                 return draft
-            return replace(draft, ask=_placed(draft.ask, session, submission.after))
+            return replace(draft, ask=placed(draft.ask, session, submission.after))
         place = await self._conversations.place(
             session, conversation.body, reconciles=conversation.reconciles
         )
@@ -252,6 +258,9 @@ class Submitter:
 
     async def plan(self, ask: Ask, session: Session) -> Plan:
         plan = await self.beginning.plan(ask, session)
+        if plan.runtime is not None:
+            return plan
+        await self.tasks.check_idle(session)
         if ask.messages and ask.messages[0].role is Role.TOOL:
             history = await self._deps.histories.at(ask.tenant, plan.base)
             check_results(ask.messages, open_calls(history.tail))
@@ -261,6 +270,8 @@ class Submitter:
 
     async def begin(self, begin: Begin, plan: Plan, submission: Submission | None = None) -> TurnHandle:
         """Without a submission, what begins was decided by the caller."""
+        if plan.runtime is not None:
+            return await self._enqueue(begin.ask, plan, submission)
         lost: list[AttemptId] = []
         try:
             return await self._begin(begin, plan, submission, lost)
@@ -318,6 +329,23 @@ class Submitter:
             first = begin
         raise gave_up("start the turn")
 
+    async def _enqueue(self, ask: Ask, plan: Plan, submission: Submission | None) -> TurnHandle:
+        for _ in range(MOST_TRIES):
+            try:
+                return await self.tasks.start(ask, plan, submission.wishes if submission else WHEN_IDLE)
+            except StaleHead:
+                # A turn was committed at this moment, so other messages of a conversation are new.
+                if submission is None or submission.conversation is None or ask.key is not None:
+                    raise
+            prepared = await self._prepare(submission)
+            if isinstance(prepared, TurnHandle):
+                return prepared
+            begin, plan = prepared
+            if plan.runtime is None:
+                return await self.begin(begin, plan, submission)
+            ask = begin.ask
+        raise gave_up("queue the turn")
+
     async def _next_try(
         self, admitted: Admitted, found: BeginConflict, begin: Begin, first: Begin, plan: Plan
     ) -> Begin:
@@ -341,12 +369,6 @@ class Submitter:
         return held is not None and held.on_leave is OnLeave.ORPHAN
 
 
-def _located(ask: Ask, conversation: Conversation, session: Session) -> Ask:
-    named = None if ask.agent_key == session.agent_key else ask.agent_key
-    has_history = any(message.role is Role.ASSISTANT for message in conversation.body)
-    return replace(ask, session=session.id, agent_key=named, has_history=has_history)
-
-
 def _body(ask: Ask, conversation: Conversation) -> dict[str, Any]:
     """What a retry without a key is known by."""
     return {
@@ -355,25 +377,3 @@ def _body(ask: Ask, conversation: Conversation) -> dict[str, Any]:
         "fingerprint": ask.fingerprint,
         "caller": ask.caller,
     }
-
-
-def _placed(ask: Ask, session: Session, after: After) -> Ask:
-    """An append if `after` is the head; else an edit of the expected head, or of the present one."""
-    head = session.head.turn if session.head else None
-    if after.turn == head:
-        return replace(ask, is_first=head is None, expected_head=ask.expected_head or head)
-    if head is None:
-        raise TurnNotFound()
-    return replace(ask, edit=Edit(after.turn, ask.expected_head or head))
-
-
-def _check_names(ask: Ask) -> None:
-    for what, text in (
-        ("model", ask.model),
-        ("key", ask.key),
-        ("agent", ask.agent_key),
-        ("user", ask.user),
-    ):
-        check_text(text or "", f"the {what}")
-    if ask.key is not None and not 1 <= len(ask.key) <= MOST_IN_KEY:
-        raise InvalidRequest(f"Idempotency key must be 1 to {MOST_IN_KEY} characters")

@@ -21,7 +21,16 @@ from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified, had_effects
 from lastgood.model.attempts import Attempt, AttemptStatus, Step
 from lastgood.model.events import TERMINAL, EventKind, StoredEvent
-from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
+from lastgood.model.tasks import Task
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTurn:
+    """A turn on a runtime that no worker has claimed yet, and the reason."""
+
+    task: Task
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,7 @@ class TurnHandle:
     tenant: TenantId
     session: SessionId
     turn: TurnId
-    attempt: AttemptId
+    attempt: AttemptId | None  # None: a task that nobody has claimed yet
     _after_event: int = 0  # where its events start
     replayed: bool = False
 
@@ -58,9 +67,18 @@ class TurnHandle:
         """The client disconnected. What that means for the turn was settled when it began; a turn that
         this client only watches goes on."""
 
-    async def stored(self) -> Attempt:
+    @property
+    def task_id(self) -> TaskId | None:
+        """Of a turn on a runtime."""
+        return None
+
+    async def stored(self) -> Attempt | QueuedTurn:
         """Returns the attempt as it is stored. The turn has begun by now, so nobody may be told that nothing
         was changed."""
+        return await self._stored_attempt()
+
+    async def _stored_attempt(self) -> Attempt:
+        assert self.attempt is not None, "only a task is without an attempt"
         read = partial(self._deps.store.get_attempt, self.tenant, self.attempt)
         try:
             attempt = await through_outage(read, self._deps.limits.outage_seconds)
@@ -90,7 +108,7 @@ class TurnHandle:
     async def _stored_outcome(self) -> Outcome:
         store, seconds, watched = self._deps.store, self._deps.limits.outage_seconds, self
         while True:
-            attempt = await self.stored()
+            attempt = await self._stored_attempt()
             if attempt.ended_at is not None or attempt.status is AttemptStatus.WAITING:
                 break
             async with aclosing(watched.events()) as events:

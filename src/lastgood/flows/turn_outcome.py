@@ -14,7 +14,7 @@ from lastgood.model.sessions import Turn
 class Outcome:
     """How an attempt ended, or that it waits for a person."""
 
-    attempt: AttemptId
+    attempt: AttemptId | None  # None: a task that ended before a worker claimed it
     status: AttemptStatus
     turn: Turn | None = None
     error: LastgoodError | None = None

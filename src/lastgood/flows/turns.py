@@ -71,7 +71,8 @@ class Turns:
     # -- changing its course -----------------------------------------------------
 
     async def cancel(self, tenant: TenantId, session: SessionId) -> Outcome:
-        """Ends what runs or waits. Answers when it has ended, with how: it may have been too late."""
+        """Ends what runs or waits, because a person said so: what is queued behind it is parked. Returns when
+        it has ended, with how: it may have been too late."""
         found = await self._deps.store.get_session(tenant, session)
         if found is None:
             raise SessionNotFound()
@@ -83,7 +84,7 @@ class Turns:
         """Returns None if the attempt began to wait, was answered or ended between the read and the write."""
         run = self._live.get(attempt_id)
         if run is not None:
-            return await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled()))
+            return await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled(), by_person=True))
         attempt = await self._deps.store.get_attempt(tenant, attempt_id)
         if attempt is None:
             raise NothingPending("No turn is running in this session")
@@ -93,7 +94,7 @@ class Turns:
 
     async def _ask_to_cancel(self, attempt: Attempt) -> bool:
         if attempt.status is AttemptStatus.WAITING:
-            return await self._beginning.end(attempt, Move.CANCEL, TurnCancelled())
+            return await self._beginning.end(attempt, Move.CANCEL, TurnCancelled(), by_person=True)
         # Its holder is another process: it is told, and stops its tools before it lets go.
         return await self._deps.store.ask_cancel(attempt.hold)
 

@@ -108,6 +108,8 @@ class Ask:
     is_first: bool = False  # its messages begin the session: with a turn in it, less of them would be new
     on_leave: OnLeave = OnLeave.CONTINUE
     durable: bool = False  # recovery tries it again if its process dies
+    owner: str | None = None  # the user whose token asks; None: the session's own
+    over_chat: bool = False  # by the OpenAI-compatible API
 
 
 @dataclass(frozen=True, slots=True)

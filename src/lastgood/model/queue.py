@@ -61,6 +61,7 @@ class Parking:
     reason: str
     failures: int | None = None  # with the one that has just ended; None: failures do not park it
     deaths: int | None = None
+    others: str | None = None  # why all other follow-ups of the session are parked, too; None: they are not
 
 
 class NotQueued(StrEnum):

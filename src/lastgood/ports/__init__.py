@@ -185,7 +185,8 @@ class AttemptStore(Protocol):
     ) -> bool:
         """Ends an attempt without a commit and frees its session. False: it had ended already.
 
-        `died`: its process died. `parking`: when the follow-up that it was an attempt of is parked.
+        `died`: its process died. `parking`: when the follow-up that it was an attempt of is parked, and
+        whether the rest of the queue is.
         """
         ...
 

@@ -34,7 +34,7 @@ SAFETIES = ("strict", "balanced", "restricted", "autonomous")
 
 PRESETS = ("open-webui", "librechat")
 
-SURFACES = ("api", "chat")
+SURFACES = ("api", "chat", "work")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Settings:
         ADDRESS, "serve /metrics on a separate address: HOST:PORT, unix://PATH or fd://N"
     )
     only: tuple[str, ...] = _row(
-        list_of("SURFACE", SURFACES), "serve only this surface: api (/api) or chat (/v1)", "api,chat"
+        list_of("SURFACE", SURFACES), "serve only this surface: api, chat (/v1) or work", "api,chat,work"
     )
     migrate: str = _row(
         choice("MODE", ("auto", "check")),

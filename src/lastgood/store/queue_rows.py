@@ -66,6 +66,7 @@ def of_parking(parking: Parking | None) -> dict[str, Any]:
         "park_reason": parking.reason if parking else None,
         "park_failures": parking.failures if parking else None,
         "park_deaths": parking.deaths if parking else None,
+        "park_others": parking.others if parking else None,
     }
 
 

@@ -21,8 +21,8 @@ from lastgood.surfaces.openai.schemas import ChatRequest
 
 CHAT_BYTES = 32 * 1024 * 1024
 
-#: Path prefix of each surface. Other routes are always served.
-SURFACES = {"chat": "/v1/", "api": "/api/"}
+#: What can be served alone. Other routes are always served.
+SURFACES = ("api", "chat", "work")
 
 #: Which API words its errors in another way than the session API.
 DIALECTS: ErrorDialects = {"/v1/": OPENAI_ERRORS}
@@ -88,13 +88,14 @@ def routes(
     only: Container[str] = SURFACES,
     metrics: bool = True,
     sessions: Sequence[Route] = (),
+    work: Sequence[Route] = (),
 ) -> Sequence[Route]:
     """`only`: the surfaces that are served. `metrics=False`: /metrics is served on a separate address."""
 
     async def description(request: Request) -> Response:
         return json_reply(openapi(served, DIALECTS))
 
-    listed: list[Route] = [
+    served: list[Route] = [
         *probes(counts, is_ready, metrics=metrics),
         Route(
             "GET",
@@ -104,6 +105,15 @@ def routes(
             "Get this OpenAPI description",
             gives={200: {JSON: {"type": "object"}}},
         ),
+        *(_chat_routes(chat, chat_bytes) if "chat" in only else ()),
+        *(sessions if "api" in only else ()),
+        *(work if "work" in only else ()),
+    ]
+    return served
+
+
+def _chat_routes(chat: ChatHandlers, chat_bytes: int) -> Sequence[Route]:
+    return [
         Route(
             "GET",
             "/v1/models",
@@ -141,12 +151,4 @@ def routes(
             },
             gives={200: {JSON: response_schemas.COMPLETION, "text/event-stream": None}},
         ),
-        *sessions,
     ]
-    served = [route for route in listed if _is_served(route, only)]
-    return served
-
-
-def _is_served(route: Route, only: Container[str]) -> bool:
-    surface = next((word for word, start in SURFACES.items() if route.path.startswith(start)), None)
-    return surface is None or surface in only

@@ -119,7 +119,7 @@ class WorkSpans:
             self._end(attempt, AttemptStatus.CANCELLED.value)
 
     def _ended(self, outcome: Outcome) -> None:
-        attempt = self._attempts.get(outcome.attempt)
+        attempt = self._attempts.get(outcome.attempt) if outcome.attempt is not None else None
         if attempt is None:
             return  # a turn without a model
         if outcome.status in _FAILED:

@@ -37,6 +37,11 @@ class WorkAccess:
             raise SessionNotFound()
         return found
 
+    async def hides(self, tenant: TenantId, id: SessionId, user: str) -> bool:
+        """It exists, and the user may not know."""
+        found = await self._store.get_session(tenant, id)
+        return found is not None and not await self.may_read(found, user)
+
     async def may_read(self, session: Session, user: str) -> bool:
         """Sessions that no runtime has run are the tenant's."""
         return session.runtime_id is None or await self._may_use(session.tenant, session.runtime_id, user)

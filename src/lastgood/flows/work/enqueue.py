@@ -25,7 +25,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import MOST_TRIES, gave_up
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import tell_workers
-from lastgood.model.attempts import Ask, Attempt, OnLeave, TurnRequest
+from lastgood.model.attempts import Ask, Attempt, TurnRequest
 from lastgood.model.ids import TenantId
 from lastgood.model.messages import Message, Role
 from lastgood.model.runtimes import AgentBinding, OnOffline, Runtime
@@ -118,11 +118,17 @@ class Enqueuer:
         """An attempt: the same request was run before as a turn of this server, and has its outcome, or
         runs. Refusals have changed nothing."""
         _check_input(draft.ask)
-        new = self._new_task(draft)
+        new, looks = self._new_task(draft), draft.ask.is_retry
         for _ in range(MOST_TRIES):
-            found = await self._deps.store.enqueue_task(
-                new, ask=draft.ask, only_if_idle=draft.only_if_idle, most=self._limits.tasks_per_session
+            # Without a key, only what stands there now can tell whether the first try is over.
+            found = await (
+                self.look_up(draft.ask)
+                if looks
+                else self._deps.store.enqueue_task(
+                    new, ask=draft.ask, only_if_idle=draft.only_if_idle, most=self._limits.tasks_per_session
+                )
             )
+            looks = False
             if isinstance(found, Task):
                 self._tell(found)
                 return Enqueued(found)
@@ -171,7 +177,7 @@ class Enqueuer:
             agent_key=ask.agent_key,
             edit=ask.edit,
             options=ask.options,
-            on_leave=OnLeave.CONTINUE,
+            on_leave=ask.on_leave,  # it goes on without its client; an SDK's own retry is found by this
             durable=False,  # the task is what is durable; recovery must not run it here
             messages=ask.messages,
         )
@@ -209,6 +215,11 @@ def _check_input(ask: Ask) -> None:
     if ask.options.tools:
         raise InvalidRequest(
             "`tools` is not supported by agents on a runtime; their CLI brings its own tools", param="tools"
+        )
+    if ask.options.response_format is not None:
+        raise InvalidRequest(
+            "`response_format` is not supported by agents on a runtime; ask for the format in the message",
+            param="response_format",
         )
     if any(_is_more_than_text(message) for message in ask.messages):
         raise InvalidRequest("Agents on a runtime accept text only; remove images, files and tool results")

@@ -13,6 +13,7 @@ from lastgood.flows.work.claim_content import Situation, prepare, work_dir_json
 from lastgood.flows.work.enqueue import Enqueuer, RuntimeWish
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.runtimes import Runtime
+from lastgood.model.sessions import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,14 @@ class Explainer:
             "snapshot": None if prepared.snapshot is None else prepared.snapshot.attempt,
         }
         return Explanation(plan.runtime, plan.reason, prepared.record, content)
+
+    async def decisions(self, session: Session, user: str, runtime: str | None) -> list[dict[str, Any]]:
+        """What would be decided on each runtime that the user may use, or on one of them."""
+        found = []
+        for one in await self._access.usable(session.tenant, user):
+            if runtime in (None, one.id):
+                base = session.head.turn if session.head else None
+                situation = Situation(session.tenant, session, base, one.identity, session.agent_key)
+                prepared = await prepare(self._deps, situation)
+                found.append({"runtime_id": one.id, "runtime": one.name, **prepared.record})
+        return found

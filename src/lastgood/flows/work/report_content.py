@@ -115,12 +115,12 @@ def end_of(
     match decided:
         case FailTask(reason):
             status = TaskStatus.FAILED
-            report = {"status": status.value, "why": reason}
+            failed: dict[str, Any] = {"status": status.value, "why": reason}
             words = (error[0], f"{error[1]} ({reason})")
-            return TaskEnd(key.task, status, key.hash, pointer, report, error=words, counts_failure=True)
+            return TaskEnd(key.task, status, key.hash, pointer, failed, error=words, counts_failure=True)
         case RetryTask(seconds, reason, counts):
             status = TaskStatus.DEFERRED
-            report = {"status": status.value, "why": reason, "due_seconds": seconds}
+            report: dict[str, Any] = {"status": status.value, "why": reason, "due_seconds": seconds}
             return TaskEnd(
                 key.task,
                 status,

@@ -23,6 +23,7 @@ from lastgood.flows.work.report_content import (
 )
 from lastgood.model.attempts import Attempt, Hold, Step, StepKind
 from lastgood.model.events import Event, EventKind
+from lastgood.model.ids import AttemptId
 from lastgood.model.sessions import Usage
 from lastgood.model.tasks import ClaimState, PointerOutcome, PointerReport, Snapshot, TaskMessage
 
@@ -114,6 +115,12 @@ class Reports:
         if not await self._store.put_snapshot(state, key.hash, snapshot):
             raise stale(await self.find(key))
         return await self._news(hold)
+
+    async def read_snapshot(self, key: ClaimKey, attempt: AttemptId) -> Snapshot | None:
+        """Only of the session that the claim is about."""
+        _, hold, _ = await self.current(key)
+        found = await self._store.get_snapshot(key.tenant, attempt)
+        return found if found is not None and found.session == hold.session else None
 
     async def acknowledge_cancel(self, key: ClaimKey) -> dict[str, Any]:
         state = await self.find(key)

@@ -138,14 +138,17 @@ class PostgresAttempts:
         return Committed.ORPHANED if row[0] is None else Committed.YES
 
     async def _end(self, name: str, what_it_has: str, parameters: dict[str, Any]) -> Row | None:
-        """None: the hold is gone. One statement, unless the attempt has something of the queue."""
-        rows = await self.db.write(name, parameters | {"with_queue": False})
+        """None: the hold is gone. One statement, unless it has something of the queue, or stops that."""
+        stops_queue = parameters.get("park_others") is not None
+        rows = () if stops_queue else await self.db.write(name, parameters | {"with_queue": False})
         if rows:
             return rows[0]
         async with self.db.transaction() as transaction:
             row = await transaction.row(name, parameters | {"with_queue": True})
             if row is not None and row[0] is not None:
                 await transaction.row(what_it_has, parameters)
+                if stops_queue:
+                    await transaction.row("park_others", parameters)
             return row
 
     async def finish_if_held(

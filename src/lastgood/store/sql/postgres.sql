@@ -83,9 +83,9 @@ SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      owner, forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
+                      owner, runtime_id, forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-       :owner, :source, :head, :head, :seq, :hash, :id, now, now
+       :owner, :runtime, :source, :head, :head, :seq, :hash, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};

@@ -211,6 +211,11 @@ SET kind = 'followup', heard = false, attempt_id = NULL,
         ELSE parked END
 WHERE attempt_id = :attempt AND settled_at IS NULL;
 
+-- name: park_others
+-- After give_back_queued: what the cancelled turn had is there again, and waits like the rest.
+UPDATE queued SET parked = :park_others
+WHERE session_id = :session AND settled_at IS NULL AND attempt_id IS NULL AND parked IS NULL;
+
 -- name: write_probe
 INSERT INTO write_probe (only_row, filler) VALUES (1, :filler)
 ON CONFLICT (only_row) DO UPDATE SET filler = excluded.filler;

@@ -24,9 +24,9 @@ RETURNING {session};
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
 INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      owner, forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
+                      owner, runtime_id, forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
 SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-       :owner, :source, :head, :head, :seq, :hash, :id, clock(), clock()
+       :owner, :runtime, :source, :head, :head, :seq, :hash, :id, clock(), clock()
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
 

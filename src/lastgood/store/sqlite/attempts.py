@@ -218,6 +218,8 @@ class SqliteAttempts:
             connection.execute(sql["end_attempt"], parameters | {"last_event": row[0]})
             if row[1]:
                 connection.execute(sql["give_back_queued"], parameters)
+            if parameters["park_others"] is not None:
+                connection.execute(sql["park_others"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
             return True
 

@@ -2,68 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from lastgood.core.history import open_calls
 from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.flows.session_export import rules_as_json
+from lastgood.flows.turn_handle import QueuedTurn
 from lastgood.model.agents import AgentSpec, Permissions
 from lastgood.model.attempts import Attempt, AttemptStatus, Step
 from lastgood.model.messages import Message, as_json
 from lastgood.model.queue import Queued, QueueKind
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Branch, Session, SessionStatus, Turn, TurnKind, Usage
+from lastgood.model.tasks import TaskStatus
 from lastgood.surfaces.http.error_responses import code_fields
-from lastgood.surfaces.http.json_schema import COUNT, TEXT, Schema, object_of, or_null
-
-T = TypeVar("T")
-
-ANY: Schema = {"type": "object"}
-FLAG: Schema = {"type": "boolean"}
-NUMBER: Schema = {"type": "number", "minimum": 0}
-
-
-def list_of(schema: Schema) -> Schema:
-    return {"type": "array", "items": schema}
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceField(Generic[T]):
-    """Optional fields are left out if `read` returns None. Without `read`, the caller adds the field."""
-
-    name: str
-    schema: Schema
-    read: Callable[[T], Any] | None = None
-    optional: bool = False
-
-
-class Resource(Generic[T]):
-    def __init__(self, *fields: ResourceField[T]) -> None:
-        self._required = [(field.name, field.read) for field in fields if field.read and not field.optional]
-        self._optional = [(field.name, field.read) for field in fields if field.read and field.optional]
-        self.schema: Schema = object_of(
-            {field.name: field.schema for field in fields if not field.optional},
-            {field.name: field.schema for field in fields if field.optional},
-        )
-
-    def json(self, value: T) -> dict[str, Any]:
-        found = {name: read(value) for name, read in self._required}
-        for name, read in self._optional:
-            if (optional := read(value)) is not None:
-                found[name] = optional
-        return found
-
-
-def _optional(name: str, schema: Schema, read: Callable[[T], Any] | None = None) -> ResourceField[T]:
-    return ResourceField(name, schema, read, optional=True)
-
-
-def timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
+from lastgood.surfaces.http.json_schema import COUNT, TEXT, object_of, or_null
+from lastgood.surfaces.http.resource import (
+    ANY,
+    FLAG,
+    NUMBER,
+    Resource,
+    ResourceField,
+    list_of,
+    timestamp,
+)
+from lastgood.surfaces.http.resource import optional as _optional
 
 # -- messages and usage ------------------------------------------------------------------
 
@@ -119,6 +83,11 @@ def _fork_json(session: Session) -> dict[str, Any] | None:
     return None if fork is None else {"session": fork[0], "turn": fork[1]}
 
 
+def _scope_json(session: Session) -> dict[str, str] | None:
+    scope = session.scope
+    return None if scope is None else {"kind": scope.kind.value, "id": scope.id}
+
+
 SESSION: Resource[Session] = Resource(
     ResourceField("id", TEXT, lambda session: session.id),
     ResourceField("title", TEXT, lambda session: session.title),
@@ -147,6 +116,11 @@ SESSION: Resource[Session] = Resource(
     ),
     _optional("forked_from", ANY, _fork_json),
     _optional("conversation", TEXT, lambda session: session.conversation),
+    _optional("owner", TEXT, lambda session: session.owner or None),
+    _optional("scope", object_of({"kind": TEXT, "id": TEXT}), _scope_json),
+    # Of its newest task. `runtime_pinned`: it stays there, whatever its agent is bound to.
+    _optional("runtime", TEXT, lambda session: session.runtime_id),
+    _optional("runtime_pinned", FLAG, lambda session: session.runtime_pinned or None),
     _optional("messages", list_of(MESSAGE)),
     _optional("num_messages", COUNT),
     _optional("damage", TEXT),
@@ -214,9 +188,23 @@ ATTEMPT: Resource[Attempt] = Resource(
     # Of an edit: the head that its commit replaces.
     _optional("replaces", TEXT, lambda attempt: attempt.head if attempt.base != attempt.head else None),
     _optional("continues", TEXT, lambda attempt: attempt.continues),
+    # Of a turn on a runtime: the task that a worker has claimed.
+    _optional("task", TEXT, lambda attempt: attempt.task),
     _optional("question", ANY, lambda attempt: attempt.question),
     _optional("usage", USAGE.schema),
     _optional("steps", list_of(STEP.schema)),
+)
+
+#: Instead of an attempt, until a worker has claimed the turn's task.
+QUEUED_TURN: Resource[QueuedTurn] = Resource(
+    ResourceField("task", TEXT, lambda queued: queued.task.id),
+    ResourceField("session", TEXT, lambda queued: queued.task.session),
+    ResourceField("turn", TEXT, lambda queued: queued.task.turn),
+    ResourceField("status", {"enum": [*TaskStatus]}, lambda queued: queued.task.status.value),
+    ResourceField("why", TEXT, lambda queued: queued.why),
+    ResourceField("runtime", TEXT, lambda queued: queued.task.runtime),
+    ResourceField("agent_key", TEXT, lambda queued: queued.task.agent_key),
+    ResourceField("created_at", TEXT, lambda queued: timestamp(queued.task.created_at)),
 )
 
 BRANCH: Resource[Branch] = Resource(

@@ -6,18 +6,15 @@ from typing import Any
 
 from lastgood.surfaces.api.resources import (
     AGENT,
-    ANY,
     ATTEMPT,
     BRANCH,
-    FLAG,
     MESSAGE,
-    NUMBER,
     QUEUE_ENTRY,
     SESSION,
     TURN,
-    list_of,
 )
 from lastgood.surfaces.http.json_schema import COUNT, TEXT, object_of, or_null
+from lastgood.surfaces.http.resource import ANY, FLAG, NUMBER, list_of
 
 PING = object_of({"status": {"const": "ok"}})
 STATUS = object_of({"status": TEXT})

@@ -11,7 +11,7 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.api import response_schemas as shapes
 from lastgood.surfaces.api.agents import AgentHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
-from lastgood.surfaces.api.resources import AGENT, ATTEMPT, SESSION, TURN
+from lastgood.surfaces.api.resources import AGENT, ATTEMPT, QUEUED_TURN, SESSION, TURN
 from lastgood.surfaces.api.runs import RunHandlers
 from lastgood.surfaces.api.schemas import (
     AppendBody,
@@ -32,6 +32,7 @@ from lastgood.surfaces.api.schemas import (
     TokensBody,
     TurnBody,
 )
+from lastgood.surfaces.api.session_gate import SessionGate
 from lastgood.surfaces.api.sessions import SessionHandlers
 from lastgood.surfaces.http.app import Contents, Route
 from lastgood.surfaces.http.asgi import JSON, Handler, Request, Response, json_reply
@@ -95,10 +96,11 @@ def session_routes(
     runs: RunHandlers,
     agents: AgentHandlers,
     branches: BranchHandlers,
+    gate: SessionGate,
     *,
     import_bytes: int,
 ) -> Sequence[Route]:
-    return [
+    listed = [
         Route("GET", "/api/ping", _ping, Scope.READ, "Check that the API responds", gives=_json(shapes.PING)),
         _reads("/api/agents", agents.list, "List agents", _json(shapes.AGENTS)),
         _reads("/api/agents/{agent}", agents.read, "Get an agent and its team", _json(AGENT.schema)),
@@ -114,6 +116,7 @@ def session_routes(
         *_of_runs(runs),
         *_of_docker_agent(life),
     ]
+    return [gate.guard(route) for route in listed]
 
 
 def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
@@ -218,7 +221,10 @@ def _of_fields(life: SessionHandlers) -> Sequence[Route]:
 
 def _of_runs(runs: RunHandlers) -> Sequence[Route]:
     queued = _json(shapes.QUEUED, 202)
-    accepted: dict[int, Contents] = {200: {JSON: TURN.schema}, 202: {JSON: ATTEMPT.schema}}
+    accepted: dict[int, Contents] = {
+        200: {JSON: TURN.schema},
+        202: {JSON: {"anyOf": [ATTEMPT.schema, QUEUED_TURN.schema]}},
+    }
     run = "Run a turn and stream its events"
     return [
         *(

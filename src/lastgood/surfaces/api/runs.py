@@ -21,16 +21,16 @@ from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.queue import CAPACITY, Queue, as_one
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.submit import Submission, Submitter
-from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
-from lastgood.model.attempts import After, Ask
+from lastgood.model.attempts import After, Ask, Attempt
 from lastgood.model.events import TERMINAL
 from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Role
 from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.sessions import Session, Turn
-from lastgood.surfaces.api.resources import ATTEMPT, QUEUE_ENTRY, TURN
+from lastgood.surfaces.api.resources import ATTEMPT, QUEUE_ENTRY, QUEUED_TURN, TURN
 from lastgood.surfaces.api.schemas import (
     ApiMessage,
     ContinueBody,
@@ -136,7 +136,11 @@ class RunHandlers:
                 return _failed(request, submitted, outcome)
             # Another node may have taken it up and committed it, as an attempt of its own.
             return json_reply(TURN.json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
-        return json_reply(ATTEMPT.json(await submitted.stored()), 202, headers)
+        match await submitted.stored():
+            case Attempt() as attempt:
+                return json_reply(ATTEMPT.json(attempt), 202, headers | {"x-attempt-id": attempt.id})
+            case QueuedTurn() as queued:
+                return json_reply(QUEUED_TURN.json(queued), 202, headers)
 
     # -- events --------------------------------------------------------------------------
 
@@ -178,7 +182,9 @@ class RunHandlers:
             may = error_responses.may_be_sent_again(error, has_effects=submitted.has_effects)
             words = error_responses.code_fields(error.code)
             return [{"type": "error", **words, "error": error.message, "retryable": may}]
-        about = {"session_id": submitted.session, "attempt": submitted.attempt, "turn": submitted.turn}
+        about = {"session_id": submitted.session, "turn": submitted.turn}
+        if outcome.attempt is not None:
+            about["attempt"] = outcome.attempt
         if outcome.turn is not None:
             about["attempt"] = outcome.turn.attempt
             said = {"type": "agent_choice", "content": _last_words(outcome.turn), **about}
@@ -285,11 +291,11 @@ def _refusal(request: Request, submitted: TurnHandle, error: LastgoodError, *, h
 
 
 def _headers(submitted: TurnHandle) -> dict[str, str]:
-    headers = {
-        "x-session-id": submitted.session,
-        "x-turn-id": submitted.turn,
-        "x-attempt-id": submitted.attempt,
-    }
+    headers: dict[str, str] = {"x-session-id": submitted.session, "x-turn-id": submitted.turn}
+    if submitted.attempt is not None:
+        headers["x-attempt-id"] = submitted.attempt
+    if submitted.task_id is not None:
+        headers["x-task-id"] = submitted.task_id
     return headers | ({"idempotent-replayed": "true"} if submitted.replayed else {})
 
 

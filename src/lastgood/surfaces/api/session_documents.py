@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import fields
 from typing import Any
@@ -12,7 +12,6 @@ import orjson
 from lastgood.errors import HistoryDamaged
 from lastgood.flows.session_export import document_pieces, opened
 from lastgood.flows.session_reader import SessionReader
-from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.messages import decode
 from lastgood.model.sessions import EncodedTurn, Session, Turn
 from lastgood.surfaces.api.resources import SESSION, TURN
@@ -66,14 +65,17 @@ async def turn_pieces(
 
 
 async def batch_pieces(
-    reader: SessionReader, tenant: TenantId, ids: Iterable[str], about: Mapping[str, Any]
+    reader: SessionReader,
+    find: Callable[[str], Awaitable[Session | None]],
+    ids: Iterable[str],
+    about: Mapping[str, Any],
 ) -> AsyncGenerator[bytes, None]:
-    """Many exported sessions; `about` is what is said of the whole."""
+    """Many exported sessions, each as `find` finds it; `about` is what is said of the whole."""
     yield opened(dict(about), "sessions")
     count = 0
     failed: list[str] = []
     for id in ids:
-        session = await reader.find(tenant, SessionId(id))
+        session = await find(id)
         if session is None:
             failed.append(id)
             continue

@@ -5,11 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.session_rules import NO_RULES, modes_of
-from lastgood.errors import AgentInvalid, Forbidden, InvalidRequest, LastgoodError, TurnFailed
+from lastgood.errors import (
+    AgentInvalid,
+    Forbidden,
+    InvalidRequest,
+    LastgoodError,
+    SessionNotFound,
+    TurnFailed,
+)
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.session_export import SessionImport, as_evidence, document_pieces
 from lastgood.flows.session_reader import MOST_IN_PAGE
@@ -21,7 +29,7 @@ from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, Role
 from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
 from lastgood.model.tokens import Scope
-from lastgood.surfaces.api.resources import ATTEMPT, SESSION, STEP, TURN, USAGE, message_json, timestamp
+from lastgood.surfaces.api.resources import ATTEMPT, SESSION, STEP, TURN, USAGE, message_json
 from lastgood.surfaces.api.schemas import (
     ApiMessage,
     AppendBody,
@@ -40,10 +48,12 @@ from lastgood.surfaces.api.schemas import (
     safety_of,
 )
 from lastgood.surfaces.api.session_documents import batch_pieces, session_pieces, turn_pieces
+from lastgood.surfaces.api.session_gate import SessionGate
 from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.json_stream import json_document
 from lastgood.surfaces.http.parsing import flag, parse, parse_paced, whole_number
+from lastgood.surfaces.http.resource import timestamp
 from lastgood.surfaces.http.turn_headers import (
     expected_head,
     fingerprint,
@@ -65,10 +75,12 @@ class SessionHandlers:
         importing: SessionImport,
         agents: AgentDirectory,
         asking: TurnRequests,
+        gate: SessionGate,
         *,
         folders: bool,
     ) -> None:
         self._folders = folders
+        self._gate = gate
         self._sessions = sessions
         self._submitter = submitter
         self._agents = agents
@@ -118,6 +130,7 @@ class SessionHandlers:
             query=query.get("q", ""),
             agent=query.get("agent") or None,
             status=SessionStatus(status) if status else None,
+            may_read=partial(self._gate.may_read, request.caller),
         )
         headers = {} if page.next_cursor is None else {"x-next-cursor": str(page.next_cursor)}
         return json_reply([SESSION.json(session) for session in page.sessions], 200, headers)
@@ -277,6 +290,7 @@ class SessionHandlers:
             user=user_of(request, None),
             expected_head=expected_head(request) or head,
             on_leave=on_disconnect(RequestOrigin.SESSION_API, key),
+            owner=request.caller.user,
         )
         outcome = await (await self._submitter.submit(Submission(ask))).outcome()
         if outcome.turn is None:
@@ -326,6 +340,8 @@ class SessionHandlers:
         failed: list[str] = []
         for id in dict.fromkeys(body.session_ids):
             try:
+                if await self._gate.hides(request.caller, SessionId(id)):
+                    raise SessionNotFound
                 await self._sessions.delete(request.caller.tenant, SessionId(id))
             except LastgoodError:
                 failed.append(id)
@@ -337,7 +353,12 @@ class SessionHandlers:
         body = parse(IdsBody, await request.json())
         about = {"export_format": "json", "timestamp": timestamp(time.time())}
         ids = dict.fromkeys(body.session_ids)
-        return await json_document(batch_pieces(self._sessions, request.caller.tenant, ids, about))
+
+        async def find(id: str) -> Session | None:
+            found = await self._sessions.find(request.caller.tenant, SessionId(id))
+            return found if found is not None and await self._gate.may_read(request.caller, found) else None
+
+        return await json_document(batch_pieces(self._sessions, find, ids, about))
 
     # -- routes of docker-agent's clients ------------------------------------------------
 

@@ -39,4 +39,5 @@ class TurnRequests:
             is_first=request.headers.get("if-none-match", "").strip() == "*",
             on_leave=on_disconnect(RequestOrigin.SESSION_API, key),
             durable=durable or key is not None,
+            owner=request.caller.user,
         )

@@ -23,7 +23,7 @@ _ORIGIN = re.compile(r"https?://([^/?#@\\]+)")
 
 #: Response headers that pages of other origins may read.
 EXPOSED = (
-    "x-conversation-id, x-session-id, x-turn-id, x-attempt-id, x-request-id, x-should-retry, "
+    "x-conversation-id, x-session-id, x-turn-id, x-attempt-id, x-task-id, x-request-id, x-should-retry, "
     "idempotent-replayed, retry-after, x-next-cursor, etag"
 )
 #: Request headers that they may send.

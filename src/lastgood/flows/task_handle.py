@@ -1,0 +1,160 @@
+"""What a caller gets for a turn that runs on a runtime: the same as for any other turn.
+
+Its task waits in the queue, is claimed by a worker, and may be claimed again: each claim is an attempt. A
+caller follows the task: the end of an attempt that is tried again is no end for it. Every process can read
+all of this from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from lastgood.core.task_reason import why
+from lastgood.errors import LastgoodError, SessionNotFound, StoreUnavailable, TurnCancelled, error_of
+from lastgood.flows.event_feed import follow
+from lastgood.flows.outages import outcome_unknown, through_outage
+from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
+from lastgood.flows.turn_outcome import Outcome
+from lastgood.flows.verified_history import find_verified
+from lastgood.model.attempts import Attempt, AttemptStatus
+from lastgood.model.events import TERMINAL, EventKind, StoredEvent
+from lastgood.model.ids import AttemptId, TaskId
+from lastgood.model.tasks import Task, TaskStatus
+
+T = TypeVar("T")
+
+#: What an attempt says at its end. Of one that is tried again, nobody hears it.
+_LAST_WORDS = TERMINAL | {EventKind.ATTEMPT_ERRED, EventKind.ATTEMPT_ENDED}
+#: How an ended task looks to whoever waits for its turn.
+_ENDED = {
+    TaskStatus.COMPLETED: AttemptStatus.COMMITTED,
+    TaskStatus.FAILED: AttemptStatus.FAILED,
+    TaskStatus.CANCELLED: AttemptStatus.CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTurnHandle(TurnHandle):
+    """`attempt` is the newest claim's when this was made; None: nobody had claimed the task yet."""
+
+    task: TaskId = field(kw_only=True)
+    _began: bool = field(kw_only=True, default=False)  # by this request; False: it attached
+    #: For a turn that nobody could read later. Every other one goes on without its client.
+    _abandon: Callable[[], Awaitable[None]] | None = field(kw_only=True, default=None)
+
+    @property
+    def task_id(self) -> TaskId | None:
+        return self.task
+
+    async def events(self, *, from_begin: bool = True) -> AsyncGenerator[StoredEvent, None]:
+        """Of all claims of the task, until the task ends."""
+        ours: dict[AttemptId, bool] = {}
+        is_last: dict[AttemptId, bool] = {}
+        feed = follow(self._deps, self.tenant, self.session, after=self._after_event, is_over=self._is_over)
+        async with aclosing(feed) as events:
+            async for event in events:
+                if event.attempt is None:
+                    if event.kind in TERMINAL and event.data.get("turn") == self.turn:
+                        yield event  # it ended in the queue, so no attempt says so
+                        return
+                    continue
+                if not await self._is_ours(event.attempt, ours):
+                    continue
+                if event.kind in _LAST_WORDS and not await self._is_last(event.attempt, is_last):
+                    continue
+                yield event
+                if event.kind is EventKind.ATTEMPT_ENDED:
+                    return
+
+    async def _is_ours(self, attempt: AttemptId, known: dict[AttemptId, bool]) -> bool:
+        if attempt not in known:
+            found = await self._read(partial(self._deps.store.get_attempt, self.tenant, attempt))
+            known[attempt] = found is not None and found.turn == self.turn
+        return known[attempt]
+
+    async def _is_last(self, attempt: AttemptId, known: dict[AttemptId, bool]) -> bool:
+        """Whether the task ended with this attempt. Decided once: all its last words are stored together."""
+        if attempt not in known:
+            task = await self._find_task()
+            known[attempt] = task is None or (task.ended_at is not None and task.attempt == attempt)
+        return known[attempt]
+
+    async def outcome(self) -> Outcome:
+        try:
+            return await self._outcome_of(await self._until_ended())
+        except StoreUnavailable as error:
+            raise outcome_unknown(self.session, self.attempt) from error
+
+    async def _until_ended(self) -> Task:
+        ear = self._deps.signals.listen(self.session)
+        try:
+            while True:
+                task = await self._find_task()
+                if task is None:
+                    raise SessionNotFound("The session was deleted while its turn was waiting or running")
+                if task.ended_at is not None:
+                    return task
+                await ear.wait(self._deps.limits.poll_seconds)
+                ear.take()
+        finally:
+            self._deps.signals.leave(self.session, ear)
+
+    async def _outcome_of(self, task: Task) -> Outcome:
+        status = _ENDED[task.status]
+        if task.status is TaskStatus.COMPLETED:
+            store = self._deps.store
+            turn = await self._read(lambda: find_verified(store, self.tenant, task.turn))
+            return Outcome(task.attempt, status, turn)
+        return Outcome(task.attempt, status, None, _error_of(task), await self._had_effects())
+
+    async def _had_effects(self) -> bool:
+        """Whether any of its claims has run a tool: sent again as a new turn, it would run it again."""
+        attempts = await self._read(partial(self._deps.store.list_attempts, self.tenant, self.session))
+        for attempt in (one for one in attempts if one.turn == self.turn):
+            messages = await self._read(partial(self._deps.store.read_messages, self.tenant, attempt.id))
+            if any(message.body.get("type") == "tool_use" for message in messages):
+                return True
+        return False
+
+    async def leave(self) -> None:
+        if self._abandon is not None:
+            await self._abandon()
+
+    async def stored(self) -> Attempt | QueuedTurn:
+        task = await self._find_task()
+        if task is None:
+            raise SessionNotFound()
+        if task.attempt is not None:
+            attempt = await self._read(partial(self._deps.store.get_attempt, self.tenant, task.attempt))
+            if attempt is not None:
+                return attempt
+        runtime = await self._read(partial(self._deps.store.get_runtime, self.tenant, task.runtime))
+        ahead = await self._read(partial(self._deps.store.open_tasks, self.tenant, self.session))
+        first = ahead[0].id if ahead and ahead[0].id != task.id else None
+        return QueuedTurn(task, why(task, runtime, first, self._deps.clock.now()))
+
+    def call_when_ended(self, ended: Callable[[], None]) -> bool:
+        """It counts as a turn that begins, but nothing runs here."""
+        if self._began:
+            ended()
+        return self._began
+
+    async def _is_over(self) -> bool:
+        task = await self._find_task()
+        return task is None or task.ended_at is not None
+
+    async def _find_task(self) -> Task | None:
+        return await self._read(partial(self._deps.store.get_task, self.tenant, self.task))
+
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await through_outage(read, self._deps.limits.outage_seconds)
+
+
+def _error_of(task: Task) -> LastgoodError:
+    if task.error_code is None:
+        return TurnCancelled()
+    return error_of(task.error_code, task.error_message or "")

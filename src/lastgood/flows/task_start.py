@@ -1,0 +1,134 @@
+"""Turns of agents on runtimes: queued instead of begun, with the rules of any other turn.
+
+Choosing the runtime and storing the task is `flows/work/enqueue.py`; here a task becomes the handle that
+callers of any turn get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from lastgood.core.input_checks import first_words
+from lastgood.core.task_admission import KnownAttempt, KnownTask, admit_task
+from lastgood.errors import SessionBusy
+from lastgood.flows.begin import Plan, TurnStarter
+from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.task_handle import TaskTurnHandle
+from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.work.enqueue import Enqueued, Enqueuer, TaskDraft
+from lastgood.model.attempts import Ask, Attempt
+from lastgood.model.events import Event, EventKind
+from lastgood.model.runtimes import OnOffline
+from lastgood.model.sessions import Session, TitleBy
+from lastgood.model.tasks import Task
+
+Abandon = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWishes:
+    """What a caller may want beside the turn itself.
+
+    `only_if_idle`: refused if anything of the session runs, waits or is queued; else it is queued behind
+    that. `abandon`: what is done when its client leaves; None: the task goes on.
+    """
+
+    only_if_idle: bool = True
+    abandon: Abandon | None = None
+
+
+#: As for every turn: the session must be idle, and the turn goes on without its client.
+WHEN_IDLE = TaskWishes()
+
+
+class TaskStarter:
+    def __init__(self, deps: Dependencies, beginning: TurnStarter, enqueuer: Enqueuer) -> None:
+        self._deps = deps
+        self._beginning = beginning
+        self._enqueuer = enqueuer
+
+    def draft(self, ask: Ask, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TaskDraft:
+        assert plan.runtime is not None
+        assert plan.session is not None
+        assert plan.agent is not None
+        return TaskDraft(
+            ask=ask,
+            session=plan.session,
+            agent_key=plan.agent.key,
+            plan=plan.runtime,
+            only_if_idle=wishes.only_if_idle,
+            # Who speaks over /v1 waits with an open connection, and not for a laptop that is closed.
+            offline=OnOffline.FAIL if ask.over_chat else None,
+            ephemeral=wishes.abandon is not None,
+        )
+
+    async def start(self, ask: Ask, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TurnHandle:
+        """StaleHead: the head is not what the ask expects. Refusals have changed nothing."""
+        draft = self.draft(ask, plan, wishes)
+        found = await self._enqueuer.enqueue(draft)
+        if isinstance(found, Attempt):
+            return await self._of_attempt(ask, found)
+        if not found.is_known and not draft.session.title:
+            await self._name(draft.session, ask)
+        return self._of_task(found, draft.session.last_event_seq, wishes.abandon)
+
+    async def recall(self, ask: Ask) -> TurnHandle | None:
+        """What became of this request before. None: nothing, or it must be tried again."""
+        found = await self._enqueuer.look_up(ask)
+        match admit_task(ask, found, only_if_idle=True):
+            case KnownTask(task, is_replay):
+                return self._of_task(Enqueued(task, is_known=True, is_replay=is_replay), 0)
+            case KnownAttempt(attempt):
+                return await self._of_attempt(ask, attempt)
+            case _:
+                return None
+
+    async def check_idle(self, session: Session) -> None:
+        """SessionBusy: tasks of the session are not finished, so no turn of another kind may begin."""
+        if session.runtime_id is not None:
+            tasks = await self._deps.store.open_tasks(session.tenant, session.id)
+            if tasks:
+                raise busy_with(tasks[0])
+
+    def of_task(self, task: Task) -> TurnHandle:
+        """Of a task that somebody else queued."""
+        return self._of_task(Enqueued(task, is_known=True), 0)
+
+    def _of_task(self, found: Enqueued, after_event: int, abandon: Abandon | None = None) -> TurnHandle:
+        task = found.task
+        return TaskTurnHandle(
+            self._deps,
+            task.tenant,
+            task.session,
+            task.turn,
+            task.attempt,
+            0 if found.is_known else after_event,
+            replayed=found.is_replay,
+            task=task.id,
+            _began=not found.is_known,
+            _abandon=abandon,
+        )
+
+    async def _of_attempt(self, ask: Ask, attempt: Attempt) -> TurnHandle:
+        """The request was made before its agent was bound to a runtime."""
+        if attempt.ended_at is not None:
+            return self._beginning.watch(ask, attempt, None, replayed=True)
+        return await self._beginning.attach(ask, attempt)
+
+    async def _name(self, session: Session, ask: Ask) -> None:
+        """The model of a runtime is not asked for titles."""
+        title = first_words(ask.messages)
+        told = Event(EventKind.TITLE_SET, None, {"title": title})
+        if title:
+            await self._deps.store.set_title(session.tenant, session.id, title, TitleBy.US, (told,))
+            self._deps.signals.tell(session.id)
+
+
+def busy_with(task: Task) -> SessionBusy:
+    return SessionBusy(
+        f"A task of this session is {task.status.value}; retry when it has ended, or cancel it",
+        task=task.id,
+        turn=task.turn,
+        status=task.status.value,
+    )

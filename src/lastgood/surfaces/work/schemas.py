@@ -1,0 +1,234 @@
+"""Request bodies of the work API. Fields that this version does not know are ignored: workers and servers one
+release apart work together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from lastgood.surfaces.http.parsing import Body
+
+MOST_RUNTIMES = 50
+MOST_CLAIMS = 16
+MOST_LIVE = 200
+MOST_MESSAGES = 500
+MOST_STEERS = 20
+
+Id = Annotated[str, Field(min_length=1, max_length=255)]
+Word = Annotated[str, Field(min_length=1, max_length=100)]
+Short = Annotated[str, Field(max_length=500)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Key = Annotated[str, Field(min_length=1, max_length=2048)]
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+NativeSession = Annotated[str, Field(min_length=1, max_length=1000)]
+Seconds = Annotated[float, Field(ge=0, le=10_000_000)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
+# -- workers -------------------------------------------------------------------------------
+
+
+class RuntimeBody(Body):
+    name: Name
+    provider: Word
+    profile: Short | None = None
+    account: Short | None = None
+    format: Short | None = None
+    cli_version: Short | None = None
+    steerable: bool | None = None
+
+
+class RegisterBody(Body):
+    worker_id: Word
+    name: Name | None = None
+    instance: Id | None = None
+    version: Short | None = None
+    runtimes: list[RuntimeBody] = Field(min_length=1, max_length=MOST_RUNTIMES)
+
+
+class LiveBody(Body):
+    task_id: Id
+    claim_token: Id
+
+
+class HeartbeatBody(Body):
+    worker_id: Word
+    epoch: Count
+    runtime_ids: list[Id] = Field(max_length=MOST_RUNTIMES)
+    live: list[LiveBody] = Field(default_factory=list, max_length=MOST_LIVE)
+    status: Short | None = None
+
+
+class DeregisterBody(Body):
+    worker_id: Word
+    epoch: Count
+
+
+class ClaimBody(Body):
+    worker_id: Word
+    epoch: Count
+    runtime_ids: list[Id] = Field(min_length=1, max_length=MOST_RUNTIMES)
+    max_tasks: Annotated[int, Field(ge=1, le=MOST_CLAIMS)] = 1
+    wait_seconds: Seconds | None = None
+    status: Short | None = None
+
+
+# -- reports -------------------------------------------------------------------------------
+
+
+class ReportBody(Body):
+    claim_token: Id
+
+
+class PinBody(ReportBody):
+    native_session: NativeSession
+    work_dir: Path | None = None
+
+
+class MessageBody(Body):
+    seq: Annotated[int, Field(ge=1, le=2**53)]
+    type: Word
+    content: str | None = None
+    tool: str | None = None
+    call: str | None = None
+    input: Any = None
+    output: str | None = None
+
+
+class MessagesBody(ReportBody):
+    messages: list[MessageBody] = Field(max_length=MOST_MESSAGES)
+    delivered: list[Count] | None = Field(default=None, max_length=MOST_STEERS)
+
+
+class UsageFields(Body):
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cost: Annotated[float, Field(ge=0, le=1e9)] | None = None
+
+
+class UsageBody(ReportBody):
+    usage: UsageFields
+    model: Short | None = None
+
+
+class QuestionBody(Body):
+    id: Id
+    tool: Short | None = None
+    input: Any = None
+    title: Short | None = None
+    deadline_seconds: Seconds | None = None
+
+
+class AskBody(ReportBody):
+    question: QuestionBody
+
+
+class SnapshotBody(ReportBody):
+    kind: Word
+    summary: dict[str, Any] | None = None
+    body: str = Field(description="base64")
+
+
+class CompleteBody(ReportBody):
+    output: str
+    native_session: NativeSession | None = None
+    work_dir: Path | None = None
+    usage: UsageFields | None = None
+    model: Short | None = None
+    retired_session: NativeSession | None = None
+    disclosure: Annotated[str, Field(max_length=4000)] | None = None
+    cli_version: Short | None = None
+    delivered: list[Count] | None = Field(default=None, max_length=MOST_STEERS)
+
+
+class FailBody(ReportBody):
+    code: Word
+    error: str
+    native_session: NativeSession | None = None
+    work_dir: Path | None = None
+    retired_session: NativeSession | None = None
+    resume_failed: bool | None = None
+    tool_calls: Count | None = None
+    retry_after_seconds: Seconds | None = None
+    cli_version: Short | None = None
+
+
+class EnrollBody(Body):
+    code: Id
+    name: Name
+
+
+# -- users ---------------------------------------------------------------------------------
+
+
+class ScopeBody(Body):
+    kind: Literal["issue", "chat"]
+    id: Id
+
+
+class NewTaskBody(Body):
+    agent: Key
+    scope: ScopeBody
+    prompt: str = Field(min_length=1)
+    runtime: Id | None = None
+    priority: int | None = None
+    fresh: bool | None = None
+    rerun_of: Id | None = None
+    note: Annotated[str, Field(max_length=4000)] | None = None
+
+
+class RerunBody(Body):
+    runtime: Id | None = None
+    fresh: bool | None = None
+    note: Annotated[str, Field(max_length=4000)] | None = None
+    priority: int | None = None
+
+
+class ContinueBody(Body):
+    all: bool | None = None
+
+
+class AnswerBody(Body):
+    allowed: bool
+    reason: Annotated[str, Field(max_length=4000)] | None = None
+
+
+class BindBody(Body):
+    """Without `runtime_id`: null unbinds."""
+
+    runtime_id: Id | None
+    queued: Literal["keep", "move"] | None = None
+    offline: Literal["wait", "fail"] | None = None
+    max_wait_seconds: Annotated[float, Field(gt=0, le=30 * 86400)] | None = None
+    deadline_seconds: Annotated[float, Field(gt=0, le=30 * 86400)] | None = None
+    max_running: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    published: bool | None = None
+
+
+class PinRuntimeBody(Body):
+    runtime_id: Id | None
+    queued: Literal["keep", "move"] | None = None
+
+
+class ShareBody(Body):
+    shared_with: list[Name]
+
+
+class RetireBody(Body):
+    native_session: NativeSession
+    agent: Key
+    runtime: Id | None = None
+
+
+class EnrollmentBody(Body):
+    worker_id: Word | None = None
+    ttl_seconds: Seconds | None = None
+
+
+class TokenBody(Body):
+    name: Name
+    scopes: list[Word] = Field(min_length=1, max_length=10)
+    user: Name | None = None
+    worker_id: Word | None = None
+    expires_in_seconds: Seconds | None = None
