@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from typing import Any
 
 from lastgood.cli.output import print_json, print_line, remark
 from lastgood.cli.parser import CommandParser, Commands, add_command, add_commands
 from lastgood.cli.work_backend import add_place, find_runtime, find_session, open_work
-from lastgood.cli.work_output import print_task, task_json, task_line
+from lastgood.cli.work_output import print_diff, print_task, task_json, task_line
 from lastgood.client.work_models import TaskInfo, TaskList
 from lastgood.errors import NoDatabase, WrongUsage
 from lastgood.model.tasks import TaskStatus
@@ -191,15 +192,11 @@ async def diff_task(args: argparse.Namespace) -> int:
     async with open_work(args, writes=False) as work:
         diff = await work.task_diff(args.id)
     if args.json:
-        print_json(None if diff is None else {"kind": diff.kind, "summary": diff.summary, "diff": diff.text})
+        print_json(None if diff is None else asdict(diff))
     elif diff is None:
-        print_line("the worker has uploaded no changes of this task")
+        print_line("its worker has uploaded no changes of this task")
     else:
-        for name, value in diff.summary.items():
-            if name != "diff":
-                print_line(f"{name}: {value}")
-        if diff.text:
-            print_line(diff.text)
+        print_diff(diff)
     return 0
 
 

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from lastgood.cli.backend import check_place
 from lastgood.cli.parser import CommandParser, add_server
-from lastgood.client.models import SessionInfo
 from lastgood.client.work_models import (
     BindingInfo,
     DiffInfo,
@@ -94,9 +93,7 @@ class WorkBackend(TaskBackend, Protocol):
 
     async def unbind_agent(self, agent: str) -> None: ...
 
-    async def set_runtime(
-        self, session: str, runtime: str | None, *, queued: str = "keep"
-    ) -> SessionInfo: ...
+    async def set_runtime(self, session: str, runtime: str | None, *, queued: str = "keep") -> int: ...
 
     async def explain(self, session: str, *, runtime: str | None = None) -> ExplanationInfo: ...
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from lastgood.client.work_models import BindingInfo, DiffInfo, RuntimeInfo, TaskInfo, TaskMessageInfo
+from lastgood.client.work_models import BindingInfo, RuntimeInfo, TaskInfo, TaskMessageInfo
 from lastgood.core.runtime_choice import is_offline
 from lastgood.flows.work.tasks import ShownTask
 from lastgood.model.runtimes import AgentBinding, Runtime
-from lastgood.model.tasks import Snapshot, TaskMessage
+from lastgood.model.tasks import TaskMessage
 
 
 def task_info(shown: ShownTask) -> TaskInfo:
@@ -77,11 +77,8 @@ def binding_info(binding: AgentBinding, moved: int) -> BindingInfo:
 
 
 def message_info(message: TaskMessage) -> TaskMessageInfo:
-    return TaskMessageInfo(message.seq, str(message.body.get("type", "")), message.body)
-
-
-def diff_info(snapshot: Snapshot) -> DiffInfo:
-    return DiffInfo(snapshot.kind, snapshot.summary, str(snapshot.summary.get("diff", "")))
+    at = datetime.fromtimestamp(message.created_at, UTC)
+    return TaskMessageInfo(message.seq, str(message.body.get("type", "")), message.body, at)
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -10,10 +10,8 @@ from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import Source, parse
 from lastgood.agents.url_source import UrlPolicy
 from lastgood.cli.local import open_here
-from lastgood.cli.local_reader import session_info
 from lastgood.cli.startup import TENANT, settings_of
-from lastgood.cli.work_infos import binding_info, diff_info, message_info, runtime_info, task_info
-from lastgood.client.models import SessionInfo
+from lastgood.cli.work_infos import binding_info, message_info, runtime_info, task_info
 from lastgood.client.work_models import (
     BindingInfo,
     DiffInfo,
@@ -22,15 +20,11 @@ from lastgood.client.work_models import (
     TaskInfo,
     TaskList,
     TaskMessageInfo,
+    diff_from,
 )
 from lastgood.errors import InvalidRequest
-from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.work.access import WorkAccess
-from lastgood.flows.work.enqueue import Enqueued, Enqueuer
-from lastgood.flows.work.explain import Explainer
-from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.runtimes import Runtimes
-from lastgood.flows.work.tasks import NewTaskRequest, Tasks
+from lastgood.flows.work.enqueue import Enqueued
+from lastgood.flows.work.tasks import NewTaskRequest
 from lastgood.model.ids import SessionId, TaskId
 from lastgood.model.rules import LOCAL
 from lastgood.model.runtimes import AgentBinding, OnOffline, OnQueued
@@ -39,7 +33,7 @@ from lastgood.model.tasks import Directive, TaskFilter, TaskStatus
 from lastgood.outside.env_file import secrets_of
 from lastgood.settings import Settings
 from lastgood.store.database_url import open_store
-from lastgood.wiring import assemble, build_engine
+from lastgood.wiring import Lastgood, assemble, build_engine
 
 _MESSAGES = 10_000
 
@@ -50,14 +44,14 @@ async def open_local_work(args: argparse.Namespace, *, writes: bool) -> AsyncIte
     sources = [parse(reference, settings.aliases) for reference in getattr(args, "agents", None) or ()]
     if writes:
         async with open_here(settings, sources) as app:
-            yield LocalWork(app.deps, args.user)
+            yield LocalWork(app, args.user)
     else:
-        async with _reading(settings, sources) as deps:
-            yield LocalWork(deps, args.user)
+        async with _reading(settings, sources) as app:
+            yield LocalWork(app, args.user)
 
 
 @asynccontextmanager
-async def _reading(settings: Settings, sources: Sequence[Source]) -> AsyncIterator[Dependencies]:
+async def _reading(settings: Settings, sources: Sequence[Source]) -> AsyncIterator[Lastgood]:
     """Can run beside a server: takes no lock, recovers nothing and starts nothing."""
     store = await open_store(settings.database, read_only=True)
     secrets = secrets_of(settings.env_file, {})
@@ -66,7 +60,7 @@ async def _reading(settings: Settings, sources: Sequence[Source]) -> AsyncIterat
     )
     engine = build_engine(settings, secrets)
     try:
-        yield assemble(store, engine, agents).deps
+        yield assemble(store, engine, agents)
     finally:
         await store.close()
         await agents.close()
@@ -74,14 +68,12 @@ async def _reading(settings: Settings, sources: Sequence[Source]) -> AsyncIterat
 
 
 class LocalWork:
-    def __init__(self, deps: Dependencies, user: str) -> None:
-        access, limits = WorkAccess(deps.store), WorkLimits()
-        enqueuer = Enqueuer(deps, limits)
-        self._deps = deps
+    def __init__(self, app: Lastgood, user: str) -> None:
+        self._agents = app.deps.agents
         self._user = user
-        self._tasks = Tasks(deps, access, enqueuer)
-        self._runtimes = Runtimes(deps, access, limits)
-        self._explainer = Explainer(deps, access, enqueuer)
+        self._tasks = app.work.tasks
+        self._runtimes = app.work.runtimes
+        self._explainer = app.work.explainer
 
     # -- tasks -----------------------------------------------------------------------------
 
@@ -164,7 +156,7 @@ class LocalWork:
             "",
             runtime,
             source.priority,
-            Directive(fresh, None if fresh else source.id, note or ""),
+            Directive(fresh, source.id, note or ""),
             key,
             fingerprint=repr(("rerun", task, runtime, fresh, note)) if key else "",
         )
@@ -176,11 +168,13 @@ class LocalWork:
 
     async def task_diff(self, task: str) -> DiffInfo | None:
         snapshot = await self._tasks.snapshot(TENANT, TaskId(task), self._user)
-        return None if snapshot is None else diff_info(snapshot)
+        if snapshot is None:
+            return None
+        return diff_from(snapshot.attempt, len(snapshot.body), snapshot.summary)
 
     def _key_of(self, agent: str) -> str:
         """An agent is given as its source here, and is served under one key."""
-        served = self._deps.agents.served()
+        served = self._agents.served()
         if len(served) != 1:
             raise InvalidRequest(f"{agent!r} holds {len(served)} agents; name the file of one")
         return served[0]
@@ -229,12 +223,8 @@ class LocalWork:
         if not await self._runtimes.unbind(TENANT, agent, self._user):
             raise InvalidRequest(f"agent {agent!r} is bound to no runtime")
 
-    async def set_runtime(self, session: str, runtime: str | None, *, queued: str = "keep") -> SessionInfo:
-        id = SessionId(session)
-        await self._runtimes.pin(TENANT, id, runtime, OnQueued(queued), self._user)
-        found = await self._deps.store.get_session(TENANT, id)
-        assert found is not None, "it was there when it was bound"
-        return session_info(found)
+    async def set_runtime(self, session: str, runtime: str | None, *, queued: str = "keep") -> int:
+        return await self._runtimes.pin(TENANT, SessionId(session), runtime, OnQueued(queued), self._user)
 
     async def explain(self, session: str, *, runtime: str | None = None) -> ExplanationInfo:
         found = await self._explainer.explain(TENANT, SessionId(session), self._user, if_moved_to=runtime)

@@ -7,7 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from lastgood.cli.output import count, one_line, print_line, when
-from lastgood.client.work_models import BindingInfo, ExplanationInfo, RuntimeInfo, TaskInfo, TaskMessageInfo
+from lastgood.client.work_models import (
+    BindingInfo,
+    DiffInfo,
+    ExplanationInfo,
+    RuntimeInfo,
+    TaskInfo,
+    TaskMessageInfo,
+)
 
 #: So many characters of what a run did are shown for each message.
 _ACTIVITY_CHARACTERS = 200
@@ -71,6 +78,21 @@ def _activity(message: TaskMessageInfo) -> str:
     text = one_line(" ".join(str(part) for part in parts if part))
     cut = text if len(text) <= _ACTIVITY_CHARACTERS else text[: _ACTIVITY_CHARACTERS - 1] + "…"
     return f"{message.type}: {cut}"
+
+
+def print_diff(diff: DiffInfo) -> None:
+    for path, change in diff.changes:
+        print_line(one_line(f"{change:9} {path}"))
+    if not diff.changes:
+        print_line("no changes")
+    if diff.patch:
+        print_line(f"\n{diff.patch.rstrip()}")
+    if diff.left_out:
+        print_line(f"\nnot uploaded: {count(len(diff.left_out), 'file')}")
+    for path, reason in diff.left_out:
+        print_line(one_line(f"  {path}: {reason}"))
+    if diff.is_cut:
+        print_line("more was changed than is shown here")
 
 
 # -- resume decisions ------------------------------------------------------------------------

@@ -117,6 +117,7 @@ class Client:
     rerun_task = _waits(AsyncClient.rerun_task)
     task_messages = _waits(AsyncClient.task_messages)
     task_diff = _waits(AsyncClient.task_diff)
+    questions = _waits(AsyncClient.questions)
     answer_question = _waits(AsyncClient.answer_question)
 
     runtimes = _waits(AsyncClient.runtimes)

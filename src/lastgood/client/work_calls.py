@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from lastgood.client.models import SessionInfo, read, read_all, session_of
+from lastgood.client.models import read, read_all
 from lastgood.client.stream import path_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped, visible, with_query
 from lastgood.client.work_models import (
@@ -17,7 +17,7 @@ from lastgood.client.work_models import (
     DiffInfo,
     EnrollmentInfo,
     ExplanationInfo,
-    PointerInfo,
+    PointerList,
     QuestionInfo,
     RuntimeInfo,
     TaskInfo,
@@ -29,12 +29,13 @@ from lastgood.client.work_models import (
     enrollment_of,
     explanation_of,
     message_of,
-    pointer_of,
+    pointers_of,
     question_of,
     runtime_of,
     task_of,
     token_of,
 )
+from lastgood.errors import NotFound
 
 _PAGE = 200
 
@@ -137,13 +138,22 @@ class WorkCalls:
 
     async def task_messages(self, task: str, *, after: int = 0) -> tuple[TaskMessageInfo, ...]:
         """Returns what the newest run of the task did, after the message with this number."""
-        path = with_query(_task(task, "messages"), {"after": after})
-        return read_all(message_of, (await self._request(ApiCall("GET", path))).plain)
+        found: list[TaskMessageInfo] = []
+        while True:
+            path = with_query(_task(task, "messages"), {"after": after, "limit": _PAGE})
+            page = read_all(message_of, (await self._request(ApiCall("GET", path))).plain)
+            found += page
+            if len(page) < _PAGE:
+                return tuple(found)
+            after = page[-1].seq
 
     async def task_diff(self, task: str) -> DiffInfo | None:
         """Returns what the task changed in its working directory, or None if that was not uploaded."""
-        plain = (await self._request(ApiCall("GET", _task(task, "diff")))).plain
-        return None if plain is None else read(diff_of, plain)
+        return read(diff_of, (await self._request(ApiCall("GET", _task(task, "diff")))).plain)
+
+    async def questions(self, task: str) -> tuple[QuestionInfo, ...]:
+        """Returns what a running task waits for."""
+        return read_all(question_of, (await self._request(ApiCall("GET", _task(task, "questions")))).plain)
 
     async def answer_question(
         self, task: str, question: str, *, allowed: bool, reason: str | None = None
@@ -172,8 +182,12 @@ class WorkCalls:
 
     async def binding(self, agent: str) -> BindingInfo | None:
         """Returns None if the agent is bound to no runtime."""
-        plain = (await self._request(ApiCall("GET", _binding(agent)))).plain
-        return None if plain is None else read(binding_of, plain)
+        try:
+            return read(binding_of, (await self._request(ApiCall("GET", _binding(agent)))).plain)
+        except NotFound as error:
+            if type(error) is not NotFound:  # of an agent or a runtime
+                raise
+            return None
 
     async def bind_agent(
         self,
@@ -199,13 +213,15 @@ class WorkCalls:
         return read(binding_of, (await self._request(ApiCall("PUT", _binding(agent), body))).plain)
 
     async def unbind_agent(self, agent: str) -> None:
-        await self._request(ApiCall("DELETE", _binding(agent), repeatable=False))
+        """The agent runs on the server again, or where its file says."""
+        await self._request(ApiCall("PUT", _binding(agent), {"runtime_id": None}))
 
-    async def set_runtime(self, session: str, runtime: str | None, *, queued: str = "keep") -> SessionInfo:
-        """Binds one session alone. None: it follows its agent again."""
+    async def set_runtime(self, session: str, runtime: str | None, *, queued: str = "keep") -> int:
+        """Binds one session alone. None: it follows its agent again. Returns how many queued tasks were
+        moved."""
         body = {"runtime_id": runtime, "queued": queued}
         call = ApiCall("PATCH", path_of(session, "runtime"), body)
-        return read(session_of, (await self._request(call)).plain)
+        return read(lambda plain: int(plain["moved"]), (await self._request(call)).plain)
 
     async def explain(self, session: str, *, runtime: str | None = None) -> ExplanationInfo:
         """Returns what a claim of the session would resume now, without running anything. `runtime`: as if
@@ -215,18 +231,18 @@ class WorkCalls:
 
     async def pointers(
         self, scope: tuple[str, str], agent: str, *, runtime: str | None = None
-    ) -> tuple[PointerInfo, ...]:
+    ) -> PointerList:
         """Returns every native session that is known for the scope and agent, oldest first."""
         path = with_query(_scope(scope, "pointers"), {"agent": agent, "runtime": runtime})
-        return read_all(pointer_of, (await self._request(ApiCall("GET", path))).plain)
+        return read(pointers_of, (await self._request(ApiCall("GET", path))).plain)
 
     async def retire(
         self, scope: tuple[str, str], agent: str, native_session: str, *, runtime: str | None = None
     ) -> int:
         """The native session is never resumed again. Returns how many pointers changed."""
-        body = {"agent": agent, "native_session": native_session} | _given({"runtime_id": runtime})
+        body = {"agent": agent, "native_session": native_session} | _given({"runtime": runtime})
         plain = (await self._request(ApiCall("POST", _scope(scope, "pointers", "retire"), body))).plain
-        return read(lambda one: int(one["retired"]), plain)
+        return read(lambda one: int(one["pointers"]), plain)
 
     # -- tokens ----------------------------------------------------------------------------
 
@@ -241,22 +257,18 @@ class WorkCalls:
 
     async def create_token(
         self,
+        name: str,
+        scopes: Sequence[str],
         *,
-        name: str | None = None,
-        scopes: Sequence[str] | None = None,
         user: str | None = None,
         worker: str | None = None,
         seconds: float | None = None,
     ) -> TokenInfo:
         """The response is the only one that contains the token itself, in `secret`."""
-        fields = {
-            "name": name,
-            "scopes": None if scopes is None else list(scopes),
-            "user": user,
-            "worker_id": worker,
-            "ttl_seconds": seconds,
-        }
-        call = ApiCall("POST", "/api/tokens", _given(fields), repeatable=False)
+        body = {"name": name, "scopes": list(scopes)} | _given(
+            {"user": user, "worker_id": worker, "expires_in_seconds": seconds}
+        )
+        call = ApiCall("POST", "/api/tokens", body, repeatable=False)
         return read(token_of, (await self._request(call)).plain)
 
     async def revoke_token(self, id: str) -> TokenInfo:

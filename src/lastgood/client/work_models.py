@@ -100,22 +100,31 @@ class TaskMessageInfo:
     seq: int
     type: str  # text, thinking, tool_use, tool_result, error
     body: Mapping[str, Any]
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class DiffInfo:
-    """What a task changed in its working directory. `text` is empty if the format is not text."""
+    """What a task changed in its working directory, as its worker has uploaded it."""
 
-    kind: str
-    summary: Mapping[str, Any]
-    text: str
+    attempt: str
+    bytes: int  # of the snapshot
+    changes: tuple[tuple[str, str], ...]  # path, and added, modified or deleted
+    left_out: tuple[tuple[str, str], ...]  # path, and why it is not in the snapshot
+    patch: str
+    is_cut: bool  # the patch or a list is longer than what is here
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionInfo:
+    """What a running task waits for."""
+
     id: str
+    task: str
     status: str  # pending, answered, withdrawn, expired
     body: Mapping[str, Any]
+    answer: Mapping[str, Any] | None
+    deadline_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,15 @@ class PointerInfo:
     outcome: str  # committed, failed, resume_failed, uncounted
     is_dirty: bool
     retired: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PointerList:
+    """Every native session of a session, and what would be decided on each runtime that you may use."""
+
+    session: str
+    pointers: tuple[PointerInfo, ...]
+    decisions: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +176,6 @@ class TokenInfo:
     """`secret` is the token itself; it is None except in the response that created it."""
 
     id: str
-    tenant: str
     name: str
     scopes: tuple[str, ...]
     user: str
@@ -221,11 +238,11 @@ def task_of(plain: Mapping[str, Any]) -> TaskInfo:
         rerun_of=directive["rerun_of"],
         note=directive["note"],
         is_held=plain["held"],
-        worker=plain.get("worker_id"),
+        worker=plain.get("worker"),
         attempt=plain.get("attempt"),
         claims=plain["claims"],
         failures=plain["failures"],
-        decision=plain["decision"],
+        decision=plain.get("decision") or {},
         late_output=plain.get("late_output"),
         error_code=code_of(error) if error else None,
         error_message=error.get("message"),
@@ -234,34 +251,62 @@ def task_of(plain: Mapping[str, Any]) -> TaskInfo:
         deadline_at=_moment(plain.get("deadline_at")),
         created_at=moment(plain["created_at"]),
         ended_at=_moment(plain.get("ended_at")),
-        is_known=plain.get("duplicate", False),
+        is_known=plain.get("replayed", False),
     )
 
 
 def message_of(plain: Mapping[str, Any]) -> TaskMessageInfo:
-    return TaskMessageInfo(plain["seq"], plain.get("type", ""), plain)
+    body = plain["message"]
+    return TaskMessageInfo(plain["seq"], str(body.get("type", "")), body, moment(plain["created_at"]))
 
 
-def diff_of(plain: Mapping[str, Any]) -> DiffInfo:
-    return DiffInfo(plain["kind"], plain["summary"], plain.get("diff") or "")
+def diff_of(plain: Mapping[str, Any]) -> DiffInfo | None:
+    snapshot = plain["snapshot"]
+    if snapshot is None:
+        return None
+    return diff_from(snapshot["attempt"], snapshot["bytes"], snapshot["summary"])
+
+
+def diff_from(attempt: str, size: int, summary: Mapping[str, Any]) -> DiffInfo:
+    """`summary` is the worker's own: a worker of another release may leave something out."""
+    changes = tuple((one["path"], one["change"]) for one in summary.get("changes", ()))
+    left_out = tuple((one["path"], one["reason"]) for one in summary.get("left_out", ()))
+    is_cut = (
+        bool(summary.get("patch_cut"))
+        or summary.get("changes_total", 0) > len(changes)
+        or summary.get("left_out_total", 0) > len(left_out)
+    )
+    return DiffInfo(attempt, size, changes, left_out, str(summary.get("patch", "")), is_cut)
 
 
 def question_of(plain: Mapping[str, Any]) -> QuestionInfo:
-    return QuestionInfo(plain["id"], plain["status"], plain)
+    return QuestionInfo(
+        id=plain["id"],
+        task=plain["task"],
+        status=plain["status"],
+        body=plain["question"],
+        answer=plain.get("answer"),
+        deadline_at=moment(plain["deadline_at"]),
+    )
 
 
-def pointer_of(plain: Mapping[str, Any]) -> PointerInfo:
+def pointers_of(plain: Mapping[str, Any]) -> PointerList:
+    pointers = tuple(map(_pointer, plain["pointers"]))
+    return PointerList(plain["session_id"], pointers, tuple(plain["decisions"]))
+
+
+def _pointer(plain: Mapping[str, Any]) -> PointerInfo:
     return PointerInfo(
         attempt=plain["attempt"],
         task=plain["task"],
         native_session=plain["native_session"],
         runtime=plain["runtime_id"],
-        worker=plain["worker_id"],
+        worker=plain["worker"],
         work_dir=plain["work_dir"],
         through=plain["through"],
         outcome=plain["outcome"],
         is_dirty=plain["dirty"],
-        retired=plain["retired"],
+        retired=plain.get("retired"),
     )
 
 
@@ -276,7 +321,6 @@ def enrollment_of(plain: Mapping[str, Any]) -> EnrollmentInfo:
 def token_of(plain: Mapping[str, Any]) -> TokenInfo:
     return TokenInfo(
         id=plain["id"],
-        tenant=plain["tenant"],
         name=plain["name"],
         scopes=tuple(plain["scopes"]),
         user=plain["user"],
