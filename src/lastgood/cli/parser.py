@@ -21,7 +21,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 COMMANDS: Mapping[str, str] = {
     "serve": "serve agents over HTTP until stopped",
     "run": "send a message to an agent, or chat with it, and stream the answer",
-    "sessions": "list, show, fork, rename, reset, export, import and delete sessions",
+    "sessions": "list, show, fork, rename, reset, move, export, import and delete sessions",
     "tasks": "queue, list, show, cancel, continue and rerun tasks for runtimes",
     "runtimes": "list, bind, share, remove and explain runtimes",
     "agents": "list agents, check agent files and print their JSON Schema",

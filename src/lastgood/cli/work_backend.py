@@ -100,6 +100,10 @@ class WorkBackend(TaskBackend, Protocol):
 
 def add_place(parser: CommandParser) -> None:
     add_server(parser)
+    add_local_user(parser)
+
+
+def add_local_user(parser: CommandParser) -> None:
     parser.add_argument(
         "--user",
         metavar="USER",
