@@ -12,9 +12,10 @@ from lastgood.model.rules import RuleLayer
 from lastgood.model.tokens import Scope
 
 P = Permissions
+NO_RULES = Permissions()
 
 
-def layer(permissions: Permissions = P(), safety: Safety | None = None) -> RuleLayer:
+def layer(permissions: Permissions = NO_RULES, safety: Safety | None = None) -> RuleLayer:
     return RuleLayer(Scope.APPROVE, "tok", permissions, safety)
 
 

@@ -41,9 +41,10 @@ async def _set_runtime(args: argparse.Namespace) -> int:
     session = await find_session(args, args.id)
     async with open_work(args, writes=True) as work:
         runtime = None if args.none else await find_runtime(work, args.runtime)
-        moved = await work.set_runtime(session, runtime and runtime.id, queued=args.queued)
+        id = None if runtime is None else runtime.id
+        moved = await work.set_runtime(session, id, queued=args.queued)
     if args.json:
-        print_json({"session_id": session, "runtime_id": runtime and runtime.id, "moved": moved})
+        print_json({"session_id": session, "runtime_id": id, "moved": moved})
     elif runtime is None:
         print_line(f"{session} follows its agent")
     else:

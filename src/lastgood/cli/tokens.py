@@ -16,8 +16,9 @@ from lastgood.cli.parser import CommandParser, add_command, add_commands
 from lastgood.cli.startup import settings_of
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
+from lastgood.flows.work.enrolment import check_worker
 from lastgood.model.ids import TenantId
-from lastgood.model.tokens import Token
+from lastgood.model.tokens import Scope, Token
 from lastgood.store.database_url import open_store, open_tokens
 from lastgood.wiring import SystemClock
 
@@ -44,7 +45,15 @@ def configure(parser: CommandParser) -> None:
         metavar="SCOPES",
         action="append",
         help="grant these scopes, separated by commas: chat (/v1), read, session (use and change sessions), "
-        f"approve, worker, admin (everything); default: {_DEFAULT_SCOPES}",
+        f"approve, worker, admin (everything); default: {_DEFAULT_SCOPES}, or worker with --worker",
+    )
+    create.add_argument(
+        "--user", metavar="USER", default="", help="let the token stand for this user; default: nobody"
+    )
+    create.add_argument(
+        "--worker",
+        metavar="ID",
+        help="limit a token with the scope worker to the worker with this id; required for that scope",
     )
     create.add_argument(
         "--expires",
@@ -91,10 +100,16 @@ def create_token(args: argparse.Namespace) -> int:
 
 
 async def _create(args: argparse.Namespace) -> tuple[Token, str]:
-    scopes = [name.strip() for part in args.scope or [_DEFAULT_SCOPES] for name in part.split(",")]
+    default = _DEFAULT_SCOPES if args.worker is None else Scope.WORKER.value
+    scopes = [name.strip() for part in args.scope or [default] for name in part.split(",")]
+    if (Scope.WORKER.value in scopes) != (args.worker is not None):
+        raise WrongUsage("the scope worker and --worker ID belong together: a worker token is for one worker")
     async with _open_to_write(args) as tokens:
         try:
-            return await tokens.create(args.name, TenantId(args.tenant), scopes, args.expires)
+            worker = None if args.worker is None else check_worker(args.worker)
+            return await tokens.create(
+                args.name, TenantId(args.tenant), scopes, args.expires, user=args.user, worker=worker
+            )
         except InvalidRequest as error:  # of what it is given, and that is options
             raise WrongUsage(error.message) from None
 
@@ -159,7 +174,9 @@ def _state(token: Token) -> str:
 def _what(token: Token) -> str:
     end = "" if token.expires_at is None else f" until {when(token.expires_at)}"
     scopes = ", ".join(sorted(token.scopes))
-    return f"{one_line(token.name)!r}, tenant {one_line(token.tenant)}: {scopes}{end}"
+    whose = f", user {one_line(token.user)}" if token.user else ""
+    whose += f", worker {one_line(token.worker)}" if token.worker else ""
+    return f"{one_line(token.name)!r}, tenant {one_line(token.tenant)}{whose}: {scopes}{end}"
 
 
 def _token_json(token: Token) -> dict[str, Any]:
@@ -168,6 +185,8 @@ def _token_json(token: Token) -> dict[str, Any]:
         "id": token.id,
         "tenant": token.tenant,
         "name": token.name,
+        "user": token.user,
+        "worker_id": token.worker,
         "scopes": sorted(token.scopes),
         "state": _state(token),
         "created_at": _moment(token.created_at),

@@ -40,8 +40,8 @@ from lastgood.model.sessions import (
     TurnKind,
     Usage,
 )
-from lastgood.ports import Ids
-from lastgood.ports.imports import ImportTarget, MulticaSource
+from lastgood.ports import Ids, Store
+from lastgood.ports.imports import MulticaSource
 
 _SYSTEM = "multica"
 #: So many turns, or so many bytes of them, are written at once.
@@ -85,7 +85,7 @@ Progress = Callable[[ImportReport], None]
 
 
 class MulticaImport:
-    def __init__(self, source: MulticaSource, store: ImportTarget, ids: Ids, options: ImportOptions) -> None:
+    def __init__(self, source: MulticaSource, store: Store, ids: Ids, options: ImportOptions) -> None:
         self._source = source
         self._store = store
         self._ids = ids
@@ -274,7 +274,7 @@ class _ScopeWriter:
     """Writes one session in pieces. In a dry run it counts."""
 
     def __init__(
-        self, store: ImportTarget, ids: Ids, new: NewSession, known: _Known, options: ImportOptions
+        self, store: Store, ids: Ids, new: NewSession, known: _Known, options: ImportOptions
     ) -> None:
         self._store = store
         self._ids = ids

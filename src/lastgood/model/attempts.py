@@ -111,6 +111,16 @@ class Ask:
     owner: str | None = None  # the user whose token asks; None: the session's own
     over_chat: bool = False  # by the OpenAI-compatible API
 
+    @property
+    def condition(self) -> Expected | None:
+        """The one head this may begin at; None: any. Heads are compared, never counts: after an edit a
+        session may have as many turns as before, and other ones."""
+        if self.is_first:
+            return NO_SUCH_HEAD if self.expected_head or self.edit else Expected(None)
+        if self.edit is not None:
+            return Expected(self.edit.replaces)
+        return None if self.expected_head is None else Expected(self.expected_head)
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -197,16 +207,8 @@ class Begin:
 
     @property
     def condition(self) -> Expected | None:
-        """The one head this may begin at; None: any. Heads are compared, never counts: after an edit a
-        session may have as many turns as before, and other ones."""
-        ask = self.ask
-        if self.expected is not None:
-            return self.expected
-        if ask.is_first:
-            return NO_SUCH_HEAD if ask.expected_head or ask.edit else Expected(None)
-        if ask.edit is not None:
-            return Expected(ask.edit.replaces)
-        return None if ask.expected_head is None else Expected(ask.expected_head)
+        """The one head this may begin at; None: any."""
+        return self.ask.condition if self.expected is None else self.expected
 
     def base_at(self, head: Head | None) -> Head | None:
         """What the attempt goes on from, in a session with this head."""

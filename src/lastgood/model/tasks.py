@@ -25,6 +25,8 @@ class TaskStatus(StrEnum):
 
 #: A worker holds these; the session is busy.
 HELD_TASKS = frozenset({TaskStatus.CLAIMED, TaskStatus.RUNNING, TaskStatus.WAITING})
+#: These are final.
+ENDED_TASKS = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)

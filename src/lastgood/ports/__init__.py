@@ -44,8 +44,10 @@ from lastgood.model.sessions import (
     Turn,
 )
 from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
+from lastgood.model.tasks import TaskEnd
 from lastgood.model.tokens import Token
-from lastgood.ports.work import RuntimeStore
+from lastgood.ports.imports import ImportStore
+from lastgood.ports.work import WorkStore
 
 #: Renews leases for so many seconds; returns those still held, as they now stand.
 Renew = Callable[[Sequence[Hold], float], Awaitable[dict[AttemptId, Attempt]]]
@@ -170,7 +172,11 @@ class AttemptStore(Protocol):
         """True: this is the last batch that the hold stored. False also if the hold is gone."""
         ...
 
-    async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed: ...
+    async def commit_if_head(
+        self, hold: Hold, commit: Commit, events: Sequence[Event], task: TaskEnd | None = None
+    ) -> Committed:
+        """With `task`, its end is part of the transaction; LOST also if the claim is not its current one."""
+        ...
 
     async def finish_if_held(
         self,
@@ -182,11 +188,13 @@ class AttemptStore(Protocol):
         only_if_expired: bool = False,
         died: bool = False,
         parking: Parking | None = None,
+        task: TaskEnd | None = None,
     ) -> bool:
         """Ends an attempt without a commit and frees its session. False: it had ended already.
 
         `died`: its process died. `parking`: when the follow-up that it was an attempt of is parked, and
         whether the rest of the queue is.
+        `task`: its end is part of the transaction; False also if the claim is not its current one.
         """
         ...
 
@@ -317,7 +325,15 @@ class Inspection(Protocol):
 
 
 class Store(
-    SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, RuntimeStore, Protocol
+    SessionStore,
+    TurnStore,
+    AttemptStore,
+    QueueStore,
+    EventStore,
+    TokenStore,
+    WorkStore,
+    ImportStore,
+    Protocol,
 ):
     alone: bool  # True: no other process can be using it, so whatever this one does not run is dead
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
-from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.imports import ImportedScope, NewPointer
 from lastgood.model.multica import (
     MulticaAgent,
@@ -15,8 +14,7 @@ from lastgood.model.multica import (
     MulticaRuntime,
     MulticaTask,
 )
-from lastgood.model.sessions import EncodedTurn, Head, NewSession, Session, TaskScope, Turn
-from lastgood.model.tasks import Pointer
+from lastgood.model.sessions import Head, NewSession, Turn
 
 
 class MulticaSource(Protocol):
@@ -42,8 +40,6 @@ class MulticaSource(Protocol):
 
 
 class ImportStore(Protocol):
-    async def find_scope(self, tenant: TenantId, scope: TaskScope, agent_key: str) -> Session | None: ...
-
     async def import_into_scope(
         self, new: NewSession, base: Head | None, turns: Sequence[Turn], pointers: Sequence[NewPointer]
     ) -> ImportedScope | None:
@@ -54,13 +50,3 @@ class ImportStore(Protocol):
         nothing was written.
         """
         ...
-
-
-class ImportTarget(ImportStore, Protocol):
-    """All that an import needs of a store."""
-
-    def stream_turns(
-        self, tenant: TenantId, head: TurnId, *, after_seq: int = 0
-    ) -> AsyncGenerator[EncodedTurn, None]: ...
-
-    async def list_pointers(self, tenant: TenantId, session: SessionId) -> tuple[Pointer, ...]: ...

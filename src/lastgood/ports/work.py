@@ -156,11 +156,12 @@ class TaskStore(Protocol):
         lease_seconds: float,
         events: Sequence[Event],
         *,
-        agent_digest: str,
+        agent_digest: str = "",
+        model: str = "",
     ) -> bool:
         """Stores the resume decision with the task and its attempt, and starts the lease and the deadline.
-        `agent_digest`: of the agent's definition that this attempt runs; its pointer and turn carry it.
-        False: the claim is not current any more."""
+        The attempt and its pointer have this agent digest and model; empty ones change nothing. False: the
+        claim is not current any more."""
         ...
 
     async def find_claim(
@@ -175,15 +176,15 @@ class TaskStore(Protocol):
         ...
 
     async def report_pointer(self, state: ClaimState, token: bytes, report: PointerReport) -> bool:
-        """A pin in mid-run. False: the claim is not current, and nothing was written. Of a cancelled task
-        it is written, unless a newer attempt of the session has a pointer already."""
+        """A pin in mid-run. False: the claim is not current, and nothing was written. Of a task that
+        somebody else has ended it is written, unless a newer attempt of the session has a pointer already."""
         ...
 
     async def append_messages(
-        self, state: ClaimState, token: bytes, messages: Sequence[TaskMessage], events: Sequence[Event]
+        self, state: ClaimState, token: bytes, messages: Sequence[TaskMessage], events: Sequence[Event | None]
     ) -> int | None:
-        """Stores those with a higher `seq` than the last one stored, and only their events. Returns the
-        last `seq` stored; None: the claim is not current."""
+        """Stores those with a higher `seq` than the last one stored, and only their events: `events` has
+        one, or None, for each message. Returns the last `seq` stored; None: the claim is not current."""
         ...
 
     async def read_messages(
@@ -202,7 +203,7 @@ class TaskStore(Protocol):
     async def acknowledge_cancel(self, tenant: TenantId, task: TaskId, token: bytes) -> bool: ...
 
     async def release_tasks(self, tenant: TenantId, session: SessionId) -> int:
-        """Held tasks are queued again. Returns how many."""
+        """Held tasks are queued again, and expire as if they were queued now. Returns how many."""
         ...
 
     async def release_task(self, tenant: TenantId, task: TaskId) -> bool: ...
@@ -210,8 +211,8 @@ class TaskStore(Protocol):
     async def ask_question(
         self, state: ClaimState, token: bytes, question: Question, events: Sequence[Event]
     ) -> Question | None:
-        """running → waiting. The same id again returns the question as it stands. None: the claim is not
-        current."""
+        """running → waiting. Its deadline is as long after the database's time as `deadline_at` is after
+        `created_at`. The same id again returns the question as it stands. None: the claim is not current."""
         ...
 
     async def answer_question(
@@ -227,8 +228,8 @@ class TaskStore(Protocol):
     async def get_question(self, tenant: TenantId, task: TaskId, question: str) -> Question | None: ...
 
     async def overdue_tasks(self, limit: int) -> tuple[Task, ...]:
-        """By database time, of all tenants: queued ones past their expiry, held ones of a worker past their
-        deadline."""
+        """By database time, of all tenants: queued ones past their expiry (not those that wait for a
+        person's word after a cancel), and those of a worker past their deadline."""
         ...
 
     async def expire_questions(self, limit: int) -> tuple[Question, ...]:

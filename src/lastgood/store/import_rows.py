@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lastgood.model.ids import SessionId, TenantId
+from lastgood.model.ids import SessionId
 from lastgood.model.imports import NewPointer
 from lastgood.model.runtimes import RuntimeIdentity
-from lastgood.model.sessions import Head, NewSession, TaskScope, Turn
+from lastgood.model.sessions import Head, NewSession, Turn
 from lastgood.store.rows import of_turn
 
 _NOBODY = RuntimeIdentity("", "", "")
-
-
-def of_scope(tenant: TenantId, scope: TaskScope, agent_key: str) -> dict[str, Any]:
-    return {"tenant": tenant, "scope_kind": scope.kind.value, "scope_id": scope.id, "agent_key": agent_key}
 
 
 def of_append(

@@ -19,6 +19,10 @@ from lastgood.store.rows import Row, of_hold
 T = TypeVar("T")
 
 
+class ClaimLost(Exception):
+    """Rolls a transaction back: the claim is not the task's current one."""
+
+
 class Statements(Protocol):
     """A transaction, or one moment of the database."""
 
@@ -51,6 +55,13 @@ class WorkAccess(ABC):
     async def _write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         """One statement; no rows: its condition did not hold."""
         return await self._transact(lambda statements: _rows_of(statements, name, parameters))
+
+    async def _unless_lost(self, work: Work[T], otherwise: T, *, durable: bool = True) -> T:
+        """`otherwise`: it found the claim lost when it had written something already; that was undone."""
+        try:
+            return await self._transact(work, durable=durable)
+        except ClaimLost:
+            return otherwise
 
 
 async def _rows_of(statements: Statements, name: str, parameters: Mapping[str, Any]) -> list[Row]:

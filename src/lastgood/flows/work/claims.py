@@ -136,7 +136,7 @@ class Claims:
         except LastgoodError as error:
             await self._fail(claimed, token, error)
             return None
-        events = _claim_events(claimed, prepared, runtime.identity)
+        events = (*_displaced_events(claimed), *_claim_events(claimed, prepared, runtime.identity))
         confirmed = await self._deps.store.confirm_claim(
             claimed.hold,
             hash_of(token),
@@ -144,6 +144,7 @@ class Claims:
             self._limits.lease_seconds,
             events,
             agent_digest=prepared.agent.digest,
+            model=claimed.attempt.model or runtime.identity.provider,
         )
         self._deps.signals.tell(session.id)
         if not confirmed:
@@ -195,7 +196,7 @@ class Claims:
             due_seconds=_AGENT_SECONDS if passes else None,
             error=None if passes else words_of(error),
         )
-        await self._end(claimed, AttemptStatus.FAILED, error, end)
+        await self._end(claimed, AttemptStatus.FAILED, error, end, _displaced_events(claimed))
 
     def _give_back_later(self, claiming: asyncio.Task[tuple[SentClaim, ...]]) -> None:
         if not claiming.cancelled() and claiming.exception() is None and claiming.result():
@@ -209,11 +210,27 @@ class Claims:
             await self._end(sent.claimed, AttemptStatus.INTERRUPTED, error, end)
             tell_workers(self._deps.signals, sent.claimed.task.runtime)
 
-    async def _end(self, claimed: Claimed, status: AttemptStatus, error: LastgoodError, end: TaskEnd) -> None:
+    async def _end(
+        self,
+        claimed: Claimed,
+        status: AttemptStatus,
+        error: LastgoodError,
+        end: TaskEnd,
+        before: Sequence[Event] = (),
+    ) -> None:
         attempt = claimed.attempt
-        events = failed_events(attempt.turn, attempt.id, status, error, has_effects=False)
+        events = (*before, *failed_events(attempt.turn, attempt.id, status, error, has_effects=False))
         await self._deps.store.finish_if_held(claimed.hold, status, words_of(error), events, task=end)
         self._deps.signals.tell(attempt.session)
+
+
+def _displaced_events(claimed: Claimed) -> tuple[Event, ...]:
+    """The end of the claim before this one, for its watchers. What it did outside may have happened."""
+    if claimed.displaced is None:
+        return ()
+    error = TurnFailed("The lease of this attempt ended, and its task was claimed again")
+    turn, status = claimed.attempt.turn, AttemptStatus.INTERRUPTED
+    return failed_events(turn, claimed.displaced, status, error, has_effects=True)
 
 
 def _claim_events(claimed: Claimed, prepared: Prepared, runtime: RuntimeIdentity) -> tuple[Event, ...]:

@@ -29,6 +29,7 @@ from lastgood.model.attempts import (
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
+from lastgood.model.tasks import TaskEnd
 from lastgood.store.columns import COLUMNS
 from lastgood.store.postgres.database import AlreadyThere, PostgresDatabase
 from lastgood.store.postgres.event_arrays import of_events
@@ -46,6 +47,8 @@ from lastgood.store.rows import (
     to_steps,
 )
 from lastgood.store.session_rows import to_session
+from lastgood.store.task_ends import end_claim
+from lastgood.store.work_access import ClaimLost
 
 #: Lost races of a begin: its key was used meanwhile, or its turn was tried meanwhile.
 LOST_RACES = frozenset({"requests_by_key", "requests_pkey", "attempts_turn_id_number_key"})
@@ -130,26 +133,37 @@ class PostgresAttempts:
     async def is_stored(self, hold: Hold, batch: int) -> bool:
         return await self.db.row("is_stored", of_hold(hold) | {"batch": batch}) is not None
 
-    async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
+    async def commit_if_head(
+        self, hold: Hold, commit: Commit, events: Sequence[Event], task: TaskEnd | None = None
+    ) -> Committed:
         parameters = of_hold(hold) | of_commit(commit) | of_events(events)
-        row = await self._end("commit_if_head", "settle_queued", parameters)
+        row = await self._end("commit_if_head", "settle_queued", parameters, hold, task)
         if row is None:
             return Committed.LOST
         return Committed.ORPHANED if row[0] is None else Committed.YES
 
-    async def _end(self, name: str, what_it_has: str, parameters: dict[str, Any]) -> Row | None:
-        """None: the hold is gone. One statement, unless it has something of the queue, or stops that."""
+    async def _end(
+        self, name: str, what_it_has: str, parameters: dict[str, Any], hold: Hold, task: TaskEnd | None
+    ) -> Row | None:
+        """None: the hold is gone, or the claim. One statement, unless the attempt has something of the
+        queue, stops that, or is a task's."""
         stops_queue = parameters.get("park_others") is not None
-        rows = () if stops_queue else await self.db.write(name, parameters | {"with_queue": False})
-        if rows:
-            return rows[0]
-        async with self.db.transaction() as transaction:
-            row = await transaction.row(name, parameters | {"with_queue": True})
-            if row is not None and row[0] is not None:
-                await transaction.row(what_it_has, parameters)
-                if stops_queue:
-                    await transaction.row("park_others", parameters)
-            return row
+        if task is None and not stops_queue:
+            rows = await self.db.write(name, parameters | {"with_queue": False})
+            if rows:
+                return rows[0]
+        try:
+            async with self.db.transaction() as transaction:
+                row = await transaction.row(name, parameters | {"with_queue": True})
+                if row is not None and row[0] is not None:
+                    await transaction.row(what_it_has, parameters)
+                    if stops_queue:
+                        await transaction.row("park_others", parameters)
+                    if task is not None:
+                        await end_claim(transaction, hold, task)
+                return row
+        except ClaimLost:
+            return None
 
     async def finish_if_held(
         self,
@@ -161,6 +175,7 @@ class PostgresAttempts:
         only_if_expired: bool = False,
         died: bool = False,
         parking: Parking | None = None,
+        task: TaskEnd | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
@@ -174,7 +189,7 @@ class PostgresAttempts:
         if parking is not None:
             parking = replace(parking, reason=_without_nul(parking.reason))
         parameters = of_hold(hold) | of_events(events, leap=leap) | end | of_parking(parking)
-        return await self._end("finish_if_held", "give_back_queued", parameters) is not None
+        return await self._end("finish_if_held", "give_back_queued", parameters, hold, task) is not None
 
     async def wait_if_held(
         self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]

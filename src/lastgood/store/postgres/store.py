@@ -8,19 +8,23 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from lastgood.model.ids import SessionId
 from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
+from lastgood.store.claims import SqlClaims
+from lastgood.store.imports import SqlImports
 from lastgood.store.migrations import Migration
+from lastgood.store.pointers import SqlPointers
 from lastgood.store.postgres.attempts import PostgresAttempts
 from lastgood.store.postgres.database import POOL_SIZE, PostgresDatabase, Snapshot, open_database
 from lastgood.store.postgres.events import PostgresEvents
 from lastgood.store.postgres.hints import Hints
-from lastgood.store.postgres.imports import PostgresImports
 from lastgood.store.postgres.queue import PostgresQueue
 from lastgood.store.postgres.renewals import renewals
 from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
 from lastgood.store.postgres.tokens import PostgresTokens
 from lastgood.store.postgres.work import PostgresWork
+from lastgood.store.questions import SqlQuestions
 from lastgood.store.row_checks import checks_of
 from lastgood.store.runtimes import SqlRuntimes
+from lastgood.store.tasks import SqlTasks
 
 
 class PostgresStore(
@@ -32,7 +36,11 @@ class PostgresStore(
     PostgresTokens,
     PostgresWork,
     SqlRuntimes,
-    PostgresImports,
+    SqlTasks,
+    SqlClaims,
+    SqlQuestions,
+    SqlPointers,
+    SqlImports,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False

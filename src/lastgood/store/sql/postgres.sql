@@ -41,11 +41,6 @@ FROM (SELECT clock() AS now) AS moment;
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
--- name: create_in_scope
-{insert_session}
-ON CONFLICT (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL DO NOTHING
-RETURNING {session};
-
 -- name: read_events
 -- A page ends after so many events, or with the one that makes it larger than so many bytes.
 SELECT seq, kind, attempt_id, body, created_at FROM (
@@ -618,3 +613,11 @@ RETURNING {token};
 -- name: revoke_token
 UPDATE tokens SET revoked_at = coalesce(revoked_at, clock()) WHERE id = :id
 RETURNING {token};
+
+-- name: listed_runtimes
+-- A piece of others.
+SELECT json_array_elements_text(CAST(CAST(:runtimes AS text) AS json));
+
+-- name: listed_statuses
+-- A piece of others.
+SELECT json_array_elements_text(CAST(CAST(:statuses AS text) AS json));

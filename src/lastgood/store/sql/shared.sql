@@ -28,30 +28,6 @@ VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rule
         coalesce(:created_at, clock()), coalesce(:updated_at, clock()))
 RETURNING {session};
 
--- name: find_scope
-SELECT {session} FROM sessions
-WHERE tenant = :tenant AND scope_kind = :scope_kind AND scope_id = :scope_id AND agent_key = :agent_key;
-
--- name: append_imported
--- Like a commit: the head is compared where it is moved. An attempt that holds the session keeps its base.
-UPDATE sessions
-SET head = :head, seq = :seq, head_hash = :hash, stored_bytes = stored_bytes + :bytes, updated_at = clock()
-WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
-  AND head IS NOT DISTINCT FROM CAST(:base AS TEXT)
-RETURNING segment;
-
--- name: import_pointer
-INSERT INTO pointers (tenant, session_id, agent_key, task_id, attempt_id, native_session, runtime_id, worker_id,
-                      provider, account, format, work_dir, through_turn, outcome, dirty, retired, created_at)
-VALUES (:tenant, :session, :agent_key, :task, :attempt, :native_session, :runtime, :worker,
-        :provider, :account, :format, :work_dir, :through, :outcome, :dirty, :retired, clock())
-ON CONFLICT (attempt_id) DO NOTHING
-RETURNING n;
-
--- name: tmp_pointers
-SELECT n, attempt_id, task_id, native_session, runtime_id, worker_id, provider, account, format, work_dir, through_turn, outcome, agent_digest, dirty, retired
-FROM pointers WHERE tenant = :tenant AND session_id = :session ORDER BY n;
-
 -- name: find_conversation
 SELECT {session} FROM sessions WHERE tenant = :tenant AND conversation = :conversation;
 
@@ -107,7 +83,8 @@ ORDER BY attempts.fence DESC LIMIT 1;
 UPDATE requests SET closed = true
 WHERE tenant = :tenant AND session_id = :session AND fingerprint = :fingerprint AND caller = :caller
   AND on_leave = 'orphan' AND NOT closed
-  AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.turn_id = requests.turn_id AND attempts.ended_at IS NULL);
+  AND NOT EXISTS (SELECT 1 FROM attempts WHERE attempts.turn_id = requests.turn_id AND attempts.ended_at IS NULL)
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.turn_id = requests.turn_id AND tasks.ended_at IS NULL);
 
 -- name: read_steps
 SELECT attempts.session_id, {step}

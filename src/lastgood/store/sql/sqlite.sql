@@ -15,11 +15,6 @@ VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rule
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
 
--- name: create_in_scope
-{insert_session}
-ON CONFLICT (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL DO NOTHING
-RETURNING {session};
-
 -- name: fork_session
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
@@ -326,3 +321,11 @@ RETURNING {token};
 -- name: revoke_token
 UPDATE tokens SET revoked_at = coalesce(revoked_at, clock()) WHERE id = :id
 RETURNING {token};
+
+-- name: listed_runtimes
+-- A piece of others.
+SELECT value FROM json_each(:runtimes);
+
+-- name: listed_statuses
+-- A piece of others.
+SELECT value FROM json_each(:statuses);

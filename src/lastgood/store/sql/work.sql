@@ -130,3 +130,424 @@ VALUES (:code, :tenant, :owner, :worker, :expires_at);
 -- name: use_enrollment
 UPDATE enrollments SET used_at = clock() WHERE hash = :code AND used_at IS NULL AND expires_at > clock()
 RETURNING tenant, owner, worker_id, expires_at;
+
+-- name: create_for_scope
+{insert_session}
+ON CONFLICT (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL DO NOTHING
+RETURNING {session};
+
+-- name: session_of_scope
+SELECT {session} FROM sessions
+WHERE tenant = :tenant AND scope_kind = :scope_kind AND scope_id = :scope_id AND agent_key = :agent_key;
+
+-- name: insert_task_request
+-- No row: the key was used before.
+INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
+                      after, replaces, options, on_leave, durable, created_at, input, checksum)
+VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
+        :after, :replaces, :options, :on_leave, :durable, clock(), :input, :checksum)
+ON CONFLICT DO NOTHING
+RETURNING turn_id;
+
+-- name: may_try_again
+-- A turn that is not committed, and that no other task is trying.
+SELECT 1 FROM requests
+WHERE tenant = :tenant AND session_id = :session AND turn_id = :turn AND input IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.turn_id = requests.turn_id AND tasks.ended_at IS NULL);
+
+-- name: insert_task
+INSERT INTO tasks (id, tenant, session_id, turn_id, agent_key, scope_kind, scope_id, runtime_id, status, priority,
+                   directive, created_by, end_user, ephemeral, max_wait_seconds, expires_at, deadline_seconds,
+                   created_at)
+VALUES (:id, :tenant, :session, :turn, :agent_key, :scope_kind, :scope_id, :runtime, 'queued', :priority,
+        :directive, :created_by, :user, :ephemeral, :max_wait, clock() + CAST(:max_wait AS double precision),
+        :deadline, clock())
+RETURNING {task};
+
+-- name: count_unfinished
+SELECT count(*) FROM tasks WHERE tenant = :tenant AND session_id = :session AND ended_at IS NULL;
+
+-- name: unfinished_tasks
+SELECT {task} FROM tasks
+WHERE tenant = :tenant AND session_id = :session AND ended_at IS NULL ORDER BY n LIMIT :limit;
+
+-- name: newest_task_by_body
+-- The turn of the newest task that an SDK's retry can mean; it may not have been claimed yet.
+SELECT requests.turn_id FROM requests JOIN tasks ON tasks.turn_id = requests.turn_id
+WHERE requests.tenant = :tenant AND requests.session_id = :session AND requests.fingerprint = :fingerprint
+  AND requests.caller = :caller AND requests.on_leave = 'orphan' AND NOT requests.closed
+ORDER BY tasks.n DESC LIMIT 1;
+
+-- name: age_of_task
+SELECT coalesce(clock() - ended_at, 0) FROM tasks
+WHERE tenant = :tenant AND turn_id = :turn ORDER BY n DESC LIMIT 1;
+
+-- name: age_of_attempt
+SELECT coalesce(clock() - ended_at, 0) FROM attempts
+WHERE tenant = :tenant AND turn_id = :turn ORDER BY number DESC LIMIT 1;
+
+-- name: get_task
+SELECT {task} FROM tasks WHERE tenant = :tenant AND id = :task;
+
+-- name: task_of_turn
+SELECT {task} FROM tasks WHERE tenant = :tenant AND turn_id = :turn ORDER BY n DESC LIMIT 1;
+
+-- name: is_listed
+-- A piece of lists.
+tasks.tenant = :tenant AND tasks.n < :before
+  AND (CAST(:agent_key AS text) IS NULL OR tasks.agent_key = :agent_key)
+  AND (CAST(:runtimes AS text) IS NULL OR tasks.runtime_id IN ({listed_runtimes}))
+  AND (CAST(:statuses AS text) IS NULL OR tasks.status IN ({listed_statuses}));
+
+-- name: list_tasks
+SELECT {task} FROM tasks WHERE {is_listed} ORDER BY tasks.n DESC LIMIT :limit;
+
+-- name: list_tasks_of_session
+SELECT {task} FROM tasks WHERE {is_listed} AND tasks.session_id = :session ORDER BY tasks.n DESC LIMIT :limit;
+
+-- name: list_unfinished_tasks
+SELECT {task} FROM tasks WHERE {is_listed} AND tasks.ended_at IS NULL ORDER BY tasks.n DESC LIMIT :limit;
+
+-- name: session_of_task
+SELECT session_id FROM tasks WHERE tenant = :tenant AND id = :task;
+
+-- name: touch_session
+UPDATE sessions SET event_seq = event_seq + :events WHERE tenant = :tenant AND id = :session RETURNING event_seq;
+
+-- name: end_queued_task
+UPDATE tasks
+SET status = :status, why = :why, held = false, due_at = NULL, error_code = :code, error_message = :message,
+    ended_at = clock()
+WHERE tenant = :tenant AND id = :task AND status IN ('queued', 'deferred')
+RETURNING id;
+
+-- name: hold_others
+UPDATE tasks SET held = true, why = :why
+WHERE tenant = :tenant AND session_id = :session AND id <> :task AND ended_at IS NULL
+  AND status IN ('queued', 'deferred') AND NOT held;
+
+-- name: release_tasks
+UPDATE tasks SET held = false, why = '', expires_at = clock() + max_wait_seconds
+WHERE tenant = :tenant AND session_id = :session AND ended_at IS NULL AND held
+RETURNING id;
+
+-- name: release_task
+UPDATE tasks SET held = false, why = '', expires_at = clock() + max_wait_seconds
+WHERE tenant = :tenant AND id = :task AND ended_at IS NULL AND held
+RETURNING id;
+
+-- name: keep_late_output
+-- Of a claim that is not current, and has not reported the end of its task before.
+UPDATE tasks SET late_output = :output
+WHERE tenant = :tenant AND id = :task AND late_output IS NULL
+  AND EXISTS (SELECT 1 FROM claims WHERE claims.token = :token AND claims.task_id = tasks.id AND claims.report IS NULL)
+  AND NOT (claim_token = :token AND status IN ('claimed', 'running', 'waiting'))
+RETURNING id;
+
+-- name: acknowledge_cancel
+UPDATE tasks SET cancel_seen = true
+WHERE tenant = :tenant AND id = :task AND claim_token = :token AND ended_at IS NOT NULL
+RETURNING id;
+
+-- name: expired_tasks
+SELECT {task} FROM tasks
+WHERE status IN ('queued', 'deferred') AND NOT held AND expires_at < (SELECT clock())
+ORDER BY expires_at LIMIT :limit;
+
+-- name: tasks_past_deadline
+SELECT {task} FROM tasks
+WHERE status IN ('claimed', 'running', 'waiting') AND deadline_at < (SELECT clock())
+ORDER BY deadline_at LIMIT :limit;
+
+-- name: own_runtimes
+-- A piece of claims: what the newest process of a worker may claim from.
+moment AS MATERIALIZED (
+    SELECT clock() AS now
+), own AS MATERIALIZED (
+    SELECT runtimes.id FROM workers
+    JOIN runtimes ON runtimes.tenant = workers.tenant AND runtimes.worker_id = workers.id
+    WHERE workers.tenant = :tenant AND workers.id = :worker AND workers.epoch = :epoch
+      AND runtimes.removed_at IS NULL AND runtimes.id IN ({listed_runtimes})
+);
+
+-- name: is_due
+-- A piece of claims. An expired lease makes a task claimable, and does nothing else.
+(tasks.status IN ('queued', 'deferred') AND NOT tasks.held
+ AND (tasks.due_at IS NULL OR tasks.due_at <= (SELECT now FROM moment))
+ AND (tasks.expires_at IS NULL OR tasks.expires_at > (SELECT now FROM moment))
+ OR tasks.status IN ('claimed', 'running', 'waiting') AND tasks.lease_until < (SELECT now FROM moment));
+
+-- name: ready_tasks
+-- A piece of claims: the first unfinished task of each session that nobody else holds.
+FROM own JOIN tasks ON tasks.runtime_id = own.id JOIN sessions ON sessions.id = tasks.session_id
+WHERE tasks.tenant = :tenant AND tasks.ended_at IS NULL AND {is_due}
+  AND (sessions.attempt_id IS NULL OR sessions.attempt_id = tasks.attempt_id)
+  AND NOT EXISTS (SELECT 1 FROM tasks AS earlier
+                  WHERE earlier.session_id = tasks.session_id AND earlier.ended_at IS NULL AND earlier.n < tasks.n);
+
+-- name: any_claimable
+WITH {own_runtimes}
+SELECT 1 {ready_tasks} LIMIT 1;
+
+-- name: best_tasks
+-- A piece of claims. Urgency is the priority, raised by age. Among equally urgent tasks agents take turns: the
+-- first task of an agent counts as one more than it runs already, the second as two more, and so on.
+WITH {own_runtimes}, ready AS MATERIALIZED (
+    SELECT tasks.n, tasks.agent_key,
+           tasks.priority + floor(((SELECT now FROM moment) - tasks.created_at) / CAST(:ageing AS double precision)) AS urgency
+    {ready_tasks}
+), busy AS (
+    SELECT agent_key, count(*) AS running FROM tasks
+    WHERE tenant = :tenant AND ended_at IS NULL AND status IN ('claimed', 'running', 'waiting')
+      AND lease_until >= (SELECT now FROM moment)
+    GROUP BY agent_key
+), placed AS (
+    SELECT ready.n, ready.agent_key, ready.urgency,
+           coalesce(busy.running, 0)
+           + row_number() OVER (PARTITION BY ready.agent_key ORDER BY ready.urgency DESC, ready.n) AS place
+    FROM ready LEFT JOIN busy ON busy.agent_key = ready.agent_key
+), best AS MATERIALIZED (
+    SELECT placed.n, placed.urgency, placed.place
+    FROM placed LEFT JOIN agent_runtimes
+      ON agent_runtimes.tenant = :tenant AND agent_runtimes.agent_key = placed.agent_key
+    WHERE agent_runtimes.max_running IS NULL OR placed.place <= agent_runtimes.max_running
+    ORDER BY placed.urgency DESC, placed.place, placed.n LIMIT :looked_at
+)
+SELECT {task} FROM best JOIN tasks ON tasks.n = best.n
+WHERE tasks.ended_at IS NULL AND {is_due}
+ORDER BY best.urgency DESC, best.place, best.n LIMIT :wanted;
+
+-- name: end_expired_attempt
+UPDATE attempts
+SET status = :status, question = NULL, deadline = NULL, ended_at = clock(),
+    last_event = (SELECT event_seq FROM sessions WHERE sessions.id = attempts.session_id)
+WHERE tenant = :tenant AND id = :attempt AND ended_at IS NULL;
+
+-- name: free_expired_session
+UPDATE sessions SET attempt_id = NULL, holder = NULL, lease_until = NULL
+WHERE tenant = :tenant AND id = :session AND attempt_id = :expired;
+
+-- name: hold_for_claim
+-- Without end: the lease of the task says when it may be claimed again. Whoever watched the attempt of an
+-- expired claim may have seen events that a power cut took, so their numbers are skipped.
+UPDATE sessions
+SET fence = fence + 1, attempt_id = :attempt, holder = :worker, lease_until = :forever, has_queued = false,
+    event_seq = event_seq + :leap
+WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
+RETURNING {session};
+
+-- name: insert_claim_attempt
+INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, head, fence, agent_key, agent_digest,
+                      model, decision, task_id, started_at)
+VALUES (:attempt, :tenant, :session, :turn,
+        1 + (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn),
+        'running', :base, :head, :fence, :agent_key, '', :model, '{{}}', :task, clock())
+RETURNING {attempt};
+
+-- name: insert_claim
+INSERT INTO claims (token, tenant, task_id, attempt_id, worker_id, epoch, created_at)
+VALUES (:token, :tenant, :task, :attempt, :worker, :epoch, clock());
+
+-- name: claim_task
+UPDATE tasks
+SET status = 'claimed', claim_token = :token, worker_id = :worker, worker_epoch = :epoch, attempt_id = :attempt,
+    claims = claims + 1, lease_until = clock() + :lease, deadline_at = clock() + :lease + deadline_seconds,
+    due_at = NULL, why = '', cancel_seen = false, decision = '{{}}'
+WHERE tenant = :tenant AND id = :task
+RETURNING {task};
+
+-- name: fail_unreadable_task
+UPDATE tasks
+SET status = 'failed', error_code = :code, error_message = :message, held = false, due_at = NULL,
+    lease_until = NULL, deadline_at = NULL, ended_at = clock()
+WHERE tenant = :tenant AND id = :task;
+
+-- name: decide_attempt
+UPDATE attempts
+SET decision = :decision, agent_digest = coalesce(nullif(:agent_digest, ''), agent_digest),
+    model = coalesce(nullif(:model, ''), model)
+WHERE tenant = :tenant AND id = :attempt AND ended_at IS NULL;
+
+-- name: confirm_claim
+UPDATE tasks
+SET decision = :decision, lease_until = clock() + :lease, deadline_at = clock() + deadline_seconds
+WHERE tenant = :tenant AND id = (SELECT task_id FROM claims WHERE token = :token)
+  AND claim_token = :token AND attempt_id = :attempt AND status IN ('claimed', 'running', 'waiting')
+RETURNING id;
+
+-- name: find_claim
+SELECT claims.attempt_id, tasks.claim_token = claims.token, claims.report, {task}
+FROM claims JOIN tasks ON tasks.id = claims.task_id
+WHERE claims.tenant = :tenant AND claims.token = :token AND claims.task_id = :task
+  AND (claims.worker_id = :worker OR CAST(:worker AS TEXT) IS NULL);
+
+-- name: is_current
+SELECT 1 FROM tasks
+WHERE tenant = :tenant AND id = :task AND claim_token = :token AND status IN ('claimed', 'running', 'waiting');
+
+-- name: start_task
+UPDATE tasks SET status = CASE WHEN status = 'claimed' THEN 'running' ELSE status END
+WHERE tenant = :tenant AND id = :task AND claim_token = :token AND status IN ('claimed', 'running', 'waiting')
+RETURNING id;
+
+-- name: end_claim
+-- Expiry starts again for a task that is queued again. A worker that reports the end needs no word of it.
+UPDATE tasks
+SET status = :status, why = :why, held = false, error_code = :code, error_message = :message,
+    failures = failures + :failures, due_at = clock() + CAST(:due_seconds AS double precision),
+    expires_at = CASE WHEN :is_over THEN expires_at
+                 ELSE clock() + coalesce(CAST(:due_seconds AS double precision), 0) + max_wait_seconds END,
+    lease_until = NULL, deadline_at = NULL, cancel_seen = :by_worker,
+    ended_at = CASE WHEN :is_over THEN clock() END
+WHERE tenant = :tenant AND id = :task AND attempt_id = :attempt AND status IN ('claimed', 'running', 'waiting')
+  AND (NOT :by_worker OR claim_token = :token)
+RETURNING id;
+
+-- name: store_report
+UPDATE claims SET report = :report WHERE token = :token AND task_id = :task AND report IS NULL;
+
+-- name: may_point
+-- The current claim; or the newest one of a task that somebody else has ended, as long as no newer attempt of
+-- the session has a pointer.
+SELECT 1 FROM tasks JOIN claims ON claims.token = tasks.claim_token
+WHERE tasks.tenant = :tenant AND tasks.id = :task AND tasks.claim_token = :token
+  AND (tasks.status IN ('claimed', 'running', 'waiting')
+       OR tasks.ended_at IS NOT NULL AND claims.report IS NULL
+          AND NOT EXISTS (SELECT 1 FROM pointers JOIN attempts ON attempts.id = pointers.attempt_id
+                          WHERE pointers.session_id = tasks.session_id AND attempts.fence > :fence));
+
+-- name: put_pointer
+-- One row for one attempt, with what the rows of the attempt and the runtime say now: nothing can be mispaired.
+INSERT INTO pointers (tenant, session_id, agent_key, task_id, attempt_id, native_session, runtime_id, worker_id,
+                      provider, account, format, work_dir, base_turn, through_turn, outcome, agent_digest, dirty,
+                      created_at)
+SELECT tasks.tenant, tasks.session_id, tasks.agent_key, tasks.id, attempts.id, :native_session, tasks.runtime_id,
+       claims.worker_id, coalesce(runtimes.provider, ''), coalesce(runtimes.account, ''),
+       coalesce(runtimes.format, ''), :work_dir, attempts.base, :through, :outcome, attempts.agent_digest, :dirty,
+       clock()
+FROM tasks
+JOIN attempts ON attempts.id = :attempt AND attempts.task_id = tasks.id
+JOIN claims ON claims.attempt_id = attempts.id
+LEFT JOIN runtimes ON runtimes.tenant = tasks.tenant AND runtimes.id = tasks.runtime_id
+WHERE tasks.tenant = :tenant AND tasks.id = :task
+ON CONFLICT (attempt_id) DO UPDATE
+SET native_session = coalesce(excluded.native_session, pointers.native_session),
+    work_dir = coalesce(excluded.work_dir, pointers.work_dir),
+    through_turn = coalesce(excluded.through_turn, pointers.through_turn),
+    agent_digest = excluded.agent_digest, outcome = excluded.outcome, dirty = excluded.dirty;
+
+-- name: retire_of_task
+UPDATE pointers SET retired = :reason
+WHERE tenant = :tenant AND native_session = :native_session AND retired IS NULL
+  AND session_id = (SELECT tasks.session_id FROM tasks WHERE tasks.id = :task)
+  AND runtime_id = (SELECT tasks.runtime_id FROM tasks WHERE tasks.id = :task);
+
+-- name: retire_native_session
+UPDATE pointers SET retired = :reason
+WHERE tenant = :tenant AND session_id = :session AND runtime_id IS NOT DISTINCT FROM :runtime
+  AND native_session = :native_session AND retired IS NULL
+RETURNING n;
+
+-- name: list_pointers
+SELECT {pointer} FROM pointers WHERE tenant = :tenant AND session_id = :session ORDER BY n;
+
+-- name: last_message
+SELECT coalesce(max(seq), 0) FROM task_messages WHERE attempt_id = :attempt;
+
+-- name: insert_message
+INSERT INTO task_messages (attempt_id, seq, created_at, body) VALUES (:attempt, :seq, clock(), :body);
+
+-- name: read_messages
+SELECT task_messages.seq, task_messages.body, task_messages.created_at
+FROM task_messages JOIN attempts ON attempts.id = task_messages.attempt_id
+WHERE attempts.tenant = :tenant AND task_messages.attempt_id = :attempt AND task_messages.seq > :after
+ORDER BY task_messages.seq LIMIT :limit;
+
+-- name: question_of_attempt
+SELECT {question} FROM questions WHERE tenant = :tenant AND attempt_id = :attempt AND id = :question;
+
+-- name: task_waits
+UPDATE tasks SET status = 'waiting'
+WHERE tenant = :tenant AND id = :task AND claim_token = :token AND status IN ('claimed', 'running', 'waiting')
+RETURNING id;
+
+-- name: insert_question
+INSERT INTO questions (id, tenant, task_id, attempt_id, session_id, body, status, deadline_at, created_at)
+VALUES (:question, :tenant, :task, :attempt, :session, :body, 'pending', clock() + :seconds, clock())
+RETURNING {question};
+
+-- name: answer_question
+UPDATE questions SET status = 'answered', answer = :answer, answered_by = :by
+WHERE tenant = :tenant AND task_id = :task AND id = :question AND status = 'pending'
+RETURNING {question};
+
+-- name: expire_question
+UPDATE questions SET status = 'expired'
+WHERE tenant = :tenant AND task_id = :task AND id = :question AND status = 'pending' AND deadline_at < clock()
+RETURNING {question};
+
+-- name: task_runs_on
+UPDATE tasks SET status = 'running'
+WHERE tenant = :tenant AND id = :task AND status = 'waiting'
+  AND NOT EXISTS (SELECT 1 FROM questions
+                  WHERE questions.task_id = tasks.id AND questions.attempt_id = tasks.attempt_id
+                    AND questions.status = 'pending');
+
+-- name: withdraw_questions
+UPDATE questions SET status = 'withdrawn' WHERE tenant = :tenant AND attempt_id = :attempt AND status = 'pending';
+
+-- name: list_questions
+SELECT {question} FROM questions
+WHERE tenant = :tenant AND session_id = :session AND status = 'pending' ORDER BY created_at, id;
+
+-- name: get_question
+-- Of the newest attempt that asked it.
+SELECT {question} FROM questions JOIN attempts ON attempts.id = questions.attempt_id
+WHERE questions.tenant = :tenant AND questions.task_id = :task AND questions.id = :question
+ORDER BY attempts.fence DESC LIMIT 1;
+
+-- name: questions_past_deadline
+SELECT tenant, task_id, id FROM questions
+WHERE status = 'pending' AND deadline_at < (SELECT clock()) ORDER BY deadline_at LIMIT :limit;
+
+-- name: size_of_snapshot
+SELECT length(body) FROM snapshots WHERE attempt_id = :attempt;
+
+-- name: put_snapshot
+INSERT INTO snapshots (attempt_id, tenant, session_id, turn_id, kind, summary, created_at, body)
+VALUES (:attempt, :tenant, :session, :turn, :kind, :summary, clock(), :body)
+ON CONFLICT (attempt_id) DO UPDATE
+SET kind = excluded.kind, summary = excluded.summary, created_at = excluded.created_at, body = excluded.body;
+
+-- name: add_stored_bytes
+UPDATE sessions SET stored_bytes = stored_bytes + :bytes WHERE tenant = :tenant AND id = :session;
+
+-- name: get_snapshot
+SELECT {snapshot} FROM snapshots WHERE tenant = :tenant AND attempt_id = :attempt;
+
+-- name: committed_snapshots
+-- Newest first, without their bodies. Only the attempt that was committed speaks for its turn.
+SELECT snapshots.attempt_id, snapshots.turn_id
+FROM snapshots JOIN turns ON turns.id = snapshots.turn_id AND turns.attempt_id = snapshots.attempt_id
+WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session ORDER BY turns.seq DESC;
+
+-- name: ended_ephemeral
+SELECT DISTINCT tasks.tenant, tasks.session_id FROM tasks JOIN sessions ON sessions.id = tasks.session_id
+WHERE tasks.ephemeral AND tasks.ended_at < clock() - 60.0
+LIMIT :limit;
+
+-- name: append_imported
+-- Like a commit: the head is compared where it is moved. An attempt that holds the session keeps its base.
+UPDATE sessions
+SET head = :head, seq = :seq, head_hash = :hash, stored_bytes = stored_bytes + :bytes, updated_at = clock()
+WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
+  AND head IS NOT DISTINCT FROM CAST(:base AS TEXT)
+RETURNING segment;
+
+-- name: import_pointer
+INSERT INTO pointers (tenant, session_id, agent_key, task_id, attempt_id, native_session, runtime_id, worker_id,
+                      provider, account, format, work_dir, through_turn, outcome, dirty, retired, created_at)
+VALUES (:tenant, :session, :agent_key, :task, :attempt, :native_session, :runtime, :worker,
+        :provider, :account, :format, :work_dir, :through, :outcome, :dirty, :retired, clock())
+ON CONFLICT (attempt_id) DO NOTHING
+RETURNING n;

@@ -28,6 +28,7 @@ from lastgood.model.attempts import (
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
+from lastgood.model.tasks import TaskEnd
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import (
     EVENT_LEAP,
@@ -44,6 +45,9 @@ from lastgood.store.session_rows import to_session
 from lastgood.store.sqlite.database import SqliteDatabase
 from lastgood.store.sqlite.events import insert_events, touch_if_held
 from lastgood.store.sqlite.queue import claim_queued
+from lastgood.store.sqlite.work import SqliteStatements
+from lastgood.store.task_ends import end_claim
+from lastgood.store.work_access import ClaimLost, run_to_end
 
 
 class _StandsInTheWay(Exception):
@@ -156,7 +160,9 @@ class SqliteAttempts:
     async def is_stored(self, hold: Hold, batch: int) -> bool:
         return self.db.row("is_stored", of_hold(hold) | {"batch": batch}) is not None
 
-    async def commit_if_head(self, hold: Hold, commit: Commit, events: Sequence[Event]) -> Committed:
+    async def commit_if_head(
+        self, hold: Hold, commit: Commit, events: Sequence[Event], task: TaskEnd | None = None
+    ) -> Committed:
         parameters = of_hold(hold) | of_commit(commit) | {"events": len(events)}
 
         def work(connection: apsw.Connection) -> Committed:
@@ -180,9 +186,17 @@ class SqliteAttempts:
             if row[1]:
                 connection.execute(sql["settle_queued"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
+            self._end_claim(connection, hold, task)
             return Committed.YES
 
-        return await self.db.write(work)
+        try:
+            return await self.db.write(work)
+        except ClaimLost:
+            return Committed.LOST
+
+    def _end_claim(self, connection: apsw.Connection, hold: Hold, task: TaskEnd | None) -> None:
+        if task is not None:
+            run_to_end(end_claim(SqliteStatements(connection, self.db.sql), hold, task))
 
     async def finish_if_held(
         self,
@@ -194,6 +208,7 @@ class SqliteAttempts:
         only_if_expired: bool = False,
         died: bool = False,
         parking: Parking | None = None,
+        task: TaskEnd | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
@@ -221,9 +236,13 @@ class SqliteAttempts:
             if parameters["park_others"] is not None:
                 connection.execute(sql["park_others"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
+            self._end_claim(connection, hold, task)
             return True
 
-        return await self.db.write(work)
+        try:
+            return await self.db.write(work)
+        except ClaimLost:
+            return False
 
     async def wait_if_held(
         self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]

@@ -11,16 +11,20 @@ from lastgood.errors import DatabaseDamaged
 from lastgood.model.ids import SessionId
 from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
+from lastgood.store.claims import SqlClaims
+from lastgood.store.imports import SqlImports
+from lastgood.store.pointers import SqlPointers
+from lastgood.store.questions import SqlQuestions
 from lastgood.store.row_checks import checks_of
 from lastgood.store.runtimes import SqlRuntimes
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from lastgood.store.sqlite.database import SqliteDatabase, open_beside, open_database
 from lastgood.store.sqlite.events import SqliteEvents
-from lastgood.store.sqlite.imports import SqliteImports
 from lastgood.store.sqlite.queue import SqliteQueue
 from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
 from lastgood.store.sqlite.tokens import SqliteTokens
 from lastgood.store.sqlite.work import SqliteWork
+from lastgood.store.tasks import SqlTasks
 
 
 class SqliteStore(
@@ -32,7 +36,11 @@ class SqliteStore(
     SqliteTokens,
     SqliteWork,
     SqlRuntimes,
-    SqliteImports,
+    SqlTasks,
+    SqlClaims,
+    SqlQuestions,
+    SqlPointers,
+    SqlImports,
 ):
     #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
     alone = True

@@ -1,0 +1,67 @@
+"""What the end of a claim writes about its task, inside the transaction that commits or ends its attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lastgood.model.attempts import Hold
+from lastgood.model.tasks import ENDED_TASKS, PointerReport, TaskEnd, TaskStatus
+from lastgood.store.task_rows import as_text, writable
+from lastgood.store.work_access import ClaimLost, Statements
+
+
+def of_end(end: TaskEnd) -> dict[str, Any]:
+    code, message = end.error or (None, None)
+    return {
+        "task": end.task,
+        "token": end.token,
+        "status": end.status.value,
+        "is_over": end.status in ENDED_TASKS,
+        "by_worker": end.token is not None,
+        "why": writable(end.why),
+        "due_seconds": 0.0
+        if end.due_seconds is None and end.status is TaskStatus.DEFERRED
+        else end.due_seconds,
+        "code": code,
+        "message": None if message is None else writable(message),
+        "failures": int(end.counts_failure),
+    }
+
+
+async def end_claim(statements: Statements, hold: Hold, end: TaskEnd) -> None:
+    """After the attempt's own end. ClaimLost: nothing of all that may stay."""
+    parameters = of_end(end) | {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt}
+    ended = await statements.rows("end_claim", parameters)
+    if not ended:
+        raise ClaimLost
+    await statements.rows("withdraw_questions", parameters)
+    if end.report is not None:
+        await statements.rows("store_report", parameters | {"report": as_text(end.report)})
+    if end.pointer is not None:
+        await put_pointer(statements, parameters, end.pointer)
+    await hold_others(statements, end, parameters)
+
+
+async def hold_others(statements: Statements, end: TaskEnd, session: Mapping[str, Any]) -> None:
+    if end.holds_others:
+        others = {"task": end.task, "why": writable(end.holding_reason)}
+        await statements.rows("hold_others", {**session, **others})
+
+
+async def put_pointer(statements: Statements, claim: Mapping[str, Any], report: PointerReport) -> None:
+    """Of the attempt of a claim; its parts come from the rows of that attempt and of its task's runtime."""
+    pointer = {
+        "tenant": claim["tenant"],
+        "task": claim["task"],
+        "attempt": claim["attempt"],
+        "native_session": writable(report.native_session or "") or None,
+        "work_dir": writable(report.work_dir or "") or None,
+        "through": report.through,
+        "outcome": report.outcome.value,
+        "dirty": report.is_dirty,
+    }
+    await statements.rows("put_pointer", pointer)
+    for native_session, reason in report.retires:
+        retired = {"native_session": writable(native_session), "reason": writable(reason)}
+        await statements.rows("retire_of_task", pointer | retired)
