@@ -10,16 +10,16 @@ SCHEMA = """
 CREATE TABLE agent (id uuid PRIMARY KEY, workspace_id uuid NOT NULL, name text NOT NULL);
 CREATE TABLE issue (id uuid PRIMARY KEY, title text NOT NULL);
 CREATE TABLE agent_runtime (
-    id uuid PRIMARY KEY, workspace_id uuid NOT NULL, daemon_id text, name text NOT NULL, provider text NOT NULL,
-    profile_id uuid
+    id uuid PRIMARY KEY, workspace_id uuid NOT NULL, daemon_id text, name text NOT NULL,
+    provider text NOT NULL, profile_id uuid
 );
 CREATE TABLE chat_session (
     id uuid PRIMARY KEY, workspace_id uuid NOT NULL, agent_id uuid NOT NULL, title text NOT NULL DEFAULT '',
     session_id text, work_dir text, runtime_id uuid, created_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE TABLE chat_message (
-    id uuid PRIMARY KEY, chat_session_id uuid NOT NULL, role text NOT NULL, content text NOT NULL, task_id uuid,
-    failure_reason text, message_kind text NOT NULL DEFAULT 'message', channel_context_revision int,
+    id uuid PRIMARY KEY, chat_session_id uuid NOT NULL, role text NOT NULL, content text NOT NULL,
+    task_id uuid, failure_reason text, message_kind text NOT NULL DEFAULT 'message', channel_context_revision int,
     created_at timestamptz NOT NULL
 );
 CREATE TABLE agent_task_queue (

@@ -136,9 +136,11 @@ async def test_M4_5_M4_6_a_stale_chat_pointer_beside_a_newer_task_of_another_run
     assert (of_new.native_session, of_new.runtime) == ("newer", runtime("new"))
     # So the new runtime resumes its own, the old one its own with what it missed, and a third one neither.
     on_new = await decision(importer, session, runtime("new"))
-    assert isinstance(on_new, NativeResume) and on_new.native_session == "newer"
+    assert isinstance(on_new, NativeResume)
+    assert on_new.native_session == "newer"
     on_old = await decision(importer, session, runtime("old"))
-    assert isinstance(on_old, NativeResume) and (on_old.native_session, on_old.is_behind) == ("stale", True)
+    assert isinstance(on_old, NativeResume)
+    assert (on_old.native_session, on_old.is_behind) == ("stale", True)
     on_third = await decision(importer, session, runtime("third"))
     assert isinstance(on_third, TranscriptReplay)
     assert "it was recorded without a runtime" in {one.reason for one in on_third.rejected}

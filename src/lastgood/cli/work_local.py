@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from lastgood.agents.catalog import Catalog
 from lastgood.agents.sources import Source, parse
@@ -58,7 +59,7 @@ async def _reading(settings: Settings, sources: Sequence[Source]) -> AsyncIterat
     agents = Catalog(
         sources, UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
     )
-    engine = build_engine(settings, secrets)
+    engine = build_engine(replace(settings, prompt_log=None), secrets)  # no model is called here
     try:
         yield assemble(store, engine, agents)
     finally:

@@ -82,7 +82,7 @@ def _activity(message: TaskMessageInfo) -> str:
 
 def print_diff(diff: DiffInfo) -> None:
     for path, change in diff.changes:
-        print_line(one_line(f"{change:9} {path}"))
+        print_line(f"{change:9} {one_line(path)}")
     if not diff.changes:
         print_line("no changes")
     if diff.patch:
@@ -90,7 +90,7 @@ def print_diff(diff: DiffInfo) -> None:
     if diff.left_out:
         print_line(f"\nnot uploaded: {count(len(diff.left_out), 'file')}")
     for path, reason in diff.left_out:
-        print_line(one_line(f"  {path}: {reason}"))
+        print_line(f"  {one_line(path)}: {one_line(reason)}")
     if diff.is_cut:
         print_line("more was changed than is shown here")
 
