@@ -46,24 +46,24 @@ MOVES: Mapping[Move, str] = {
     Move.RESUME: "the question is answered; the attempt continues under a new fence",
 }
 TASK_STATES: Mapping[TaskStatus, str] = {
-    TaskStatus.QUEUED: "Waits for a worker, for earlier tasks of its session, or for a person to continue it.",
+    TaskStatus.QUEUED: "Waits for a worker, for earlier tasks of its session, or for a person.",
     TaskStatus.DEFERRED: "Tried again at its due time: after a failure, or when a rate limit is reset.",
     TaskStatus.CLAIMED: "A worker has it and prepares the run. The session is busy.",
     TaskStatus.RUNNING: "The agent CLI works. The session is busy.",
     TaskStatus.WAITING: "The agent CLI waits for a person's answer. The session is busy.",
     TaskStatus.COMPLETED: "Its turn is in the history.",
     TaskStatus.FAILED: "It is not tried again; its error says why. Nothing was committed.",
-    TaskStatus.CANCELLED: "A person cancelled it. A result that arrives later can be read and is never committed.",
+    TaskStatus.CANCELLED: "A person cancelled it. A later result can be read and is never committed.",
 }
 TASK_MOVES: Mapping[TaskMove, str] = {
-    TaskMove.DEFER: "a failure is tried again later, or the model's provider says when its rate limit is reset",
+    TaskMove.DEFER: "a failure is tried again later, or a rate limit names its reset time",
     TaskMove.FALL_DUE: "the due time has come",
     TaskMove.CLAIM: "a worker takes it; also if the lease of an earlier claim has ended",
     TaskMove.START: "the worker reports that the agent CLI runs",
     TaskMove.ASK: "the agent CLI asks for permission that a person must give",
     TaskMove.ANSWER: "a person answers, or the deadline of the question passes and it is denied",
     TaskMove.COMPLETE: "the worker reports success; the turn is committed in the same transaction",
-    TaskMove.FAIL: "a failure that is not tried again, a passed deadline, or no worker within the longest wait",
+    TaskMove.FAIL: "a failure that is not tried again, a passed deadline, or no worker in time",
     TaskMove.RETRY: "the attempt failed and the task is tried again at once",
     TaskMove.CANCEL: "a person cancels it; no worker is waited for",
 }

@@ -19,7 +19,8 @@ CREATE TABLE chat_session (
 );
 CREATE TABLE chat_message (
     id uuid PRIMARY KEY, chat_session_id uuid NOT NULL, role text NOT NULL, content text NOT NULL,
-    task_id uuid, failure_reason text, message_kind text NOT NULL DEFAULT 'message', channel_context_revision int,
+    task_id uuid, failure_reason text, message_kind text NOT NULL DEFAULT 'message',
+    channel_context_revision int,
     created_at timestamptz NOT NULL
 );
 CREATE TABLE agent_task_queue (

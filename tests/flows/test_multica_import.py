@@ -25,6 +25,7 @@ from tests.postgres import PostgresServer
 pytestmark = pytest.mark.anyio
 
 TENANT = TenantId("default")
+OPTIONS = ImportOptions(TENANT)
 _numbers = itertools.count()
 
 
@@ -48,7 +49,7 @@ class Importer:
         self.backend = backend
         self.dsn = dsn
 
-    async def __call__(self, options: ImportOptions = ImportOptions(TENANT)) -> ImportReport:
+    async def __call__(self, options: ImportOptions = OPTIONS) -> ImportReport:
         async with open_multica(self.dsn) as source:
             return await MulticaImport(source, self.backend.store, RandomIds(), options).run()
 
@@ -409,7 +410,7 @@ async def test_a_database_that_cannot_be_reached_is_an_error_in_words(
     with pytest.raises(StoreUnavailable, match="cannot reach the multica database"):
         async with open_multica("postgresql://127.0.0.1:1/multica"):
             pass
-    with pytest.raises(StoreError, match="cannot open the multica database: .*does not exist"):
+    with pytest.raises(StoreError, match=r"cannot open the multica database: .*does not exist"):
         async with open_multica(postgres_server.dsn("nothing")):
             pass
     with pytest.raises(InvalidRequest, match="starts with postgresql://"):
