@@ -12,10 +12,10 @@ STRUCTURE := $(wildcard tests/test_rooms.py tests/test_docs.py)
 QUICK := $(wildcard tests/core tests/contract tests/flows) $(STRUCTURE)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test quick check format prove bench lock clean
+.PHONY: help install serve test test-clis quick check format prove bench lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv and install the locked tools and this checkout into it
 
@@ -24,6 +24,10 @@ serve: $(STAMP) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1:8
 
 test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
 	$(PY) -m pytest --numprocesses=3 --dist=worksteal $(ARGS)
+
+test-clis: $(STAMP) ## run the runtime kinds on real agent CLIs, which npm installs into .clis
+	$(PY) -m tests.clis.install
+	$(PY) -m pytest --numprocesses=2 --dist=worksteal tests/clis $(ARGS)
 
 quick: $(STAMP) ## run the fast tests on SQLite, in about a minute
 	$(PY) -m pytest -q -m "not slow" -k "not postgres" $(QUICK) $(ARGS)

@@ -23,6 +23,8 @@ from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.tasks import TaskStatus
 from lastgood.settings import ROWS
+from lastgood.settings.rows import Row
+from lastgood.settings.worker import WORKER_ROWS
 
 DOCS = Path(__file__).parent
 
@@ -149,14 +151,18 @@ def errors() -> Iterator[str]:
         yield _row(f"`{error.code}`", kind, cleandoc(error.__doc__ or ""))
 
 
-def variables() -> Iterator[str]:
+def variables(rows: Mapping[str, Row] = ROWS) -> Iterator[str]:
     yield from _table("variable", "flag", "key", "default", "meaning")
-    for row in ROWS.values():
+    for row in rows.values():
         flag = f"`{row.flag}`" if row.has_flag else "none"
-        key = "none" if row.name == "config" else f"`{row.name}`"
+        key = "none" if row.name == "config" else f"`{row.key}`"
         several = "; separate several with commas" if row.type.is_list else ""
         default = row.default or "none"
         yield _row(f"`{row.variable}`", flag, key, default, f"{row.help[0].upper()}{row.help[1:]}{several}.")
+
+
+def worker_variables() -> Iterator[str]:
+    return variables(WORKER_ROWS)
 
 
 def limits() -> Iterator[str]:
@@ -191,7 +197,13 @@ PAGES: Mapping[str, Mapping[str, Callable[[], Iterable[str]]]] = {
         "task moves": task_moves,
     },
     "agent-files.md": {"toolsets": tables.toolsets, "keys": tables.keys},
-    "reference.md": {"commands": commands, "settings": variables, "limits": limits, "errors": errors},
+    "reference.md": {
+        "commands": commands,
+        "settings": variables,
+        "worker settings": worker_variables,
+        "limits": limits,
+        "errors": errors,
+    },
 }
 
 

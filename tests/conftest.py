@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from tests.postgres import postgres_server as postgres_server
@@ -27,3 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Real CLIs have to be installed first, so they run with `make test-clis` alone."""
+    clis = Path(__file__).parent / "clis"
+    named = any((config.invocation_params.dir / arg).is_relative_to(clis) for arg in config.args)
+    return True if collection_path == clis and not named else None

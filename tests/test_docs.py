@@ -24,6 +24,7 @@ from lastgood.core import limits
 from lastgood.engine.providers import scripted
 from lastgood.settings import Settings, read_settings
 from lastgood.settings.types import SettingsInvalid
+from lastgood.settings.worker import WORKER_ROWS
 from tests.test_rooms import MAY_IMPORT
 
 ROOT = Path(__file__).parent.parent
@@ -107,6 +108,7 @@ def test_every_error_code_is_documented() -> None:
 def test_every_setting_is_documented_and_read() -> None:
     assert {"LASTGOOD_DATA_DIR", "LASTGOOD_DATABASE", "LASTGOOD_PROMPT_LOG"} <= variables()
     assert missing(sorted(variables()), REFERENCE) == []
+    assert missing([row.variable for row in WORKER_ROWS.values()], REFERENCE) == []
     section = REFERENCE.split("<!-- drawn: settings -->")[1].split("<!-- end: settings -->")[0]
     documented = re.findall(r"^\| `(LASTGOOD_\w+)`", section, re.MULTILINE)
     assert len(documented) == len(Settings.__dataclass_fields__)

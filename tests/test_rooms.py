@@ -36,6 +36,7 @@ MAY_IMPORT["tracing"] = {"flows", "engine", "core", "ports", "time_slices", "mod
 MAY_IMPORT["wiring"] = set(MAY_IMPORT) - {"surfaces"}
 MAY_IMPORT["server"] = set(MAY_IMPORT)
 MAY_IMPORT["client"] = {"model", "errors"}
+MAY_IMPORT["worker"] = {"client", "core", "model", "errors"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = set(MAY_IMPORT)
 

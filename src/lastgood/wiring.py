@@ -30,6 +30,7 @@ from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
+from lastgood.flows.task_queue import TaskQueue
 from lastgood.flows.turns import Turns
 from lastgood.flows.work.assembly import WorkFlows, work_flows
 from lastgood.flows.work.enqueue import Enqueuer
@@ -138,11 +139,11 @@ def flows_of(
     sessions = Sessions(deps, live, safety)
     enqueuer = Enqueuer(deps, work_limits)
     submitter = Submitter(deps, live, Conversations(deps, sessions), enqueuer)
-    turns = Turns(deps, live, submitter)
-    queue = Queue(deps, live, turns)
+    work = work_flows(deps, live, sessions, enqueuer, work_limits, safety)
+    turns = Turns(deps, live, submitter, work.tasks)
+    queue = Queue(deps, live, turns, TaskQueue(deps, submitter.beginning, work.tasks, enqueuer))
     retention = Retention(deps, sessions, retain_seconds) if retain_seconds else None
     recovery = Recovery(deps, live, turns, queue, retention)
-    work = work_flows(deps, live, sessions, enqueuer, work_limits, safety)
     return Lastgood(deps, live, submitter, turns, sessions, queue, recovery, work)
 
 

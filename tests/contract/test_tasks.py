@@ -98,7 +98,7 @@ async def test_I13_a_refused_task_changes_nothing(backend: Backend) -> None:
     await given_work.task(store, session, asked={"key": "k"})
     before = await dump(backend)
     for refused in ({"asked": {"key": "k"}}, {"only_if_idle": True}, {"most": 1}):
-        assert isinstance(await given_work.enqueue(store, session, **refused), TaskConflict)  # type: ignore[arg-type]
+        assert isinstance(await given_work.enqueue(store, session, **refused), TaskConflict)
     assert await dump(backend) == before
 
 
@@ -172,7 +172,7 @@ async def test_I21_the_retry_of_an_sdk_finds_a_task_that_nobody_has_claimed_yet(
     asked = {"fingerprint": "f", "caller": "c", "on_leave": OnLeave.ORPHAN}
     task = await given_work.task(store, session, asked=asked)
     await store.close_requests(TENANT, session.id, fingerprint="f", caller="c")
-    retry = given.ask(session, is_retry=True, **asked)  # type: ignore[arg-type]
+    retry = given.ask(session, is_retry=True, **asked)
     found = await store.look_up_task(retry)
     assert found.prior_task == task
     assert found.prior_attempt is None

@@ -12,7 +12,8 @@ from typing import Any, NoReturn, TypeAlias
 
 from lastgood import __version__
 from lastgood.errors import WrongUsage
-from lastgood.settings import ROWS, Row
+from lastgood.settings import ROWS
+from lastgood.settings.rows import Row
 
 Command = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
@@ -28,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "init": "create a starter agent file",
     "tokens": "create, list and revoke API tokens",
     "db": "check the database",
+    "worker": "claim tasks from a server and run them with agent CLIs on this machine",
     "import": "import sessions from another system",
 }
 #: Where the module has another name than its command.
@@ -115,9 +117,9 @@ def add_all_settings(parser: CommandParser) -> None:
     add_settings(parser, *(name for name, row in ROWS.items() if row.has_flag and name not in _GLOBAL))
 
 
-def add_settings(parser: argparse._ActionsContainer, *names: str) -> None:
+def add_settings(parser: argparse._ActionsContainer, *names: str, rows: Mapping[str, Row] = ROWS) -> None:
     """Settings that are not given are absent: a default would replace what was given before the command."""
-    for row in map(ROWS.__getitem__, names):
+    for row in map(rows.__getitem__, names):
         options: dict[str, Any] = {"help": _help(row), "default": argparse.SUPPRESS}
         if row.type.is_switch:
             parser.add_argument(row.flag, action="store_const", const="yes", **options)

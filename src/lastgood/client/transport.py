@@ -13,6 +13,7 @@ import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -21,6 +22,7 @@ import orjson
 import yarl
 
 from lastgood import __version__
+from lastgood.client.proxies import proxy_of, tls_context
 from lastgood.client.retry_policy import may_go_again, pause_seconds
 from lastgood.errors import (
     AnswerLost,
@@ -69,8 +71,20 @@ class Frame:
 
 
 class Transport:
-    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+    """`uses_proxy`: through the proxy that the environment names. `ca_file`: more certificates to trust."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        timeout: float,
+        *,
+        uses_proxy: bool = False,
+        ca_file: Path | None = None,
+    ) -> None:
         self._url, self._socket = _place(url)
+        self._proxy = proxy_of(self._url) if uses_proxy and self._socket is None else None
+        self._ca_file = ca_file
         self._shown = url
         self._headers = {"user-agent": f"lastgood/{__version__}", "accept-encoding": "identity"}
         if token is not None:
@@ -105,6 +119,15 @@ class Transport:
                     raise
                 was_lost = was_lost or isinstance(error, AnswerLost)
                 await patience.pause(error)
+
+    async def call_once(self, call: ApiCall, seconds: float) -> Any:
+        """Returns the body of the response. For callers with a retry policy of their own."""
+        try:
+            async with asyncio.timeout(seconds):
+                plain, _ = await self._try(call)
+                return plain
+        except TimeoutError:
+            raise AnswerLost(f"no response from {self._shown} within {seconds:g} s") from None
 
     def may_go_again(self, error: LastgoodError, call: ApiCall | None = None) -> bool:
         """Without a call: may a stream be read again?"""
@@ -192,6 +215,16 @@ class Transport:
             return InvalidRequest(f"invalid server URL {self._shown}; use http://HOST:PORT")
         if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
             return InvalidRequest(f"TLS certificate verification failed for {self._shown}: {error}")
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            return ServerUnreachable(
+                f"the proxy refused to connect to {self._shown}: {error.status} {error.message}; check the "
+                "user name and password in the variable HTTPS_PROXY"
+            )
+        if isinstance(error, aiohttp.ClientProxyConnectionError):
+            return ServerUnreachable(
+                f"cannot connect to the proxy for {self._shown}; check the variables HTTP_PROXY and "
+                "HTTPS_PROXY"
+            )
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             number = error.errno if isinstance(error, aiohttp.ClientConnectorError) else errno.ETIMEDOUT
             why = os.strerror(number) if number is not None and number > 0 else "no such host"
@@ -241,9 +274,15 @@ class Transport:
             if self._socket is not None:
                 connector = aiohttp.UnixConnector(self._socket, keepalive_timeout=_KEPT_SECONDS)
             else:
-                connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS)
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
-            self._http = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers)
+                tls = True if self._ca_file is None else tls_context(self._ca_file)
+                connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS, ssl=tls)
+            self._http = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+                headers=self._headers,
+                proxy=self._proxy.url if self._proxy else None,
+                proxy_auth=self._proxy.auth if self._proxy else None,
+            )
         return self._http
 
 

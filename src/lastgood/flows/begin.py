@@ -19,7 +19,6 @@ from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
     OutcomeUnknown,
-    SessionBusy,
     StaleHead,
     TurnFailed,
     TurnNotFound,
@@ -37,7 +36,6 @@ from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Ask,
     Attempt,
-    AttemptStatus,
     Begin,
     BeginConflict,
     Begun,
@@ -78,6 +76,17 @@ class TurnStarter:
         base = await self.base_of(ask, session)
         if ask.kind is not TurnKind.RUN:
             return Plan(None, {"agent": "none", "reason": "no model is called"}, base)
+        agent, decision = await self.resolve(ask, session)
+        runtime = await self.choose(ask, session, agent)
+        if runtime is not None:
+            decision |= {"runtime": runtime.runtime.id, "runtime_reason": runtime.reason}
+            return Plan(agent, decision, base, runtime, session)
+        # Before anything is written: a bad reference leaves no trace.
+        model = ask.model if ask.model is not None else session.model or agent.model
+        self._deps.engine.check_model(model, agent)
+        return Plan(agent, decision, base)
+
+    async def resolve(self, ask: Ask, session: Session) -> tuple[AgentSpec, dict[str, Any]]:
         if not ask.agent_key and not session.agent_key:
             raise InvalidRequest(
                 "This session has no agent yet; name one in the request, or rebind the session"
@@ -87,14 +96,11 @@ class TurnStarter:
             decision["reason"] = f"the request names this agent; the session's own is {session.agent_key!r}"
         if agent.stale:
             log.warning("agent %s runs from its last valid definition: %s", agent.key, agent.stale)
-        runtime = await self._enqueuer.choose(_wish(ask, session, agent))
-        if runtime is not None:
-            decision |= {"runtime": runtime.runtime.id, "runtime_reason": runtime.reason}
-            return Plan(agent, decision, base, runtime, session)
-        # Before anything is written: a bad reference leaves no trace.
-        model = ask.model if ask.model is not None else session.model or agent.model
-        self._deps.engine.check_model(model, agent)
-        return Plan(agent, decision, base)
+        return agent, decision
+
+    async def choose(self, ask: Ask, session: Session, agent: AgentSpec) -> RuntimePlan | None:
+        """None: the turn runs here. RuntimeNotFound also for a runtime that the user may not use."""
+        return await self._enqueuer.choose(_wish(ask, session, agent))
 
     async def base_of(self, ask: Ask, session: Session) -> Head | None:
         """The turn that the ask goes on from. StaleHead: the head that an edit replaces is not the head now.
@@ -302,15 +308,4 @@ def _begin_events(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
             for message in begin.ask.messages
             if message.role is Role.USER
         ),
-    )
-
-
-def busy(attempt: Attempt) -> SessionBusy:
-    waiting = attempt.status is AttemptStatus.WAITING
-    what = "is waiting for an answer" if waiting else "is running"
-    return SessionBusy(
-        f"A turn of this session {what}; retry when it has ended, or cancel it",
-        attempt=attempt.id,
-        turn=attempt.turn,
-        status=attempt.status.value,
     )

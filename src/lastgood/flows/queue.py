@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from lastgood.core.input_checks import check_input, check_text
 from lastgood.core.recovery import GiveUp, Leave, TryAgain, is_due, recover
@@ -29,13 +30,14 @@ from lastgood.errors import (
 )
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.running_attempts import RunningAttempts
+from lastgood.flows.task_queue import FIRST_TASK, QueuedTask, TaskQueue
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.flows.turns import Turns
+from lastgood.flows.turns import Turns, ask_of_queued
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, TurnRequest
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, Part, Role
 from lastgood.model.queue import NewQueued, NotQueued, Queued, QueueKind
-from lastgood.model.sessions import TurnKind
+from lastgood.model.sessions import Session, TurnKind
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +53,11 @@ WhileRuns = Callable[[Queued], AbstractContextManager[None]]
 
 
 class Queue:
-    def __init__(self, deps: Dependencies, live: RunningAttempts, turns: Turns) -> None:
+    def __init__(self, deps: Dependencies, live: RunningAttempts, turns: Turns, tasks: TaskQueue) -> None:
         self._deps = deps
         self._live = live
         self._turns = turns
+        self._tasks = tasks
         self._draining: dict[SessionId, asyncio.Task[None]] = {}
         self._asked: set[SessionId] = set()  # since its task has looked last
         self._while_runs: WhileRuns = lambda _: nullcontext()
@@ -67,12 +70,22 @@ class Queue:
         """Returns the id of the turn that an entry will become."""
         return self._deps.ids.turn()
 
-    async def put(self, new: NewQueued) -> tuple[Queued, bool]:
-        """What waits now, and whether it was there already, under its key."""
+    async def put(self, new: NewQueued, owner: str | None = None) -> tuple[Queued | QueuedTask, bool]:
+        """What waits now, and whether it was there already, under its key. `owner`: the user whose token
+        asks."""
         check_input(new.messages, TurnKind.RUN, self._deps.limits.input_bytes)
         for what, text in (("model", new.model), ("agent", new.agent_key), ("user", new.user)):
             check_text(text or "", f"the {what}")
-        await self._check_quota(new)
+        session = await self._deps.store.get_session(new.tenant, new.session)
+        if session is None:
+            raise SessionNotFound()
+        await self._deps.quotas.check(new.tenant, session.created_by)
+        if new.kind is QueueKind.STEER:
+            await self._check_steerable(session)
+        else:
+            ask = replace(ask_of_queued(new), owner=owner)
+            if (queued := await self._tasks.put(ask, new.turn, session)) is not None:
+                return queued
         match await self._deps.store.enqueue(new, most=CAPACITY[new.kind]):
             case NotQueued.GONE:
                 raise SessionNotFound()
@@ -90,27 +103,39 @@ class Queue:
             case _:
                 raise IdempotencyMismatch()
 
-    async def _check_quota(self, new: NewQueued) -> None:
-        """Refused now. What was stored runs, whatever the quota is by then."""
-        if not self._deps.quotas.is_limited:
+    async def _check_steerable(self, session: Session) -> None:
+        """Conflict: the CLI of the runtime takes no messages while a turn runs."""
+        store, tenant = self._deps.store, session.tenant
+        attempt = session.attempt and await store.get_attempt(tenant, session.attempt)
+        task = await store.get_task(tenant, attempt.task) if attempt and attempt.task else None
+        if task is None:
             return
-        session = await self._deps.store.get_session(new.tenant, new.session)
-        if session is not None:
-            await self._deps.quotas.check(new.tenant, session.created_by)
+        runtime = await store.get_runtime(tenant, task.runtime)
+        if runtime is None or not runtime.steerable:
+            name = runtime.name if runtime else task.runtime
+            raise Conflict(
+                f"Runtime {name} takes no messages while a turn runs; send a follow-up, which runs after it"
+            )
 
-    async def read(self, tenant: TenantId, session: SessionId) -> tuple[Queued, ...]:
-        if await self._deps.store.get_session(tenant, session) is None:
+    async def read(self, tenant: TenantId, session: SessionId) -> tuple[Queued | QueuedTask, ...]:
+        found = await self._deps.store.get_session(tenant, session)
+        if found is None:
             raise SessionNotFound()
-        return await self._deps.store.read_queue(tenant, session)
+        queue = await self._deps.store.read_queue(tenant, session)
+        return queue if found.runtime_id is None else (*queue, *await self._tasks.read(tenant, session))
 
     async def drop(self, tenant: TenantId, session: SessionId, number: int) -> None:
-        if not await self._deps.store.drop_queued(tenant, session, number):
+        is_task = number >= FIRST_TASK
+        drop = self._tasks.drop if is_task else self._deps.store.drop_queued
+        if not await drop(tenant, session, number):
             await self.read(tenant, session)
             raise Conflict("Queue entry not found, or a turn has taken it; read the queue again")
 
     async def retry(self, tenant: TenantId, session: SessionId, number: int) -> None:
         """A parked one is tried again, because a person said so."""
-        if not await self._deps.store.unpark_queued(tenant, session, number):
+        is_task = number >= FIRST_TASK
+        retry = self._tasks.retry if is_task else self._deps.store.unpark_queued
+        if not await retry(tenant, session, number):
             await self.read(tenant, session)
             raise Conflict("Parked queue entry not found; read the queue again")
         self.drain(tenant, session)
@@ -170,7 +195,8 @@ class Queue:
                         submitted = await self._run(item)
                         if submitted is None:
                             return  # not yet; the sweep looks again
-                        await submitted.outcome()
+                        if submitted.task_id is None:  # else it is in the other queue by now
+                            await submitted.outcome()
             except (SessionBusy, TooManyRequests):
                 await asyncio.sleep(self._deps.limits.poll_seconds)
             except StoreError as error:
@@ -200,6 +226,10 @@ class Queue:
         request = await self._deps.store.read_request(item.tenant, item.turn)
         if request is None:
             return await self._turns.run_queued(item)
+        if (task := await self._deps.store.task_of_turn(item.tenant, item.turn)) is not None:
+            # It was handed over, and whoever did so died before it could take it from here.
+            await self._deps.store.drop_queued(item.tenant, item.session, item.number)
+            return self._turns.of_task(task)
         attempts = await self._deps.store.list_attempts(item.tenant, item.session)
         last = [attempt for attempt in attempts if attempt.turn == item.turn][-1]
         if not is_due(last, self._deps.clock.now()):

@@ -388,3 +388,10 @@ def failed_events(
         Event(EventKind.TURN_FAILED, attempt, data),
         Event(EventKind.ATTEMPT_ENDED, attempt, {"reason": status.value}),
     )
+
+
+def unclaimed_events(turn: TurnId, status: AttemptStatus, error: LastgoodError) -> tuple[Event, ...]:
+    """Of a turn whose task ended in the queue: there is no attempt that could say so."""
+    code, message = words_of(error)
+    data = {"turn": turn, "status": status.value, "code": code, "message": message}
+    return (Event(EventKind.TURN_FAILED, None, data),)

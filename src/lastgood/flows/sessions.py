@@ -33,7 +33,7 @@ from lastgood.errors import (
     TurnFailed,
 )
 from lastgood.flows.agent_resolution import resolve
-from lastgood.flows.begin import busy
+from lastgood.flows.busy import busy, check_no_tasks
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_feed import follow
 from lastgood.flows.retries import retry_lost_races
@@ -142,6 +142,7 @@ class Sessions(SessionReader):
             check_text(model, "the model")
             agent = await self._find_agent((await self.get(tenant, session)).agent_key)
             self._deps.engine.check_model(model, agent)
+        await check_no_tasks(self._store, await self.get(tenant, session))
         await self._set(tenant, session, "model", model)
 
     async def _find_agent(self, key: str) -> AgentSpec | None:
@@ -185,6 +186,13 @@ class Sessions(SessionReader):
     async def rebind(self, tenant: TenantId, session: SessionId, agent_key: str) -> None:
         """Binds a session to another agent."""
         check_text(agent_key, "the agent")
+        found = await self.get(tenant, session)
+        if found.scope is not None and agent_key != found.agent_key:
+            raise Conflict(
+                f"This session is that of {found.scope.kind.value} {found.scope.id} with agent "
+                f"{found.agent_key}; queue a task for the other agent instead"
+            )
+        await check_no_tasks(self._store, found)
         await self._set(tenant, session, "agent_key", agent_key)
 
     async def _set(self, tenant: TenantId, session: SessionId, field: str, value: object) -> None:

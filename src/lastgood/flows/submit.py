@@ -27,7 +27,8 @@ from lastgood.errors import (
     TooManyRequests,
 )
 from lastgood.flows.asks import check_names, located, placed
-from lastgood.flows.begin import Plan, TurnStarter, busy
+from lastgood.flows.begin import Plan, TurnStarter
+from lastgood.flows.busy import busy, check_no_tasks
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import outcome_unknown
@@ -260,7 +261,7 @@ class Submitter:
         plan = await self.beginning.plan(ask, session)
         if plan.runtime is not None:
             return plan
-        await self.tasks.check_idle(session)
+        await check_no_tasks(self._deps.store, session)
         if ask.messages and ask.messages[0].role is Role.TOOL:
             history = await self._deps.histories.at(ask.tenant, plan.base)
             check_results(ask.messages, open_calls(history.tail))
@@ -271,7 +272,7 @@ class Submitter:
     async def begin(self, begin: Begin, plan: Plan, submission: Submission | None = None) -> TurnHandle:
         """Without a submission, what begins was decided by the caller."""
         if plan.runtime is not None:
-            return await self._enqueue(begin.ask, plan, submission)
+            return await self._enqueue(begin, plan, submission)
         lost: list[AttemptId] = []
         try:
             return await self._begin(begin, plan, submission, lost)
@@ -329,13 +330,13 @@ class Submitter:
             first = begin
         raise gave_up("start the turn")
 
-    async def _enqueue(self, ask: Ask, plan: Plan, submission: Submission | None) -> TurnHandle:
+    async def _enqueue(self, begin: Begin, plan: Plan, submission: Submission | None) -> TurnHandle:
         for _ in range(MOST_TRIES):
             try:
-                return await self.tasks.start(ask, plan, submission.wishes if submission else WHEN_IDLE)
+                return await self.tasks.start(begin, plan, submission.wishes if submission else WHEN_IDLE)
             except StaleHead:
                 # A turn was committed at this moment, so other messages of a conversation are new.
-                if submission is None or submission.conversation is None or ask.key is not None:
+                if submission is None or submission.conversation is None or begin.ask.key is not None:
                     raise
             prepared = await self._prepare(submission)
             if isinstance(prepared, TurnHandle):
@@ -343,7 +344,6 @@ class Submitter:
             begin, plan = prepared
             if plan.runtime is None:
                 return await self.begin(begin, plan, submission)
-            ask = begin.ask
         raise gave_up("queue the turn")
 
     async def _next_try(

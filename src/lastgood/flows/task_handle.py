@@ -108,8 +108,9 @@ class TaskTurnHandle(TurnHandle):
         if task.status is TaskStatus.COMPLETED:
             store = self._deps.store
             turn = await self._read(lambda: find_verified(store, self.tenant, task.turn))
-            return Outcome(task.attempt, status, turn)
-        return Outcome(task.attempt, status, None, _error_of(task), await self._had_effects())
+            return Outcome(task.attempt, status, turn, task=task.id)
+        effects = await self._had_effects()
+        return Outcome(task.attempt, status, None, _error_of(task), effects, task.id)
 
     async def _had_effects(self) -> bool:
         """Whether any of its claims has run a tool: sent again as a new turn, it would run it again."""

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from lastgood.core.input_checks import first_words
 from lastgood.core.task_admission import KnownAttempt, KnownTask, admit_task
-from lastgood.errors import SessionBusy
 from lastgood.flows.begin import Plan, TurnStarter
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.task_handle import TaskTurnHandle
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, TaskDraft
-from lastgood.model.attempts import Ask, Attempt
+from lastgood.model.attempts import Ask, Attempt, Begin
 from lastgood.model.events import Event, EventKind
 from lastgood.model.runtimes import OnOffline
 from lastgood.model.sessions import Session, TitleBy
@@ -48,25 +47,31 @@ class TaskStarter:
         self._beginning = beginning
         self._enqueuer = enqueuer
 
-    def draft(self, ask: Ask, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TaskDraft:
+    def _draft(self, begin: Begin, plan: Plan, wishes: TaskWishes) -> TaskDraft:
         assert plan.runtime is not None
         assert plan.session is not None
         assert plan.agent is not None
         return TaskDraft(
-            ask=ask,
+            ask=begin.ask,
             session=plan.session,
             agent_key=plan.agent.key,
             plan=plan.runtime,
-            only_if_idle=wishes.only_if_idle,
+            # A follow-up keeps its place behind what was said before it.
+            only_if_idle=wishes.only_if_idle and begin.takes is None,
             # Who speaks over /v1 waits with an open connection, and not for a laptop that is closed.
-            offline=OnOffline.FAIL if ask.over_chat else None,
+            offline=OnOffline.FAIL if begin.ask.over_chat else None,
             ephemeral=wishes.abandon is not None,
+            turn=begin.turn,
+            again=begin.again,
         )
 
-    async def start(self, ask: Ask, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TurnHandle:
+    async def start(self, begin: Begin, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TurnHandle:
         """StaleHead: the head is not what the ask expects. Refusals have changed nothing."""
-        draft = self.draft(ask, plan, wishes)
+        ask, draft = begin.ask, self._draft(begin, plan, wishes)
         found = await self._enqueuer.enqueue(draft)
+        if begin.takes is not None:
+            # The task has the turn of the entry. If this is not reached, the next one to look finds the task.
+            await self._deps.store.drop_queued(ask.tenant, ask.session, begin.takes)
         if isinstance(found, Attempt):
             return await self._of_attempt(ask, found)
         if not found.is_known and not draft.session.title:
@@ -83,13 +88,6 @@ class TaskStarter:
                 return await self._of_attempt(ask, attempt)
             case _:
                 return None
-
-    async def check_idle(self, session: Session) -> None:
-        """SessionBusy: tasks of the session are not finished, so no turn of another kind may begin."""
-        if session.runtime_id is not None:
-            tasks = await self._deps.store.open_tasks(session.tenant, session.id)
-            if tasks:
-                raise busy_with(tasks[0])
 
     def of_task(self, task: Task) -> TurnHandle:
         """Of a task that somebody else queued."""
@@ -123,12 +121,3 @@ class TaskStarter:
         if title:
             await self._deps.store.set_title(session.tenant, session.id, title, TitleBy.US, (told,))
             self._deps.signals.tell(session.id)
-
-
-def busy_with(task: Task) -> SessionBusy:
-    return SessionBusy(
-        f"A task of this session is {task.status.value}; retry when it has ended, or cancel it",
-        task=task.id,
-        turn=task.turn,
-        status=task.status.value,
-    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lastgood.errors import LastgoodError
 from lastgood.model.attempts import AttemptStatus
-from lastgood.model.ids import AttemptId
+from lastgood.model.ids import AttemptId, TaskId
 from lastgood.model.sessions import Turn
 
 
@@ -19,3 +19,4 @@ class Outcome:
     turn: Turn | None = None
     error: LastgoodError | None = None
     has_effects: bool = False  # it committed nothing, but a tool that is not repeatable has run or may have
+    task: TaskId | None = None  # of a turn on a runtime

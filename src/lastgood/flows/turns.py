@@ -28,15 +28,16 @@ from lastgood.flows.begin import (
     STEERS_GONE,
     Plan,
     begun_of,
-    busy,
 )
+from lastgood.flows.busy import busy
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import retry_lost_races
 from lastgood.flows.run import Run, StopReason
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submit import Reservation, Submitter
-from lastgood.flows.turn_handle import TurnHandle
+from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
+from lastgood.flows.work.tasks import Tasks
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import (
     Ask,
@@ -47,16 +48,18 @@ from lastgood.model.attempts import (
     OnLeave,
     TurnRequest,
 )
-from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.model.queue import Queued
+from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
+from lastgood.model.queue import NewQueued, Queued
 from lastgood.model.sessions import Session
+from lastgood.model.tasks import HELD_TASKS, Task
 
 
 class Turns:
-    def __init__(self, deps: Dependencies, live: RunningAttempts, submitter: Submitter) -> None:
+    def __init__(self, deps: Dependencies, live: RunningAttempts, submitter: Submitter, tasks: Tasks) -> None:
         self._deps = deps
         self._live = live
         self._submitter = submitter
+        self._tasks = tasks
         self._beginning = submitter.beginning
 
     async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
@@ -76,9 +79,35 @@ class Turns:
         found = await self._deps.store.get_session(tenant, session)
         if found is None:
             raise SessionNotFound()
+        if found.runtime_id is not None and (task := await self._task_to_cancel(found)) is not None:
+            return await self._cancel_task(task)
         if found.attempt is None:
             raise NothingPending("No turn is running in this session")
         return await retry_lost_races("cancel the turn", partial(self._cancel, tenant, found.attempt))
+
+    async def _task_to_cancel(self, session: Session) -> Task | None:
+        """The one that a worker holds, else the next one. None: a turn of this server runs, or none."""
+        tasks = await self._deps.store.open_tasks(session.tenant, session.id)
+        held = next((task for task in tasks if task.status in HELD_TASKS), None)
+        return held or (tasks[0] if tasks and session.attempt is None else None)
+
+    async def _cancel_task(self, task: Task) -> Outcome:
+        """Never waits for a worker: it learns by its next report or heartbeat that its claim has ended."""
+        await retry_lost_races(
+            "cancel the task",
+            lambda: self._tasks.end_now(task.tenant, task.id, by_person=True, stops_session=True),
+        )
+        return await self.of_task(task).outcome()
+
+    def of_task(self, task: Task) -> TurnHandle:
+        return self._submitter.tasks.of_task(task)
+
+    async def ended_task(self, tenant: TenantId, id: TaskId) -> QueuedTurn:
+        """One that ended before a worker claimed it."""
+        task = await self._deps.store.get_task(tenant, id)
+        if task is None:
+            raise SessionNotFound()
+        return QueuedTurn(task, "")
 
     async def _cancel(self, tenant: TenantId, attempt_id: AttemptId) -> Outcome | None:
         """Returns None if the attempt began to wait, was answered or ended between the read and the write."""
@@ -170,24 +199,27 @@ class Turns:
         attempt_id: AttemptId,
         *,
         user: str = "",
+        owner: str | None = None,
         reserve: Callable[[str], Reservation] | None = None,
     ) -> TurnHandle:
-        """Tries a failed attempt's turn again after its finished steps, if the session has not moved.
+        """Tries a failed attempt's turn again after its finished steps, if the session has not moved. An
+        attempt of a runtime has none to adopt: its turn is queued again, from its input.
 
         `reserve` takes from the rate limit of the user for whom the turn was asked; `user` if none was.
+        `owner`: the user of the token that asks for it now.
         """
         attempt = await self._deps.store.get_attempt(tenant, attempt_id)
         if attempt is None or attempt.session != session:
             raise AttemptNotFound()
         request = await self._deps.store.read_request(tenant, attempt.turn)
         if reserve is None:
-            return await self._continue(attempt, request)
+            return await self._continue(attempt, request, owner)
         with reserve(request.user if request is not None and request.user else user) as reserved:
-            handle = await self._continue(attempt, request)
+            handle = await self._continue(attempt, request, owner)
             reserved.until_ended(handle)
         return handle
 
-    async def _continue(self, attempt: Attempt, request: TurnRequest | None) -> TurnHandle:
+    async def _continue(self, attempt: Attempt, request: TurnRequest | None, owner: str | None) -> TurnHandle:
         if not is_final(attempt.status):
             raise busy(attempt)
         if request is None or request.messages is None or attempt.status is AttemptStatus.COMMITTED:
@@ -197,7 +229,9 @@ class Turns:
             raise SessionNotFound()
         if (found.head.turn if found.head else None) != attempt.head:
             raise Conflict("The session has a newer turn than this attempt; send the message as a new turn")
-        ask = replace(ask_of(request), expected_head=attempt.head, is_first=attempt.head is None)
+        ask = replace(ask_of(request), expected_head=attempt.head, is_first=attempt.head is None, owner=owner)
+        if attempt.task is not None:
+            return await self._again(ask, request, "continued on request", None, ())
         heard = await self._heard_by(ask, attempt.id)
         if heard is None:
             raise Conflict("A steer used by this attempt was deleted since; send the message as a new turn")
@@ -277,7 +311,7 @@ def ask_of(request: TurnRequest) -> Ask:
     )
 
 
-def ask_of_queued(item: Queued) -> Ask:
+def ask_of_queued(item: Queued | NewQueued) -> Ask:
     return Ask(
         tenant=item.tenant,
         session=item.session,

@@ -193,8 +193,8 @@ class AttemptStore(Protocol):
         """Ends an attempt without a commit and frees its session. False: it had ended already.
 
         `died`: its process died. `parking`: when the follow-up that it was an attempt of is parked, and
-        whether the rest of the queue is.
-        `task`: its end is part of the transaction; False also if the claim is not its current one.
+        whether the rest of the queue is. `task`: its end is part of the transaction; False also if the claim
+        is not its current one.
         """
         ...
 

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lastgood.settings.config_file import AliasSetting, Config, as_text, read_aliases, read_config
+from lastgood.settings.config_file import (
+    AliasSetting,
+    Config,
+    as_text,
+    read_aliases,
+    read_config,
+    read_worker_table,
+)
+from lastgood.settings.rows import Row, rows_of
+from lastgood.settings.rows import setting as _row
 from lastgood.settings.types import (
     ADDRESS,
     DIRECTORY,
@@ -25,54 +34,16 @@ from lastgood.settings.types import (
     SWITCH,
     URL,
     SettingText,
-    SettingType,
     choice,
     list_of,
 )
+from lastgood.settings.worker import WORKER_ROWS, WorkerSettings
 
 SAFETIES = ("strict", "balanced", "restricted", "autonomous")
 
 PRESETS = ("open-webui", "librechat")
 
 SURFACES = ("api", "chat", "work")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """`default` is written as users write it, or described. `has_flag`: a command accepts it as an option."""
-
-    name: str
-    type: SettingType
-    default: str
-    help: str
-    has_flag: bool
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def variable(self) -> str:
-        return f"LASTGOOD_{self.name.upper()}"
-
-
-def _row(
-    type: SettingType,
-    help: str,
-    default: str = "",
-    *,
-    shown: str = "",
-    required: bool = False,
-    has_flag: bool = True,
-) -> Any:
-    """`shown` describes a default that is computed, or whose text says too little."""
-    about = {"type": type, "default": shown or default, "help": help, "has_flag": has_flag}
-    if required:
-        return field(metadata=about)
-    empty = () if type.is_list else None
-    return field(
-        default=type.read(SettingText(default, "the default", Path())) if default else empty, metadata=about
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +154,7 @@ class Settings:
         return self.config.agents if self.config else {}
 
 
-ROWS: Mapping[str, Row] = {one.name: Row(one.name, **one.metadata) for one in fields(Settings)}
+ROWS: Mapping[str, Row] = rows_of(Settings)
 
 
 _KEYS = tuple(name for name in ROWS if name != "config")
@@ -197,7 +168,7 @@ def read_settings(
 ) -> Settings:
     """`flags` are named like the settings; None means not given. Relative paths start at `folder`."""
     env = os.environ if environment is None else environment
-    given = _Sources(flags, env, folder or Path.cwd())
+    given = _Sources(ROWS, flags, env, folder or Path.cwd())
     data_dir = given.value("data_dir") or Path(_default_folder(env)).expanduser().absolute()
     config = _find_config(given, data_dir)
     if config is not None:
@@ -210,6 +181,26 @@ def read_settings(
     return Settings(**values)
 
 
+def read_worker_settings(
+    environment: Mapping[str, str] | None = None,
+    *,
+    folder: Path | None = None,
+    data_dir: str | None = None,
+    config: str | None = None,
+    **flags: str | None,
+) -> WorkerSettings:
+    """Settings of `lastgood worker`: flags, variables and the table `[worker]`."""
+    env = os.environ if environment is None else environment
+    base = read_settings(env, folder=folder, data_dir=data_dir, config=config)
+    given = _Sources(WORKER_ROWS, flags, env, folder or Path.cwd())
+    if base.config is not None:
+        table = read_worker_table(read_config(base.config.path, _KEYS), tuple(WORKER_ROWS), base.config.path)
+        given = replace(given, file=base.config.path, table=table)
+    values = {name: given.value(name) for name in WORKER_ROWS if given.find(name) is not None}
+    values.setdefault("root", base.data_dir / "worker")
+    return WorkerSettings(**values)
+
+
 def _default_folder(env: Mapping[str, str]) -> str:
     base = env.get("XDG_DATA_HOME") or "~/.local/share"
     return f"{base}/lastgood"
@@ -217,6 +208,7 @@ def _default_folder(env: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
+    rows: Mapping[str, Row]
     flags: Mapping[str, str | None]
     env: Mapping[str, str]
     folder: Path
@@ -225,19 +217,19 @@ class _Sources:
 
     def find(self, name: str) -> SettingText | None:
         """Returns None if the setting is given nowhere. An empty flag or variable counts as not given."""
-        row = ROWS[name]
+        row = self.rows[name]
         if flag := self.flags.get(name):
             return SettingText(flag, row.flag, self.folder)
         if variable := self.env.get(row.variable):
             return SettingText(variable, row.variable, self.folder)
         if self.file is None or name not in self.table:
             return None
-        source = f"{self.file}: {name}"
+        source = f"{self.file}: {row.key}"
         return SettingText(as_text(self.table[name], source), source, self.file.parent)
 
     def value(self, name: str) -> Any:
         found = self.find(name)
-        return None if found is None else ROWS[name].type.read(found)
+        return None if found is None else self.rows[name].type.read(found)
 
 
 def _find_config(given: _Sources, data_dir: Path) -> Path | None:

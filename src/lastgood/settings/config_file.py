@@ -44,7 +44,7 @@ def read_config(file: Path, keys: Sequence[str]) -> Mapping[str, Any]:
         raise SettingsInvalid(f"{file} is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsInvalid(f"{file} is not TOML: {error}") from None
-    _refuse_unknown(table, (*keys, "agents"), file, text)
+    _refuse_unknown(table, (*keys, "agents", "worker"), file, text)
     return table
 
 
@@ -53,6 +53,15 @@ def read_aliases(table: Mapping[str, Any], file: Path) -> Mapping[str, AliasSett
     if not isinstance(agents, dict):
         raise SettingsInvalid(f'{file}: agents must be a table: [agents] with lines like name = "reference"')
     return {name: _alias(value, f"{file}: agents.{name}", file) for name, value in agents.items()}
+
+
+def read_worker_table(table: Mapping[str, Any], keys: Sequence[str], file: Path) -> Mapping[str, Any]:
+    """`keys` are the settings that the table `[worker]` may contain."""
+    found = table.get("worker", {})
+    if not isinstance(found, dict):
+        raise SettingsInvalid(f"{file}: worker must be a table: [worker] with settings of `lastgood worker`")
+    _refuse_unknown(found, keys, file)
+    return found
 
 
 def _alias(value: Any, who: str, file: Path) -> AliasSetting:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.tasks import ClaimState, Pointer, Snapshot
-from lastgood.store.task_rows import as_text, to_pointer, to_snapshot, writable
+from lastgood.store.rows import writable
+from lastgood.store.task_rows import as_text, to_pointer, to_snapshot
 from lastgood.store.work_access import Statements, WorkAccess, first
 
 

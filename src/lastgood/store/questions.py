@@ -8,7 +8,8 @@ from typing import Any
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TaskId, TenantId
 from lastgood.model.tasks import ClaimState, Question
-from lastgood.store.task_rows import as_text, to_question, writable
+from lastgood.store.rows import writable
+from lastgood.store.task_rows import as_text, to_question
 from lastgood.store.work_access import ClaimLost, Statements, WorkAccess, append_if_held, first
 
 

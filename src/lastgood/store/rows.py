@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -32,6 +33,14 @@ log = logging.getLogger(__name__)
 
 Row = Sequence[Any]
 T = TypeVar("T")
+
+#: PostgreSQL has no NUL in text, and no database has half a character.
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def writable(text: str) -> str:
+    """For what others have said about an attempt: no character of it may keep the attempt from ending."""
+    return _UNWRITABLE.sub("\ufffd", text)
 
 
 #: Of each column of a turn. SQLite gives back whatever a damaged page holds.

@@ -7,7 +7,8 @@ from typing import Any
 
 from lastgood.model.attempts import Hold
 from lastgood.model.tasks import ENDED_TASKS, PointerReport, TaskEnd, TaskStatus
-from lastgood.store.task_rows import as_text, writable
+from lastgood.store.rows import writable
+from lastgood.store.task_rows import as_text
 from lastgood.store.work_access import ClaimLost, Statements
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import orjson
@@ -26,15 +25,7 @@ from lastgood.model.tasks import (
     TaskStatus,
 )
 from lastgood.store.checksums import request_checksum
-from lastgood.store.rows import Row
-
-#: PostgreSQL has no NUL in text, and no database has half a character.
-_UNWRITABLE = re.compile("[\0\ud800-\udfff]")
-
-
-def writable(text: str) -> str:
-    """What a worker reports is stored, whatever its CLI printed: no character may keep a task from ending."""
-    return _UNWRITABLE.sub("\ufffd", text)
+from lastgood.store.rows import Row, writable
 
 
 def as_text(value: Any) -> str:

@@ -11,10 +11,10 @@ from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TaskId, TenantId, TurnId
 from lastgood.model.sessions import NewSession, Session, TaskScope
 from lastgood.model.tasks import ENDED_TASKS, NewTask, Task, TaskConflict, TaskEnd, TaskFilter, TaskPage
-from lastgood.store.rows import to_attempt, to_request
+from lastgood.store.rows import to_attempt, to_request, writable
 from lastgood.store.session_rows import NEWEST, of_new_session, to_session
 from lastgood.store.task_ends import hold_others, of_end
-from lastgood.store.task_rows import as_text, of_new_task, of_request, to_task, writable
+from lastgood.store.task_rows import as_text, of_new_task, of_request, to_task
 from lastgood.store.work_access import Statements, WorkAccess, first
 
 

@@ -12,10 +12,13 @@ from lastgood.flows.work.report_content import ClaimKey
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind
 from lastgood.model.messages import user
+from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.sessions import Usage
 from lastgood.model.tasks import PointerOutcome, TaskMessage, TaskStatus
 from tests.flows.house import eventually
 from tests.flows.work.site import Site
+
+pytestmark = pytest.mark.anyio
 
 
 async def test_I17_a_completed_task_is_a_committed_turn(site: Site) -> None:
@@ -216,8 +219,6 @@ async def test_steers_are_delivered_and_part_of_the_turn(site: Site) -> None:
     a = await site.machine(steerable=True)
     task = await site.queue("fix it", runtime=a.id)
     sent = await a.claim()
-    from lastgood.model.queue import NewQueued, QueueKind
-
     steer = NewQueued(
         site.tenant, task.session, site.node.deps.ids.turn(), QueueKind.STEER, (user("and the tests"),)
     )

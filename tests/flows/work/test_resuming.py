@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from lastgood.flows.submit import Submission
+from lastgood.model.attempts import Ask
 from lastgood.model.runtimes import OnQueued
-from lastgood.model.sessions import ScopeKind, TaskScope
-from lastgood.model.tasks import PointerOutcome
+from lastgood.model.sessions import ScopeKind, TaskScope, TurnKind
+from lastgood.model.tasks import Directive, PointerOutcome
 from tests.flows.work.site import Machine, Site
+
+pytestmark = pytest.mark.anyio
 
 SCOPES = [TaskScope(ScopeKind.ISSUE, "42"), TaskScope(ScopeKind.CHAT, "c1")]
 
@@ -218,18 +222,12 @@ async def test_a_rerun_uses_its_exact_source(site: Site) -> None:
     await a.turn("two", "2", "native-2", work_dir="/w2")
     source = (await site.task(first.claimed.task.id)).task
     queued = await site.work.tasks.rerun(
-        site.new_task("", directive=_rerun(source.id), fingerprint="again"), source
+        site.new_task("", directive=Directive(rerun_of=source.id), fingerprint="again"), source
     )
     sent = await a.claim()
     assert sent.claimed.task.id == queued.task.id
     assert sent.content["prompt"] == "one"
     assert (resume(sent)["native_session"], sent.content["work_dir"]["path"]) == ("native-1", "/w1")
-
-
-def _rerun(id: Any) -> Any:
-    from lastgood.model.tasks import Directive
-
-    return Directive(rerun_of=id)
 
 
 async def test_a_removed_runtime_finds_its_sessions_when_it_registers_again(site: Site) -> None:
@@ -251,10 +249,6 @@ async def test_another_account_is_another_runtime(site: Site) -> None:
 async def test_a_reset_leaves_native_sessions_behind(site: Site) -> None:
     a = await site.machine()
     first = await a.turn("one", "1", "native-a")
-    from lastgood.flows.submit import Submission
-    from lastgood.model.attempts import Ask
-    from lastgood.model.sessions import TurnKind
-
     reset = await site.node.submitter.submit(
         Submission(Ask(site.tenant, first.claimed.session.id, (), kind=TurnKind.RESET))
     )

@@ -26,7 +26,7 @@ from lastgood.flows.retries import MOST_TRIES, gave_up
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import tell_workers
 from lastgood.model.attempts import Ask, Attempt, TurnRequest
-from lastgood.model.ids import TenantId
+from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import Message, Role
 from lastgood.model.runtimes import AgentBinding, OnOffline, Runtime
 from lastgood.model.sessions import ScopeKind, Session, TaskScope
@@ -68,6 +68,8 @@ class TaskDraft:
     directive: Directive = Directive()
     offline: OnOffline | None = None  # None: as the agent's binding says
     ephemeral: bool = False
+    turn: TurnId | None = None  # minted by the caller
+    again: bool = False  # that turn was asked for before
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ class Enqueuer:
     def _new_task(self, draft: TaskDraft) -> NewTask:
         self.check_online(draft)
         ask, binding, limits = draft.ask, draft.plan.binding, self._limits
-        turn = self._deps.ids.turn()
+        turn = draft.turn or self._deps.ids.turn()
         request = TurnRequest(
             turn=turn,
             tenant=ask.tenant,
@@ -196,6 +198,7 @@ class Enqueuer:
             user=ask.user,
             max_wait_seconds=binding.max_wait_seconds if binding else limits.max_wait_seconds,
             deadline_seconds=binding.deadline_seconds if binding else limits.deadline_seconds,
+            again=draft.again,
             ephemeral=draft.ephemeral,
         )
 

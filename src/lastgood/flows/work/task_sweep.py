@@ -10,7 +10,7 @@ import logging
 
 from lastgood.errors import RuntimeOffline, SessionNotFound, StoreError, TaskDeadline
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.run import failed_events, words_of
+from lastgood.flows.run import failed_events, unclaimed_events, words_of
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.model.attempts import AttemptStatus
@@ -41,7 +41,8 @@ class TaskSweep:
     async def _expire(self, task: Task) -> bool:
         error = RuntimeOffline("No worker claimed this task in time; start the worker of its runtime")
         end = TaskEnd(task.id, TaskStatus.FAILED, error=words_of(error))
-        ended = await self._store.end_queued_task(task.tenant, end, ())
+        events = unclaimed_events(task.turn, AttemptStatus.FAILED, error)
+        ended = await self._store.end_queued_task(task.tenant, end, events)
         self._deps.signals.tell(task.session)
         return ended
 

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lastgood.core.input_checks import check_text
+from lastgood.core.queue_parking import parking_of
 from lastgood.core.task_lifecycle import is_task_over
 from lastgood.core.task_reason import why
 from lastgood.errors import Conflict, InvalidRequest, SessionNotFound, TaskNotFound, TurnCancelled
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import retry_lost_races
-from lastgood.flows.run import failed_events, words_of
+from lastgood.flows.run import failed_events, unclaimed_events, words_of
 from lastgood.flows.verified_history import find_verified
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimeWish, TaskDraft
@@ -245,10 +246,15 @@ class Tasks:
     async def retire(
         self, tenant: TenantId, session: SessionId, native_session: str, runtime: str | None, user: str
     ) -> int:
-        """By a person: the native session is not resumed any more. Returns how many pointers changed."""
-        await self._access.session(tenant, session, user)
+        """By a person: the native session is not resumed any more. Returns how many pointers changed.
+        Without a runtime: on each that has one with this id."""
+        known = await self.pointers(tenant, session, user, runtime)
+        made_by = {one.runtime and one.runtime.id for one in known if one.native_session == native_session}
         reason = f"by {user}" if user else "by request"
-        return await self._store.retire_native_session(tenant, session, runtime, native_session, reason)
+        changed = 0
+        for id in made_by:
+            changed += await self._store.retire_native_session(tenant, session, id, native_session, reason)
+        return changed
 
     # -- change --------------------------------------------------------------------------
 
@@ -257,8 +263,11 @@ class Tasks:
         await self._access.task(tenant, id, user)
         return await retry_lost_races("cancel the task", lambda: self.end_now(tenant, id, by_person=True))
 
-    async def end_now(self, tenant: TenantId, id: TaskId, *, by_person: bool) -> Task | None:
-        """Cancels it. None: it was claimed, or moved on, between the read and the write."""
+    async def end_now(
+        self, tenant: TenantId, id: TaskId, *, by_person: bool, stops_session: bool = False
+    ) -> Task | None:
+        """Cancels it. None: it was claimed, or moved on, between the read and the write. `stops_session`:
+        the other tasks of the session are held also if this one only waited."""
         task = await self._store.get_task(tenant, id)
         if task is None:
             raise TaskNotFound()
@@ -266,8 +275,15 @@ class Tasks:
             return task
         error = TurnCancelled()
         if task.status not in HELD_TASKS:
-            end = TaskEnd(task.id, TaskStatus.CANCELLED, error=words_of(error))
-            ended = await self._store.end_queued_task(tenant, end, ())
+            end = TaskEnd(
+                task.id,
+                TaskStatus.CANCELLED,
+                error=words_of(error),
+                holds_others=stops_session,
+                holding_reason=_held_after(task) if stops_session else "",
+            )
+            events = unclaimed_events(task.turn, AttemptStatus.CANCELLED, error)
+            ended = await self._store.end_queued_task(tenant, end, events)
         else:
             ended = await self._end_claim(task, error, by_person=by_person)
         if not ended:
@@ -286,11 +302,22 @@ class Tasks:
             TaskStatus.CANCELLED,
             error=words_of(error),
             holds_others=by_person,
-            holding_reason=f"held after the cancel of task {task.id}" if by_person else "",
+            holding_reason=_held_after(task) if by_person else "",
         )
         # Whether tools have run is not known here: the run may still be doing something.
         events = failed_events(attempt.turn, attempt.id, status, error, has_effects=task.claims > 0)
-        return await self._store.finish_if_held(attempt.hold, status, words_of(error), events, task=end)
+        # A steer that the run has not taken would otherwise be the next turn.
+        parking = parking_of(status, None, by_person=by_person)
+        return await self._store.finish_if_held(
+            attempt.hold, status, words_of(error), events, parking=parking, task=end
+        )
+
+    async def release(self, task: Task) -> bool:
+        """A held task is queued again. False: it is not held."""
+        released = await self._store.release_task(task.tenant, task.id)
+        tell_workers(self._deps.signals, task.runtime)
+        self._deps.signals.tell(task.session)
+        return released
 
     async def continue_held(self, tenant: TenantId, id: TaskId, user: str, *, all: bool) -> ShownTask:
         """Held tasks are queued again: this one, or all of its session."""
@@ -302,3 +329,7 @@ class Tasks:
         tell_workers(self._deps.signals, task.runtime)
         self._deps.signals.tell(task.session)
         return await self.get(tenant, id, user)
+
+
+def _held_after(task: Task) -> str:
+    return f"held after the cancel of task {task.id}"

@@ -45,6 +45,7 @@ from lastgood.store.rows import (
     to_attempt,
     to_request,
     to_steps,
+    writable,
 )
 from lastgood.store.session_rows import to_session
 from lastgood.store.task_ends import end_claim
@@ -52,11 +53,6 @@ from lastgood.store.work_access import ClaimLost
 
 #: Lost races of a begin: its key was used meanwhile, or its turn was tried meanwhile.
 LOST_RACES = frozenset({"requests_by_key", "requests_pkey", "attempts_turn_id_number_key"})
-
-
-def _without_nul(text: str) -> str:
-    """PostgreSQL has no NUL in text, and no error may keep an attempt from ending."""
-    return text.replace("\0", "\ufffd")
 
 
 class PostgresAttempts:
@@ -184,10 +180,10 @@ class PostgresAttempts:
             "died": died,
             "status": status.value,
             "code": code,
-            "message": message and _without_nul(message),
+            "message": message and writable(message),
         }
         if parking is not None:
-            parking = replace(parking, reason=_without_nul(parking.reason))
+            parking = replace(parking, reason=writable(parking.reason))
         parameters = of_hold(hold) | of_events(events, leap=leap) | end | of_parking(parking)
         return await self._end("finish_if_held", "give_back_queued", parameters, hold, task) is not None
 

@@ -7,7 +7,7 @@ from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.queue import NewQueued, NotQueued, Queued
 from lastgood.store.postgres.database import PostgresDatabase
 from lastgood.store.queue_rows import KNOWN, of_place, of_queued, to_queued
-from lastgood.store.rows import of_hold
+from lastgood.store.rows import of_hold, writable
 
 
 class PostgresQueue:
@@ -48,8 +48,7 @@ class PostgresQueue:
         return bool(await self.db.write("drop_queued", of_place(tenant, session, number)))
 
     async def park_queued(self, tenant: TenantId, session: SessionId, number: int, why: str) -> bool:
-        # PostgreSQL has no NUL in text, and no reason may keep a row from being parked.
-        reason = {"why": why.replace("\0", "\ufffd")}
+        reason = {"why": writable(why)}
         return bool(await self.db.write("park_queued", of_place(tenant, session, number) | reason))
 
     async def unpark_queued(self, tenant: TenantId, session: SessionId, number: int) -> bool:

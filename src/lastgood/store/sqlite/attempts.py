@@ -40,6 +40,7 @@ from lastgood.store.rows import (
     to_attempt,
     to_request,
     to_steps,
+    writable,
 )
 from lastgood.store.session_rows import to_session
 from lastgood.store.sqlite.database import SqliteDatabase
@@ -219,7 +220,7 @@ class SqliteAttempts:
                 "died": died,
                 "status": status.value,
                 "code": code,
-                "message": message,
+                "message": message and writable(message),
                 "events": len(events) + leap,
             }
             | of_parking(parking)

@@ -8,6 +8,7 @@ from typing import Any
 from lastgood.core.history import open_calls
 from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.flows.session_export import rules_as_json
+from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.turn_handle import QueuedTurn
 from lastgood.model.agents import AgentSpec, Permissions
 from lastgood.model.attempts import Attempt, AttemptStatus, Step
@@ -227,6 +228,23 @@ QUEUE_ENTRY: Resource[Queued] = Resource(
     ResourceField("created_at", TEXT, lambda entry: timestamp(entry.created_at)),
     _optional("attempt", TEXT, lambda entry: entry.attempt),
     _optional("parked", TEXT, lambda entry: entry.parked),
+    # Of a session on a runtime.
+    _optional("task", TEXT),
+    _optional("why", TEXT),
+)
+
+#: The same shape. A task that is held after a cancel is parked.
+TASK_ENTRY: Resource[QueuedTask] = Resource(
+    ResourceField("id", COUNT, lambda entry: entry.number),
+    ResourceField("turn", TEXT, lambda entry: entry.task.turn),
+    ResourceField("kind", {"enum": [*QueueKind]}, lambda _: QueueKind.FOLLOWUP.value),
+    ResourceField("messages", list_of(MESSAGE), lambda entry: [*map(message_json, entry.messages)]),
+    ResourceField("failures", COUNT, lambda entry: entry.task.failures),
+    ResourceField("created_at", TEXT, lambda entry: timestamp(entry.task.created_at)),
+    ResourceField("task", TEXT, lambda entry: entry.task.id),
+    ResourceField("why", TEXT, lambda entry: entry.why),
+    _optional("attempt", TEXT, lambda entry: entry.task.attempt),
+    _optional("parked", TEXT, lambda entry: entry.why if entry.task.held else None),
 )
 
 

@@ -41,6 +41,9 @@ from lastgood.surfaces.http.json_schema import schema_of
 _ONE = "/api/sessions/{session}"
 _STREAM: dict[int, Contents] = {200: {"text/event-stream": None}}
 
+#: An attempt, or a turn whose task no worker has claimed.
+_BEGUN: dict[str, Any] = {"anyOf": [ATTEMPT.schema, QUEUED_TURN.schema]}
+
 _VISIBLE: dict[str, Any] = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
 _KEY = {
     "idempotency-key": ("Requests with the same key and body run once; repeats replay the result", _VISIBLE)
@@ -223,7 +226,7 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
     queued = _json(shapes.QUEUED, 202)
     accepted: dict[int, Contents] = {
         200: {JSON: TURN.schema},
-        202: {JSON: {"anyOf": [ATTEMPT.schema, QUEUED_TURN.schema]}},
+        202: {JSON: _BEGUN},
     }
     run = "Run a turn and stream its events"
     return [
@@ -247,7 +250,7 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
             _STREAM,
             query=_SINCE,
         ),
-        _takes("POST", f"{_ONE}/cancel", runs.cancel, "Cancel the running turn", None, _json(ATTEMPT.schema)),
+        _takes("POST", f"{_ONE}/cancel", runs.cancel, "Cancel the running turn", None, _json(_BEGUN)),
         _takes(
             "POST",
             f"{_ONE}/attempts/{{attempt}}/continue",

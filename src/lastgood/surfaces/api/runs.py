@@ -21,6 +21,7 @@ from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.queue import CAPACITY, Queue, as_one
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.submit import Submission, Submitter
+from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
@@ -28,9 +29,9 @@ from lastgood.model.attempts import After, Ask, Attempt
 from lastgood.model.events import TERMINAL
 from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Role
-from lastgood.model.queue import NewQueued, QueueKind
+from lastgood.model.queue import NewQueued, Queued, QueueKind
 from lastgood.model.sessions import Session, Turn
-from lastgood.surfaces.api.resources import ATTEMPT, QUEUE_ENTRY, QUEUED_TURN, TURN
+from lastgood.surfaces.api.resources import ATTEMPT, QUEUE_ENTRY, QUEUED_TURN, TASK_ENTRY, TURN
 from lastgood.surfaces.api.schemas import (
     ApiMessage,
     ContinueBody,
@@ -110,6 +111,7 @@ class RunHandlers:
             session_of(request),
             AttemptId(request.path["attempt"]),
             user=user_of(request, None),
+            owner=request.caller.user,
             reserve=partial(self._limiter.take, request.caller),
         )
         return await self._turn_reply(request, submitted, waits=body.wait)
@@ -118,6 +120,9 @@ class RunHandlers:
         """Responds when the attempt has ended, with its status: the cancel may have been too late."""
         tenant, session = request.caller.tenant, session_of(request)
         outcome = await self._turns.cancel(tenant, session)
+        if outcome.attempt is None:
+            assert outcome.task is not None, "only a task ends without an attempt"
+            return json_reply(QUEUED_TURN.json(await self._turns.ended_task(tenant, outcome.task)))
         found = await self._sessions.attempt(tenant, session, outcome.attempt)
         return json_reply(ATTEMPT.json(found.attempt))
 
@@ -240,21 +245,22 @@ class RunHandlers:
         )
         # Steers count, too: one that comes too late for its turn becomes a turn of its own.
         with self._limiter.take(request.caller, new.user, later=True) as taken:
-            item, known = await self._queue.put(new)
+            item, known = await self._queue.put(new, request.caller.user)
             if not known:
                 taken.give_back()
-        return QUEUE_ENTRY.json(item), known
+        return _entry(item), known
 
     async def queue(self, request: Request) -> Response:
         waiting = await self._queue.read(request.caller.tenant, session_of(request))
+        items = [_entry(item) for item in waiting]
         told: dict[str, Any] = {
             kind.value: {
-                "depth": sum(item.kind is kind and item.parked is None for item in waiting),
+                "depth": sum(item["kind"] == kind.value and "parked" not in item for item in items),
                 "capacity": CAPACITY[kind],
             }
             for kind in QueueKind
         }
-        return json_reply(told | {"items": [QUEUE_ENTRY.json(item) for item in waiting]})
+        return json_reply(told | {"items": items})
 
     async def drop(self, request: Request) -> Response:
         await self._queue.drop(request.caller.tenant, session_of(request), _number(request))
@@ -297,6 +303,10 @@ def _headers(submitted: TurnHandle) -> dict[str, str]:
     if submitted.task_id is not None:
         headers["x-task-id"] = submitted.task_id
     return headers | ({"idempotent-replayed": "true"} if submitted.replayed else {})
+
+
+def _entry(item: Queued | QueuedTask) -> dict[str, Any]:
+    return QUEUE_ENTRY.json(item) if isinstance(item, Queued) else TASK_ENTRY.json(item)
 
 
 def _is_named(request: Request) -> bool:

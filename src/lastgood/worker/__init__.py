@@ -1,0 +1,1 @@
+"""The process on another machine: claims tasks, drives an agent CLI, and reports."""

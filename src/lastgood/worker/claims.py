@@ -1,0 +1,107 @@
+"""A claim as the server sends it, read into what a run needs. Optional fields may be absent or null."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lastgood.model.agents import Safety
+from lastgood.worker.job import Permissions, Said
+
+
+class ClaimUnreadable(Exception):
+    """A claim of a server that is too new; the text names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDir:
+    path: str
+    is_local: bool  # it is on this machine
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimKey:
+    """What every report about a claim needs, and what can be read of any claim."""
+
+    task: str
+    token: str
+    runtime_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    key: ClaimKey
+    agent: str
+    session: str
+    lease_seconds: float
+    deadline_seconds: float
+    prompt: str
+    permissions: Permissions
+    instruction: str = ""
+    model: str | None = None
+    native_session: str | None = None
+    transcript: tuple[Said, ...] = ()
+    catch_up: tuple[Said, ...] = ()
+    disclosures: tuple[str, ...] = ()
+    work_dir: GivenDir | None = None
+    snapshot_attempt: str | None = None
+
+
+def read_key(plain: Mapping[str, Any]) -> ClaimKey:
+    try:
+        task = plain["task"]
+        return ClaimKey(str(task["id"]), str(plain["claim_token"]), str(task["runtime_id"]))
+    except (KeyError, TypeError) as error:
+        raise ClaimUnreadable(f"the claim lacks {error}") from None
+
+
+def read_claim(plain: Mapping[str, Any], ceiling: Safety) -> Claim:
+    try:
+        return _read(plain, ceiling)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ClaimUnreadable(f"the claim cannot be read: {error!r}; upgrade this worker") from None
+
+
+def _read(plain: Mapping[str, Any], ceiling: Safety) -> Claim:
+    task, resume = plain["task"], plain.get("resume") or {}
+    agent = plain.get("agent") or {}
+    return Claim(
+        key=read_key(plain),
+        agent=str(agent.get("name") or task.get("agent") or ""),
+        session=str(task.get("session_id") or task["id"]),
+        lease_seconds=float(plain["lease_seconds"]),
+        deadline_seconds=float(task.get("deadline_seconds") or 4 * 3600.0),
+        prompt=str(plain["prompt"]),
+        permissions=_permissions(agent.get("permissions") or {}, ceiling),
+        instruction=str(agent.get("instruction") or ""),
+        model=agent.get("model") or None,
+        native_session=resume.get("native_session") if resume.get("decision") == "native" else None,
+        transcript=_said(resume.get("transcript")),
+        catch_up=_said(resume.get("catch_up")),
+        disclosures=tuple(str(text) for text in plain.get("disclosures") or ()),
+        work_dir=_given_dir(plain.get("work_dir")),
+        snapshot_attempt=(plain.get("snapshot") or {}).get("attempt"),
+    )
+
+
+def _permissions(plain: Mapping[str, Any], ceiling: Safety) -> Permissions:
+    return Permissions(
+        mode=Safety(plain.get("mode") or Safety.BALANCED),
+        allow=tuple(plain.get("allow") or ()),
+        ask=tuple(plain.get("ask") or ()),
+        deny=tuple(plain.get("deny") or ()),
+        ceiling=ceiling,
+    )
+
+
+def _said(plain: Any) -> tuple[Said, ...]:
+    return tuple(Said(str(one["role"]), str(one["content"])) for one in plain or ())
+
+
+def _given_dir(plain: Any) -> GivenDir | None:
+    if not plain:
+        return None
+    if isinstance(plain, str):
+        return GivenDir(plain, is_local=True)
+    return GivenDir(str(plain["path"]), bool(plain.get("is_local", True)))

@@ -1,0 +1,48 @@
+"""What an agent CLI sees of the worker's environment.
+
+The minimum that programs need, the network's settings, and what the owner passes by name. Never a variable of
+Lastgood: the worker's token is not the CLI's.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_PASSED = frozenset(
+    {
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR",
+        "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+        "GIT_SSL_CAINFO",
+    }
+)  # fmt: skip
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
+#: Each replaces a program's certificates, so it gets the system's and the private ones together.
+_BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+
+
+def cli_environment(
+    ours: Mapping[str, str], pass_env: Sequence[str], ca_bundle: Path | None = None
+) -> dict[str, str]:
+    passed = {
+        name: value
+        for name, value in ours.items()
+        if name in _PASSED or name.startswith("LC_") or name.upper() in _PROXIES or name in pass_env
+    }
+    environment = {name: value for name, value in passed.items() if not name.startswith("LASTGOOD_")}
+    environment["TERM"] = "dumb"
+    if ca_bundle is not None:
+        for name in (*_BUNDLES, "NODE_EXTRA_CA_CERTS"):
+            environment.setdefault(name, str(ca_bundle))
+    return environment
+
+
+def write_ca_bundle(ca_file: Path, root: Path) -> Path:
+    """Writes the system's certificates and those of the file into one file, for the CLIs."""
+    system = ssl.get_default_verify_paths().cafile
+    parts = [Path(system).read_bytes()] if system and Path(system).is_file() else []
+    bundle = root / "ca-bundle.pem"
+    bundle.write_bytes(b"\n".join([*parts, ca_file.read_bytes()]))
+    return bundle

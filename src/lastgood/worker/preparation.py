@@ -1,0 +1,79 @@
+"""Prepares the directory of a run: the one that it had, a restored one, or an empty one that says so."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lastgood.errors import LastgoodError
+from lastgood.worker.claims import Claim
+from lastgood.worker.delivery import backoff_seconds
+from lastgood.worker.options import WorkerOptions
+from lastgood.worker.outbox import Outbox
+from lastgood.worker.redaction import Redaction
+from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of
+from lastgood.worker.snapshot_restore import SnapshotRefused, restore_snapshot
+from lastgood.worker.work_dirs import WorkDir, WorkDirRefused, WorkDirs
+
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """What every run of a worker shares."""
+
+    options: WorkerOptions
+    server: WorkServer
+    outbox: Outbox
+    work_dirs: WorkDirs
+    redaction: Redaction
+    environment: dict[str, str]
+    token_rejected: Callable[[], None]
+
+
+async def prepare_directory(claim: Claim, tools: RunTools) -> tuple[WorkDir, tuple[str, ...]]:
+    """The directory, and what the model must know about it. Raises WorkDirRefused."""
+    given = claim.work_dir
+    if given is not None and given.is_local:
+        try:
+            return tools.work_dirs.find(given.path), ()
+        except WorkDirRefused:
+            if not tools.work_dirs.is_ours(given.path):
+                raise
+    work_dir = await asyncio.to_thread(tools.work_dirs.create, claim.session)
+    if claim.snapshot_attempt is not None:
+        return work_dir, await _restore(work_dir, claim, claim.snapshot_attempt, tools.server)
+    if given is None or not given.is_local:
+        return work_dir, ()  # the server has said that the files are elsewhere
+    gone = f"The earlier working directory {given.path} was deleted on this machine. This directory is empty."
+    return work_dir, (gone,)
+
+
+async def _restore(work_dir: WorkDir, claim: Claim, attempt: str, server: WorkServer) -> tuple[str, ...]:
+    try:
+        answer = await _download(claim, attempt, server)
+        body = base64.b64decode(answer["body"], validate=True)
+        await asyncio.to_thread(restore_snapshot, body, work_dir)
+    except (SnapshotRefused, LastgoodError, KeyError, TypeError, ValueError) as error:
+        return (f"The snapshot could not be restored on this machine ({error}). This directory is empty.",)
+    left_out = (answer.get("summary") or {}).get("left_out") or ()
+    names = ", ".join(str(one.get("path")) for one in left_out[:_LISTED])
+    more = len(left_out) - _LISTED
+    if not names:
+        return ()
+    return (f"The snapshot does not contain: {names}{f' and {more} more' if more > 0 else ''}.",)
+
+
+async def _download(claim: Claim, attempt: str, server: WorkServer) -> dict[str, Any]:
+    tries = 0
+    while True:
+        try:
+            return await server.download(claim.key.task, claim.key.token, attempt)
+        except LastgoodError as error:
+            if failure_of(error) is not CallFailure.RETRY:
+                raise
+            tries += 1
+            await asyncio.sleep(backoff_seconds(tries))

@@ -1,0 +1,1 @@
+"""Runtime kinds: each drives one agent CLI, or all that speak one protocol."""

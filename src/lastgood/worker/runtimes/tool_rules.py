@@ -1,0 +1,98 @@
+"""Decides about tool calls of a CLI, by the rules of the agent and the ceiling of the worker.
+
+A CLI names its tools as it likes. A rule may use that name, or the name that the tool has in Lastgood: a
+deny of `shell:cmd=rm *` holds for claude's `Bash` and codex's commands. Deny and ask rules count if either
+name matches; so do allow rules. Knows no CLI and no protocol; a kind says what its tools are called here
+and what they can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lastgood.core.tool_permissions import Allowed, Asks, Denied, Verdict, is_granted, judge
+from lastgood.model.agents import Effect, Safety
+from lastgood.model.agents import Permissions as Rules
+from lastgood.worker.job import Answer, Permissions, Question, Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTool:
+    """What a CLI's tool is called in Lastgood; `arguments` maps its names of arguments to ours."""
+
+    effect: Effect
+    name: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+UNKNOWN_TOOL = KnownTool(Effect.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    id: str
+    tool: str
+    input: Any
+    known: KnownTool = UNKNOWN_TOOL
+    title: str = ""
+
+    def spellings(self) -> list[tuple[str, Mapping[str, Any]]]:
+        given = self.input if isinstance(self.input, dict) else {"input": self.input}
+        ours = {our: given[theirs] for theirs, our in self.known.arguments.items() if theirs in given}
+        both = {**given, **ours}
+        return [(self.tool, both), (self.known.name, both)] if self.known.name else [(self.tool, both)]
+
+
+def verdict_on(permissions: Permissions, call: ToolCall, root: str = "") -> Verdict:
+    ceiling = judge((), permissions.ceiling, False, call.tool, call.known.effect, {})
+    if isinstance(ceiling, Denied):
+        return Denied(f"the worker's ceiling is {permissions.ceiling}, and this tool can modify data")
+    wanted = _by_agent(permissions, call, root)
+    if isinstance(wanted, Allowed) and isinstance(ceiling, Asks):
+        return Asks(f"the worker's ceiling is {permissions.ceiling}")
+    return wanted
+
+
+def _by_agent(permissions: Permissions, call: ToolCall, root: str) -> Verdict:
+    effect, spellings = call.known.effect, call.spellings()
+    denying, asking = Rules(deny=permissions.deny), Rules(ask=permissions.ask)
+    for tool, arguments in spellings:
+        denied = judge((denying,), Safety.AUTONOMOUS, False, tool, effect, arguments, root=root)
+        if isinstance(denied, Denied):
+            return denied
+    allowing = Rules(allow=permissions.allow)
+    if any(is_granted(allowing, tool, arguments, root) for tool, arguments in spellings):
+        return Allowed("a rule allows it")
+    verdicts = [
+        judge((asking,), permissions.mode, False, tool, effect, arguments, root=root)
+        for tool, arguments in spellings
+    ]
+    return next((one for one in verdicts if not isinstance(one, Allowed)), verdicts[0])
+
+
+class ToolGate:
+    """Answers a CLI that wants to call a tool, and asks a person where the rules say so."""
+
+    def __init__(self, permissions: Permissions, root: str, reporter: Reporter) -> None:
+        self._permissions, self._root, self._reporter = permissions, root, reporter
+
+    async def answer(self, call: ToolCall) -> Answer:
+        match verdict_on(self._permissions, call, self._root):
+            case Allowed(reason):
+                return Answer(True, reason)
+            case Denied(reason):
+                return Answer(False, f"Denied: {reason}.")
+            case Asks():
+                return await self._reporter.ask(Question(call.id, call.tool, call.input, call.title))
+
+    def allows(self, call: ToolCall) -> bool:
+        """Whether the call may run without a question."""
+        return isinstance(verdict_on(self._permissions, call, self._root), Allowed)
+
+
+def restricts_nothing(permissions: Permissions) -> bool:
+    """Whether every call is allowed, so that a CLI that cannot be held to rules may run."""
+    modes = {permissions.mode, permissions.ceiling}
+    return modes == {Safety.AUTONOMOUS} and not permissions.ask and not permissions.deny

@@ -1,0 +1,259 @@
+"""Reports of a claim: each counts once, and its end is one transaction with the attempt's (I14, I17, I31)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lastgood.model.attempts import AttemptStatus, Committed
+from lastgood.model.sessions import SessionStatus
+from lastgood.model.tasks import PointerOutcome, QuestionStatus, TaskMessage, TaskStatus
+from lastgood.ports import Store
+from tests.contract import given, given_work
+from tests.contract.conftest import Backend, dump
+from tests.contract.given import STRANGER, TENANT
+from tests.contract.given_work import Claim
+
+pytestmark = pytest.mark.anyio
+
+
+async def claimed(store: Store, **fields: Any) -> Claim:
+    await given_work.register(store)
+    await given_work.task(store, await given.session(store), **fields)
+    return await given_work.claim(store)
+
+
+# --- ends --------------------------------------------------------------------------------------------------
+
+
+async def test_I17_a_completed_task_commits_turn_task_report_and_pointer_together(store: Store) -> None:
+    claim = await claimed(store)
+    plan = claim.plan()
+    pointer = given_work.pointer(through=plan.turn.id, outcome=PointerOutcome.COMMITTED, is_dirty=False)
+    assert await claim.complete(store, pointer=pointer) is Committed.YES
+    task = await given_work.again(store, claim.claimed.task)
+    assert (task.status, task.lease_until, task.deadline_at) == (TaskStatus.COMPLETED, None, None)
+    assert task.ended_at is not None
+    session = await store.get_session(TENANT, task.session)
+    assert session is not None
+    assert (session.turns, session.status, session.attempt) == (1, SessionStatus.IDLE, None)
+    (stored,) = await store.list_pointers(TENANT, task.session)
+    assert (stored.through, stored.outcome) == (plan.turn.id, PointerOutcome.COMMITTED)
+    state = await claim.state(store)
+    assert (state.is_current, state.report) == (False, {"status": "completed"})
+
+
+async def test_I31_a_report_that_is_repeated_changes_nothing_and_finds_its_first_answer(
+    backend: Backend,
+) -> None:
+    store = backend.store
+    claim = await claimed(store)
+    found = await asyncio.gather(*(claim.complete(store, report={"n": n}) for n in range(4)))
+    assert sorted(found) == [Committed.LOST, Committed.LOST, Committed.LOST, Committed.YES]
+    first = found.index(Committed.YES)
+    before = await dump(backend)
+    assert not await claim.fail(store)
+    assert await claim.complete(store, report={"n": 9}) is Committed.LOST
+    assert await dump(backend) == before
+    assert (await claim.state(store)).report == {"n": first}
+
+
+async def test_I31_a_report_keeps_its_answer_after_the_task_was_claimed_again(store: Store) -> None:
+    first = await claimed(store)
+    assert await first.fail(store, TaskStatus.QUEUED, report={"retry": True}, counts_failure=True)
+    second = await given_work.claim(store)
+    assert second.task == first.task
+    state = await first.state(store)
+    assert (state.is_current, state.report) == (False, {"retry": True})
+    assert (await second.state(store)).report is None
+
+
+async def test_a_task_that_is_tried_again_keeps_its_directive_and_expires_anew(backend: Backend) -> None:
+    store = backend.store
+    claim = await claimed(store, max_wait_seconds=3600.0)
+    await backend.execute("UPDATE tasks SET expires_at = 1")
+    assert await claim.fail(
+        store, TaskStatus.DEFERRED, due_seconds=60.0, why="rate limited", counts_failure=True
+    )
+    task = await given_work.again(store, claim.claimed.task)
+    assert (task.status, task.why, task.failures) == (TaskStatus.DEFERRED, "rate limited", 1)
+    assert (task.error_code, task.error_message, task.ended_at) == ("code", "why", None)
+    assert task.due_at is not None
+    assert task.expires_at is not None
+    assert 3590 < task.expires_at - task.due_at < 3610
+    assert await store.overdue_tasks(9) == ()
+    assert (await given.again(store, claim.claimed.session)).status is SessionStatus.QUEUED
+
+
+async def test_a_failed_task_is_final_and_lets_the_next_one_go_on(store: Store) -> None:
+    claim = await claimed(store)
+    behind = await given_work.task(store, claim.claimed.session)
+    assert await claim.fail(store, error=("code", "wh\0y \ud800"), counts_failure=True)
+    task = await given_work.again(store, claim.claimed.task)
+    assert (task.status, task.failures, task.error_message) == (TaskStatus.FAILED, 1, "wh\ufffdy \ufffd")
+    assert (await given_work.claim(store)).task == behind.id
+
+
+async def test_I14_after_a_cancel_nothing_is_committed(backend: Backend) -> None:
+    store = backend.store
+    claim = await claimed(store)
+    behind = await given_work.task(store, claim.claimed.session)
+    assert await claim.cancel(store, holds_others=True, holding_reason="held after a cancel")
+    assert await claim.complete(store) is Committed.LOST
+    assert not await claim.fail(store)
+    task = await given_work.again(store, claim.claimed.task)
+    assert (task.status, task.cancel_acknowledged) == (TaskStatus.CANCELLED, False)
+    held = await given_work.again(store, behind)
+    assert (held.held, held.why) == (True, "held after a cancel")
+    assert await given_work.claim_some(store) == []
+    assert (await given.again(store, claim.claimed.session)).turns == 0
+
+
+async def test_I14_of_a_cancel_and_a_commit_one_happens(store: Store) -> None:
+    await given_work.register(store)
+    for _ in range(20):
+        await given_work.task(store, await given.session(store))
+        claim = await given_work.claim(store)
+        committed, cancelled = await asyncio.gather(claim.complete(store), claim.cancel(store))
+        assert (committed is Committed.YES) is not cancelled
+        task = await given_work.again(store, claim.claimed.task)
+        assert task.status is (TaskStatus.CANCELLED if cancelled else TaskStatus.COMPLETED)
+        assert (await given.again(store, claim.claimed.session)).turns == (not cancelled)
+
+
+async def test_I12_of_a_new_claim_and_a_late_commit_one_happens(store: Store) -> None:
+    await given_work.register(store)
+    for _ in range(20):
+        await given_work.task(store, await given.session(store))
+        old = await given_work.claim(store, prepare_seconds=-1.0)
+        committed, again = await asyncio.gather(old.complete(store), given_work.claim_some(store))
+        assert (committed is Committed.YES) is not bool(again)
+        for new in again:
+            assert await new.complete(store) is Committed.YES
+        assert (await given.again(store, old.claimed.session)).turns == 1
+
+
+async def test_an_ordinary_end_knows_no_task(store: Store) -> None:
+    session = await given.session(store)
+    tried = await given.start(store, given.ask(session))
+    assert await store.commit_if_head(tried.hold, tried.plan(), [], None) is Committed.YES
+
+
+async def test_late_output_is_kept_beside_the_task_once(store: Store) -> None:
+    claim = await claimed(store)
+    assert not await store.keep_late_output(TENANT, claim.task, claim.token, "early"), "it is current"
+    await claim.cancel(store)
+    assert not await store.keep_late_output(TENANT, claim.task, given_work.secret(), "not a claim")
+    assert not await store.keep_late_output(STRANGER, claim.task, claim.token, "foreign")
+    assert await store.keep_late_output(TENANT, claim.task, claim.token, "la\0te")
+    assert not await store.keep_late_output(TENANT, claim.task, claim.token, "later")
+    assert (await given_work.again(store, claim.claimed.task)).late_output == "la\ufffdte"
+
+
+# --- messages ----------------------------------------------------------------------------------------------
+
+
+async def test_messages_are_stored_once_and_only_new_ones_make_events(store: Store) -> None:
+    claim = await claimed(store)
+    state = await claim.state(store)
+
+    async def send(*numbers: int) -> int | None:
+        messages = [TaskMessage(n, {"n": n, "text": "\0"}) for n in numbers]
+        return await store.append_messages(state, claim.token, messages, given.events(*map(str, numbers)))
+
+    assert await send() == 0
+    assert await send(1, 2) == 2
+    assert await send(1, 2, 3) == 3
+    assert await send(2) == 3
+    assert await send(5, 5) == 5
+    attempt = claim.hold.attempt
+    stored = await store.read_messages(TENANT, attempt)
+    assert [each.seq for each in stored] == [1, 2, 3, 5]
+    assert stored[0].body == {"n": 1, "text": "\0"}
+    assert stored[0].created_at > 0
+    assert [each.seq for each in await store.read_messages(TENANT, attempt, after=1, limit=2)] == [2, 3]
+    assert await store.read_messages(STRANGER, attempt) == ()
+    events = await store.read_events(TENANT, claim.hold.session, after=0)
+    assert [each.data["text"] for each in events] == ["1", "2", "3", "5"]
+    assert await store.append_messages(state, claim.token, [TaskMessage(6, {})], [None]) == 6
+    assert len(await store.read_events(TENANT, claim.hold.session, after=0)) == 4
+
+
+async def test_of_the_same_messages_sent_many_times_at_once_each_is_stored_once(store: Store) -> None:
+    claim = await claimed(store)
+    state = await claim.state(store)
+    messages = [TaskMessage(n, {}) for n in range(1, 6)]
+    sent = [store.append_messages(state, claim.token, messages, given.events(*"abcde")) for _ in range(6)]
+    assert await asyncio.gather(*sent) == [5] * 6
+    assert len(await store.read_events(TENANT, claim.hold.session, after=0)) == 5
+
+
+# --- questions ---------------------------------------------------------------------------------------------
+
+
+async def status(store: Store, claim: Claim) -> tuple[TaskStatus, SessionStatus]:
+    session = await given.again(store, claim.claimed.session)
+    return (await given_work.again(store, claim.claimed.task)).status, session.status
+
+
+async def test_a_question_makes_its_task_wait_until_it_is_answered(store: Store) -> None:
+    claim = await claimed(store)
+    state = await claim.state(store)
+    first, second = given_work.question(claim), given_work.question(claim, "r", 60.0)
+    asked = await store.ask_question(state, claim.token, first, given.events("asks"))
+    assert asked is not None
+    assert (asked.status, asked.body, asked.session) == (QuestionStatus.PENDING, first.body, first.session)
+    assert 3590 < asked.deadline_at - asked.created_at < 3610
+    assert await store.ask_question(state, claim.token, first, given.events("asks")) == asked
+    assert await store.ask_question(state, claim.token, second, []) is not None
+    assert len(await store.read_events(TENANT, claim.hold.session, after=0)) == 1
+    assert await status(store, claim) == (TaskStatus.WAITING, SessionStatus.WAITING)
+    assert [each.id for each in await store.list_questions(TENANT, claim.hold.session)] == ["q", "r"]
+    attempt = await store.get_attempt(TENANT, claim.hold.attempt)
+    assert attempt is not None
+    assert attempt.status is AttemptStatus.RUNNING
+    assert await store.answer_question(STRANGER, claim.task, "q", {}, "x") is None
+    answered = await store.answer_question(TENANT, claim.task, "q", {"allowed": True}, "ann")
+    assert answered is not None
+    assert (answered.status, answered.answer, answered.answered_by) == ("answered", {"allowed": True}, "ann")
+    assert await store.answer_question(TENANT, claim.task, "q", {"allowed": False}, "bea") is None
+    assert await store.get_question(TENANT, claim.task, "q") == answered
+    assert await store.ask_question(state, claim.token, first, []) == answered, "as it stands"
+    assert await status(store, claim) == (TaskStatus.WAITING, SessionStatus.WAITING), "for the other one"
+    await store.answer_question(TENANT, claim.task, "r", {}, "ann")
+    assert await status(store, claim) == (TaskStatus.RUNNING, SessionStatus.RUNNING)
+    assert await claim.complete(store) is Committed.YES
+
+
+async def test_I12_a_question_past_its_deadline_expires_and_its_task_runs_on(backend: Backend) -> None:
+    store = backend.store
+    claim = await claimed(store)
+    await store.ask_question(await claim.state(store), claim.token, given_work.question(claim), [])
+    assert await store.expire_questions(9) == ()
+    await backend.execute("UPDATE questions SET deadline_at = 1")
+    (expired,) = await store.expire_questions(9)
+    assert (expired.id, expired.status) == ("q", QuestionStatus.EXPIRED)
+    assert await store.expire_questions(9) == ()
+    assert await store.answer_question(TENANT, claim.task, "q", {}, "ann") is None
+    assert await status(store, claim) == (TaskStatus.RUNNING, SessionStatus.RUNNING)
+
+
+@pytest.mark.parametrize("how", ["complete", "fail", "cancel"])
+async def test_an_end_withdraws_what_was_asked(store: Store, how: str) -> None:
+    claim = await claimed(store)
+    await store.ask_question(await claim.state(store), claim.token, given_work.question(claim), [])
+    await getattr(claim, how)(store)
+    question = await store.get_question(TENANT, claim.task, "q")
+    assert question is not None
+    assert question.status is QuestionStatus.WITHDRAWN
+    assert await store.list_questions(TENANT, claim.hold.session) == ()
+    assert await store.answer_question(TENANT, claim.task, "q", {}, "ann") is None
+
+
+async def test_of_many_answers_one_counts(store: Store) -> None:
+    claim = await claimed(store)
+    await store.ask_question(await claim.state(store), claim.token, given_work.question(claim), [])
+    answers = [store.answer_question(TENANT, claim.task, "q", {"n": n}, "ann") for n in range(6)]
+    found = [each for each in await asyncio.gather(*answers) if each]
+    assert len(found) == 1
+    assert await store.get_question(TENANT, claim.task, "q") == found[0]

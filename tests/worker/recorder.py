@@ -1,0 +1,31 @@
+"""A reporter that keeps what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lastgood.worker.job import Activity, ActivityType, Answer, Question
+
+
+@dataclass
+class Recorder:
+    """`answer` is what a person says to a question."""
+
+    answer: Callable[[Question], Answer] = lambda question: Answer(False, "nobody was expected to be asked")
+    pins: list[str] = field(default_factory=list)
+    activities: list[Activity] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+
+    async def pin(self, native_session: str) -> None:
+        self.pins.append(native_session)
+
+    async def activity(self, activity: Activity) -> None:
+        self.activities.append(activity)
+
+    async def ask(self, question: Question) -> Answer:
+        self.questions.append(question)
+        return self.answer(question)
+
+    def of(self, kind: ActivityType) -> list[Activity]:
+        return [one for one in self.activities if one.type is kind]
