@@ -54,8 +54,11 @@ def test_import_reports_what_it_did_and_can_be_repeated(lastgood: Command, multi
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
         "agent coder → coder",
-        "runtime old: worker id daemon-of-old",
-        "runtime new: worker id daemon-of-new",
+        *(
+            f"runtime {one}: resume its native sessions with lastgood worker --worker-id daemon-of-{one} "
+            "--runtime claude=claude"
+            for one in ("old", "new")
+        ),
         "read 1 chat and 1 issue: sessions 2 created, 0 extended, 0 unchanged, 0 empty and left out",
         "imported 2 turns and 4 pointers to native sessions",
         "1 chat named a native session whose runtime is not certain: it is not resumed, and the next turn "

@@ -17,6 +17,8 @@ from lastgood.model.sessions import ScopeKind, Session, TaskScope, Turn, TurnKin
 from lastgood.model.tasks import Pointer
 from lastgood.store.multica import open_multica
 from lastgood.wiring import RandomIds
+from lastgood.worker.runtimes.claude import ClaudeKind
+from lastgood.worker.runtimes.codex import CodexKind
 from tests.contract import given
 from tests.contract.conftest import Backend, dump
 from tests.multica import Multica, make_multica, new_id
@@ -75,10 +77,11 @@ def importer(backend: Backend, multica_dsn: str, multica: Multica) -> Importer:
 
 
 def runtime(name: str, provider: str = "claude") -> RuntimeIdentity:
-    """As the worker of the same machine registers it."""
-    format = {"claude": "claude-jsonl", "codex": "codex-rollout"}[provider]
+    """As `lastgood worker --worker-id daemon-of-NAME --runtime PROVIDER=PROVIDER` registers it."""
+    kind = {"claude": ClaudeKind, "codex": CodexKind}[provider]
     worker = f"daemon-of-{name}"
-    return RuntimeIdentity(runtime_id(TENANT, worker, provider, "", ""), worker, provider, format=format)
+    id = runtime_id(TENANT, worker, kind.provider, provider, "")
+    return RuntimeIdentity(id, worker, kind.provider, format=kind.format)
 
 
 def said(turns: tuple[Turn, ...]) -> list[list[str]]:

@@ -147,8 +147,9 @@ def _as_json(report: ImportReport, *, dry_run: bool) -> dict[str, Any]:
 def _print(report: ImportReport, *, dry_run: bool) -> None:
     for name, key in report.agents.items():
         print_line(f"agent {one_line(name)} → {one_line(key)}")
-    for worker, name in report.workers.items():
-        print_line(f"runtime {one_line(name)}: worker id {one_line(worker)}")
+    for one in report.runtimes:
+        options = f"--worker-id {one.worker} --runtime {one.runtime}"
+        print_line(one_line(f"runtime {one.name}: resume its native sessions with lastgood worker {options}"))
     read = f"{count(report.chats, 'chat')} and {count(report.issues, 'issue')}"
     made = f"{report.created} created, {report.extended} extended, {report.unchanged} unchanged"
     print_line(f"read {read}: sessions {made}, {report.empty} empty and left out")

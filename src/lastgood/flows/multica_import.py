@@ -63,6 +63,15 @@ class ImportOptions:
     dry_run: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedRuntime:
+    """Which worker and runtime, as options of `lastgood worker`, find the native sessions again."""
+
+    name: str
+    worker: str
+    runtime: str
+
+
 @dataclass(slots=True)
 class ImportReport:
     chats: int = 0
@@ -78,7 +87,7 @@ class ImportReport:
     continued: list[str] = field(default_factory=list)  # chats with new messages that went on here
     busy: list[str] = field(default_factory=list)  # chats whose session was in use
     agents: dict[str, str] = field(default_factory=dict)  # our key, by multica's name
-    workers: dict[str, str] = field(default_factory=dict)  # multica's name of a runtime, by worker id
+    runtimes: list[ImportedRuntime] = field(default_factory=list)
 
 
 Progress = Callable[[ImportReport], None]
@@ -97,7 +106,11 @@ class MulticaImport:
         """Raises InvalidRequest before anything is written if agents cannot be told apart."""
         agents = await self._agents()
         self._runtimes = await self._source.runtimes()
-        self.report.workers = {one.daemon: one.name for one in self._runtimes.values() if one.daemon}
+        self.report.runtimes = [
+            ImportedRuntime(one.name, one.daemon, f"{_profile(one)}={one.provider}")
+            for one in self._runtimes.values()
+            if one.daemon
+        ]
         for agent, key in agents:
             self.report.agents[agent.name] = key
             async with aclosing(self._source.chats(agent.id)) as chats:
@@ -255,7 +268,7 @@ class MulticaImport:
 
     def _identity(self, runtime: MulticaRuntime) -> RuntimeIdentity:
         """The runtime that a worker with the id of multica's daemon registers for the same program."""
-        id = runtime_id(self._options.tenant, runtime.daemon, runtime.provider, runtime.profile, "")
+        id = runtime_id(self._options.tenant, runtime.daemon, runtime.provider, _profile(runtime), "")
         format = _FORMATS.get(runtime.provider, "")
         return RuntimeIdentity(id, runtime.daemon, runtime.provider, format=format)
 
@@ -368,6 +381,11 @@ def _told_apart(agents: list[tuple[MulticaAgent, str]]) -> list[tuple[MulticaAge
                 "name one of them with --agent ID=KEY"
             )
     return agents
+
+
+def _profile(runtime: MulticaRuntime) -> str:
+    """Workers register the name that `--runtime NAME=KIND` gives as the profile."""
+    return runtime.profile or runtime.provider
 
 
 def _name(names: list[str], one: str) -> None:
