@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from lastgood.client import AsyncClient, Client
+from lastgood.client.events import TurnFailed
 from lastgood.errors import NotFound, RuntimeNotFound, TaskNotFound
-from tests.e2e.command import Command, Done
+from tests.e2e.command import Command, Done, finish
 from tests.e2e.hand_worker import HandWorker
 from tests.e2e.server import LiveServer
 
@@ -39,7 +40,7 @@ class Place:
         self.server = server
         self.agent = agent
         self.is_local = False
-        self._command = Command(folder / "here")
+        self.command = Command(folder / "here")
         self._local = Command(folder)
         self._local.env["LASTGOOD_DATA_DIR"] = str(server.data_dir)
 
@@ -50,7 +51,7 @@ class Place:
     def __call__(self, *args: str) -> Done:
         if self.is_local:
             return self._local(*args)
-        return self._command(*args, "--server", self.server.url)
+        return self.command(*args, "--server", self.server.url)
 
     def good(self, *args: str) -> str:
         done = self(*args)
@@ -334,3 +335,40 @@ async def test_the_async_client_makes_tokens_and_enrolments(tmp_path: Path, agen
         HandWorker(server.url, "laptop-9", token=worker.secret)
         command.env["LASTGOOD_TOKEN"] = admin
         assert "laptop-9-command" in command("runtimes", "list", "--server", server.url).out
+
+
+# -- turns of an agent on a runtime ----------------------------------------------------------
+
+
+def test_run_waits_for_the_worker_and_prints_its_output(place: Place) -> None:
+    worker = HandWorker(place.server.url)
+    process = place.command.start("run", "coder", "Fix it", "--server", place.server.url)
+    claim = worker.claim()
+    worker.report(claim, "start")
+    worker.report(claim, "complete", output="It is fixed", native_session="n1")
+    done = finish(process)
+    assert (done.code, done.out) == (0, "It is fixed\n"), done.err
+
+
+def test_the_client_follows_a_task_through_its_claims_to_the_commit(server: LiveServer) -> None:
+    worker = HandWorker(server.url)
+    with Client(server.url) as client:
+        session = client.create("coder").id
+        accepted = client.submit(session, "Fix it")
+        assert (accepted.attempt, accepted.task) == (None, client.task_page().tasks[0].id)
+        first = worker.claim()
+        worker.report(first, "fail", code="not_started", error="it did not start", tool_calls=0)
+        second = worker.claim()
+        worker.report(second, "complete", output="It is fixed", native_session="n1")
+        found = [type(event).__name__ for event in client.follow(accepted)]
+    assert (found[-2:], found.count("TurnFailed")) == (["TurnCommitted", "StreamStopped"], 1)
+
+
+def test_a_task_that_is_cancelled_before_any_claim_ends_the_stream(server: LiveServer) -> None:
+    HandWorker(server.url)
+    with Client(server.url) as client:
+        session = client.create("coder").id
+        accepted = client.submit(session, "Fix it")
+        assert client.cancel(session) is None
+        end = [event for event in client.follow(accepted) if isinstance(event, TurnFailed)]
+        assert [one.status for one in end] == ["cancelled"]

@@ -78,7 +78,7 @@ def importer(backend: Backend, multica_dsn: str, multica: Multica) -> Importer:
 
 def runtime(name: str, provider: str = "claude") -> RuntimeIdentity:
     """As `lastgood worker --worker-id daemon-of-NAME --runtime PROVIDER=PROVIDER` registers it."""
-    kind = {"claude": ClaudeKind, "codex": CodexKind}[provider]
+    kind: type[ClaudeKind] | type[CodexKind] = ClaudeKind if provider == "claude" else CodexKind
     worker = f"daemon-of-{name}"
     id = runtime_id(TENANT, worker, kind.provider, provider, "")
     return RuntimeIdentity(id, worker, kind.provider, format=kind.format)

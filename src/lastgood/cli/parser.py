@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "runtimes": "list, bind, share, remove and explain runtimes",
     "agents": "list agents, check agent files and print their JSON Schema",
     "init": "create a starter agent file",
-    "tokens": "create, list and revoke API tokens",
+    "tokens": "create, list and revoke API tokens, and enroll workers",
     "db": "check the database",
     "worker": "claim tasks from a server and run them with agent CLIs on this machine",
     "import": "import sessions from another system",

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from lastgood.cli.backend import check_place
 from lastgood.cli.output import one_line, print_json, print_line, remark, when
-from lastgood.cli.parser import CommandParser, add_command, add_commands
+from lastgood.cli.parser import CommandParser, add_command, add_commands, add_server
 from lastgood.cli.startup import settings_of
+from lastgood.client.work_models import EnrollmentInfo
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
 from lastgood.flows.work.enrolment import check_worker
@@ -68,6 +70,19 @@ def configure(parser: CommandParser) -> None:
         "list API tokens without their secrets",
         json="print a JSON array",
     )
+    enrolling = add_command(
+        commands,
+        "enroll",
+        create_enrollment,
+        "create a one-time code with which a new machine becomes a worker of yours",
+        json="print a JSON object that contains the code",
+        details="The machine runs `lastgood worker enroll CODE`. Its runtimes belong to your token's user.",
+    )
+    enrolling.add_argument("--worker", metavar="ID", help="name the worker; default: a random id")
+    enrolling.add_argument(
+        "--expires", metavar="TIME", type=_seconds, help="expire the code after this long; default: 10m"
+    )
+    add_server(enrolling)
     revoke = add_command(
         commands,
         "revoke",
@@ -112,6 +127,28 @@ async def _create(args: argparse.Namespace) -> tuple[Token, str]:
             )
         except InvalidRequest as error:  # of what it is given, and that is options
             raise WrongUsage(error.message) from None
+
+
+def create_enrollment(args: argparse.Namespace) -> int:
+    check_place(args)
+    if args.server is None:
+        raise WrongUsage("--server is missing: the machine exchanges the code at that server")
+    made = asyncio.run(_enroll(args))
+    remark(f"valid until {when(made.expires_at.timestamp())}; on the new machine, run")
+    remark(f"  lastgood worker enroll --server {args.server} {made.code}")
+    if args.json:
+        expires = made.expires_at.isoformat().replace("+00:00", "Z")
+        print_json({"code": made.code, "worker_id": made.worker, "expires_at": expires})
+    else:
+        print_line(made.code)
+    return 0
+
+
+async def _enroll(args: argparse.Namespace) -> EnrollmentInfo:
+    from lastgood.cli.remote import connect  # an HTTP client only where it is used
+
+    async with connect(args) as client:
+        return await client.enroll(worker=args.worker, seconds=args.expires)
 
 
 def list_tokens(args: argparse.Namespace) -> int:

@@ -157,8 +157,8 @@ def runtime_line(runtime: RuntimeInfo) -> str:
     shared = f", shared with {', '.join(runtime.shared_with)}" if runtime.shared_with else ""
     owner = f"owner {runtime.owner or '(no name)'}{shared}"
     program = f"{runtime.provider} {runtime.cli_version}".strip()
-    about = f"{runtime.name}  {program}  worker {runtime.worker}  {owner}  {state}"
-    return f"{runtime.id}  {one_line(about)}"
+    parts = (runtime.id, runtime.name, program, f"worker {runtime.worker}", owner, state)
+    return "  ".join(map(one_line, parts))
 
 
 def _ago(seconds: float) -> str:

@@ -28,7 +28,7 @@ from lastgood.client.models import (
     session_of,
     turn_of,
 )
-from lastgood.client.stream import Accepted, TurnStream, path_of
+from lastgood.client.stream import Accepted, TurnStream, is_queued, path_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped, visible, with_query
 from lastgood.client.work_calls import WorkCalls
 from lastgood.errors import AnswerLost, SessionNotFound, error_of
@@ -308,10 +308,11 @@ class AsyncClient(WorkCalls):
         """Returns the branches: turns that edits have replaced, oldest first."""
         return await self._pages(branch_of, path_of(session, "branches"))
 
-    async def cancel(self, session: str) -> AttemptInfo:
-        """Cancels the running attempt and returns it. It may have ended before the request arrived."""
+    async def cancel(self, session: str) -> AttemptInfo | None:
+        """Cancels the running attempt and returns it. It may have ended before the request arrived. None:
+        the turn waited for a runtime, and no attempt had begun."""
         answer = await self._call(ApiCall("POST", path_of(session, "cancel"), repeatable=False))
-        return read(attempt_of, answer.plain)
+        return None if is_queued(answer.plain) else read(attempt_of, answer.plain)
 
     async def continue_(self, session: str, attempt: str) -> AsyncGenerator[Event, None]:
         """Retries the turn of a failed attempt from its last finished step, and yields events like `run`."""

@@ -104,6 +104,7 @@ class AttemptInfo:
     question: Mapping[str, Any] | None
     started_at: datetime
     ended_at: datetime | None
+    task: str | None = None  # of a turn on a runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,7 @@ def attempt_of(plain: Mapping[str, Any]) -> AttemptInfo:
         question=plain.get("question"),
         started_at=moment(plain["started_at"]),
         ended_at=None if ended is None else moment(ended),
+        task=plain.get("task"),
     )
 
 

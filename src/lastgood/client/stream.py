@@ -7,6 +7,7 @@ sends the request again with the same key and follows the new attempt.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -16,10 +17,14 @@ from typing import Any
 from lastgood.client.events import Event, Resync, SessionExited, StreamStopped, TurnFailed, event_of
 from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo, attempt_of, read, session_of, turn_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped
+from lastgood.client.work_models import TaskInfo, task_of
 from lastgood.errors import AnswerLost, LastgoodError, SessionNotFound, TurnNotFound
 
 #: How often a turn whose server died is retried. A turn that kills its server must not do so forever.
 _MOST_AGAIN = 3
+#: How often a task that no worker has claimed yet is read.
+_FIRST_POLL_SECONDS = 0.2
+_MOST_POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,8 @@ class Accepted:
 
     session: str
     turn: str
-    attempt: AttemptInfo
+    attempt: AttemptInfo | None  # None: it waits as a task until a worker claims it
+    task: str | None  # of a turn on a runtime
     replayed: bool
     since: int | None  # its events have higher numbers; None: it started before the request
     call: ApiCall | None  # can be repeated for the same turn; None: it has no idempotency key
@@ -97,17 +103,24 @@ class TurnStream:
     async def accept(self, call: ApiCall, session: str, before: SessionInfo) -> Accepted:
         """`before` is the session before the call: events of the turn come after its last event."""
         answer = await self._connection.call(call)
-        attempt = read(attempt_of, answer.plain)
         since: int | None = before.last_event_seq
+        if is_queued(answer.plain):
+            return _accepted(session, answer, since, call)
+        attempt = read(attempt_of, answer.plain)
         if attempt.id == before.attempt:
             since = None if attempt.ended_at is None else 0
-        return _accepted(session, attempt, answer, since, call)
+        return _accepted(session, answer, since, call)
 
     async def follow(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
         """Yields the events of the turn; the last one is StreamStopped."""
+        if accepted.attempt is None:
+            async with aclosing(self._of_task(accepted)) as events:
+                async for event in events:
+                    yield event
+            return
         for tries in range(1, _MOST_AGAIN + 2):
             since, is_interrupted = accepted.since, False
-            async with aclosing(self._of_attempt(accepted)) as events:
+            async with aclosing(self._of_attempt(accepted, accepted.attempt)) as events:
                 async for event in events:
                     since = event.seq if event.seq is not None else since
                     if isinstance(event, TurnFailed):
@@ -119,10 +132,42 @@ class TurnStream:
             # it, replays it or starts it, but never runs it twice.
             again = replace(accepted.call, accepted=True)
             answer = await self._connection.call(again)
-            accepted = _accepted(accepted.session, read(attempt_of, answer.plain), answer, since, again)
+            accepted = _accepted(accepted.session, answer, since, again)
+            if accepted.attempt is None:
+                return
 
-    async def _of_attempt(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
-        session, attempt = accepted.session, accepted.attempt
+    async def _of_task(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
+        """Yields the events of each claim in turn: a task that failed may be claimed again."""
+        assert accepted.task is not None
+        followed: str | None = None
+        while True:
+            task = await self._claimed(accepted.task, followed)
+            if task.attempt is None or task.attempt == followed:
+                break
+            attempt = await self.attempt(accepted.session, task.attempt)
+            async with aclosing(self._of_attempt(accepted, attempt)) as events:
+                async for event in events:
+                    if event.seq is not None:
+                        accepted = replace(accepted, since=event.seq)
+                    yield event
+            followed = attempt.id
+        if followed is None:  # it ended before any worker had it
+            for event in _end_of_task(task):
+                yield event
+
+    async def _claimed(self, task: str, followed: str | None) -> TaskInfo:
+        """Returns the task when a worker has claimed it anew, or when it has ended. An end is no event of
+        the session if no worker had the task, so it is polled."""
+        pause = _FIRST_POLL_SECONDS
+        while True:
+            found = read(task_of, await self._read(f"/api/tasks/{escaped(task)}"))
+            if found.is_over or found.attempt not in (None, followed):
+                return found
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _MOST_POLL_SECONDS)
+
+    async def _of_attempt(self, accepted: Accepted, attempt: AttemptInfo) -> AsyncGenerator[Event, None]:
+        session = accepted.session
         last: int | None = None  # the number of its last stored event
         if attempt.ended_at is not None:
             last = (await self.session(session)).last_event_seq
@@ -170,10 +215,28 @@ class TurnStream:
         return [event_of(None, one | about) for one in told]
 
 
-def _accepted(
-    session: str, attempt: AttemptInfo, answer: ApiResponse, since: int | None, call: ApiCall | None
-) -> Accepted:
+def is_queued(plain: Any) -> bool:
+    """Whether the server returned a task instead of an attempt: no worker has claimed it yet."""
+    return isinstance(plain, dict) and "task" in plain and "id" not in plain
+
+
+def _accepted(session: str, answer: ApiResponse, since: int | None, call: ApiCall | None) -> Accepted:
     # A replay after a lost response may be of our own first request, which is not a replay to the caller.
     replayed = answer.headers.get("idempotent-replayed") == "true" and not answer.was_lost
-    is_keyed = call is not None and "idempotency-key" in (call.headers or {})
-    return Accepted(session, attempt.turn, attempt, replayed, since, call if is_keyed else None)
+    keyed = call if call is not None and "idempotency-key" in (call.headers or {}) else None
+    if is_queued(answer.plain):
+        turn, task = read(lambda plain: (str(plain["turn"]), str(plain["task"])), answer.plain)
+        return Accepted(session, turn, None, task, replayed, since, keyed)
+    attempt = read(attempt_of, answer.plain)
+    return Accepted(session, attempt.turn, attempt, attempt.task, replayed, since, keyed)
+
+
+def _end_of_task(task: TaskInfo) -> list[Event]:
+    about = {"session_id": task.session, "turn": task.turn}
+    code, message = task.error_code or "turn_failed", task.error_message or f"the task is {task.status}"
+    told: list[dict[str, Any]] = [
+        {"type": "error", "code": code, "error": message},
+        {"type": "turn_failed", "status": task.status, "code": code, "message": message, "retryable": False},
+        {"type": "stream_stopped", "status": task.status},
+    ]
+    return [event_of(None, one | about) for one in told]
