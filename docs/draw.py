@@ -17,9 +17,11 @@ from pathlib import Path
 from lastgood.agents.schema import tables
 from lastgood.cli.parser import build_parser
 from lastgood.core.lifecycle import ATTEMPT, Move, is_final
+from lastgood.core.task_lifecycle import TASK, TaskMove, is_task_over
 from lastgood.errors import LastgoodError
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import AttemptStatus
+from lastgood.model.tasks import TaskStatus
 from lastgood.settings import ROWS
 from lastgood.settings.rows import Row
 from lastgood.settings.worker import WORKER_ROWS
@@ -44,6 +46,28 @@ MOVES: Mapping[Move, str] = {
     Move.SUPERSEDE: "another request replaces an orphaned attempt",
     Move.WAIT: "a tool call has an unknown outcome, and its policy is to ask a person",
     Move.RESUME: "the question is answered; the attempt continues under a new fence",
+}
+TASK_STATES: Mapping[TaskStatus, str] = {
+    TaskStatus.QUEUED: "Waits for a worker, for earlier tasks of its session, or for a person.",
+    TaskStatus.DEFERRED: "Tried again at its due time: after a failure, or when a rate limit is reset.",
+    TaskStatus.CLAIMED: "A worker has it and prepares the run. The session is busy.",
+    TaskStatus.RUNNING: "The agent CLI works. The session is busy.",
+    TaskStatus.WAITING: "The agent CLI waits for a person's answer. The session is busy.",
+    TaskStatus.COMPLETED: "Its turn is in the history.",
+    TaskStatus.FAILED: "It is not tried again; its error says why. Nothing was committed.",
+    TaskStatus.CANCELLED: "A person cancelled it. A later result can be read and is never committed.",
+}
+TASK_MOVES: Mapping[TaskMove, str] = {
+    TaskMove.DEFER: "a failure is tried again later, or a rate limit names its reset time",
+    TaskMove.FALL_DUE: "the due time has come",
+    TaskMove.CLAIM: "a worker takes it; also if the lease of an earlier claim has ended",
+    TaskMove.START: "the worker reports that the agent CLI runs",
+    TaskMove.ASK: "the agent CLI asks for permission that a person must give",
+    TaskMove.ANSWER: "a person answers, or the deadline of the question passes and it is denied",
+    TaskMove.COMPLETE: "the worker reports success; the turn is committed in the same transaction",
+    TaskMove.FAIL: "a failure that is not tried again, a passed deadline, or no worker in time",
+    TaskMove.RETRY: "the attempt failed and the task is tried again at once",
+    TaskMove.CANCEL: "a person cancels it; no worker is waited for",
 }
 LIMITS: Mapping[str, str] = {
     "lease_seconds": "a lease expires this long after its last renewal (PostgreSQL)",
@@ -92,6 +116,32 @@ def moves() -> Iterator[str]:
         yield _row(move.value, MOVES[move])
 
 
+def task_diagram() -> Iterator[str]:
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield f"    [*] --> {TaskStatus.QUEUED}: enqueue"
+    for status, moves in TASK.items():
+        for move, to in moves.items():
+            yield f"    {status} --> {to}: {move}"
+    for status in TASK:
+        if is_task_over(status):
+            yield f"    {status} --> [*]"
+    yield "```"
+
+
+def task_states() -> Iterator[str]:
+    yield from _table("state", "meaning", "transitions")
+    for status, moves in TASK.items():
+        ways = ", ".join(f"{move} → `{to}`" for move, to in moves.items()) or "none (final)"
+        yield _row(f"`{status}`", TASK_STATES[status], ways)
+
+
+def task_moves() -> Iterator[str]:
+    yield from _table("transition", "when")
+    for move in TaskMove:
+        yield _row(move.value, TASK_MOVES[move])
+
+
 def errors() -> Iterator[str]:
     yield from _table("code", "parent", "default message")
     for error in _descendants(LastgoodError):
@@ -138,7 +188,14 @@ def commands() -> Iterator[str]:
 
 
 PAGES: Mapping[str, Mapping[str, Callable[[], Iterable[str]]]] = {
-    "states.md": {"diagram": diagram, "states": states, "moves": moves},
+    "states.md": {
+        "diagram": diagram,
+        "states": states,
+        "moves": moves,
+        "task diagram": task_diagram,
+        "task states": task_states,
+        "task moves": task_moves,
+    },
     "agent-files.md": {"toolsets": tables.toolsets, "keys": tables.keys},
     "reference.md": {
         "commands": commands,

@@ -203,8 +203,17 @@ def test_permissions_and_safety_of_the_file_are_those_of_its_agents() -> None:
 def test_an_agent_of_a_harness_needs_no_model() -> None:
     agents = read(FOLDER / "programs.yaml").agents
     assert (agents["claude"].harness, agents["claude"].model) == ("claude-code", "harness/claude-code")
-    assert (agents["opencode"].harness, agents["opencode"].model) == ("opencode", "openai/gpt-5")
+    assert (agents["opencode"].harness, agents["opencode"].model) == ("opencode", "harness/opencode")
     assert agents["root"].harness is None
+
+
+def test_a_harness_alone_is_no_reason_for_a_warning() -> None:
+    for program in ("claude-code", "codex", "goose", "opencode", "pi", "acp", "command"):
+        assert warnings_of(f"agents:\n  root:\n    harness: {{type: {program}}}\n") == []
+
+
+def test_a_team_leaves_out_agents_with_a_harness() -> None:
+    assert read(FOLDER / "programs.yaml").agents["root"].sub_agents == ()
 
 
 # -- what lies beside -----------------------------------------------------------------------

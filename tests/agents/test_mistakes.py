@@ -94,7 +94,7 @@ agents:
   root:
     model: auto
     safety: strikt # ! did you mean 'strict'?
-    harness: {type: vim} # ! expected claude-code, codex, pi or opencode
+    harness: {type: vim} # ! expected claude-code, codex, goose, opencode, pi, acp or command
 """,
     "toolsets": """
 agents:

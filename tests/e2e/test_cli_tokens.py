@@ -25,7 +25,10 @@ from tests.postgres import PostgresServer
 _numbers = itertools.count()
 
 NAME = ("--name", "a laptop")
-PUBLIC = {"id", "tenant", "name", "scopes", "state", "created_at", "expires_at", "revoked_at"}
+PUBLIC = {"id", "tenant", "name", "scopes", "state", "created_at", "expires_at", "revoked_at"} | {
+    "user",
+    "worker_id",
+}
 
 
 @pytest.fixture
@@ -89,16 +92,29 @@ def test_create_needs_no_options(lastgood: Command) -> None:
 
 
 def test_create_takes_tenant_scopes_and_an_end(lastgood: Command) -> None:
-    options = ("--tenant", "acme", "--scope", "read, worker", "--scope", "approve", "--expires", "30d")
+    options = ("--tenant", "acme", "--scope", "read, session", "--scope", "approve", "--expires", "30d")
     done = lastgood("tokens", "create", *NAME, *options, "--json")
     made = done.json
     assert set(made) == {*PUBLIC, "token"}
-    assert (made["tenant"], made["scopes"], made["state"]) == ("acme", ["approve", "read", "worker"], "valid")
+    assert (made["tenant"], made["scopes"], made["state"]) == (
+        "acme",
+        ["approve", "read", "session"],
+        "valid",
+    )
     created, expires = (datetime.fromisoformat(made[name]) for name in ("created_at", "expires_at"))
     assert abs(expires - created - timedelta(days=30)) < timedelta(minutes=1)
     token = check(lastgood.database, made["token"])
     assert token is not None
     assert (token.id, token.tenant) == (made["id"], "acme")
+
+
+def test_a_token_stands_for_a_user_and_a_worker_token_for_one_worker(lastgood: Command) -> None:
+    made = lastgood("tokens", "create", *NAME, "--user", "alice", "--worker", "laptop", "--json").json
+    assert (made["user"], made["worker_id"], made["scopes"]) == ("alice", "laptop", ["worker"])
+    token = check(lastgood.database, made["token"])
+    assert token is not None
+    assert (token.user, token.worker) == ("alice", "laptop")
+    assert "user alice, worker laptop: worker" in lastgood("tokens", "list").out
 
 
 def test_a_token_can_be_piped_into_a_file(lastgood: Command, tmp_path: Path) -> None:
@@ -115,6 +131,9 @@ def test_a_token_can_be_piped_into_a_file(lastgood: Command, tmp_path: Path) -> 
     [
         (("--scope", "chat,root"), ("'root'", "chat, read, session, approve, worker, admin")),
         (("--scope", ""), ("scope",)),
+        (("--scope", "worker"), ("--worker ID",)),
+        (("--scope", "session", "--worker", "laptop"), ("--worker ID",)),
+        (("--worker", "a b"), ("Worker id 'a b'",)),
         (("--tenant", ""), ("the tenant",)),
         (("--name", " "), ("the name", "200")),
         (("--name", "x" * 201), ("the name", "200")),

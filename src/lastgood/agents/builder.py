@@ -77,8 +77,8 @@ class AgentBuilder:
             welcome_message=fields.text("welcome_message"),
             title_model=spec.title_model if spec else None,
             toolsets=tuple(self._toolsets_of(fields)),
-            sub_agents=local_agents(name, fields, "sub_agents", self._agents, self._findings),
-            handoffs=local_agents(name, fields, "handoffs", self._agents, self._findings),
+            sub_agents=self._called_on(name, fields, "sub_agents"),
+            handoffs=self._called_on(name, fields, "handoffs"),
             fallback=self._fallback(fields),
             commands=self._commands.of(fields),
             structured_output=self._structured_output(fields),
@@ -101,11 +101,15 @@ class AgentBuilder:
     # -- models ------------------------------------------------------------------------
 
     def _model(self, name: str, fields: Fields) -> str:
-        harness = fields.raw("harness")
+        harness = self._harness(fields)
+        if harness is not None:
+            # Its program calls models by itself, so no key and no model of this server matters.
+            if "model" in fields:
+                what = f"'model' is ignored: {harness} chooses its model"
+                self._findings.warning(fields.at("model"), what)
+            return f"harness/{harness}"
         if "model" in fields:
             return self._models.refer(fields.text("model"), fields.at("model")) or ""
-        if harness is not None:
-            return f"harness/{harness.text('type')}"
         if "model" not in fields.seen and "harness" not in fields.seen:
             what = f"the agent '{name}' has no model; using `auto`: the first provider whose API key is set"
             self._findings.warning(fields.place, what)
@@ -125,11 +129,17 @@ class AgentBuilder:
 
     def _harness(self, fields: Fields) -> str | None:
         section: Fields | None = fields.raw("harness")
-        if section is None:
-            return None
-        what = "'harness' is not supported yet: turns of this agent fail, because no runtime can run them"
-        self._findings.warning(section.place, what)
-        return section.text("type")
+        return None if section is None else section.text("type") or None
+
+    def _called_on(self, name: str, fields: Fields, key: str) -> tuple[str, ...]:
+        """A team runs within one attempt of this server; an agent on a runtime has an attempt of its own."""
+        found = local_agents(name, fields, key, self._agents, self._findings)
+        remote = [one for one in found if self._agents[one].raw("harness") is not None]
+        if remote:
+            names = ", ".join(f"'{one}'" for one in remote)
+            what = f"agents with a harness cannot be called by other agents yet: {names} ignored"
+            self._findings.warning(fields.at(key), what)
+        return tuple(one for one in found if one not in remote)
 
     # -- what it is told ----------------------------------------------------------------
 

@@ -91,6 +91,8 @@ def _model_of(
     agent: AgentSpec, providers: ProviderTable, any_model: ModelSpec
 ) -> tuple[str | None, AgentFinding | None]:
     """The model that would be asked, and why it would not answer, or not as one might think."""
+    if agent.harness is not None:
+        return agent.model, None  # its runtime has models and keys of its own
     try:
         model = resolve_model(agent.model, agent.models, providers.has_key, otherwise=any_model)
         providers.find(model)

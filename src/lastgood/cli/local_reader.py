@@ -153,6 +153,7 @@ def attempt_info(attempt: Attempt) -> AttemptInfo:
         question=attempt.question,
         started_at=_moment(attempt.started_at),
         ended_at=None if attempt.ended_at is None else _moment(attempt.ended_at),
+        task=attempt.task,
     )
 
 

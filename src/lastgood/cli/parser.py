@@ -18,17 +18,22 @@ from lastgood.settings.rows import Row
 Command = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
-#: Each is a module of this package whose `configure` adds its arguments.
+#: Each is a module of this package whose `configure` adds its arguments, unless _MODULES names another.
 COMMANDS: Mapping[str, str] = {
     "serve": "serve agents over HTTP until stopped",
     "run": "send a message to an agent, or chat with it, and stream the answer",
-    "sessions": "list, show, fork, rename, reset, export, import and delete sessions",
+    "sessions": "list, show, fork, rename, reset, move, export, import and delete sessions",
+    "tasks": "queue, list, show, cancel, continue and rerun tasks for runtimes",
+    "runtimes": "list, bind, share, remove and explain runtimes",
     "agents": "list agents, check agent files and print their JSON Schema",
     "init": "create a starter agent file",
-    "tokens": "create, list and revoke API tokens",
+    "tokens": "create, list and revoke API tokens, and enroll workers",
     "db": "check the database",
     "worker": "claim tasks from a server and run them with agent CLIs on this machine",
+    "import": "import sessions from another system",
 }
+#: Where the module has another name than its command.
+_MODULES = {"import": "import_multica"}
 
 #: Options of every command.
 _GLOBAL = ("data_dir", "config", "database")
@@ -62,7 +67,7 @@ def build_parser(complete: Collection[str] = COMMANDS) -> CommandParser:
     for name, summary in COMMANDS.items():
         parser = commands.add_parser(name, help=summary, description=_sentence(summary))
         if name in complete:
-            importlib.import_module(f"lastgood.cli.{name}").configure(parser)
+            importlib.import_module(f"lastgood.cli.{_MODULES.get(name, name)}").configure(parser)
     return top
 
 

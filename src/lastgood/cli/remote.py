@@ -57,6 +57,12 @@ _CANCEL_SECONDS = 10.0
 
 @asynccontextmanager
 async def open_there(args: argparse.Namespace) -> AsyncIterator[RemoteBackend]:
+    async with connect(args) as client:
+        yield RemoteBackend(client, getattr(args, "working_dir", None), getattr(args, "safety", None))
+
+
+@asynccontextmanager
+async def connect(args: argparse.Namespace) -> AsyncIterator[AsyncClient]:
     token = _token(args)
     try:
         client = AsyncClient(args.server, token)
@@ -64,7 +70,7 @@ async def open_there(args: argparse.Namespace) -> AsyncIterator[RemoteBackend]:
         raise WrongUsage(error.message) from None
     try:
         async with client:
-            yield RemoteBackend(client, getattr(args, "working_dir", None), getattr(args, "safety", None))
+            yield client
     except Unauthorized:
         what = "requires a token" if token is None else "rejected the token"
         raise Unauthorized(f"{args.server} {what}; set {TOKEN_VARIABLE}, or use --token-file FILE") from None

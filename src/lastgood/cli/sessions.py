@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lastgood.cli import sessions_runtime
 from lastgood.cli.backend import Backend, ReadBackend, check_place
 from lastgood.cli.output import (
     attempt_json,
@@ -47,6 +48,7 @@ def configure(parser: CommandParser) -> None:
     commands = add_commands(parser)
     _configure_reading(commands)
     _configure_writing(commands)
+    sessions_runtime.configure(commands)
     for command in commands.choices.values():
         add_server(command)
 

@@ -11,13 +11,16 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from lastgood.cli.backend import check_place
 from lastgood.cli.output import one_line, print_json, print_line, remark, when
-from lastgood.cli.parser import CommandParser, add_command, add_commands
+from lastgood.cli.parser import CommandParser, add_command, add_commands, add_server
 from lastgood.cli.startup import settings_of
+from lastgood.client.work_models import EnrollmentInfo
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
+from lastgood.flows.work.enrolment import check_worker
 from lastgood.model.ids import TenantId
-from lastgood.model.tokens import Token
+from lastgood.model.tokens import Scope, Token
 from lastgood.store.database_url import open_store, open_tokens
 from lastgood.wiring import SystemClock
 
@@ -44,7 +47,15 @@ def configure(parser: CommandParser) -> None:
         metavar="SCOPES",
         action="append",
         help="grant these scopes, separated by commas: chat (/v1), read, session (use and change sessions), "
-        f"approve, worker, admin (everything); default: {_DEFAULT_SCOPES}",
+        f"approve, worker, admin (everything); default: {_DEFAULT_SCOPES}, or worker with --worker",
+    )
+    create.add_argument(
+        "--user", metavar="USER", default="", help="let the token stand for this user; default: nobody"
+    )
+    create.add_argument(
+        "--worker",
+        metavar="ID",
+        help="limit a token with the scope worker to the worker with this id; required for that scope",
     )
     create.add_argument(
         "--expires",
@@ -59,6 +70,19 @@ def configure(parser: CommandParser) -> None:
         "list API tokens without their secrets",
         json="print a JSON array",
     )
+    enrolling = add_command(
+        commands,
+        "enroll",
+        create_enrollment,
+        "create a one-time code with which a new machine becomes a worker of yours",
+        json="print a JSON object that contains the code",
+        details="The machine runs `lastgood worker enroll CODE`. Its runtimes belong to your token's user.",
+    )
+    enrolling.add_argument("--worker", metavar="ID", help="name the worker; default: a random id")
+    enrolling.add_argument(
+        "--expires", metavar="TIME", type=_seconds, help="expire the code after this long; default: 10m"
+    )
+    add_server(enrolling)
     revoke = add_command(
         commands,
         "revoke",
@@ -91,12 +115,40 @@ def create_token(args: argparse.Namespace) -> int:
 
 
 async def _create(args: argparse.Namespace) -> tuple[Token, str]:
-    scopes = [name.strip() for part in args.scope or [_DEFAULT_SCOPES] for name in part.split(",")]
+    default = _DEFAULT_SCOPES if args.worker is None else Scope.WORKER.value
+    scopes = [name.strip() for part in args.scope or [default] for name in part.split(",")]
+    if (Scope.WORKER.value in scopes) != (args.worker is not None):
+        raise WrongUsage("the scope worker and --worker ID belong together: a worker token is for one worker")
     async with _open_to_write(args) as tokens:
         try:
-            return await tokens.create(args.name, TenantId(args.tenant), scopes, args.expires)
+            worker = None if args.worker is None else check_worker(args.worker)
+            return await tokens.create(
+                args.name, TenantId(args.tenant), scopes, args.expires, user=args.user, worker=worker
+            )
         except InvalidRequest as error:  # of what it is given, and that is options
             raise WrongUsage(error.message) from None
+
+
+def create_enrollment(args: argparse.Namespace) -> int:
+    check_place(args)
+    if args.server is None:
+        raise WrongUsage("--server is missing: the machine exchanges the code at that server")
+    made = asyncio.run(_enroll(args))
+    remark(f"valid until {when(made.expires_at.timestamp())}; on the new machine, run")
+    remark(f"  lastgood worker enroll --server {args.server} {made.code}")
+    if args.json:
+        expires = made.expires_at.isoformat().replace("+00:00", "Z")
+        print_json({"code": made.code, "worker_id": made.worker, "expires_at": expires})
+    else:
+        print_line(made.code)
+    return 0
+
+
+async def _enroll(args: argparse.Namespace) -> EnrollmentInfo:
+    from lastgood.cli.remote import connect  # an HTTP client only where it is used
+
+    async with connect(args) as client:
+        return await client.enroll(worker=args.worker, seconds=args.expires)
 
 
 def list_tokens(args: argparse.Namespace) -> int:
@@ -159,7 +211,9 @@ def _state(token: Token) -> str:
 def _what(token: Token) -> str:
     end = "" if token.expires_at is None else f" until {when(token.expires_at)}"
     scopes = ", ".join(sorted(token.scopes))
-    return f"{one_line(token.name)!r}, tenant {one_line(token.tenant)}: {scopes}{end}"
+    whose = f", user {one_line(token.user)}" if token.user else ""
+    whose += f", worker {one_line(token.worker)}" if token.worker else ""
+    return f"{one_line(token.name)!r}, tenant {one_line(token.tenant)}{whose}: {scopes}{end}"
 
 
 def _token_json(token: Token) -> dict[str, Any]:
@@ -168,6 +222,8 @@ def _token_json(token: Token) -> dict[str, Any]:
         "id": token.id,
         "tenant": token.tenant,
         "name": token.name,
+        "user": token.user,
+        "worker_id": token.worker,
         "scopes": sorted(token.scopes),
         "state": _state(token),
         "created_at": _moment(token.created_at),

@@ -108,6 +108,34 @@ class Client:
     drop = _waits(AsyncClient.drop)
     retry = _waits(AsyncClient.retry)
 
+    tasks = _iterates(AsyncClient.tasks)
+    task_page = _waits(AsyncClient.task_page)
+    task = _waits(AsyncClient.task)
+    add_task = _waits(AsyncClient.add_task)
+    cancel_task = _waits(AsyncClient.cancel_task)
+    continue_task = _waits(AsyncClient.continue_task)
+    rerun_task = _waits(AsyncClient.rerun_task)
+    task_messages = _waits(AsyncClient.task_messages)
+    task_diff = _waits(AsyncClient.task_diff)
+    questions = _waits(AsyncClient.questions)
+    answer_question = _waits(AsyncClient.answer_question)
+
+    runtimes = _waits(AsyncClient.runtimes)
+    share_runtime = _waits(AsyncClient.share_runtime)
+    remove_runtime = _waits(AsyncClient.remove_runtime)
+    binding = _waits(AsyncClient.binding)
+    bind_agent = _waits(AsyncClient.bind_agent)
+    unbind_agent = _waits(AsyncClient.unbind_agent)
+    set_runtime = _waits(AsyncClient.set_runtime)
+    explain = _waits(AsyncClient.explain)
+    pointers = _waits(AsyncClient.pointers)
+    retire = _waits(AsyncClient.retire)
+
+    tokens = _waits(AsyncClient.tokens)
+    enroll = _waits(AsyncClient.enroll)
+    create_token = _waits(AsyncClient.create_token)
+    revoke_token = _waits(AsyncClient.revoke_token)
+
     def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         ended = threading.Event()
 

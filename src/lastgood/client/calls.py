@@ -30,6 +30,7 @@ from lastgood.client.models import (
 )
 from lastgood.client.stream import Accepted, TurnStream, path_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped, visible, with_query
+from lastgood.client.work_calls import WorkCalls
 from lastgood.errors import AnswerLost, SessionNotFound, error_of
 from lastgood.errors import TurnFailed as TurnFailedError
 
@@ -48,7 +49,7 @@ class SendOptions(TypedDict, total=False):
     after: str | None  # replace the turns after this one; None: replace all turns
 
 
-class AsyncClient:
+class AsyncClient(WorkCalls):
     """`url` is http://HOST:PORT, https://… or unix:///PATH. `timeout` is how many seconds a call or a stream
     waits for a server that stopped responding; a server that never responded is not waited for.
 

@@ -144,7 +144,7 @@ class AgentSpec:
     add_date: bool = False
     add_environment_info: bool = False
     add_prompt_files: tuple[str, ...] = ()
-    harness: str | None = None
+    harness: str | None = None  # the program that runs it, on a runtime; it calls models by itself
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     members: Mapping[str, AgentSpec] = field(default_factory=dict)
     stale: str = ""  # why this is the last good definition and not the newest

@@ -48,6 +48,7 @@ from lastgood.model.sessions import (
 from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.model.tasks import TaskEnd
 from lastgood.model.tokens import Token
+from lastgood.ports.imports import ImportStore
 from lastgood.ports.work import WorkStore
 
 #: Renews leases for so many seconds; returns those still held, as they now stand.
@@ -341,7 +342,16 @@ class Inspection(Protocol):
 
 
 class Store(
-    SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, TokenStore, WorkStore, AuditStore, Protocol
+    SessionStore,
+    TurnStore,
+    AttemptStore,
+    QueueStore,
+    EventStore,
+    TokenStore,
+    WorkStore,
+    ImportStore,
+    AuditStore,
+    Protocol,
 ):
     alone: bool  # True: no other process can be using it, so whatever this one does not run is dead
 

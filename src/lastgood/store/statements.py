@@ -55,6 +55,12 @@ def named(dialect: str) -> dict[str, str]:
 
 
 @cache
+def standalone(name: str) -> dict[str, str]:
+    """The statements of one file that is about another schema than ours."""
+    return _parse(read(name), {})
+
+
+@cache
 def for_rows(statement: str, count: int) -> Positional:
     """The same INSERT for so many rows at once, and the order to pass the values of each row in.
 

@@ -95,7 +95,11 @@ HARNESS = Section(
     "harness",
     "a harness",
     {
-        "type": Key(Text(("claude-code", "codex", "pi", "opencode")), "which program", required=True),
+        "type": Key(
+            Text(("claude-code", "codex", "goose", "opencode", "pi", "acp", "command")),
+            "which program; the agent runs on the one runtime that offers it, or on the one it is bound to",
+            required=True,
+        ),
         "model": Key(TEXT, "the model it uses", "the program chooses its model"),
         "effort": Key(
             Text(("low", "medium", "high", "xhigh", "max")), "how hard it thinks", "it decides itself"

@@ -10,6 +10,7 @@ from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
 from lastgood.store.audit import SqlAudit
 from lastgood.store.claims import SqlClaims
+from lastgood.store.imports import SqlImports
 from lastgood.store.migrations import Migration
 from lastgood.store.pointers import SqlPointers
 from lastgood.store.postgres.attempts import PostgresAttempts
@@ -40,6 +41,7 @@ class PostgresStore(
     SqlClaims,
     SqlQuestions,
     SqlPointers,
+    SqlImports,
     SqlAudit,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.

@@ -13,6 +13,7 @@ from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
 from lastgood.store.audit import SqlAudit
 from lastgood.store.claims import SqlClaims
+from lastgood.store.imports import SqlImports
 from lastgood.store.pointers import SqlPointers
 from lastgood.store.questions import SqlQuestions
 from lastgood.store.row_checks import checks_of
@@ -40,6 +41,7 @@ class SqliteStore(
     SqlClaims,
     SqlQuestions,
     SqlPointers,
+    SqlImports,
     SqlAudit,
 ):
     #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
