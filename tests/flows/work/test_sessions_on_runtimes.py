@@ -172,7 +172,7 @@ async def test_a_key_that_was_used_by_a_turn_of_this_server_is_replayed_after_th
 async def test_nothing_is_stored_for_what_is_refused(site: Site) -> None:
     machine, session = await bound(site)
     refused: list[tuple[dict[str, Any], type[Exception]]] = [
-        ({"messages": (user_parts(["see", Image("https://example.com/a.png")]),)}, InvalidRequest),
+        ({"messages": (user_parts("see", Image("https://example.com/a.png")),)}, InvalidRequest),
         ({"options": CallOptions(tools=({"type": "function", "function": {"name": "f"}},))}, InvalidRequest),
         ({"options": CallOptions(response_format={"type": "json_object"})}, InvalidRequest),
         ({"owner": "bea"}, RuntimeNotFound),
