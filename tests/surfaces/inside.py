@@ -147,8 +147,13 @@ def of_tenant(rows: Rows, tenant: str) -> Rows:
     return {table: [row for row in found if is_theirs(row)] for table, found in rows.items()}
 
 
-#: A tenant and scopes; then, if they matter, the user and the worker.
-NewTokens = Mapping[str, tuple[str, tuple[str, ...]] | tuple[str, tuple[str, ...], str, str | None]]
+#: Tenant and scopes; then, if they matter, the user and the worker.
+NewTokens = Mapping[
+    str,
+    tuple[str, tuple[str, ...]]
+    | tuple[str, tuple[str, ...], str]
+    | tuple[str, tuple[str, ...], str, str | None],
+]
 
 
 async def make_tokens(database: str, tokens: NewTokens) -> Mapping[str, str]:
@@ -158,7 +163,7 @@ async def make_tokens(database: str, tokens: NewTokens) -> Mapping[str, str]:
         known = Tokens(store, SystemClock())
         made = {}
         for name, (of, scopes, *whose) in tokens.items():
-            user, worker = whose or ("", None)
+            user, worker = (*whose, *("", None)[len(whose) :])
             made[name] = await known.create(name, TenantId(of), scopes, user=user or "", worker=worker)
     finally:
         await store.close()
