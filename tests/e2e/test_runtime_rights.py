@@ -15,13 +15,13 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.http.app import Route
 from tests.e2e.test_api_matrix import BODIES, ENDLESS, UNKNOWN, Ids, name_of
 from tests.surfaces.asgi import Given
-from tests.surfaces.inside import Inside, open_inside
+from tests.surfaces.inside import Inside, NewTokens, open_inside
 from tests.surfaces.worker_calls import WorkerCalls, registered
 
 pytestmark = pytest.mark.anyio
 
 _USES = ("session", "approve")
-TOKENS = {
+TOKENS: NewTokens = {
     "ann": ("a", _USES, "ann", None),  # whose laptop it is
     "bea": ("a", _USES, "bea", None),  # with whom it is shared
     "cat": ("a", _USES, "cat", None),
