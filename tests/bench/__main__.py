@@ -32,7 +32,7 @@ from lastgood.engine.tools.echo import ECHO
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptEnded, AttemptStarted, Event
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import NewSession, Session, Usage
@@ -90,10 +90,12 @@ def _begin(session: SessionId, ids: RandomIds) -> Begin:
 
 async def one_turn(store: Store, session: SessionId, ids: RandomIds) -> None:
     begin = _begin(session, ids)
-    begun = await store.begin_if_free(begin, (Event(EventKind.ATTEMPT_STARTED, begin.attempt, {}),))
+    begun = await store.begin_if_free(
+        begin, (Event(begin.attempt, AttemptStarted(begin.turn, begin.attempt, "bench")),)
+    )
     assert isinstance(begun, Begun)
     plan = plan_commit(begin, begun, [Step(StepKind.MODEL, assistant(ANSWER), Usage(20, 80))], time.time())
-    end = Event(EventKind.TURN_COMMITTED, begin.attempt, {"turn": begin.turn})
+    end = Event(begin.attempt, AttemptEnded("committed"))
     assert await store.commit_if_head(begun.hold, plan, (end,)) is Committed.YES
 
 
@@ -141,7 +143,7 @@ def _bare_turn(
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     begin = _begin(session, ids)
     event = {"session": session, "attempt": begin.attempt, "kind": "x", "at": None}
-    event["body"] = event_body(Event(EventKind.TURN_COMMITTED, begin.attempt, {"turn": begin.turn}))  # type: ignore[assignment]
+    event["body"] = event_body(Event(begin.attempt, AttemptEnded("committed")))  # type: ignore[assignment]
     state: dict[str, Any] = {}
 
     def do_begin() -> None:

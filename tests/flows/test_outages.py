@@ -26,7 +26,7 @@ from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.run import StopReason
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import AttemptStatus
-from lastgood.model.events import EventKind
+from lastgood.model.events import TextStreamed
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, QueueKind
@@ -196,7 +196,7 @@ async def test_I22_a_batch_whose_answer_is_lost_is_stored_once(house: House, poi
     assert outcome.turn is not None
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     assert watched == [event for event in events if event.attempt == outcome.attempt]
-    words = [event.data["content"] for event in events if event.kind is EventKind.TEXT_STREAMED]
+    words = [event.data.content for event in events if isinstance(event.data, TextStreamed)]
     assert "".join(words) == outcome.turn.messages[-1].content
     steps = await house.backend.store.read_steps(DEFAULT_TENANT, outcome.attempt)
     assert [step.message for step in steps] == list(outcome.turn.messages[1:-1])

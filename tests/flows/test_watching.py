@@ -13,7 +13,7 @@ import pytest
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.flows.event_feed import follow
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.events import EventKind, StoredEvent, TextStreamed
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId
 from lastgood.model.messages import assistant
 from lastgood.model.sessions import Usage
@@ -192,7 +192,7 @@ async def test_I23_who_lags_reads_the_table_and_misses_nothing(house: House) -> 
         seen, _ = await asyncio.gather(*firsts)
         for number, word in enumerate(("two ", "three ", "four "), 2):
             speaker.words.put_nowait(word)
-            assert (await anext(quick)).data["content"] == word
+            assert (await anext(quick)).data == TextStreamed(word)
             await house.until_told(submitted.session, EventKind.TEXT_STREAMED, number)
         assert house.faults(node).hits["store.read_events"] == 0
         (ear,) = (ear for ear in node.deps.signals._ears[submitted.session] if ear._has_heard)

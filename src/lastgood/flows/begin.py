@@ -45,9 +45,9 @@ from lastgood.model.attempts import (
     Step,
     StepKind,
 )
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptStarted, Event, UserSaid
 from lastgood.model.ids import AttemptId, TurnId
-from lastgood.model.messages import Role, as_json
+from lastgood.model.messages import Role
 from lastgood.model.sessions import Head, Session, TurnKind
 
 log = logging.getLogger(__name__)
@@ -264,21 +264,18 @@ def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:
 
 
 def _begin_events(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
-    started: dict[str, Any] = {
-        "turn": begin.turn,
-        "attempt": begin.attempt,
-        "agent": agent.name if agent else "",
-    }
-    if begin.ask.edit is not None:
-        started |= {"after": begin.ask.edit.after, "replaces": begin.ask.edit.replaces}
-    if begin.continues is not None:
-        started["continues"] = begin.continues
-    if "recovery" in begin.decision:
-        started["decision"] = begin.decision["recovery"]
+    started = AttemptStarted(
+        begin.turn,
+        begin.attempt,
+        agent.name if agent else "",
+        begin.ask.edit,
+        begin.continues,
+        begin.decision.get("recovery"),
+    )
     return (
-        Event(EventKind.ATTEMPT_STARTED, begin.attempt, started),
+        Event(begin.attempt, started),
         *(
-            Event(EventKind.USER_SAID, begin.attempt, {"message": as_json(message)})
+            Event(begin.attempt, UserSaid(message))
             for message in begin.ask.messages
             if message.role is Role.USER
         ),

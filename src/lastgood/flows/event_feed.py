@@ -12,7 +12,7 @@ from functools import partial
 
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
-from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.events import EventKind, EventsDropped, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId
 
 
@@ -80,7 +80,7 @@ async def _missed(deps: Dependencies, tenant: TenantId, session: SessionId, afte
     if found is None or found.events_dropped <= after <= found.last_event_seq:
         return None
     known = found.events_dropped if after < found.events_dropped else found.last_event_seq
-    return StoredEvent(known, EventKind.RESYNC, None, {"after": known}, deps.clock.now())
+    return StoredEvent(known, None, EventsDropped(known), deps.clock.now())
 
 
 async def _is_over(deps: Dependencies, tenant: TenantId, session: SessionId, until: AttemptId | None) -> bool:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from lastgood.errors import AttemptLost, LastgoodError, OutcomeUnknown
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
 from lastgood.model.attempts import Hold, Step
-from lastgood.model.events import STREAMED, Event, StoredEvent
+from lastgood.model.events import Event, EventData, StoredEvent, StreamedData, ToolStreamed
 from lastgood.ports import Store
 
 _T = TypeVar("_T")
@@ -47,8 +48,8 @@ class Outbox:
 
     def put(self, event: Event) -> None:
         last = self._waiting[-1] if self._waiting else None
-        if last is not None and _joins(last, event):
-            self._more.append(event.data["content"])
+        if last is not None and isinstance(event.data, StreamedData) and _joins(last.data, event.data):
+            self._more.append(event.data.content)
         else:
             self._join()
             self._waiting.append(event)
@@ -59,8 +60,9 @@ class Outbox:
         """Makes one event of the last one and what was said after it. Once, not at every word."""
         if self._more:
             last = self._waiting[-1]
-            joined = {**last.data, "content": "".join((last.data["content"], *self._more))}
-            self._waiting[-1] = Event(last.kind, last.attempt, joined)
+            assert isinstance(last.data, StreamedData)
+            content = "".join((last.data.content, *self._more))
+            self._waiting[-1] = Event(last.attempt, replace(last.data, content=content))
             self._more = []
 
     async def journal(self, step: Step) -> None:
@@ -130,14 +132,13 @@ def _appending(
 def _numbered(events: Sequence[Event], last: int, now: float) -> Sequence[StoredEvent]:
     """As they are in the table now, to the letter: who reads them there reads the same."""
     return [
-        StoredEvent(seq, event.kind, event.attempt, event.data, now)
+        StoredEvent(seq, event.attempt, event.data, now)
         for seq, event in enumerate(events, last - len(events) + 1)
     ]
 
 
-def _joins(last: Event, event: Event) -> bool:
-    """Two pieces of one text: the same kind, from the same agent, of the same tool."""
-    if last.kind is not event.kind or event.kind not in STREAMED:
+def _joins(last: EventData, data: StreamedData) -> bool:
+    """Two pieces of one text: the same kind, from the same agent, of the same tool call."""
+    if type(last) is not type(data) or last.agent != data.agent:
         return False
-    before, now = last.data, event.data
-    return before.get("agent") == now.get("agent") and before.get("id") == now.get("id")
+    return not isinstance(data, ToolStreamed) or (isinstance(last, ToolStreamed) and last.id == data.id)

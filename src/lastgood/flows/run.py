@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, mend, open_calls
@@ -51,10 +51,19 @@ from lastgood.model.attempts import (
     Begun,
     Commit,
     Committed,
+    Edit,
     Hold,
     Step,
 )
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import (
+    AgentChanged,
+    AttemptCommitted,
+    AttemptEnded,
+    AttemptErred,
+    AttemptFailed,
+    AttemptWaits,
+    Event,
+)
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.sessions import Turn, TurnKind
 
@@ -177,8 +186,7 @@ async def _load(run: Run) -> None:
         check_results(run.begin.ask.messages, open_calls(run.history.tail))
         before, now = run.history.agent, run.begin.agent_digest
         if before and before != now:
-            changed = {"key": run.begin.agent_key, "from": before, "to": now}
-            run.outbox.put(Event(EventKind.AGENT_CHANGED, run.hold.attempt, changed))
+            run.outbox.put(Event(run.hold.attempt, AgentChanged(run.begin.agent_key, before, now)))
     if run.begin.again:
         run.adopted = await run.through_outage(
             lambda: run.deps.store.read_steps(run.hold.tenant, run.hold.attempt)
@@ -251,21 +259,12 @@ async def _until_attended(run: Run) -> None:
 
 
 def _committed_events(run: Run, plan: Commit) -> tuple[Event, ...]:
-    turn = plan.turn
-    data: dict[str, Any] = {
-        "turn": turn.id,
-        "seq": turn.seq,
-        "attempt": run.hold.attempt,
-        "model": turn.model,
-        "input_tokens": turn.usage.input_tokens,
-        "output_tokens": turn.usage.output_tokens,
-    }
-    if plan.replaces is not None:
-        data |= {"replaces": plan.replaces, "after": turn.parent}
-    return (
-        Event(EventKind.TURN_COMMITTED, run.hold.attempt, data),
-        Event(EventKind.ATTEMPT_ENDED, run.hold.attempt, {"reason": "committed"}),
+    turn, attempt, usage = plan.turn, run.hold.attempt, plan.turn.usage
+    edit = None if plan.replaces is None else Edit(turn.parent, plan.replaces)
+    data = AttemptCommitted(
+        turn.id, turn.seq, attempt, turn.model, usage.input_tokens, usage.output_tokens, edit
     )
+    return Event(attempt, data), Event(attempt, AttemptEnded(AttemptStatus.COMMITTED.value))
 
 
 # -- every other end -----------------------------------------------------------
@@ -336,8 +335,7 @@ def _untold(run: Run, stop: StopReason) -> Outcome:
 
 async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     await run.outbox.close()
-    data = {"attempt": run.hold.attempt, "question": asked.question}
-    waits = Event(EventKind.ATTEMPT_WAITS, run.hold.attempt, data)
+    waits = Event(run.hold.attempt, AttemptWaits(run.hold.attempt, asked.question))
     events, is_unknown = (*run.outbox.take(), waits), False
 
     async def once() -> bool:
@@ -376,12 +374,8 @@ def failed_events(
     turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError, *, has_effects: bool
 ) -> tuple[Event, ...]:
     code, message = words_of(error)
-    data: dict[str, Any] = {"turn": turn, "attempt": attempt, "status": status.value}
-    data |= {"code": code, "message": message}
-    if has_effects:
-        data["has_effects"] = True
     return (
-        Event(EventKind.ATTEMPT_ERRED, attempt, {"code": code, "message": message}),
-        Event(EventKind.TURN_FAILED, attempt, data),
-        Event(EventKind.ATTEMPT_ENDED, attempt, {"reason": status.value}),
+        Event(attempt, AttemptErred(code, message)),
+        Event(attempt, AttemptFailed(turn, attempt, status.value, code, message, has_effects)),
+        Event(attempt, AttemptEnded(status.value)),
     )

@@ -23,7 +23,7 @@ from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec, ModelSpec, ToolsetSpec
 from lastgood.model.attempts import AttemptStatus, Step
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, ToolAnswered, ToolCalled
 from lastgood.model.ids import AttemptId, SessionId
 from lastgood.model.messages import Message
 from lastgood.ports import Emit, Engine, Work
@@ -96,10 +96,13 @@ class WorkSpans:
         return attempt
 
     def saw(self, attempt: _Attempt, event: Event) -> None:
-        if event.kind is EventKind.TOOL_CALLED:
-            self._call(attempt, str(event.data["id"]), str(event.data["name"]))
-        elif event.kind is EventKind.TOOL_ANSWERED:
-            self._answered(attempt, str(event.data["id"]), str(event.data["result"]))
+        match event.data:
+            case ToolCalled(id, name):
+                self._call(attempt, id, name)
+            case ToolAnswered(id, _, result):
+                self._answered(attempt, id, result)
+            case _:
+                pass
 
     def worked(self, attempt: _Attempt, error: BaseException | None) -> None:
         """The engine is done with it. What became of its work is heard later, if anybody holds it."""

@@ -36,7 +36,14 @@ from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, AttemptStatus, Step, StepKind
-from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.events import (
+    Event,
+    EventKind,
+    ModelAnswered,
+    ReasoningStreamed,
+    StoredEvent,
+    TextStreamed,
+)
 from lastgood.model.messages import Message
 from lastgood.model.sessions import Turn, Usage
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
@@ -332,14 +339,12 @@ def _said_before(chunks: Chunks, submitted: TurnHandle) -> Iterator[bytes]:
 
 
 def _frame_of(chunks: Chunks, event: Event | StoredEvent) -> bytes | None:
-    if "agent" in event.data:  # output of a sub-agent
-        return None
-    match event.kind:
-        case EventKind.TEXT_STREAMED:
-            return chunks.text(str(event.data["content"]))
-        case EventKind.REASONING_STREAMED:
-            return chunks.reasoning(str(event.data["content"]))
-        case EventKind.MODEL_ANSWERED:
+    match event.data:  # with an agent: output of a sub-agent
+        case TextStreamed(content, None):
+            return chunks.text(content)
+        case ReasoningStreamed(content, None):
+            return chunks.reasoning(content)
+        case ModelAnswered(agent=None):
             chunks.response_ended()
             return None
         case _:
