@@ -38,7 +38,12 @@ def _columns(table: str, names: str) -> str:
     return ", ".join(f"{table}.{name}" for name in names.split())
 
 
+#: What every new session is given: created, forked or imported.
+_NEW_SESSION = "id tenant agent_key title title_by model working_dir rules metadata created_by stored_bytes"
+
 COLUMNS = {
+    "new_session": ", ".join(_NEW_SESSION.split()),
+    "new_session_values": ", ".join(f":{name}" for name in _NEW_SESSION.split()),
     "session": _columns(
         "sessions",
         "id tenant n agent_key title title_by model working_dir rules starred metadata"

@@ -27,9 +27,9 @@ FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::
      WITH ORDINALITY AS item (kind, attempt_id, body, n);
 
 -- name: create_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
+INSERT INTO sessions ({new_session},
                       conversation, segment, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
+SELECT {new_session_values},
        :conversation, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
@@ -71,9 +71,9 @@ SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text
 -- name: fork_session
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
+INSERT INTO sessions ({new_session},
                       forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
+SELECT {new_session_values},
        :source, :head, :head, :seq, :hash, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)

@@ -3,9 +3,9 @@
 -- older than the transaction. clock() is the database's time.
 
 -- name: create_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
+INSERT INTO sessions ({new_session},
                       conversation, segment, created_at, updated_at)
-VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
+VALUES ({new_session_values},
         :conversation, :id, clock(), clock())
 ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
 RETURNING {session};
@@ -13,9 +13,9 @@ RETURNING {session};
 -- name: fork_session
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
+INSERT INTO sessions ({new_session},
                       forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
+SELECT {new_session_values},
        :source, :head, :head, :seq, :hash, :id, clock(), clock()
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};
