@@ -102,7 +102,7 @@ def assemble(
 ) -> Lastgood:
     """`safety`: no session may have more. `retain_seconds`: zero keeps sessions for ever."""
     signals = Signals(store.hint)
-    store.on_hint(signals.heard)
+    store.on_hint(signals.on_hint)
     deps = Dependencies(
         store=store,
         engine=engine,

@@ -118,8 +118,8 @@ class UrlAgent:
             return await self._asked()
         except (UnreadableFile, AgentInvalid) as error:
             scrub = self._pulling.secrets.scrub
-            told = repr((error, getattr(error, "detail", None)))
-            if scrub(told) == told:
+            text = repr((error, getattr(error, "detail", None)))
+            if scrub(text) == text:
                 raise
             raise type(error)(scrub(str(error))) from None
 

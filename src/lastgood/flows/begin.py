@@ -155,8 +155,8 @@ class TurnStarter:
         head = session.head.turn if session.head else None
         model = ask.model or session.model or plan.agent.model
         decided = try_again(tried, steps, head=head, digest=plan.agent.digest, model=model)
-        heard = await self.heard_in(ask, steps)
-        if decided.adopt and heard is None:
+        steers = await self.steers_in(ask, steps)
+        if decided.adopt and steers is None:
             decided = STEERS_GONE
         begin = replace(begin, decision=plan.decision | {"recovery": decided.reason})
         if not decided.adopt:
@@ -165,29 +165,29 @@ class TurnStarter:
             begin,
             continues=tried.id,
             follows=tried.number,
-            reclaims=heard or (),
+            reclaims=steers or (),
             expected=Expected(tried.head),
         )
 
-    async def heard_in(self, ask: Ask, steps: Sequence[Step]) -> tuple[int, ...] | None:
+    async def steers_in(self, ask: Ask, steps: Sequence[Step]) -> tuple[int, ...] | None:
         """The steers in these steps, by their place in the queue; None: some of them are there no more."""
-        heard = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
-        if heard:
+        steers = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
+        if steers:
             queue = await self._deps.store.read_queue(ask.tenant, ask.session)
-            if not {item.number for item in queue}.issuperset(heard):
+            if not {item.number for item in queue}.issuperset(steers):
                 return None
-        return heard
+        return steers
 
     async def _begin_once(
-        self, begin: Begin, told: tuple[Event, ...], lost: list[AttemptId]
+        self, begin: Begin, events: tuple[Event, ...], lost: list[AttemptId]
     ) -> Begun | BeginConflict:
         try:
-            return await self._deps.store.begin_if_free(begin, told)
+            return await self._deps.store.begin_if_free(begin, events)
         except OutcomeUnknown:
             lost.append(begin.attempt)
         # The same ids once more: if the first try did happen, it is what stands in the way.
         found = await through_outage(
-            lambda: self._deps.store.begin_if_free(begin, told), self._deps.limits.outage_seconds
+            lambda: self._deps.store.begin_if_free(begin, events), self._deps.limits.outage_seconds
         )
         if isinstance(found, BeginConflict) and found.holder is not None and found.holder.id == begin.attempt:
             assert found.session is not None

@@ -30,14 +30,14 @@ async def follow(
     Ends with the last event of attempt `until`, or with the session. `is_last`: nothing was stored
     after `after` when the first event is asked for, so there is nothing to look for yet.
     """
-    ear = deps.signals.listen(session)
+    subscription = deps.signals.listen(session)
     sure = is_last  # that nothing up to `after` was missed
     over = False
     try:
         if is_last:
-            await ear.wait(deps.limits.poll_seconds)
+            await subscription.wait(deps.limits.poll_seconds)
         while True:
-            handed = ear.take()
+            handed = subscription.take()
             if handed and handed[0].seq <= after + 1:
                 page: Sequence[StoredEvent] = [event for event in handed if event.seq > after]
             else:
@@ -59,11 +59,11 @@ async def follow(
                 continue
             if over and not handed:
                 return
-            sure = await ear.wait(deps.limits.poll_seconds)
+            sure = await subscription.wait(deps.limits.poll_seconds)
             # What ended between that read and this look is read once more before leaving.
             over = not sure and await _is_over(deps, tenant, session, until)
     finally:
-        deps.signals.leave(session, ear)
+        deps.signals.leave(session, subscription)
 
 
 async def _read(

@@ -106,7 +106,7 @@ class Outbox:
 
     async def _flush(self) -> None:
         try:
-            if not self._deps.signals.is_heard(self._hold.session):
+            if not self._deps.signals.has_subscribers(self._hold.session):
                 # Nobody is waiting for the first word here. If the turn is quick,
                 # its commit stores what it told, and one write is saved.
                 await asyncio.sleep(self._deps.limits.tick_seconds)

@@ -282,7 +282,7 @@ async def _end(run: Run, stop: StopReason) -> Outcome:
         if await through_outage(lambda: write_end(run), _read_back_seconds(run)):
             return Outcome(run.hold.attempt, status, None, stop.error, run.has_effects)
     except StoreUnavailable:
-        return _untold(run, stop)
+        return _unwritten_outcome(run, stop)
     except StoreError:
         log.exception("the end of attempt %s could not be written", run.hold.attempt)
     return await _as_stored(run, stop)
@@ -308,7 +308,7 @@ async def _as_stored(run: Run, stop: StopReason) -> Outcome:
     try:
         attempt, turn = await through_outage(lambda: _read_back(run), _read_back_seconds(run))
     except StoreError:
-        return _untold(run, stop)
+        return _unwritten_outcome(run, stop)
     except HistoryDamaged as damage:
         # It is committed, and nobody may be shown what is stored of it.
         return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, None, damage, run.has_effects)
@@ -327,7 +327,7 @@ async def _read_back(run: Run) -> tuple[Attempt | None, Turn | None]:
     return attempt, await find_verified(store, tenant, run.begun.turn)
 
 
-def _untold(run: Run, stop: StopReason) -> Outcome:
+def _unwritten_outcome(run: Run, stop: StopReason) -> Outcome:
     """The store does not answer. Whoever is told that a turn failed sends it again, so that must be true."""
     error = outcome_unknown(run.hold.session, run.hold.attempt) if run.commit_is_unknown else stop.error
     return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, error, run.has_effects)

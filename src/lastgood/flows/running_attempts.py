@@ -43,7 +43,7 @@ class RunningAttempts:
         self.leases = Leases(deps.limits, deps.clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
         self._pastimes: set[asyncio.Task[Any]] = set()  # those of them that may be cut off
-        self._heard: list[Callable[[Outcome], None]] = []
+        self._callbacks: list[Callable[[Outcome], None]] = []
         self.is_closing = False
         self._is_stopping = False  # what is closing has had its time
 
@@ -54,8 +54,8 @@ class RunningAttempts:
     def count(self) -> int:
         return len(self._runs)
 
-    def on_ended(self, heard: Callable[[Outcome], None]) -> None:
-        self._heard.append(heard)
+    def on_ended(self, callback: Callable[[Outcome], None]) -> None:
+        self._callbacks.append(callback)
 
     @property
     def lease_seconds(self) -> float:
@@ -97,8 +97,8 @@ class RunningAttempts:
             # The hold has ended before anybody hears of it: whoever reads the end may begin at once.
             self._forget(run)
             run.done.set_result(outcome)
-            for heard in self._heard:
-                heard(outcome)
+            for callback in self._callbacks:
+                callback(outcome)
         except BaseException as error:
             self._forget(run)
             if not run.done.done():

@@ -23,8 +23,8 @@ async def name_session(deps: Dependencies, run: Run, agent: AgentSpec) -> None:
         if outcome.status is not AttemptStatus.COMMITTED:
             return
         title = await _within(asked, deps.limits.title_seconds) or first_words(messages)
-        told = Event(None, TitleSet(title))
-        if await deps.store.set_title(run.hold.tenant, run.hold.session, title, TitleBy.US, (told,)):
+        event = Event(None, TitleSet(title))
+        if await deps.store.set_title(run.hold.tenant, run.hold.session, title, TitleBy.US, (event,)):
             deps.signals.tell(run.hold.session)
     except LastgoodError:
         return

@@ -146,14 +146,14 @@ class Turns:
     ) -> TurnHandle:
         """A new attempt at a turn that was asked for before, decided on its newest try."""
         ask = ask_of(request)
-        heard = await self._heard_by(ask, tried.id) if decided.adopt else ()
-        if heard is None:
+        steers = await self._steers_of(ask, tried.id) if decided.adopt else ()
+        if steers is None:
             decided = STEERS_GONE
         adopts: dict[str, Any] = {}
         if decided.adopt:
             # What was decided on may be another head, or another try, by the time this begins.
             adopts = {"continues": tried.id, "follows": tried.number, "expected": Expected(tried.head)}
-        return await self._again(ask, request, decided.reason, takes, heard or (), **adopts)
+        return await self._again(ask, request, decided.reason, takes, steers or (), **adopts)
 
     async def fail_again(self, attempt: Attempt, error: LastgoodError) -> bool:
         """Adds an attempt that fails at once. False: the session is busy, or the turn is committed."""
@@ -197,12 +197,12 @@ class Turns:
         if (found.head.turn if found.head else None) != attempt.head:
             raise Conflict("The session has a newer turn than this attempt; send the message as a new turn")
         ask = replace(ask_of(request), expected_head=attempt.head, is_first=attempt.head is None)
-        heard = await self._heard_by(ask, attempt.id)
-        if heard is None:
+        steers = await self._steers_of(ask, attempt.id)
+        if steers is None:
             raise Conflict("A steer used by this attempt was deleted since; send the message as a new turn")
         async with self._taken(attempt) as takes:
             reason = "continued on request"
-            return await self._again(ask, request, reason, takes, heard, continues=attempt.id)
+            return await self._again(ask, request, reason, takes, steers, continues=attempt.id)
 
     @asynccontextmanager
     async def _taken(self, attempt: Attempt) -> AsyncIterator[int | None]:
@@ -219,10 +219,10 @@ class Turns:
                 await store.park_queued(tenant, session, item.number, item.parked)
             raise
 
-    async def _heard_by(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
+    async def _steers_of(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
         """The steers in its steps, by their place in the queue; None: some of them are there no more."""
         steps = await self._deps.store.read_steps(ask.tenant, attempt)
-        return await self._beginning.heard_in(ask, steps)
+        return await self._beginning.steers_in(ask, steps)
 
     async def run_queued(self, item: Queued) -> TurnHandle:
         """The first try of a follow-up's turn."""
@@ -240,7 +240,7 @@ class Turns:
         request: TurnRequest,
         reason: str,
         takes: int | None,
-        heard: tuple[int, ...],
+        steers: tuple[int, ...],
         **adopts: Any,
     ) -> TurnHandle:
         session = await self._deps.store.get_session(ask.tenant, ask.session)
@@ -251,7 +251,7 @@ class Turns:
         begin = replace(
             self._beginning.prepare(ask, plan, request.turn),
             takes=takes,
-            reclaims=heard,
+            reclaims=steers,
             **adopts,
         )
         return await asyncio.shield(self._live.spawn(self._submitter.begin(begin, plan)))

@@ -325,7 +325,7 @@ class Store(SessionStore, TurnStore, AttemptStore, QueueStore, EventStore, Token
         """Tells other processes that the session has new events. Best effort: never waits, never fails."""
         ...
 
-    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
+    def on_hint(self, callback: Callable[[SessionId], None]) -> None:
         """Calls `heard` when another process has told so. Hints get lost; whoever needs to know, looks."""
         ...
 

@@ -1,6 +1,6 @@
 """A span around every request, and the one thing that is passed on by task: which request began a turn.
 
-The parent is what the client says it is, in a W3C `traceparent`. An address is told as its
+The parent is what the client says it is, in a W3C `traceparent`. An address is recorded as its
 route, never as it was asked for: it may hold names, and its query may hold keys.
 """
 
@@ -45,14 +45,14 @@ def traced_app(app: Asgi, tracer: Tracer) -> Asgi:
     async def traced(scope: Any, receive: Any, send: Any) -> None:
         request = _start(tracer, scope)
 
-        async def told(message: Any) -> None:
+        async def traced_send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 _began(request.span, message)
             await send(message)
 
         token = _answering.set(request)
         try:
-            await app(scope, receive, told)
+            await app(scope, receive, traced_send)
         finally:
             _answering.reset(token)
             # Probes come every few seconds and do nothing. A span that is not ended is not sent.

@@ -137,8 +137,8 @@ def _told(queue: Sequence[ModelSpec], faults: Sequence[Fault]) -> Fault:
     last = faults[-1]
     if len(faults) == 1:
         return last
-    told = "; ".join(f"{model.ref}: {fault}" for model, fault in zip(queue, faults, strict=False))
-    summary = type(last)(f"all models failed. {told}")
+    failures = "; ".join(f"{model.ref}: {fault}" for model, fault in zip(queue, faults, strict=False))
+    summary = type(last)(f"all models failed. {failures}")
     if isinstance(last, ModelError) and isinstance(summary, ModelError):
         summary.retry_after = last.retry_after
     return summary

@@ -53,10 +53,10 @@ def _first_name(answer: bytes) -> str | None:
     if _OK.match(head) is None:
         return None
     try:
-        told: Any = orjson.loads(body)
+        listing: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    models = told.get("models") if isinstance(told, dict) else None
+    models = listing.get("models") if isinstance(listing, dict) else None
     listed = models if isinstance(models, list) else []
     return next((one["name"] for one in listed if isinstance(one, dict) and _can_talk(one)), None)
 

@@ -15,7 +15,7 @@ from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.file_search import Search, refused
 from lastgood.engine.tools.processes import ProcessSpec, run
 from lastgood.engine.tools.rooted_files import Root, make_folder_under, remove_folder_under, write_under
-from lastgood.engine.tools.shell import SCRIPT_SECONDS, Shell, told, working_dir_of
+from lastgood.engine.tools.shell import SCRIPT_SECONDS, Shell, result_text, working_dir_of
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 
@@ -246,7 +246,7 @@ class _Files:
                 given = {"path": str(where), "file": str(where)}
                 shell = Shell(self.spec, self.environment)
                 ran = await shell.run(use, one["cmd"], folder=".", seconds=SCRIPT_SECONDS, given=given)
-                said += f"\nAfter it, `{one['cmd']}`: {told(ran, SCRIPT_SECONDS)}"
+                said += f"\nAfter it, `{one['cmd']}`: {result_text(ran, SCRIPT_SECONDS)}"
         return said
 
     async def make(self, use: ToolUse) -> str:

@@ -33,7 +33,7 @@ class Hints:
         self._sender = secrets.token_hex(4)  # so that nobody wakes up from its own words
         self._sessions: set[SessionId] = set()
         self._wanted = asyncio.Event()
-        self._heard: Callable[[SessionId], None] | None = None
+        self._callback: Callable[[SessionId], None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def send(self, session: SessionId) -> None:
@@ -41,8 +41,8 @@ class Hints:
             self._sessions.add(session)
             self._wanted.set()
 
-    def listen(self, heard: Callable[[SessionId], None]) -> None:
-        self._heard = heard
+    def listen(self, callback: Callable[[SessionId], None]) -> None:
+        self._callback = callback
         if self._task is None:
             self._task = asyncio.create_task(self._serve())
 
@@ -79,6 +79,6 @@ class Hints:
 
     def _receive(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
         sender, *sessions = str(payload).split()
-        if sender != self._sender and self._heard is not None:
+        if sender != self._sender and self._callback is not None:
             for session in sessions:
-                self._heard(SessionId(session))
+                self._callback(SessionId(session))

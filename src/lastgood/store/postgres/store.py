@@ -38,9 +38,9 @@ class PostgresStore(
         if self._hints is not None:
             self._hints.send(session)
 
-    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
+    def on_hint(self, callback: Callable[[SessionId], None]) -> None:
         if self._hints is not None:
-            self._hints.listen(heard)
+            self._hints.listen(callback)
 
     async def why_not_writable(self) -> str | None:
         return await self.db.writability.why_not()

@@ -34,7 +34,7 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, Sqli
     def hint(self, session: SessionId) -> None:
         """There is nobody else to tell."""
 
-    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
+    def on_hint(self, callback: Callable[[SessionId], None]) -> None:
         """There is nobody else to hear from."""
 
     async def why_not_writable(self) -> str | None:

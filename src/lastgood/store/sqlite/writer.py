@@ -280,9 +280,9 @@ class Threaded:
     def _fail(self, group: _Group, error: BaseException) -> None:
         """All of it. It was rolled back as one: nobody's write happened."""
         _roll_back(self._connection)
-        told = translate(error) if isinstance(error, Exception) else OutcomeUnknown()
+        known = translate(error) if isinstance(error, Exception) else OutcomeUnknown()
         for job in group.jobs:
-            job.error = job.error or told
+            job.error = job.error or known
 
 
 def _run_in_savepoint(connection: apsw.Connection, job: _Job) -> None:

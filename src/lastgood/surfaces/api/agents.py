@@ -29,8 +29,8 @@ class AgentHandlers:
     async def read(self, request: Request) -> Response:
         agent, decision = await self._agents.resolve(self._agents.canonical_key(request.path["agent"]))
         members = [_member(member) for member in agent.members.values()]
-        told = AGENT.json(ListedAgent(agent.key, agent)) | {"digest": agent.digest, "decision": decision}
-        return json_reply(told | {"agents": [_member(agent), *members], "warnings": list(agent.warnings)})
+        body = AGENT.json(ListedAgent(agent.key, agent)) | {"digest": agent.digest, "decision": decision}
+        return json_reply(body | {"agents": [_member(agent), *members], "warnings": list(agent.warnings)})
 
 
 def _member(agent: AgentSpec) -> dict[str, Any]:

@@ -119,10 +119,10 @@ def code_fields(code: str) -> dict[str, str]:
 def plain(error: LastgoodError, request_id: str, *, has_effects: bool = False) -> Reply:
     """The envelope of the session API; the top-level copy is for docker-agent's clients."""
     words, message = code_fields(error.code), message_of(error, has_effects=has_effects)
-    told: dict[str, Any] = {"code": words.pop("code"), "message": message, "request_id": request_id}
+    fields: dict[str, Any] = {"code": words.pop("code"), "message": message, "request_id": request_id}
     if detail := error.detail | words:
-        told["detail"] = detail
-    body = {"error": told, "message": message}
+        fields["detail"] = detail
+    body = {"error": fields, "message": message}
     status = status_of(error, has_effects=has_effects)
     return json_reply(body, status, retry_headers(error, has_effects=has_effects))
 
@@ -171,8 +171,8 @@ def _plain_reply(error: LastgoodError, request: Request) -> Reply:
 def _plain_last_frame(error: LastgoodError, request: Request) -> bytes:
     """Has no id: a client that reconnects resumes after the last stored event."""
     words = {"error": error.message, "message": error.message, "request_id": request.id}
-    told = {"type": "error", **code_fields(error.code), **words}
-    return unnumbered(told, named=request.query.get("named") == "1")
+    body = {"type": "error", **code_fields(error.code), **words}
+    return unnumbered(body, named=request.query.get("named") == "1")
 
 
 PLAIN_ERRORS = ErrorDialect(_plain_reply, _plain_last_frame, ERROR)
