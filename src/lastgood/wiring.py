@@ -164,7 +164,7 @@ async def look_nearby(engine: AgentLoop, agents: Catalog, ollama: str | None = N
     if engine.any_model != SCRIPTED_SPEC:
         return
     for key in agents.served():
-        with suppress(LastgoodError):  # whoever wants this agent is told what is wrong with it
+        with suppress(LastgoodError):  # reported when a request uses this agent
             agent = await agents.load(key)
             if any(one.model == AUTO for one in (agent, *agent.members.values())):
                 found = await find_ollama(ollama or OLLAMA)

@@ -126,7 +126,7 @@ class LocalTurn:
             ended.cancel()
             await asyncio.wait({ended})
             if not ended.cancelled():
-                ended.exception()  # looked at: `ended` says it
+                ended.exception()  # marks it as retrieved: `ended` reports it
 
     async def ended(self) -> TurnEnd:
         outcome = await self.submitted.outcome()
@@ -141,7 +141,7 @@ class LocalTurn:
         )
 
     async def cancel(self) -> None:
-        with suppress(LastgoodError):  # too late: how it did end is told anyway
+        with suppress(LastgoodError):  # too late: its outcome is shown anyway
             await self.app.turns.cancel(TENANT, self.submitted.session)
 
     async def leave(self) -> None:

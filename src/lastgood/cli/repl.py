@@ -71,7 +71,7 @@ async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
 
 
 async def _next_line(interrupts: Interrupts) -> str | None:
-    """A line from the terminal; None: Ctrl-D, Ctrl-C, or we are told to end."""
+    """Returns a line from the terminal, or None on Ctrl-D, Ctrl-C or SIGTERM."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     sys.stderr.write("> ")

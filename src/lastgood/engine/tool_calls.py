@@ -79,7 +79,7 @@ class ToolCaller:
             text = "error: the tool was cancelled" if running.cancelled() else running.result()
             return Result(text, has_effects=tool.on_unknown is not OnUnknown.REPEAT)
         finally:
-            # Whoever stops the loop stops the tool, and waits until it has stopped.
+            # Cancelling the loop cancels the tool, and waits until it has stopped.
             running.cancel()
             await asyncio.wait({running})
 
@@ -91,7 +91,7 @@ class ToolCaller:
         place: Path | None,
         rules: tuple[RuleLayer, ...],
     ) -> None:
-        """Nobody gets more rights by giving a task to somebody else: each of the chain must be allowed to."""
+        """Delegating a task adds no rights: every agent of the chain must be allowed to make the call."""
         root = str(place) if place else ""
         for agent in (*stage.callers, stage.agent):
             call = tool.name, tool.effect, arguments

@@ -170,7 +170,7 @@ class TurnStarter:
         )
 
     async def steers_in(self, ask: Ask, steps: Sequence[Step]) -> tuple[int, ...] | None:
-        """The steers in these steps, by their place in the queue; None: some of them are there no more."""
+        """Returns the queue numbers of the steers in these steps, or None if some are no longer queued."""
         steers = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
         if steers:
             queue = await self._deps.store.read_queue(ask.tenant, ask.session)

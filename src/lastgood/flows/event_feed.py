@@ -1,4 +1,4 @@
-"""Watching a session: the exact events after a number, as they are stored.
+"""The event feed of a session: exactly the events after a number, as they are stored.
 
 Watchers come, go and are slow without changing anything: each reads the table
 at its own pace and holds one page of it at most. One that keeps up with a run of this
@@ -28,7 +28,7 @@ async def follow(
     """Exactly the events above `after`, or one `resync` where some of them are gone for good.
 
     Ends with the last event of attempt `until`, or with the session. `is_last`: nothing was stored
-    after `after` when the first event is asked for, so there is nothing to look for yet.
+    after `after` when the first event is requested, so there is nothing to read yet.
     """
     subscription = deps.signals.listen(session)
     sure = is_last  # that nothing up to `after` was missed

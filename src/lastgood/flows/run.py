@@ -328,7 +328,7 @@ async def _read_back(run: Run) -> tuple[Attempt | None, Turn | None]:
 
 
 def _unwritten_outcome(run: Run, stop: StopReason) -> Outcome:
-    """The store does not answer. Whoever is told that a turn failed sends it again, so that must be true."""
+    """The store is unavailable. A client that gets "failed" sends the turn again, so that must be true."""
     error = outcome_unknown(run.hold.session, run.hold.attempt) if run.commit_is_unknown else stop.error
     return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, error, run.has_effects)
 

@@ -94,7 +94,7 @@ class RunningAttempts:
     async def _conduct(self, run: Run) -> None:
         try:
             outcome = await conduct(run)
-            # The hold has ended before anybody hears of it: whoever reads the end may begin at once.
+            # The hold ends before its end is published: a client that reads the end may begin at once.
             self._forget(run)
             run.done.set_result(outcome)
             for callback in self._callbacks:
@@ -105,7 +105,7 @@ class RunningAttempts:
                 # Cut off, it has ended nothing: its lease will, and somebody else may then try it again.
                 lost = AttemptLost("The server was stopped before the turn ended; send it again")
                 run.done.set_exception(error if isinstance(error, Exception) else lost)
-                run.done.exception()  # looked at: nobody may be waiting
+                run.done.exception()  # marks it as retrieved: nobody may be waiting
             raise
 
     def _forget(self, run: Run) -> None:
@@ -236,7 +236,7 @@ class RunningAttempts:
         self._is_stopping = True
         for run in list(self._runs.values()):
             run.stop(_STOPPED)
-        # A begin that is under way is heard out, and what it has begun is stopped at once: cut off in
+        # A begin that is under way may finish, and its turn is stopped at once: cancelled in
         # the middle, it could have taken a session that nobody holds.
         await self._until(asyncio.get_running_loop().time() + _LAST_SECONDS, self._tasks, self._pastimes)
         for task in list(self._tasks):

@@ -16,7 +16,7 @@ from lastgood.model.ids import SessionId
 
 
 class Subscription:
-    """What one watcher has heard and not taken yet."""
+    """One client's pending notification, and the events that came with it."""
 
     __slots__ = ("_handed", "_is_notified", "_waiter")
 
@@ -31,12 +31,12 @@ class Subscription:
         self._wake()
 
     def take(self) -> Sequence[StoredEvent]:
-        """A batch as it was stored. Nothing: look for yourself."""
+        """Returns a batch as it was stored. If it is empty, read the table."""
         handed, self._handed, self._is_notified = self._handed, (), False
         return handed
 
     async def wait(self, seconds: float) -> bool:
-        """Until there is something to take; False: nothing was heard for so long."""
+        """Waits for a notification. Returns False if none came in time."""
         if not self._is_notified:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -59,13 +59,13 @@ class Signals:
         self._subscriptions: defaultdict[SessionId, set[Subscription]] = defaultdict(set)
 
     def tell(self, session: SessionId, stored: Sequence[StoredEvent] = ()) -> None:
-        """There are new events of the session: those, if they are given."""
+        """Notifies subscribers of new events; `stored` are these events, if they are known."""
         for subscription in self._subscriptions.get(session, ()):
             subscription.notify(stored)
         self._tell_others(session)
 
     def on_hint(self, session: SessionId) -> None:
-        """Another process has told so."""
+        """Notifies subscribers of events that another process stored."""
         for subscription in self._subscriptions.get(session, ()):
             subscription.notify(())
 

@@ -1,6 +1,6 @@
 """A run without a session: the history is the request's, and nothing is stored.
 
-It ends with whoever asked: closing the generator stops the engine.
+It ends with its client: closing the generator stops the engine.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def _collected(
 ) -> AsyncGenerator[Event | Step, None]:
     check_input(messages, TurnKind.RUN, deps.limits.input_bytes)
     if not repair(messages):
-        # Of a session, results alone may answer the turn before; here there is none.
+        # In a session, results alone may answer the previous turn; here there is no previous turn.
         raise InvalidRequest(
             "The tool results answer no tool call of this request; send the assistant message, too"
         )

@@ -50,7 +50,7 @@ class Tokens:
         scopes: Iterable[str],
         expires_in_seconds: float | None = None,
     ) -> tuple[Token, str]:
-        """The token's record, and the token itself: this is the only time that anybody sees it."""
+        """Returns the token's record and the token itself, which is never shown again."""
         plain = f"lg_{secrets.token_urlsafe(32)}"
         now = self._clock.now()
         new = Token(
@@ -70,7 +70,7 @@ class Tokens:
             ) from None
 
     async def check(self, plain: str) -> Token | None:
-        """Whose token this is; None: nobody's, or not any more."""
+        """Returns None if the token is unknown, expired or revoked."""
         if _SHAPE.fullmatch(plain) is None:
             return None
         token = await self._find(_hash_of(plain))

@@ -59,8 +59,8 @@ class TurnHandle:
         this client only watches goes on."""
 
     async def stored(self) -> Attempt:
-        """Returns the attempt as it is stored. The turn has begun by now, so nobody may be told that nothing
-        was changed."""
+        """Returns the attempt as it is stored. The turn has begun by now, so no client may be told that
+        nothing was changed."""
         read = partial(self._deps.store.get_attempt, self.tenant, self.attempt)
         try:
             attempt = await through_outage(read, self._deps.limits.outage_seconds)

@@ -94,7 +94,7 @@ class Turns:
     async def _ask_to_cancel(self, attempt: Attempt) -> bool:
         if attempt.status is AttemptStatus.WAITING:
             return await self._beginning.end(attempt, Move.CANCEL, TurnCancelled())
-        # Its holder is another process: it is told, and stops its tools before it lets go.
+        # Another process holds it: it sees the mark, and stops its tools before it releases the session.
         return await self._deps.store.ask_cancel(attempt.hold)
 
     async def end(

@@ -77,7 +77,7 @@ COLUMNS = {
 }
 
 
-#: Of each column of a turn. SQLite gives back whatever a damaged page holds.
+#: Of each column of a turn. SQLite returns whatever a damaged page contains.
 _TURN_TYPES = (
     str, str, int, str | None, str, str, bytes, str, str, str, int, int, float | int, float | int, str, str,
     int, bytes,

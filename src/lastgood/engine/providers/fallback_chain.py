@@ -65,7 +65,7 @@ class FallbackChain:
         self.otherwise = SCRIPTED_SPEC  # who answers to `auto` where no key is there
 
     def check(self, ref: str, models: Models) -> None:
-        """Raises ModelUnknown for what nobody can serve. Whether its key is the right one is seen later."""
+        """Raises ModelUnknown if no provider serves the model. Does not check whether its key is valid."""
         for model in self.models(ref, (), models, ""):
             self._providers.find(model)
 
@@ -133,7 +133,7 @@ class FallbackChain:
 
 
 def _told(queue: Sequence[ModelSpec], faults: Sequence[Fault]) -> Fault:
-    """The last error; where others came before it, it tells of them all."""
+    """Returns the last error; its message lists the errors of all models that were tried."""
     last = faults[-1]
     if len(faults) == 1:
         return last

@@ -274,7 +274,7 @@ def _each(
 
 
 def _read_all(root: Root, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Together as much as one may have, whoever comes first; what cannot be read says why."""
+    """Reads the files in order, up to the limit of one file for all; failed reads say why."""
     room = READ_BYTES
     for path in paths:
         try:

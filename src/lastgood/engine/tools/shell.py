@@ -23,7 +23,7 @@ SHELL_SECONDS = 30
 SCRIPT_SECONDS = 600
 MOST_SECONDS = 3600
 
-#: By its path, never by the PATH or the SHELL of whoever started the server.
+#: By its path, never by the PATH or the SHELL of the server's environment.
 SHELL = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
 
 

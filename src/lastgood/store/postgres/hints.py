@@ -1,6 +1,6 @@
 """Hints between nodes: that a session has new events. The event table is the truth.
 
-One connection of its own listens and tells. What is told is gathered for a few
+One dedicated connection sends and receives. Hints to send are gathered for a few
 milliseconds and sent outside of any transaction, so that no commit waits for it.
 A hint may be lost: the connection breaks, or a pooler does not let anybody
 listen. Then watchers on other nodes find the events when they next look by
@@ -30,7 +30,7 @@ MOST_IN_PAYLOAD = 100
 class Hints:
     def __init__(self, dsn: str) -> None:
         self._address, _ = split_dsn(dsn)
-        self._sender = secrets.token_hex(4)  # so that nobody wakes up from its own words
+        self._sender = secrets.token_hex(4)  # so that a process ignores its own hints
         self._sessions: set[SessionId] = set()
         self._wanted = asyncio.Event()
         self._callback: Callable[[SessionId], None] | None = None
@@ -60,7 +60,7 @@ class Hints:
     async def _serve_connection(self) -> None:
         connection = await asyncpg.connect(self._address, timeout=ACQUIRE_SECONDS, statement_cache_size=0)
         try:
-            # A connection that breaks while nobody has anything to say must be noticed, too.
+            # A connection that breaks while it is idle must be noticed, too.
             connection.add_termination_listener(lambda _: self._wanted.set())
             await connection.add_listener(CHANNEL, self._receive)
             while not connection.is_closed():

@@ -29,7 +29,7 @@ class PostgresStore(
     def __init__(self, db: PostgresDatabase, dsn: str, hints: Hints | None) -> None:
         self.db = db
         self._dsn = dsn
-        self._hints = hints  # None: it was opened to read, and neither tells nor hears
+        self._hints = hints  # None: it was opened read-only, and neither sends nor receives hints
 
     def renewals(self) -> AbstractAsyncContextManager[Renew]:
         return renewals(self._dsn, self.db.sql["renew_leases"])

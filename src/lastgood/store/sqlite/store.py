@@ -21,7 +21,7 @@ from lastgood.store.sqlite.tokens import SqliteTokens
 
 
 class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, SqliteEvents, SqliteTokens):
-    #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
+    #: The process that opened the file is its only writer, so attempts it finds running have no holder.
     alone = True
 
     def __init__(self, db: SqliteDatabase) -> None:
@@ -32,10 +32,10 @@ class SqliteStore(SqliteSessions, SqliteTurns, SqliteAttempts, SqliteQueue, Sqli
         yield self.renew_leases
 
     def hint(self, session: SessionId) -> None:
-        """There is nobody else to tell."""
+        """No other process uses this database."""
 
     def on_hint(self, callback: Callable[[SessionId], None]) -> None:
-        """There is nobody else to hear from."""
+        """No other process uses this database."""
 
     async def why_not_writable(self) -> str | None:
         return await self.db.writability.why_not()

@@ -34,7 +34,7 @@ class AgentHandlers:
 
 
 def _member(agent: AgentSpec) -> dict[str, Any]:
-    """What it is and what it may use. Its instruction is its author's, and not told to every caller."""
+    """Its description and its tools. Its instruction is its author's, and not shown to every client."""
     return {
         "name": agent.name,
         "description": agent.description,

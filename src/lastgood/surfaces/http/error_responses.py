@@ -3,7 +3,7 @@
 Codes are what callers may rely on. Whether an SDK may send a request again by itself
 is said in words it understands: `x-should-retry`, and `Retry-After` where waiting helps.
 Other clients look at the status alone, so a turn whose tools must not run again answers 424.
-A provider that fails has one code here, and what exactly failed is told beside it.
+All errors of providers have one code here; `kind` says what exactly failed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _is_retried_by_clients(status: int) -> bool:
 
 
 def code_fields(code: str) -> dict[str, str]:
-    """A code as callers are told it: `code`, and `kind` where that one stands for several."""
+    """A code as clients see it: `code`, and `kind` where one code stands for several errors."""
     error = error_of(code, "")
     is_told = not isinstance(error, ModelError) or isinstance(error, _OWN_CODE) or code == ModelError.code
     return {"code": code} if is_told else {"code": ModelError.code, "kind": code}

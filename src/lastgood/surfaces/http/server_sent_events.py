@@ -9,6 +9,6 @@ import orjson
 
 
 def unnumbered(body: Mapping[str, Any], *, named: bool = False) -> bytes:
-    """What is told to one watcher alone, and is stored nowhere."""
+    """A frame for one client, without an id: it is not stored."""
     head = f"event: {body['type']}\n" if named else ""
     return head.encode() + b"data: " + orjson.dumps(body) + b"\n\n"
