@@ -44,12 +44,12 @@ from lastgood.store.sqlite import open_sqlite
 from lastgood.store.sqlite.database import upgrade
 from lastgood.store.statements import named
 from lastgood.wiring import RandomIds, assemble
-from tests.bench.listing import listing_cost
+from tests.bench.history_reads import reading_cost
 from tests.bench.loop import TARGET as LOOP_TARGET
 from tests.bench.loop import loop_cost
-from tests.bench.reading import reading_cost
 from tests.bench.server import TARGET as SERVER_TARGET
 from tests.bench.server import server_cost
+from tests.bench.session_lists import listing_cost
 from tests.engines import Kit
 from tests.postgres import PostgresServer
 from tests.wires.clients import CHUNKS, compare

@@ -19,7 +19,7 @@ from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.sessions import Branch, Turn, TurnKind
 from lastgood.wiring import Lastgood
 from tests.flows.house import LIMITS, Gate, House, eventually, gate_tool
-from tests.flows.test_recovering import buried, dies_at, next_node, recover, story, until_settled
+from tests.flows.test_recovery import buried, dies_at, next_node, recover, story, until_settled
 
 pytestmark = pytest.mark.anyio
 
