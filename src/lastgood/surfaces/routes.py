@@ -104,6 +104,15 @@ def routes(
             "Get this OpenAPI description",
             gives={200: {JSON: {"type": "object"}}},
         ),
+        *_chat_routes(chat, chat_bytes),
+        *sessions,
+    ]
+    served = [route for route in listed if _is_served(route, only)]
+    return served
+
+
+def _chat_routes(chat: ChatHandlers, chat_bytes: int) -> list[Route]:
+    return [
         Route(
             "GET",
             "/v1/models",
@@ -141,10 +150,7 @@ def routes(
             },
             gives={200: {JSON: response_schemas.COMPLETION, "text/event-stream": None}},
         ),
-        *sessions,
     ]
-    served = [route for route in listed if _is_served(route, only)]
-    return served
 
 
 def _is_served(route: Route, only: Container[str]) -> bool:

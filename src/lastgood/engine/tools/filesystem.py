@@ -48,6 +48,10 @@ _EDITS = {
 
 def filesystem_toolset(spec: ToolsetSpec, environment: Environment) -> Sequence[Tool]:
     files = _Files(spec, environment)
+    return [*_read_tools(files), *_write_tools(files)]
+
+
+def _read_tools(files: _Files) -> Sequence[Tool]:
     return [
         _looks(
             "read_file",
@@ -95,6 +99,11 @@ def filesystem_toolset(spec: ToolsetSpec, environment: Environment) -> Sequence[
                 "description": "Patterns to exclude from search",
             },
         ),
+    ]
+
+
+def _write_tools(files: _Files) -> Sequence[Tool]:
+    return [
         # The same bytes again do no harm. What a command after it would do again is another matter.
         _changes(
             "write_file",
