@@ -69,7 +69,7 @@ _LAST_WORDS_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Server:
-    """`draining`: it was told to end. What runs may finish, nothing new begins."""
+    """`draining`: the server is shutting down. Running turns may finish, and none begins."""
 
     lastgood: Lastgood
     agents: Catalog
@@ -113,7 +113,7 @@ class Server:
 
     async def finish(self, hurried: asyncio.Event) -> None:
         """What runs may finish for the grace time, unless somebody is in a hurry. The rest is interrupted,
-        and its clients are told so before their streams end."""
+        and its clients get an error before their streams end."""
         self.draining = True
         assert self._running is not None
         ends = asyncio.get_running_loop().time() + self.grace_seconds
@@ -126,7 +126,7 @@ class Server:
             await self.app.until_idle(max(left, _LAST_WORDS_SECONDS))
             self.app.end()
             await self.app.until_idle(_LAST_WORDS_SECONDS)
-            # One may have been on its way in when it was told to end.
+            # One may have been about to begin when the shutdown started.
             await self.lastgood.live.close(0)
         finally:
             hurry.cancel()
@@ -299,7 +299,7 @@ def _limiter(settings: Settings) -> RateLimiter:
 
 
 def _log(seen: AnsweredRequest) -> None:
-    """Who asked for what, and how it went; never what was said."""
+    """Logs the client, the route and the status of a request; never its content."""
     if seen.route is not None and seen.route.probe:
         return
     log.info(
@@ -320,7 +320,7 @@ def _log(seen: AnsweredRequest) -> None:
     )
 
 
-# -- who is let in ---------------------------------------------------------------------
+# -- access control ---------------------------------------------------------------------
 
 
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -359,7 +359,7 @@ def _public(url: str) -> tuple[str, str]:
 
 
 async def _find_caller(settings: Settings, tokens: Tokens, host: str) -> FindCaller | None:
-    """None: no token is asked for. That is so only on this machine alone, or where somebody insists."""
+    """Returns None if no token is required: on a loopback address, or with --insecure-no-auth."""
     fixed = _fixed_token(settings)
     if settings.insecure_no_auth and fixed is not None:
         raise WrongUsage("a token and --insecure-no-auth cannot be combined; remove one of them")

@@ -113,7 +113,7 @@ def assemble(
 ) -> Lastgood:
     """`safety`: no session may have more. `retain_seconds`: zero keeps sessions for ever."""
     signals = Signals(store.hint)
-    store.on_hint(signals.heard)
+    store.on_hint(signals.on_hint)
     deps = Dependencies(
         store=store,
         engine=engine,
@@ -181,7 +181,7 @@ async def look_nearby(engine: AgentLoop, agents: Catalog, ollama: str | None = N
     if engine.any_model != SCRIPTED_SPEC:
         return
     for key in agents.served():
-        with suppress(LastgoodError):  # whoever wants this agent is told what is wrong with it
+        with suppress(LastgoodError):  # reported when a request uses this agent
             agent = await agents.load(key)
             if any(one.model == AUTO for one in (agent, *agent.members.values())):
                 found = await find_ollama(ollama or OLLAMA)

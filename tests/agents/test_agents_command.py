@@ -33,7 +33,7 @@ def test_check_tells_what_a_file_means(tmp_path: Path) -> None:
         "  second: openai/gpt-5-mini",
         "    tools: todo, filesystem (read_file, list_directory, search_files_content)",
         f"{FOLDER}/shared-toolsets.yaml:12:5: warning: 'shared' is not supported yet: "
-        "an agent that is given a task has a list of its own",
+        "a sub-agent has its own list",
         f"{FOLDER}/shared-toolsets.yaml: valid, 1 warning",
     ]
 
@@ -59,7 +59,7 @@ def test_check_tells_findings_by_file_line_and_column(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.splitlines() == [
         "broken.yaml:3:5: error: unknown key 'modle'; did you mean 'model'?",
-        "broken.yaml:4:5: warning: 'cache' is not supported yet: every question goes to the model",
+        "broken.yaml:4:5: warning: 'cache' is not supported yet: every request goes to the model",
         "broken.yaml: invalid: 1 error, 1 warning",
     ]
 

@@ -66,7 +66,7 @@ def test_warnings_are_with_the_file_and_with_its_agents() -> None:
     file = parse("agents:\n  root:\n    model: auto\n    cache: {enabled: true}\n  other: {model: auto}\n")
     [warning] = file.warnings
     assert (warning.line, warning.column, warning.key) == (4, 5, "agents.root.cache")
-    text = "agent.yaml:4: 'cache' is not supported yet: every question goes to the model"
+    text = "agent.yaml:4: 'cache' is not supported yet: every request goes to the model"
     assert [agent.warnings for agent in file.agents.values()] == [(text,), (text,)]
 
 

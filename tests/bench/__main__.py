@@ -32,7 +32,7 @@ from lastgood.engine.tools.echo import ECHO
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptEnded, AttemptStarted, Event
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import NewSession, Session, Usage
@@ -44,12 +44,12 @@ from lastgood.store.sqlite import open_sqlite
 from lastgood.store.sqlite.database import upgrade
 from lastgood.store.statements import named
 from lastgood.wiring import RandomIds, assemble
-from tests.bench.listing import listing_cost
+from tests.bench.history_reads import reading_cost
 from tests.bench.loop import TARGET as LOOP_TARGET
 from tests.bench.loop import loop_cost
-from tests.bench.reading import reading_cost
 from tests.bench.server import TARGET as SERVER_TARGET
 from tests.bench.server import server_cost
+from tests.bench.session_lists import listing_cost
 from tests.engines import Kit
 from tests.postgres import PostgresServer
 from tests.wires.clients import CHUNKS, compare
@@ -90,10 +90,12 @@ def _begin(session: SessionId, ids: RandomIds) -> Begin:
 
 async def one_turn(store: Store, session: SessionId, ids: RandomIds) -> None:
     begin = _begin(session, ids)
-    begun = await store.begin_if_free(begin, (Event(EventKind.ATTEMPT_STARTED, begin.attempt, {}),))
+    begun = await store.begin_if_free(
+        begin, (Event(begin.attempt, AttemptStarted(begin.turn, begin.attempt, "bench")),)
+    )
     assert isinstance(begun, Begun)
     plan = plan_commit(begin, begun, [Step(StepKind.MODEL, assistant(ANSWER), Usage(20, 80))], time.time())
-    end = Event(EventKind.TURN_COMMITTED, begin.attempt, {"turn": begin.turn})
+    end = Event(begin.attempt, AttemptEnded("committed"))
     assert await store.commit_if_head(begun.hold, plan, (end,)) is Committed.YES
 
 
@@ -141,7 +143,7 @@ def _bare_turn(
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     begin = _begin(session, ids)
     event = {"session": session, "attempt": begin.attempt, "kind": "x", "at": None}
-    event["body"] = event_body(Event(EventKind.TURN_COMMITTED, begin.attempt, {"turn": begin.turn}))  # type: ignore[assignment]
+    event["body"] = event_body(Event(begin.attempt, AttemptEnded("committed")))  # type: ignore[assignment]
     state: dict[str, Any] = {}
 
     def do_begin() -> None:

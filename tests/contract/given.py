@@ -21,7 +21,7 @@ from lastgood.model.attempts import (
     Step,
     StepKind,
 )
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, TextStreamed
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, assistant, tool_result, user
 from lastgood.model.queue import NewQueued, Queued, QueueKind
@@ -185,7 +185,7 @@ async def unsettled(store: Store, row: Queued) -> Queued:
 
 
 def events(*texts: str, attempt: AttemptId | None = None) -> list[Event]:
-    return [Event(EventKind.TEXT_STREAMED, attempt, {"text": text}) for text in texts]
+    return [Event(attempt, TextStreamed(text)) for text in texts]
 
 
 async def eventually(check: Callable[[], Awaitable[Any]], seconds: float = 10.0) -> Any:

@@ -16,7 +16,7 @@ from lastgood.model.attempts import (
     Expected,
     OnLeave,
 )
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptWaits, Event, EventKind
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import ToolCall, assistant, user
 from lastgood.model.sessions import Session, SessionStatus, TurnKind
@@ -446,7 +446,7 @@ async def test_attempts_are_listed_in_the_order_of_their_fences(store: Store) ->
 async def test_a_waiting_attempt_keeps_its_session_busy_and_shows_its_question(store: Store) -> None:
     session = await given.session(store)
     tried = await given.start(store, given.ask(session))
-    asked = [Event(EventKind.ATTEMPT_WAITS, tried.hold.attempt, {})]
+    asked = [Event(tried.hold.attempt, AttemptWaits(tried.hold.attempt, {}))]
     assert await store.wait_if_held(tried.hold, {"question": ["é?"]}, 60, asked)
     assert (await given.again(store, session)).status is SessionStatus.WAITING
     standing = await given.refused(store, given.ask(session))

@@ -6,7 +6,7 @@ from types import FrameType
 import pytest
 
 from lastgood.model.attempts import AttemptStatus, Committed
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptWaits, Event, EventKind, TextStreamed
 from lastgood.model.ids import SessionId
 from lastgood.model.sessions import TitleBy
 from lastgood.ports import Store
@@ -38,17 +38,18 @@ async def test_I22_numbers_are_dense_within_an_attempt_whatever_writes_them(stor
 
     found = await store.read_events(TENANT, session.id, after=0)
     assert [event.seq for event in found] == list(range(1, 11))
-    assert [event.data["text"] for event in found] == [str(seq) for seq in range(1, 11)]
+    assert [event.data for event in found] == [TextStreamed(str(seq)) for seq in range(1, 11)]
     assert (await given.again(store, session)).last_event_seq == 10
 
 
 async def test_an_event_comes_back_as_it_went_in(store: Store) -> None:
     session = await given.session(store)
     tried = await given.start(store, given.ask(session))
-    data = {"text": "é 🧭 \x00", "list": [1, 2.5, None, True], "nested": {"a": {}}}
-    await store.append_events_if_held(tried.hold, [Event(EventKind.TOOL_CALLED, tried.hold.attempt, data)])
+    question = {"text": "é 🧭 \x00", "list": [1, 2.5, None, True], "nested": {"a": {}}}
+    data = AttemptWaits(tried.hold.attempt, question)
+    await store.append_events_if_held(tried.hold, [Event(tried.hold.attempt, data)])
     (found,) = await store.read_events(TENANT, session.id, after=0)
-    assert (found.kind, found.attempt, found.data) == (EventKind.TOOL_CALLED, tried.hold.attempt, data)
+    assert (found.kind, found.attempt, found.data) == (EventKind.ATTEMPT_WAITS, tried.hold.attempt, data)
     assert found.created_at > 1_600_000_000
 
 
@@ -71,7 +72,7 @@ async def test_a_large_batch_keeps_its_order(store: Store) -> None:
         *await store.read_events(TENANT, session.id, after=0),
         *await store.read_events(TENANT, session.id, after=500),
     ]
-    assert [event.data["text"] for event in found] == texts
+    assert [event.data for event in found] == [*map(TextStreamed, texts)]
 
 
 async def test_I22_numbers_of_sessions_do_not_touch(store: Store) -> None:

@@ -119,7 +119,7 @@ async def test_a_watcher_on_another_node_need_not_wait_for_its_own_look(
         session = await here.sessions.create(DEFAULT_TENANT, "builtin/scripted", title="named")
         watching = asyncio.create_task(_first_commit(there, session.id))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not there.deps.signals.is_heard(session.id):
+            while not there.deps.signals.has_subscribers(session.id):
                 await asyncio.sleep(0.005)
             started = time.monotonic()
             ask = Ask(DEFAULT_TENANT, session.id, (user("!slow 0.01\n!say a b c"),))

@@ -517,10 +517,13 @@ async def test_I16_acknowledged_turns_survive_crashes_under_load() -> None:
                 await asyncio.sleep(0.01)
 
         workers = [asyncio.ensure_future(work(each)) for each in sessions]
-        for _ in range(3):
-            await asyncio.sleep(0.3)
-            await asyncio.to_thread(server.restart, "immediate")
-        await asyncio.sleep(0.2)
+        for restarts in range(4):
+            if restarts:
+                await asyncio.to_thread(server.restart, "immediate")
+            count = sum(map(len, acknowledged.values()))
+            async with asyncio.timeout(60):
+                while sum(map(len, acknowledged.values())) < count + 4 * len(sessions):
+                    await asyncio.sleep(0.005)
         stopped.set()
         await asyncio.gather(*workers)
 

@@ -8,7 +8,7 @@ import pytest
 from lastgood.errors import StoreError
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import AttemptStatus, BeginConflict, Committed
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, TitleSet
 from lastgood.model.ids import SessionId
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, SessionStatus, TitleBy, Usage
@@ -311,14 +311,14 @@ async def test_M3_7_our_title_never_takes_the_place_of_another(
     store = backend.store
     session = await given.session(store, title="old", title_by=before, metadata={"a": 1}, model="m")
     tables = await dump(backend)
-    told = [Event(EventKind.TITLE_SET, None, {"title": "new"})]
+    told = [Event(None, TitleSet("new"))]
     written = await store.set_title(TENANT, session.id, "new", by, told)
     assert written == (by is TitleBy.PERSON or before is TitleBy.NOBODY)
     if written:
         expected = replace(session, title="new", title_by=by, last_event_seq=1)
         assert await given.again(store, session) == expected
         (event,) = await store.read_events(TENANT, session.id, after=0)
-        assert (event.seq, event.kind, event.data) == (1, EventKind.TITLE_SET, {"title": "new"})
+        assert (event.seq, event.data) == (1, TitleSet("new"))
     else:
         assert await dump(backend) == tables
 

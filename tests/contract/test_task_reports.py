@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lastgood.model.attempts import AttemptStatus, Committed
+from lastgood.model.events import TextStreamed
 from lastgood.model.sessions import SessionStatus
 from lastgood.model.tasks import PointerOutcome, QuestionStatus, TaskMessage, TaskStatus
 from lastgood.ports import Store
@@ -174,7 +175,7 @@ async def test_messages_are_stored_once_and_only_new_ones_make_events(store: Sto
     assert [each.seq for each in await store.read_messages(TENANT, attempt, after=1, limit=2)] == [2, 3]
     assert await store.read_messages(STRANGER, attempt) == ()
     events = await store.read_events(TENANT, claim.hold.session, after=0)
-    assert [each.data["text"] for each in events] == ["1", "2", "3", "5"]
+    assert [each.data for each in events] == [TextStreamed(text) for text in ("1", "2", "3", "5")]
     assert await store.append_messages(state, claim.token, [TaskMessage(6, {})], [None]) == 6
     assert len(await store.read_events(TENANT, claim.hold.session, after=0)) == 4
 

@@ -29,7 +29,7 @@ C, A = Confirmation, AnswerAction
         (UNKNOWN, C.SKIP, Decision(Answer(A.SKIP))),
     ],
 )
-def test_a_word_that_fits(question: dict[str, str], confirmation: C, decision: Decision) -> None:
+def test_a_word_that_fits(question: dict[str, str], confirmation: Confirmation, decision: Decision) -> None:
     assert decide(question, confirmation) == decision
 
 
@@ -37,7 +37,7 @@ def test_a_word_that_fits(question: dict[str, str], confirmation: C, decision: D
     ("question", "confirmation"),
     [(APPROVAL, C.REPEAT), (APPROVAL, C.SKIP), (UNKNOWN, C.APPROVE), (UNKNOWN, C.REJECT)],
 )
-def test_a_word_that_does_not_fit_is_refused(question: dict[str, str], confirmation: C) -> None:
+def test_a_word_that_does_not_fit_is_refused(question: dict[str, str], confirmation: Confirmation) -> None:
     with pytest.raises(InvalidRequest, match="does not answer"):
         decide(question, confirmation)
 

@@ -182,7 +182,7 @@ def test_M3_3_a_failed_turn_leaves_no_override(api: Api, fake: FakeModel, word: 
 def test_M3_4_when_the_store_cannot_be_written_everything_stays_as_it_was(
     api: Api, server: LiveServer
 ) -> None:
-    """At begin; tests/flows/test_running.py has the same for a commit."""
+    """At begin; tests/flows/test_runs.py has the same for a commit."""
     session = api.session()
     api.good(session, "before")
     before, prompts = settled(api), len(server.prompts())

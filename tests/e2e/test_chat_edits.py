@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.chatting import ask, asking, assistant, user
+from tests.e2e.chat_requests import ask, asking, assistant, user
 from tests.e2e.fake_model import FakeModel, Gate, says
 from tests.e2e.server import LiveServer
 

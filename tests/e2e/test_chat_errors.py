@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.chatting import BOTH, Said, ask, asking, result, user
+from tests.e2e.chat_requests import BOTH, Said, ask, asking, result, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.fake_model import FakeModel, Gate, Reply, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.chatting import BOTH, ask, ask_and_go, asking, assistant, request_of, user
+from tests.e2e.chat_requests import BOTH, ask, ask_and_go, asking, assistant, request_of, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.fake_model import FakeModel, Gate, Reply, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer

@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from tests.e2e.api import Api, said
-from tests.e2e.chatting import BOTH, ask, assistant, tool, user
+from tests.e2e.chat_requests import BOTH, ask, assistant, tool, user
 from tests.e2e.command import Command, until
 from tests.e2e.server import LiveServer
 

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.chatting import BOTH, Said, ask, asking, assistant, result, tool, user
+from tests.e2e.chat_requests import BOTH, Said, ask, asking, assistant, result, tool, user
 from tests.e2e.command import until
 from tests.e2e.fake_model import FakeModel, Gate, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer

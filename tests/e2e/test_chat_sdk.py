@@ -8,7 +8,7 @@ import openai
 import pydantic
 import pytest
 
-from tests.e2e.chatting import BOTH, ask, assistant, result, tool, user
+from tests.e2e.chat_requests import BOTH, ask, assistant, result, tool, user
 from tests.e2e.command import AGENT, SECONDS
 from tests.e2e.fake_model import FakeModel, says
 from tests.e2e.server import LiveServer

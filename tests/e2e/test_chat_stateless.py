@@ -13,7 +13,7 @@ import pydantic
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tests.e2e.chatting import BOTH, ask, ask_and_go, assistant, tool, user
+from tests.e2e.chat_requests import BOTH, ask, ask_and_go, assistant, tool, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.fake_model import FakeModel, Gate, breaks_off_after, says
 from tests.e2e.server import LiveServer

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests import webui
-from tests.e2e.chatting import Said, ask, assistant, result, tool, user
+from tests.e2e.chat_requests import Said, ask, assistant, result, tool, user
 from tests.e2e.fake_model import FakeModel, says
 from tests.e2e.server import LiveServer
 

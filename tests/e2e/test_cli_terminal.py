@@ -15,7 +15,7 @@ import lastgood.cli as commands
 from lastgood.cli.logs import log_as_json
 from lastgood.cli.output import harmless, one_line
 from lastgood.cli.render import TextScreen
-from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.events import StoredEvent, TextStreamed
 from tests.e2e.command import AGENT, Command
 from tests.e2e.test_cli import Terminal
 from tests.forkserver import Process
@@ -96,7 +96,7 @@ def test_sequences_split_over_streamed_chunks_are_escaped(text: str, monkeypatch
 async def _stream(*chunks: str) -> None:
     screen = TextScreen()
     for number, chunk in enumerate(chunks, 1):
-        await screen.event(StoredEvent(number, EventKind.TEXT_STREAMED, None, {"content": chunk}, 0.0))
+        await screen.event(StoredEvent(number, None, TextStreamed(chunk), 0.0))
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from lastgood.client.retry_policy import may_go_again
 from lastgood.client.transport import ApiCall, Transport
 from lastgood.model.messages import Role, user
 from tests.e2e.command import AGENT, SECONDS
-from tests.e2e.cutting import CuttingProxy
+from tests.e2e.cutting_proxy import CuttingProxy
 from tests.e2e.fake_model import FakeModel, Reply, breaks_off_after, refuses
 from tests.e2e.server import LiveServer
 from tests.present import present

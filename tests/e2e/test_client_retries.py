@@ -21,7 +21,7 @@ import pytest
 from lastgood.client import Client
 from lastgood.errors import ModelError
 from tests.e2e.api import TOOLS, Api, Trace
-from tests.e2e.chatting import BOTH, ask, asking, assistant, user
+from tests.e2e.chat_requests import BOTH, ask, asking, assistant, user
 from tests.e2e.client_libraries import npm_folder, python_with
 from tests.e2e.command import AGENT, until
 from tests.e2e.conftest import REMOTE

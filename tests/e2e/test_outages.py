@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.chatting import ask, asking
+from tests.e2e.chat_requests import ask, asking
 from tests.e2e.command import AGENT
 from tests.e2e.nodes import SETTINGS
 from tests.e2e.server import LiveServer

@@ -23,7 +23,7 @@ from lastgood.engine.agent_loop import AgentLoop
 from lastgood.server import open_server
 from lastgood.settings import Settings
 from lastgood.tracing.setup import OFF, open_tracing
-from tests.e2e.chatting import ask, ask_and_go, asking
+from tests.e2e.chat_requests import ask, ask_and_go, asking
 from tests.e2e.collector import Collector, Taken
 from tests.e2e.command import AGENT, SECONDS, Command, until
 from tests.e2e.fake_model import FakeModel, Gate, refuses, says

@@ -137,8 +137,8 @@ class FaultyStore:
     def hint(self, session: SessionId) -> None:
         self._store.hint(session)
 
-    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
-        self._store.on_hint(heard)
+    def on_hint(self, callback: Callable[[SessionId], None]) -> None:
+        self._store.on_hint(callback)
 
     async def stream_turns(self, *args: Any, **kwargs: Any) -> AsyncGenerator[EncodedTurn, None]:
         """Faults come before its first turn."""

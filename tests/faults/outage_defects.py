@@ -83,7 +83,7 @@ def _() -> Iterator[None]:
     def untold(run: Run, stop: StopReason) -> Outcome:
         return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, interrupted_by_outage(run.begin))
 
-    with patch.object(flow_run, "_untold", untold):
+    with patch.object(flow_run, "_unwritten_outcome", untold):
         yield
 
 

@@ -22,12 +22,13 @@ from lastgood.model.attempts import (
     Begin,
     BeginConflict,
     Begun,
+    Commit,
     Committed,
     OnLeave,
     Step,
     StepKind,
 )
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptCommitted, AttemptStarted, Event, TextStreamed
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, TenantId, TurnId
 from lastgood.model.messages import ToolCall, assistant, user
 from lastgood.model.sessions import TurnKind
@@ -78,7 +79,7 @@ class Stage:
             "builtin/scripted",
             {"agent": "exact"},
         )
-        started = Event(EventKind.ATTEMPT_STARTED, begin.attempt, {})
+        started = Event(begin.attempt, AttemptStarted(begin.turn, begin.attempt, "scripted"))
         return begin, await self.store.begin_if_free(begin, (started,))
 
 
@@ -123,6 +124,11 @@ def answer(text: str = "by hand") -> Step:
     return Step(StepKind.MODEL, assistant(text))
 
 
+def committed_event(plan: Commit) -> Event:
+    turn = plan.turn
+    return Event(turn.attempt, AttemptCommitted(turn.id, turn.seq, turn.attempt, turn.model, 0, 0))
+
+
 @probe
 async def a_commit_on_another_base_is_lost(stage: Stage) -> None:
     """I10: the head is compared where it is moved."""
@@ -149,15 +155,15 @@ async def a_zombie_writes_nothing(stage: Stage) -> None:
     await stage.world.ask(stage.other, session, "\n!slow 0\n!say taken over", "tok1")
     second, other = await stage.begin(session, 2)
     assert isinstance(other, Begun)
-    text = Event(EventKind.TEXT_STREAMED, begin.attempt, {"content": "late"})
+    text = Event(begin.attempt, TextStreamed("late"))
     assert other.hold.fence > begun.hold.fence, "fences do not rise"
     assert not await stage.store.journal_if_held(begun.hold, [answer()], (text,)), "a zombie journaled"
     assert await stage.store.append_events_if_held(begun.hold, (text,)) is None, "a zombie told something"
     late = replace(begun, base=other.base, session=other.session)
     plan = plan_commit(begin, late, [answer()], 0.0)
     assert await stage.store.commit_if_head(begun.hold, plan, ()) is Committed.LOST, "a zombie committed"
-    end = Event(EventKind.TURN_COMMITTED, second.attempt, {})
     good = plan_commit(second, other, [answer()], 0.0)
+    end = committed_event(good)
     assert await stage.store.commit_if_head(other.hold, good, (end,)) is Committed.YES
 
 
@@ -421,9 +427,7 @@ async def events_rise_for_ever(stage: Stage) -> None:
     told = [await stage.world.ask(stage.node, session, "hello", "tok1", watch=True)]
     begin, begun = await stage.begin(session, 1)
     assert isinstance(begun, Begun)
-    seen = await stage.store.append_events_if_held(
-        begun.hold, [Event(EventKind.TEXT_STREAMED, begin.attempt, {"content": "x"})]
-    )
+    seen = await stage.store.append_events_if_held(begun.hold, [Event(begin.attempt, TextStreamed("x"))])
     await asyncio.sleep(LIMITS.lease_seconds + 1)
     await stage.other.recovery.sweep()
     told.append(await stage.world.ask(stage.node, session, "again", "tok2", watch=True))

@@ -6,13 +6,13 @@ import asyncio
 
 from lastgood.core.commit import plan_commit
 from lastgood.model.attempts import AttemptStatus, Begun, Committed, Step, StepKind
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptFailed, Event
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, Queued, QueueKind
 from lastgood.wiring import Lastgood
 from tests.faults.faults import Mode
-from tests.faults.probes import Stage, answer, probe
+from tests.faults.probes import Stage, answer, committed_event, probe
 from tests.faults.simulation import LIMITS
 
 
@@ -89,7 +89,9 @@ async def a_steer_is_consumed_by_the_commit_and_by_nothing_else(stage: Stage) ->
     item = await put(stage.node, session, "to the left", QueueKind.STEER)
     steer = Step(StepKind.STEER, user("to the left"), queued=item.number)
     assert await stage.store.journal_if_held(begun.hold, (steer,), ())
-    failed = Event(EventKind.TURN_FAILED, begun.hold.attempt, {})
+    hold = begun.hold
+    failure = AttemptFailed(begun.turn, AttemptStatus.FAILED.value, "turn_failed", "failed", hold.attempt)
+    failed = Event(hold.attempt, failure)
     await stage.store.finish_if_held(begun.hold, AttemptStatus.FAILED, ("turn_failed", "failed"), (failed,))
     (back,) = await stage.node.deps.store.read_queue(DEFAULT_TENANT, session)
     assert (back.kind, back.attempt) == (QueueKind.FOLLOWUP, None), "a steer was lost with its attempt"
@@ -102,7 +104,7 @@ async def a_steer_is_consumed_by_the_commit_and_by_nothing_else(stage: Stage) ->
     steer = Step(StepKind.STEER, user("to the right"), queued=item.number)
     assert await stage.store.journal_if_held(begun.hold, (steer,), ())
     plan = plan_commit(begin, begun, [steer, answer()], 0.0)
-    committed = Event(EventKind.TURN_COMMITTED, begun.hold.attempt, {})
+    committed = committed_event(plan)
     assert await stage.store.commit_if_head(begun.hold, plan, (committed,)) is Committed.YES
     left = await stage.store.read_queue(DEFAULT_TENANT, session)
     assert [(found.number, found.kind) for found in left] == [(late.number, QueueKind.FOLLOWUP)]

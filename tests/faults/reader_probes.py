@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lastgood.model.attempts import Begun
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, TextStreamed
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.stored_rows import StoredTable
 from lastgood.store.sqlite.database import Row, SqliteDatabase
@@ -28,7 +28,7 @@ async def a_page_of_events_that_ends_early_holds_no_later_read(stage: Stage) -> 
     session = await stage.world.create(stage.node)
     _, begun = await stage.begin(session, 1)
     assert isinstance(begun, Begun)
-    large = [Event(EventKind.TEXT_STREAMED, begun.hold.attempt, {"content": "x" * 600_000}) for _ in range(4)]
+    large = [Event(begun.hold.attempt, TextStreamed("x" * 600_000)) for _ in range(4)]
     await stage.store.append_events_if_held(begun.hold, large)
     page = await stage.store.read_events(DEFAULT_TENANT, session, after=0)
     assert len(page) < 5, "the page does not end early, so this shows nothing"

@@ -17,7 +17,7 @@ from lastgood.model.rules import LOCAL
 from lastgood.model.sessions import Turn
 from lastgood.wiring import Lastgood
 from tests.flows.house import Gate, House, eventually, gate_tool
-from tests.flows.test_recovering import dies, next_node, until_settled
+from tests.flows.test_recovery import dies, next_node, until_settled
 from tests.present import present
 
 pytestmark = pytest.mark.anyio

@@ -13,13 +13,13 @@ from lastgood.flows.submit import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import OnUnknown
-from lastgood.model.attempts import After, AttemptStatus, OnLeave
-from lastgood.model.events import EventKind
+from lastgood.model.attempts import After, AttemptStatus, Edit, OnLeave
+from lastgood.model.events import AttemptCommitted
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TurnId
 from lastgood.model.sessions import Branch, Turn, TurnKind
 from lastgood.wiring import Lastgood
 from tests.flows.house import LIMITS, Gate, House, eventually, gate_tool
-from tests.flows.test_recovering import buried, dies_at, next_node, recover, story, until_settled
+from tests.flows.test_recovery import buried, dies_at, next_node, recover, story, until_settled
 from tests.present import present
 
 pytestmark = pytest.mark.anyio
@@ -126,9 +126,9 @@ async def test_the_event_of_a_committed_edit_says_what_it_replaces(house: House,
     session, turns = await three(house, node)
     await edit(house, node, session, turns[0], "other")
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    (*before, last) = [event.data for event in events if event.kind is EventKind.TURN_COMMITTED]
-    assert (last["replaces"], last["after"], last["seq"]) == (turns[2].id, turns[0].id, 2)
-    assert not any("replaces" in data for data in before)
+    (*before, last) = [event.data for event in events if isinstance(event.data, AttemptCommitted)]
+    assert (last.edit, last.seq) == (Edit(turns[0].id, turns[2].id), 2)
+    assert not any(data.edit for data in before)
 
 
 # -- refusals ---------------------------------------------------------------------------

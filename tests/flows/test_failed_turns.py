@@ -14,7 +14,7 @@ from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.errors import InvalidRequest, LastgoodError, ModelError, SessionBusy, StoreUnavailable, TooLarge
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import AttemptStatus, StepKind
-from lastgood.model.events import TERMINAL, EventKind
+from lastgood.model.events import TERMINAL, AttemptFailed, EventKind, TextStreamed
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId
 from lastgood.model.messages import Message, assistant, tool_result, user
 from lastgood.model.sessions import TurnKind, Usage
@@ -299,7 +299,7 @@ async def test_M2_2_the_same_words_are_shown_and_the_outcome_decides(
     session = await world.create(node)
     await world.ask(node, session, "\n!say all of it\n!fail after", "tok1", watch=watch)
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    text = "".join(e.data["content"] for e in events if e.kind is EventKind.TEXT_STREAMED)
+    text = "".join(e.data.content for e in events if isinstance(e.data, TextStreamed))
     assert text == "all of it"
     assert [event.kind for event in events if event.kind in TERMINAL] == [EventKind.TURN_FAILED]
     assert (await house.get(session)).head is None
@@ -595,7 +595,8 @@ async def test_M2_7_what_was_streamed_before_the_failure_can_be_read_again(
     second = [event async for event in submitted.events()]
     assert first == second
     assert [event.seq for event in first] == sorted({event.seq for event in first})
-    assert first[-2].data["code"] == "model_error"
+    assert isinstance(first[-2].data, AttemptFailed)
+    assert first[-2].data.code == "model_error"
     assert said(house.world.prompts[-1]["prompt"]) == [("user", "!say a b c d\n!fail during")]
 
 

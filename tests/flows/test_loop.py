@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,7 +19,7 @@ from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety, Toolse
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import AttemptStatus, StepKind
 from lastgood.model.call_options import CallOptions
-from lastgood.model.events import EventKind
+from lastgood.model.events import AgentChanged, EventKind, HistoryShortened, ToolStreamed
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import Message, Role, assistant, tool_result
 from lastgood.model.sessions import Usage
@@ -63,9 +64,12 @@ def tool(name: str, effect: Effect = Effect.UNKNOWN, uses: list[ToolUse] | None 
     return Tool(name, "Runs.", {"type": "object"}, run, effect=effect)
 
 
-async def events(house: House, session: SessionId, kind: EventKind) -> list[dict[str, object]]:
+Data = TypeVar("Data")
+
+
+async def events(house: House, session: SessionId, kind: type[Data]) -> list[Data]:
     stored = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    return [dict(event.data) for event in stored if event.kind is kind]
+    return [event.data for event in stored if isinstance(event.data, kind)]
 
 
 # -- what the model is shown --------------------------------------------------------
@@ -84,8 +88,8 @@ async def test_I8_a_history_that_is_too_long_is_shown_without_its_oldest_turns(h
     # Nothing is lost: only this view of it was shorter, and the turn says by how much.
     assert len(await house.turns(session)) == 6
     assert turn.decision["left_out"] + len(shown) == 11
-    shortened = await events(house, session, EventKind.HISTORY_SHORTENED)
-    assert shortened[-1] == {"left_out": turn.decision["left_out"], "of": 10}
+    shortened = await events(house, session, HistoryShortened)
+    assert shortened[-1] == HistoryShortened(turn.decision["left_out"], of=10)
 
 
 async def test_I8_input_that_no_model_takes_fails_alone(house: House) -> None:
@@ -251,8 +255,8 @@ async def test_what_a_tool_says_is_told_while_it_runs(house: House) -> None:
     await house.until_told(session, EventKind.TOOL_STREAMED)
     gate.open()
     await house.outcome(node, submitted)
-    told = await events(house, session, EventKind.TOOL_STREAMED)
-    assert "".join(str(data["content"]) for data in told) == "half way"
+    told = await events(house, session, ToolStreamed)
+    assert "".join(data.content for data in told) == "half way"
 
 
 async def test_I41_a_key_in_a_result_is_neither_shown_nor_kept(house: House) -> None:
@@ -316,8 +320,8 @@ async def test_M3_8_what_is_built_for_a_session_is_reused_until_its_agent_change
     served.agent = replace(agent, digest="sha256:changed")
     await house.good(node, session, "hi")
     assert built == ["echo", "echo"]
-    changed = await events(house, session, EventKind.AGENT_CHANGED)
-    assert changed == [{"key": agent.key, "from": agent.digest, "to": "sha256:changed"}]
+    changed = await events(house, session, AgentChanged)
+    assert changed == [AgentChanged(agent.key, agent.digest, "sha256:changed")]
     await node.sessions.delete(DEFAULT_TENANT, session)
     assert session not in counting_runtimes(node)
 

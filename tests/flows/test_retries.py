@@ -13,7 +13,7 @@ from lastgood.errors import TurnFailed
 from lastgood.flows.refused_requests import RefusedRequests
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import AttemptStatus, OnLeave
-from lastgood.model.events import EventKind
+from lastgood.model.events import AttemptFailed, AttemptStarted
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, QueueKind
@@ -78,9 +78,9 @@ async def test_I33_a_marked_retry_of_a_failed_turn_runs_no_finished_tool_again(
     assert (two.turn, two.continues, two.number) == (one.turn, one.id, 2)
     assert two.decision["recovery"] == turn.decision["recovery"] == "continues after 2 finished steps"
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    started = [event.data for event in events if event.kind is EventKind.ATTEMPT_STARTED]
-    assert started[-1]["continues"] == one.id
-    assert started[-1]["decision"] == two.decision["recovery"]
+    started = [event.data for event in events if isinstance(event.data, AttemptStarted)]
+    assert started[-1].continues == one.id
+    assert started[-1].decision == two.decision["recovery"]
 
 
 async def test_M2_1_a_plain_repeat_starts_from_the_last_good_turn(house: House) -> None:
@@ -211,8 +211,8 @@ async def test_I21_a_failed_turn_says_whether_a_tool_that_is_not_repeatable_ran(
     ).outcome()
     assert (stored.status, stored.has_effects) == (AttemptStatus.FAILED, expected)
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    (failed,) = [event.data for event in events if event.kind is EventKind.TURN_FAILED]
-    assert failed.get("has_effects", False) is expected
+    (failed,) = [event.data for event in events if isinstance(event.data, AttemptFailed)]
+    assert failed.has_effects is expected
 
 
 async def test_I21_a_call_that_was_denied_has_no_effect(house: House) -> None:
@@ -238,7 +238,9 @@ async def test_I21_a_tool_that_was_cut_off_may_have_had_its_effect(house: House)
     )
     assert (found.status, found.has_effects) == (AttemptStatus.INTERRUPTED, True)
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    assert [event.data["has_effects"] for event in events if event.kind is EventKind.TURN_FAILED] == [True]
+    assert [
+        data.has_effects for data in (event.data for event in events) if isinstance(data, AttemptFailed)
+    ] == [True]
 
 
 # -- which turn a retry without a key means --------------------------------------------------------------

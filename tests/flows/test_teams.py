@@ -15,7 +15,7 @@ import pytest
 from lastgood.core.speaker import HANDED_OVER
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.attempts import AttemptStatus, StepKind
-from lastgood.model.events import EventKind
+from lastgood.model.events import AgentSwitched, EventKind, TextStreamed
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import Role
 from lastgood.model.sessions import Turn
@@ -183,7 +183,9 @@ async def test_a_handoff_is_told(house: House) -> None:
     session = await house.session(node, "team")
     await house.good(node, session, '!tool handoff {"agent": "writer"}\n!say written')
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    assert [event.data for event in events if event.kind is EventKind.AGENT_SWITCHED] == [{"agent": "writer"}]
+    assert [event.data for event in events if event.kind is EventKind.AGENT_SWITCHED] == [
+        AgentSwitched("writer")
+    ]
 
 
 async def test_what_a_sub_agent_says_is_told_under_its_name(house: House) -> None:
@@ -192,7 +194,7 @@ async def test_what_a_sub_agent_says_is_told_under_its_name(house: House) -> Non
     await house.good(node, session, task("helper", "!say inner words", "!say outer words"))
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     told = [event.data for event in events if event.kind is EventKind.TEXT_STREAMED]
-    assert told == [{"content": "inner words", "agent": "helper"}, {"content": "outer words"}]
+    assert told == [TextStreamed("inner words", agent="helper"), TextStreamed("outer words")]
 
 
 async def test_I33_after_a_death_a_task_goes_on_where_it_was(house: House) -> None:

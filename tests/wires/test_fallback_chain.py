@@ -115,8 +115,8 @@ async def test_what_passes_is_tried_again(house: House, reply: Reply) -> None:
     assert told(parts) == "Hello."
     assert house.slept == [0.5, 1.0]
     retried = [part for part in parts if isinstance(part, Retried)]
-    assert [part.as_json()["attempt"] for part in retried] == [2, 3]
-    assert retried[0].as_json()["model"] == "first/m"
+    assert [part.as_event().attempt for part in retried] == [2, 3]
+    assert retried[0].as_event().model == "first/m"
 
 
 async def test_one_model_without_a_chain_is_tried_three_times(house: House) -> None:
@@ -199,10 +199,10 @@ async def test_what_does_not_pass_goes_to_the_next_model(house: House, reply: Re
     assert told(parts) == "Hello."
     (fell,) = [part for part in parts if isinstance(part, FellBack)]
     assert fell.to is house.models[1]
-    data = fell.as_json()
-    assert (data["failed_model"], data["fallback_model"]) == ("first/m", "second/m")
-    assert (data["attempt"], data["max_attempts"]) == (2, 2)
-    assert data["reason"]
+    data = fell.as_event()
+    assert (data.failed_model, data.fallback_model) == ("first/m", "second/m")
+    assert (data.attempt, data.max_attempts) == (2, 2)
+    assert data.reason
 
 
 async def test_a_model_that_stays_down_goes_to_the_next_after_its_retries(house: House) -> None:

@@ -30,7 +30,7 @@ from lastgood.model.agents import (
     ToolsetSpec,
 )
 
-#: Reads a file beside the agent file; None: there is none.
+#: Reads a file in the folder of the agent file; None: it does not exist.
 ReadBeside = Callable[[str], bytes | None]
 _UNSET = AgentSpec("", "", "", "")
 _CONDITION = re.compile(r":[A-Za-z_][\w.-]*=")
@@ -141,7 +141,7 @@ class AgentBuilder:
             self._findings.warning(fields.at(key), what)
         return tuple(one for one in found if one not in remote)
 
-    # -- what it is told ----------------------------------------------------------------
+    # -- the system prompt ----------------------------------------------------------------
 
     def _instruction(self, fields: Fields) -> str:
         if "instruction_file" not in fields:
@@ -186,7 +186,7 @@ class AgentBuilder:
         if section is None or not {"name", "schema"} <= section.values.keys():
             return None
         if section.text("mode") == "tool":
-            what = "'tool' is not supported yet: the model's provider is asked for the shape instead"
+            what = "'tool' is not supported yet: the provider's structured output is used instead"
             self._findings.warning(section.at("mode"), what)
         schema: dict[str, Any] = section.raw("schema")
         return StructuredOutput(

@@ -14,6 +14,6 @@ KEYED = frozenset({
     "requesty", "together", "vercel", "xai",
 })
 # fmt: on
-#: Their keys are also found in files and on the machine itself: that there is none, nobody can say.
+#: Their keys are also found in files and on the machine itself, so a missing variable proves nothing.
 SIGNED = frozenset({"amazon-bedrock"})
 PROVIDERS = KEYED | KEYLESS

@@ -34,7 +34,7 @@ from lastgood.model.agents import AgentSpec
 
 class Catalog:
     def __init__(self, agents: Iterable[AgentSpec | Source], pulling: UrlPolicy | None = None) -> None:
-        """Two sources with one key are refused here. What is in the sources is not looked at yet."""
+        """Raises InvalidRequest if two sources have the same key. Does not load the sources."""
         self._agents: tuple[Source, ...] = tuple(
             FixedSource(agent) if isinstance(agent, AgentSpec) else agent for agent in agents
         )

@@ -88,7 +88,7 @@ class FileAgent:
 
 
 class Folder:
-    """The agent files of a folder, as they were when it was last looked at."""
+    """The agent files of a folder, as of the last scan."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

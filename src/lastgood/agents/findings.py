@@ -38,10 +38,10 @@ class Location:
     key: str = ""
 
 
-#: More are not told: nobody reads them, and a file that came from elsewhere must not keep us busy with them.
+#: More are not reported: nobody reads them, and a file from a URL must not keep the server busy.
 MOST_FINDINGS = 500
 _LONGEST_MESSAGE = 600
-#: Of so many names the nearest is looked for.
+#: The nearest name is searched among at most this many.
 _MOST_NAMES = 300
 
 
@@ -78,7 +78,7 @@ class Findings:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """What was probably meant. Case and hyphens are no difference that anybody means."""
+    """Returns the name that was probably meant. Ignores case and hyphens."""
     spellings = {_flat(one): one for one in islice(names, _MOST_NAMES)}
     close = difflib.get_close_matches(_flat(name[:100]), spellings, n=1, cutoff=0.6)
     return spellings[close[0]] if close else None

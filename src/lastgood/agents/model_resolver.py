@@ -225,7 +225,7 @@ class ModelResolver:
 
 
 def _alloy_of(fields: Fields) -> list[str]:
-    """Several models with commas, and nobody who serves all of them."""
+    """A comma-separated list of models, without one provider for all of them."""
     text = fields.text("model")
     if "," not in text or fields.seen & {"provider", "type"}:
         return []

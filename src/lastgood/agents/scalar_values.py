@@ -1,4 +1,4 @@
-"""What a scalar means where a flag, a number or a length of time is expected; None: it is none.
+"""The value of a scalar where a flag, a number or a duration is expected; None if it is not one.
 
 YAML 1.2's core rules, with two courtesies: `yes`, `no`, `on` and `off` are flags where
 a flag is expected, and a number in quotes is a number where a number is expected.

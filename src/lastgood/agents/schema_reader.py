@@ -2,7 +2,7 @@
 
 What is read keeps its place, so that whoever finds out later that a name points
 nowhere can say where it stands. A value that is not what it should be is left
-out: the rest is read all the same, and every mistake is told at once.
+out: the rest is still read, and all mistakes are reported together.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Fields:
 class SchemaReader:
     findings: Findings
     version: int = NEWEST
-    #: Inside of something that is not supported: that is told once, at its top.
+    #: Inside of something that is not supported: reported once, at its top.
     _quiet: int = field(default=0, init=False)
 
     def read(self, node: Node, kind: Kind, at: Location) -> Value | None:
@@ -169,7 +169,7 @@ class SchemaReader:
         return Value(fields, place)
 
     def _type(self, children: Mapping[str, Node], typed: Typed, place: Location) -> str | None:
-        """None: it is unknown, and that was or will be told."""
+        """Returns None if the type is unknown, which is reported elsewhere."""
         node = children.get("type")
         if node is None and typed.implied:
             return typed.implied
@@ -229,7 +229,7 @@ class SchemaReader:
     # -- keys that should not be there -------------------------------------------------
 
     def _unknown(self, name: str, known: Iterable[str], section: Section, at: Location) -> set[str]:
-        """What was probably meant: nobody needs to be told that it is missing."""
+        """Required keys that were probably misspelt: they are not also reported as missing."""
         current = [key for key in known if self._has(section, key)]
         if name.lower().replace("-", "_") in _NAMES_OF_KEYS and "token_key" in current:
             self.findings.error(at, f"unknown key '{name}'; {_USE_TOKEN_KEY}")

@@ -5,7 +5,7 @@ reference. A file's key is its stem, a folder has one per agent file, a URL's is
 query-escaped whole, an OCI reference's its safe form, a built-in's its name. Which of the
 keys a session means is decided in `core/identity`.
 
-Looks whether a file is there. Reads nothing, asks nobody.
+Checks whether a file exists. Reads no file and sends no request.
 """
 
 from __future__ import annotations

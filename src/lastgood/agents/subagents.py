@@ -49,7 +49,7 @@ def _is_elsewhere(ref: str) -> bool:
 
 
 def check_forced(fields: Fields, agents: Collection[str], findings: Findings) -> None:
-    """Nobody goes on by force yet, but a name that means nothing is a mistake today."""
+    """Forced handoffs are not supported yet, but an unknown name is already an error."""
     forced = fields.values.get("force_handoff")
     if forced is not None and forced.raw not in agents:
         _elsewhere(forced, agents, findings)

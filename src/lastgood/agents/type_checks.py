@@ -41,7 +41,7 @@ def fits(node: Node, kind: Kind) -> bool:
 
 
 def scalar_of(node: Node, kind: ScalarKind) -> Any:
-    """None: it is none of this kind."""
+    """Returns None if the value is not of this kind."""
     if not isinstance(node, Scalar):
         return None
     match kind:

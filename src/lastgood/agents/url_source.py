@@ -1,4 +1,4 @@
-"""Agent files at URLs: asked for when they are used, kept on disk, and asked for again when they are old.
+"""Agent files at URLs: fetched when they are used, cached on disk, and fetched again when the copy is old.
 
 What counts is the last good copy: one that came whole and could be read as an agent file. It serves
 while its server is down, answers nonsense or takes too long, also after a restart, and says so. A
@@ -37,10 +37,10 @@ _HEAD_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class UrlPolicy:
-    """How URLs are asked for. `folder`: where good copies are kept; None keeps them in memory alone."""
+    """How URLs are fetched. `folder`: where valid copies are cached; None caches them in memory only."""
 
     folder: Path | None = None
-    every_seconds: float = 60.0  # how old a copy may be before it is asked for again
+    every_seconds: float = 60.0  # how old a copy may be before it is fetched again
     first_seconds: float = 20.0  # the patience while there is no good copy
     again_seconds: float = 5.0  # and while there is one
     pause_seconds: float = 5.0  # after a failure, turns go on with the good copy for so long
@@ -74,7 +74,7 @@ class UrlAgent:
         self._pulling = pulling
         self._copy: CachedCopy | None = None
         self._good: Definition | None = None
-        self._due: float | None = None  # None: nobody has asked yet
+        self._due: float | None = None  # None: never fetched
 
     def known(self) -> Definition | None:
         """The last good copy, while it is new enough; None: it has to be loaded."""
@@ -113,13 +113,13 @@ class UrlAgent:
         self._due = self._pulling.clock() + pause
 
     async def _asked_safely(self) -> Definition:
-        """A file may say a key back; what is wrong with it is told without it."""
+        """A file may contain a key that was sent to its host; errors about it must not repeat the key."""
         try:
             return await self._asked()
         except (UnreadableFile, AgentInvalid) as error:
             scrub = self._pulling.secrets.scrub
-            told = repr((error, getattr(error, "detail", None)))
-            if scrub(told) == told:
+            text = repr((error, getattr(error, "detail", None)))
+            if scrub(text) == text:
                 raise
             raise type(error)(scrub(str(error))) from None
 
@@ -141,7 +141,7 @@ class UrlAgent:
         return good
 
     async def _fetched(self) -> Fetched:
-        # Imported where it is needed: aiohttp costs a command that asks nobody a quarter of a second.
+        # Imported here, because aiohttp takes a quarter of a second and most commands send no request.
         from lastgood.outside.network import SYSTEM, EgressError, fetch
 
         pulling = self._pulling
@@ -193,7 +193,7 @@ def _place(folder: Path, url: str) -> Path:
 
 
 def read_copy(folder: Path, url: str) -> CachedCopy | None:
-    """None: there is none, or it is damaged, which is the same."""
+    """Returns None if there is no copy or it is damaged."""
     try:
         kept = read_file(_place(folder, url), LIMIT_BYTES + _HEAD_BYTES)
         head, _, body = kept.partition(b"\n")

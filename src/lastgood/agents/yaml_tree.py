@@ -276,7 +276,7 @@ def _malformed(problem: yaml.MarkedYAMLError, text: str) -> tuple[Location, str]
         return Location(1, 1), f"not valid YAML: {problem.problem}"
     lines = text.splitlines()
     if mark.line >= len(lines) and opened is not None:
-        # The parser met the end of the file. What it was reading tells more.
+        # The parser met the end of the file. What it was reading is more helpful.
         place = Location(opened.line + 1, opened.column + 1)
         return place, "not valid YAML: the quote or bracket that starts here is not closed"
     said = " ".join(f"{problem.context or ''} {problem.problem or ''}".split())

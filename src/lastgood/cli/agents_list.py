@@ -82,9 +82,9 @@ async def _look(key: str, agents: Catalog, providers: ProviderTable, any_model: 
     except LastgoodError as error:
         return AgentSummary(key, None, "", (AgentFinding("error", error.message),))
     model, problem = _model_of(agent, providers, any_model)
-    told = [problem] if problem else []
-    told += [AgentFinding("warning", text) for text in (agent.stale, *agent.warnings) if text]
-    return AgentSummary(key, model, agent.description, tuple(told))
+    findings = [problem] if problem else []
+    findings += [AgentFinding("warning", text) for text in (agent.stale, *agent.warnings) if text]
+    return AgentSummary(key, model, agent.description, tuple(findings))
 
 
 def _model_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,7 +21,7 @@ from lastgood.cli.render import Screen
 from lastgood.client.models import SessionInfo
 from lastgood.errors import InvalidRequest, NotFound, NothingPending, TurnCancelled
 from lastgood.model.attempts import After
-from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.events import AttemptStarted, AttemptWaits
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message
 
@@ -151,31 +151,34 @@ class Chat:
         await self.interrupts.asked.wait()
         await asked.cancel()
 
-    async def _answer(self, asked: BackendTurn, event: StoredEvent) -> bool:
+    async def _answer(self, asked: BackendTurn, question: Mapping[str, Any]) -> bool:
         """False: nobody is here to ask, and the turn goes on waiting."""
-        said = None if self.person is None else await self.person(event.data["question"])
+        said = None if self.person is None else await self.person(question)
         if said is None:
             return False
         await asked.answer(said.confirmation, said.reason)
         return True
 
-    async def _left_waiting(self, event: StoredEvent) -> TurnEnd:
+    async def _left_waiting(self, turn: str, attempt: str) -> TurnEnd:
         session = self.session or ""
         error = NothingPending(
             f"the turn waits for an answer; answer it with {how_to_answer(session)}, or cancel it"
         )
-        turn = str(event.data.get("turn", ""))
-        ended = TurnEnd(session, turn, event.attempt or "", "waiting", None, error, False)
+        ended = TurnEnd(session, turn, attempt, "waiting", None, error, False)
         await self.screen.ended(ended)
         return ended
 
     async def _watch(self, asked: BackendTurn) -> TurnEnd:
+        turn = ""
         try:
             async with aclosing(asked.events()) as events:
                 async for event in events:
                     await self.screen.event(event)
-                    if event.kind is EventKind.ATTEMPT_WAITS and not await self._answer(asked, event):
-                        return await self._left_waiting(event)
+                    match event.data:
+                        case AttemptStarted():
+                            turn = event.data.turn
+                        case AttemptWaits(attempt, question) if not await self._answer(asked, question):
+                            return await self._left_waiting(turn, attempt)
             ended = await asked.ended()
             await self.screen.ended(ended)
         except OSError as error:

@@ -48,7 +48,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 async def _check(settings: Settings) -> Report:
-    """Beside whoever runs: takes no lock and changes nothing."""
+    """Can run beside a server: takes no lock and changes nothing."""
     store = await open_store(settings.database, read_only=True)
     progress = Progress() if sys.stderr.isatty() else None
     try:

@@ -54,7 +54,7 @@ class Listener:
     def leave(self) -> None:
         """Takes its file away, unless another one is there by now.
 
-        While it still listens: whoever starts next would take it for dead, put a file of its own
+        While it still listens: the next server would take it for dead, put a file of its own
         there, and lose that to us.
         """
         if self._file is None:
@@ -196,7 +196,7 @@ def _remove_dead(path: Path, flag: str) -> None:
         path.unlink()
         return
     except BlockingIOError:
-        pass  # so many wait there that we would have to
+        pass  # its backlog is full, so it is alive
     raise InvalidRequest(f"another server is listening on unix://{path}; stop it, or choose another {flag}")
 
 

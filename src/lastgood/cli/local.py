@@ -134,7 +134,7 @@ class LocalTurn:
             ended.cancel()
             await asyncio.wait({ended})
             if not ended.cancelled():
-                ended.exception()  # looked at: `ended` says it
+                ended.exception()  # marks it as retrieved: `ended` reports it
 
     async def answer(self, confirmation: str, reason: str) -> None:
         by = Approver(TENANT, LOCAL.token, LOCAL.user, LOCAL)
@@ -156,7 +156,7 @@ class LocalTurn:
         )
 
     async def cancel(self) -> None:
-        with suppress(LastgoodError):  # too late: how it did end is told anyway
+        with suppress(LastgoodError):  # too late: its outcome is shown anyway
             await self.app.turns.cancel(TENANT, self.submitted.session)
 
     async def leave(self) -> None:

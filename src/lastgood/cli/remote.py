@@ -45,10 +45,11 @@ from lastgood.errors import (
     WrongUsage,
     error_of,
 )
+from lastgood.model import events
 from lastgood.model.attempts import After
 from lastgood.model.events import EventKind, StoredEvent
-from lastgood.model.ids import AttemptId
-from lastgood.model.messages import Message
+from lastgood.model.ids import AttemptId, TurnId
+from lastgood.model.messages import Message, from_json
 
 TOKEN_VARIABLE = "LASTGOOD_TOKEN"
 #: Timeout of a cancel request.
@@ -234,72 +235,66 @@ class RemoteTurn:
 
 # -- events as they are stored -----------------------------------------------------------
 
-_ABOUT = frozenset({"type", "message", "about", "session_id", "timestamp", "attempt", "agent_name"})
-
 
 def as_stored(event: Event, committed: TurnInfo | None) -> StoredEvent | None:
     """Returns the event in its stored form, or None if it is not shown."""
-    found = _kind_and_data(event, committed)
-    if found is None:
+    data = _data_of(event, committed)
+    if data is None:
         return None
-    kind, data = found
-    if event.agent is not None:
-        data = data | {"agent": event.agent}
     attempt = None if event.attempt is None else AttemptId(event.attempt)
-    return StoredEvent(event.seq or 0, kind, attempt, data, event.at.timestamp() if event.at else 0.0)
+    return StoredEvent(event.seq or 0, attempt, data, event.at.timestamp() if event.at else 0.0)
 
 
-def _kind_and_data(event: Event, committed: TurnInfo | None) -> tuple[EventKind, dict[str, Any]] | None:
-    raw = event.raw
+def _data_of(event: Event, committed: TurnInfo | None) -> events.EventData | None:
+    raw, agent = event.raw, event.agent
     match event:
-        case StreamStarted(turn=turn):
-            more = {name: raw[name] for name in ("continues", "decision") if name in raw}
-            return EventKind.ATTEMPT_STARTED, {"turn": turn, "attempt": event.attempt, **more}
         case UserMessage(message=text, is_steer=is_steer):
             said = {"role": "user", "content": raw.get("multi_content", text)}
-            return EventKind.USER_SAID, {"message": said} | ({"steer": True} if is_steer else {})
+            return events.UserSaid(from_json(said), is_steer)
         case AgentChoice(content=content):
-            return EventKind.TEXT_STREAMED, {"content": content}
+            return events.TextStreamed(content, agent)
         case AgentChoiceReasoning(content=content):
-            return EventKind.REASONING_STREAMED, {"content": content}
-        case TokenUsage(model=model, input_tokens=told, output_tokens=said_tokens, cost=cost):
-            used = {"input_tokens": told, "output_tokens": said_tokens, "cost": cost}
-            return EventKind.MODEL_ANSWERED, {"model": model, **used}
+            return events.ReasoningStreamed(content, agent)
+        case TokenUsage(model=model, input_tokens=read, output_tokens=written, cost=cost):
+            cut_short = bool(raw.get("cut_short"))
+            return events.ModelAnswered(model, read, written, cost, cut_short, agent)
         case ToolCall(id=id, name=name, arguments=arguments):
-            return EventKind.TOOL_CALLED, {"id": id, "name": name, "arguments": arguments}
+            return events.ToolCalled(id, name, arguments, agent)
         case ToolCallOutput(id=id, output=output):
-            return EventKind.TOOL_STREAMED, {"id": id, "content": output}
+            return events.ToolStreamed(id, output, agent)
         case ToolCallResponse(id=id, name=name, response=response):
-            return EventKind.TOOL_ANSWERED, {"id": id, "name": name, "result": response}
-        case AgentSwitching(to_agent=agent):
-            return EventKind.AGENT_SWITCHED, {"agent": agent}
+            return events.ToolAnswered(id, name, response, agent)
+        case AgentSwitching(to_agent=to_agent):
+            return events.AgentSwitched(to_agent)
         case ModelFallback():
-            return EventKind.MODEL_FELL_BACK, _rest(raw)
+            return events.data_of(EventKind.MODEL_FELL_BACK, raw)
         case Warning(topic=topic) if topic in tuple(EventKind):
-            return EventKind(topic), _rest(raw)
+            # Here `attempt` is the attempt of the turn, not the number of a model request.
+            return events.data_of(EventKind(topic), {name: raw[name] for name in raw if name != "attempt"})
         case SessionTitle(title=title):
-            return EventKind.TITLE_SET, {"title": title}
+            return events.TitleSet(title)
         case _:
-            return _ending(event, committed)
+            return _attempt_data(event, committed)
 
 
-def _ending(event: Event, committed: TurnInfo | None) -> tuple[EventKind, dict[str, Any]] | None:
+def _attempt_data(event: Event, committed: TurnInfo | None) -> events.EventData | None:
+    attempt = AttemptId(event.attempt or "")
     match event:
+        case StreamStarted(turn=turn, continues=continues, decision=decision):
+            before = None if continues is None else AttemptId(continues)
+            return events.AttemptStarted(
+                TurnId(turn), attempt, event.agent or "", continues=before, decision=decision
+            )
         case ToolCallConfirmation(question=question):
-            return EventKind.ATTEMPT_WAITS, {"attempt": event.attempt, "question": dict(question)}
+            return events.AttemptWaits(attempt, dict(question))
         case Error(code=code, message=message):
-            return EventKind.ATTEMPT_ERRED, {"code": code, "message": message}
+            return events.AttemptErred(code, message)
         case TurnFailed(turn=turn, status=status, code=code, message=message):
-            about = {"turn": turn, "attempt": event.attempt, "status": status}
-            return EventKind.TURN_FAILED, {**about, "code": code, "message": message}
+            return events.AttemptFailed(TurnId(turn), status, code, message, attempt or None)
         case TurnCommitted(turn=turn, turn_seq=seq) if committed is not None:
             used = committed.usage
-            tokens = {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
-            of_attempt = {"attempt": event.attempt, "model": committed.model}
-            return EventKind.TURN_COMMITTED, {"turn": turn, "seq": seq, **of_attempt, **tokens}
+            return events.AttemptCommitted(
+                TurnId(turn), seq, attempt, committed.model, used.input_tokens, used.output_tokens
+            )
         case _:
             return None
-
-
-def _rest(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in raw.items() if name not in _ABOUT}

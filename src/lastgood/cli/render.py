@@ -11,7 +11,20 @@ from typing import Any, Protocol
 
 from lastgood.cli.backend import TurnEnd
 from lastgood.cli.output import complain, for_stream, one_line, print_json, remark
-from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.events import (
+    AgentChanged,
+    AgentSwitched,
+    AttemptStarted,
+    HistoryShortened,
+    ModelFellBack,
+    ModelRetried,
+    StoredEvent,
+    TextStreamed,
+    ToolAnswered,
+    ToolCalled,
+    agent_of,
+    as_json,
+)
 
 _MOST_OF_CALL = 200
 
@@ -31,8 +44,8 @@ class TextScreen:
 
     async def event(self, event: StoredEvent) -> None:
         # Text of a sub-agent that runs a task is not part of the answer.
-        if event.kind is EventKind.TEXT_STREAMED and "agent" not in event.data:
-            await self._print(str(event.data["content"]))
+        if isinstance(event.data, TextStreamed) and event.data.agent is None:
+            await self._print(event.data.content)
             return
         text = self._new_try(event) or _remark_on(event)
         if text:
@@ -49,9 +62,9 @@ class TextScreen:
 
     def _new_try(self, event: StoredEvent) -> str | None:
         """Output of an earlier attempt is not part of the answer, but cannot be taken back."""
-        if event.kind is not EventKind.ATTEMPT_STARTED:
+        if not isinstance(event.data, AttemptStarted):
             return None
-        before, self._turn = self._turn, str(event.data["turn"])
+        before, self._turn = self._turn, event.data.turn
         return "the turn was interrupted; retrying" if before == self._turn else None
 
     async def _print(self, text: str) -> None:
@@ -67,7 +80,12 @@ class TextScreen:
 class JsonScreen:
     async def event(self, event: StoredEvent) -> None:
         await self._print(
-            {"seq": event.seq, "kind": event.kind.value, "attempt": event.attempt, "data": dict(event.data)}
+            {
+                "seq": event.seq,
+                "kind": event.kind.value,
+                "attempt": event.attempt,
+                "data": as_json(event.data),
+            }
         )
 
     async def ended(self, ended: TurnEnd) -> None:
@@ -95,23 +113,22 @@ class JsonScreen:
 
 
 def _remark_on(event: StoredEvent) -> str | None:
-    data = event.data
-    who = f"{one_line(str(data['agent']))} " if "agent" in data else ""
-    match event.kind:
-        case EventKind.TOOL_CALLED:
-            call = _short(f"{data['name']} {data['arguments']}")
-            return f"{who}→ {call}"
-        case EventKind.TOOL_ANSWERED:
-            return f"{who}← {_short(str(data['result']) or '(nothing)')}"
-        case EventKind.MODEL_RETRIED:
-            return f"{data['model']} failed, retrying: {_short(str(data['reason']))}"
-        case EventKind.MODEL_FELL_BACK:
-            return f"falling back to {data['fallback_model']}: {_short(str(data['reason']))}"
-        case EventKind.HISTORY_SHORTENED:
-            return f"the history is too long for the model; left out the oldest {data['left_out']} messages"
-        case EventKind.AGENT_CHANGED:
+    agent = agent_of(event.data)
+    who = f"{one_line(agent)} " if agent else ""
+    match event.data:
+        case ToolCalled(name=name, arguments=arguments):
+            return f"{who}→ {_short(f'{name} {arguments}')}"
+        case ToolAnswered(result=result):
+            return f"{who}← {_short(result or '(nothing)')}"
+        case ModelRetried(model=model, reason=reason):
+            return f"{model} failed, retrying: {_short(reason)}"
+        case ModelFellBack(fallback_model=model, reason=reason):
+            return f"falling back to {model}: {_short(reason)}"
+        case HistoryShortened(left_out=left_out):
+            return f"the history is too long for the model; left out the oldest {left_out} messages"
+        case AgentChanged():
             return "the agent file has changed since the last turn"
-        case EventKind.AGENT_SWITCHED:
+        case AgentSwitched():
             return f"{who}takes over"
         case _:
             return None

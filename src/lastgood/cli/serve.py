@@ -93,7 +93,7 @@ async def _serve(
     settings: Settings, sources: Sequence[Source], main: Listener, metrics: Listener | None
 ) -> int:
     log_loop_errors(asyncio.get_running_loop())
-    told, hurried = _signals()
+    stopping, hurried = _signals()
     async with open_server(settings, sources, main.host) as server:
         _collect_seldom()
         places: list[tuple[Listener, Asgi]] = [(main, server.asgi)]
@@ -102,7 +102,7 @@ async def _serve(
         webs = [(place, _web(app, settings)) for place, app in places]
         await _greet(server, settings, main, metrics)
         serving = [asyncio.create_task(web.serve(sockets=[place.socket])) for place, web in webs]
-        ending = asyncio.create_task(told.wait())
+        ending = asyncio.create_task(stopping.wait())
         await asyncio.wait({*serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
         log.info("shutting down", extra={"fields": {"seconds": server.grace_seconds}})
@@ -135,19 +135,19 @@ def _web(app: Asgi, settings: Settings) -> uvicorn.Server:
 
 def _signals() -> tuple[asyncio.Event, asyncio.Event]:
     """Events that the first and the second signal set."""
-    told, hurried = asyncio.Event(), asyncio.Event()
+    stopping, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def hear() -> None:
-        if told.is_set():
+        if stopping.is_set():
             hurried.set()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
-        told.set()
+        stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, hear)
-    return told, hurried
+    return stopping, hurried
 
 
 async def _greet(server: Server, settings: Settings, main: Listener, metrics: Listener | None) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def next_line(interrupts: Interrupts, prompt: str) -> str | None:
-    """A line from the terminal; None: Ctrl-D, Ctrl-C, or we are told to end."""
+    """Returns a line from the terminal, or None on Ctrl-D, Ctrl-C or SIGTERM."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     sys.stderr.write(prompt)

@@ -292,9 +292,9 @@ def agent_of(plain: Mapping[str, Any]) -> AgentInfo:
     )
 
 
-def code_of(told: Mapping[str, Any]) -> str:
+def code_of(fields: Mapping[str, Any]) -> str:
     """Returns the most precise code: several failures of a provider share their `code`."""
-    return str(told.get("kind") or told["code"])
+    return str(fields.get("kind") or fields["code"])
 
 
 def moment(text: str) -> datetime:

@@ -225,7 +225,7 @@ class TurnStream:
         stopped = {"type": "stream_stopped", "status": attempt.status}
         if attempt.status == "committed":
             turn = await self.turn(session, attempt.turn)
-            told: list[dict[str, Any]] = [
+            raw_events: list[dict[str, Any]] = [
                 {"type": "agent_choice", "content": turn.text},
                 {"type": "turn_committed", "seq": turn.seq},
                 stopped,
@@ -233,12 +233,12 @@ class TurnStream:
         else:
             code, message = attempt.error_code or "turn_failed", attempt.error_message or ""
             failed = {"status": attempt.status, "code": code, "message": message, "retryable": False}
-            told = [
+            raw_events = [
                 {"type": "error", "code": code, "error": message},
                 {"type": "turn_failed", **failed},
                 stopped,
             ]
-        return [event_of(None, one | about) for one in told]
+        return [event_of(None, one | about) for one in raw_events]
 
 
 def _accepted(

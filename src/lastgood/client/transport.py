@@ -241,10 +241,10 @@ class Transport:
         if status in _GATEWAYS:
             return AnswerLost(f"a proxy in front of {self._shown} returned {status}; send the request again")
         try:
-            told = orjson.loads(body)["error"]
-            detail = told.get("detail", {})
-            error = _error_of(_code_of(told["code"], detail), told["message"], status)
-            error.detail = {**detail, "request_id": told["request_id"]}
+            fields = orjson.loads(body)["error"]
+            detail = fields.get("detail", {})
+            error = _error_of(_code_of(fields["code"], detail), fields["message"], status)
+            error.detail = {**detail, "request_id": fields["request_id"]}
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return AnswerUnreadable(
                 f"{self._shown} is not a Lastgood server (HTTP status {status}); check the URL"

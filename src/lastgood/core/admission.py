@@ -34,7 +34,7 @@ class Displace:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Begin: a new turn, or `again` one that was asked for before; after ending `displace`, if given."""
+    """Begin: a new turn, or `again` an earlier one; after ending `displace`, if given."""
 
     again: TurnId | None = None
     displace: Displace | None = None

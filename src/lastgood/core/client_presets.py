@@ -37,7 +37,7 @@ _CHAT_HEADERS = {
 _TASK_HEADERS = {Preset.OPEN_WEBUI: "x-openwebui-task"}
 #: What a client sends as the name of a chat that has none yet, or whose template was not filled in.
 _NO_NAMES = frozenset({"", "new", "null", "none", "undefined", "local"})
-#: How the ids of chats begin that a client does not keep, or tells anew each time.
+#: Prefixes of ids of chats that a client does not keep, or renames each time.
 _NOT_KEPT = {
     Preset.OPEN_WEBUI: ("temporary:", "local:", "channel:"),
     Preset.LIBRECHAT: (),

@@ -1,4 +1,4 @@
-"""Decides what commands a command line runs, as far as that can be told by reading it.
+"""Decides which commands a command line runs, as far as its text shows.
 
 Two readers for two kinds of rules. The one for allowing must never see less than the
 shell does, so it gives up on anything clever. The one for denying looks everywhere a

@@ -24,7 +24,7 @@ from lastgood.model.sessions import EncodedTurn, Head, Turn, Usage
 
 def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -> Commit:
     ask: Ask = begin.ask
-    # A sub-agent's steps stay with the attempt: the turn holds what its own agent said and was told.
+    # A sub-agent's steps stay with the attempt: the turn holds only the messages of its own agent.
     messages = (*ask.messages, *(step.message for step in steps if not step.within))
     body = encode(messages)
     seq = (begun.base.seq if begun.base else 0) + 1
@@ -68,7 +68,7 @@ HASH_VERSION = 1
 
 
 def link(base: Head | None, turn: EncodedTurn) -> bytes:
-    """The hash of a turn, given the one before it. The turn's own `hash` is not looked at."""
+    """The hash of a turn, given the one before it. Does not read the turn's own `hash`."""
     digest = hashlib.sha256()
     for field in (_facts(base, turn), turn.body):
         digest.update(len(field).to_bytes(8))
@@ -93,7 +93,7 @@ def _facts(base: Head | None, turn: EncodedTurn) -> bytes:
     fields = [
         base.hash if base else b"",
         *(text.encode("utf-8", "surrogatepass") for text in texts),
-        # A database may give back 0.0 for -0.0, and JSON 5 for 5.0.
+        # A database may return 0.0 for -0.0, and JSON 5 for 5.0.
         struct.pack(">dd", usage.cost + 0.0, turn.created_at + 0.0),
         orjson.dumps(turn.decision, option=orjson.OPT_SORT_KEYS),
     ]

@@ -57,7 +57,7 @@ def without_oldest(history: Sequence[Message], left_out: int) -> int | None:
 
 
 def shown_of(history: Sequence[Message], left_out: int) -> tuple[Message, ...]:
-    """Without so many of the oldest. What frames the conversation, a summary for one, is never left out."""
+    """Without the oldest `left_out` messages. What frames it, such as a summary, stays."""
     framing = (message for message in history[:left_out] if message.role is Role.SYSTEM)
     return (*framing, *history[left_out:])
 

@@ -95,7 +95,7 @@ def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
 
 
 def _unheard(rest: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[Message, ...]:
-    """Without the message that left `calls` open, for it is ours; and without results nobody waits for."""
+    """Without the message that left `calls` open, which is ours, and without results of other calls."""
     if calls and rest and {call.id for call in rest[0].tool_calls} == {call.id for call in calls}:
         return tuple(rest[1:])
     if calls:

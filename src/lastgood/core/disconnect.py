@@ -24,7 +24,7 @@ class RequestOrigin(StrEnum):
 ON_DISCONNECT: dict[tuple[RequestOrigin, bool, bool], OnLeave] = {
     (RequestOrigin.SESSION_API, False, False): OnLeave.CONTINUE,
     (RequestOrigin.SESSION_API, False, True): OnLeave.CONTINUE,
-    # Kept for a while for the client's own retry; never commits while nobody is there.
+    # Kept for a while for the client's own retry; never commits while no client is attached.
     (RequestOrigin.OPENAI_API, True, False): OnLeave.ORPHAN,
     (RequestOrigin.OPENAI_API, True, True): OnLeave.CONTINUE,
     # Nothing of it is stored, so nobody could read its result. A key without a conversation is refused.

@@ -1,11 +1,11 @@
-"""Decides what may be asked for over the network on behalf of an agent.
+"""Decides which requests may be sent on behalf of an agent.
 
-Two judgements. A URL: https to anybody, http only to this machine, nothing else.
+Two judgements. A URL: https to any host, http only to this machine, nothing else.
 An address: a host that is this machine by its name must have addresses of this
 machine, and every other host public ones. The address decides, not the spelling:
 `0x7f.1`, `127.1` or a name in somebody's zone are what the resolver makes of them.
 
-Knows no resolver and no socket. Whoever connects must connect to the very address
+Knows no resolver and no socket. The caller must connect to exactly the address
 that was judged, and judge again at each redirect.
 """
 
@@ -72,7 +72,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class AllowedUrl:
-    """A URL that may be asked for, if its addresses may. `loopback`: they must be this machine's own."""
+    """A URL that may be requested, if its addresses may. `loopback`: they must be this machine's own."""
 
     scheme: str
     host: str
@@ -133,7 +133,7 @@ def judge_url(url: str, policy: Policy) -> AllowedUrl | Denial:
 
 
 def judge_redirect(asked: AllowedUrl, url: str, policy: Policy) -> AllowedUrl | Denial:
-    """Where an answer points to. Nobody outside may point at this machine, and nobody from https to http."""
+    """Judges a redirect. No other host may redirect to this machine, and no https URL to http."""
     onward = judge_url(url, Policy(loopback=policy.loopback and asked.loopback))
     if isinstance(onward, AllowedUrl) and asked.scheme == "https" and onward.scheme == "http":
         return Denial("a redirect from https to http is not allowed")
@@ -178,7 +178,7 @@ def _kind(address: str) -> Public | Loopback | Denial:
         return Denial(f"{address!r} is not an IP address")
     plain = ip if isinstance(ip, IPv4Address) else _embedded(ip) or ip
     if plain.is_loopback:
-        # Only under its plain spelling: nobody who means well writes this machine as a tunnel.
+        # Only in its plain spelling: no benign URL writes this machine as a tunnel address.
         return Loopback() if plain is ip else Denial(f"{address} is not a public address")
     special = _SPECIAL_IPV4 if isinstance(plain, IPv4Address) else _SPECIAL_IPV6
     for network, reason in special:

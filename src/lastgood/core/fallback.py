@@ -17,7 +17,7 @@ from lastgood.errors import ContextOverflow, ModelError, ModelUnknown, ProviderR
 #: The first wait; each further one is twice as long, up to the longest.
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
-#: A provider may ask for more patience than our own waits have. Past this a turn waits for nobody.
+#: A provider's Retry-After may exceed our own delays. No turn waits longer than this.
 LONGEST_PATIENCE_SECONDS = 30.0
 #: However long a provider asks to be left alone, it is asked again after this.
 LONGEST_COOLDOWN_SECONDS = 3600.0

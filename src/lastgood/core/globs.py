@@ -4,7 +4,7 @@
 takes the meaning from `*`, `?`, `[` and itself. A bracket that is never closed is a bracket.
 
 Regular expressions are not used: a glob such as `*a?a?a?b` costs them its own length times that of
-the text, and both are chosen by whoever calls. Here a glob is split at its stars into pieces
+the text, and both come from clients. Here a glob is split at its stars into pieces
 of fixed length. The leftmost place of each piece is always a right one, so nothing is tried twice.
 """
 
@@ -56,7 +56,7 @@ class _Literal:
         return text.startswith(self._text, place)
 
     def end_in(self, text: str, place: int, limit: int) -> int:
-        """Where the leftmost occurrence between `place` and `limit` ends; -1: there is none."""
+        """Returns where the leftmost occurrence between `place` and `limit` ends, or -1."""
         found = text.find(self._text, place, limit)
         return found if found < 0 else found + len(self._text)
 

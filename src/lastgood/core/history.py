@@ -25,7 +25,7 @@ class History:
 
     `settled` is repaired once and for ever, because turns never change; `tail`
     holds messages whose last tool calls are still open, so that the next turn
-    may answer them. Immutable: whoever holds one can share it with anybody.
+    may answer them. Immutable, so it can be shared.
     """
 
     head: Head | None = None
@@ -129,7 +129,7 @@ def mend_text(message: Message) -> Message:
 
 
 def _is_plain(message: Message) -> bool:
-    """Text alone, and nothing to mend in it: nearly every message, and each is looked at many times."""
+    """Whether a message is text only, with nothing to mend: true for nearly all, and checked often."""
     text = message.content
     more = message.tool_calls or message.parts or message.reasoning or message.tool_call_id is not None
     return not more and text.isascii() and "\x00" not in text

@@ -23,7 +23,7 @@ PARTS = 10_000
 TOOL_CALLS_PER_MESSAGE = 256
 TOOLS = 128
 
-#: Of an exported session that is imported. All of it is one transaction, and nobody else writes meanwhile.
+#: Of an import. It is one transaction, and SQLite has one writer.
 IMPORT_VALUES = 2_000_000
 IMPORT_TURNS = 20_000
 IMPORT_MESSAGES = 100_000
@@ -91,7 +91,7 @@ def _check_messages(messages: Sequence[Any]) -> None:
 
 
 def check_import(turns: Any) -> None:
-    """Of an exported session, before any turn of it is looked at."""
+    """Checks the size of an exported session before any turn of it is parsed."""
     _check("turns", "turns", _length(turns), IMPORT_TURNS, "turns")
     messages = 0
     for number, turn in enumerate(turns if isinstance(turns, list) else ()):

@@ -21,7 +21,7 @@ from lastgood.model.messages import ToolCall
 #: about the turn, so they are not counted.
 MOST_DEATHS = 3
 
-#: So many tries may follow one another at once; then each pause is twice as long as the one before. A store
+#: This many attempts follow one another at once; then each pause is twice as long as the last. A store
 #: that takes every begin and refuses every commit (a disk that is nearly full) costs a model call each time.
 TRIES_AT_ONCE = 3
 FIRST_PAUSE_SECONDS = 10.0
@@ -100,7 +100,7 @@ def try_again(
 def has_effects(steps: Sequence[Step]) -> bool:
     """Whether a tool that is not repeatable has run, or may have: a call without a result may have happened.
 
-    Whoever sends such a request again as a new one runs that tool again, so clients are told not to.
+    Sending such a request again as a new one runs that tool again, so clients must not retry by themselves.
     """
     if any(step.effects for step in steps if step.kind is StepKind.TOOL):
         return True
@@ -118,7 +118,7 @@ def _may_have_happened(steps: Sequence[Step], within: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A call that was asked for before the crash and has no result: it may or may not have happened."""
+    """A tool call from before the crash that has no result: it may or may not have run."""
 
     call: ToolCall
     policy: OnUnknown

@@ -1,11 +1,11 @@
 """Decides who may change the rules of a session, and what its rules say together.
 
-Rules are kept in layers, each with the scope of whoever set it: admin above approve above session.
+Rules are kept in layers, each with the scope of the token that set it: admin above approve above session.
 A change replaces what its own scope and weaker ones have set, and nothing above. So a weaker
 scope can add rules and a narrower mode; it can neither remove nor outvote what a stronger one set.
 
 A list that a request leaves out is cleared below; a list that it gives is meant as the whole list. If
-that would drop a stronger rule, the request is refused, so nobody believes that a rule is gone.
+that would drop a stronger rule, the request is rejected, so no client believes that a rule is gone.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def with_safety(layers: Layers, setter: Setter, safety: Safety | None) -> Layers
 
 
 def _refused_allow(above: Layers, setter: Setter, allow: tuple[str, ...]) -> RulesRefused | None:
-    """An allow rule answers questions in advance, so it takes whoever may answer them."""
+    """An allow rule approves calls in advance, so it needs a scope that may approve them."""
     for kind in ("deny", "ask"):
         for rule, scope in _rules_of(above, kind):
             if rule in allow:
@@ -172,7 +172,7 @@ def _with(*layers: RuleLayer) -> Layers:
 
 
 def permissions_of(layers: Sequence[RuleLayer]) -> Permissions | None:
-    """The rules of all layers in one list each; None: there is none."""
+    """Returns the rules of all layers in one list each, or None if there are no rules."""
     lists = {kind: tuple(dict.fromkeys(rule for rule, _ in _rules_of(layers, kind))) for kind in KINDS}
     return Permissions(**lists) if any(lists.values()) else None
 

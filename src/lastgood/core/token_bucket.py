@@ -47,7 +47,7 @@ def begin(allowance: Allowance, used: BucketState | None, now: float) -> BucketS
 
 
 def begin_paid(allowance: Allowance, used: BucketState | None, now: float) -> BucketState | Wait:
-    """One that was taken out of the bucket when it was asked for, and begins only now."""
+    """Counts a turn that took its token when it was queued, and begins only now."""
     found = begin(Allowance(at_once=allowance.at_once), used, now)
     if isinstance(found, Wait):
         return found
@@ -65,7 +65,7 @@ def undo(used: BucketState) -> BucketState:
 
 
 def is_forgettable(allowance: Allowance, used: BucketState, now: float) -> bool:
-    """Nothing runs, and the bucket is full again: as if nobody had ever asked."""
+    """Whether nothing runs and the bucket is full again, so that it can be forgotten."""
     if used.running > 0:
         return False
     return not allowance.per_minute or used.left + (now - used.at) * allowance.per_minute / 60 >= (

@@ -139,7 +139,7 @@ def _by_mode(modes: tuple[Safety, ...], effect: Effect) -> Verdict:
 
 
 def narrower(first: Safety, *others: Safety) -> tuple[Safety, ...]:
-    """The modes that hold where all of these do; whoever may only narrow can add one and gain nothing.
+    """The modes that apply if all of these do: adding one can only narrow.
 
     Nearly always it is one of them. Strict and restricted stay two: the one asks where the other
     denies, the other runs what the one asks about, and no single mode is as tight as both.
@@ -155,7 +155,7 @@ def _tighter(one: Safety, other: Safety) -> bool:
 
 
 def is_above(mode: Safety, ceiling: Safety) -> bool:
-    """Whether somebody asks for more than the server gives to anybody, by the order of the modes."""
+    """Whether a mode exceeds the ceiling of the server, by the order of the modes."""
     modes = list(Safety)
     return modes.index(mode) > modes.index(ceiling)
 

@@ -52,7 +52,7 @@ class Stage:
 
     @property
     def asks_again(self) -> bool:
-        """The last word is not the model's, or the model asked for tools; and not for the caller's own."""
+        """Whether the model must be called again: it did not speak last, or it called tools of the server."""
         if not self.steps:
             return True
         last = self.steps[-1]

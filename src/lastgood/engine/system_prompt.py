@@ -1,4 +1,4 @@
-"""The system message: what the agent's file says, and what it asked to be told about the world."""
+"""The system message: the instruction of the agent file, and the date and environment it wants to see."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def task_definition(agent: AgentSpec, team: AgentSpec) -> dict[str, Any] | None:
 
 
 def task_of(agent: AgentSpec, team: AgentSpec, arguments: dict[str, Any]) -> tuple[AgentSpec, Message]:
-    """Who is to do it, and what it is told: that and nothing else of the conversation."""
+    """Returns the agent and its prompt: the task, and nothing else of the conversation."""
     name, task, expected = (arguments.get(key) for key in ("agent", "task", "expected_output"))
     other = team.member(name) if name in agent.sub_agents else None
     if other is None:

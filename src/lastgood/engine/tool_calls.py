@@ -119,7 +119,7 @@ class ToolCaller:
             has_effects = tool.on_unknown is not OnUnknown.REPEAT
             return Result(text, outcome, has_effects, time.monotonic() - began)
         finally:
-            # Whoever stops the loop stops the tool, and waits until it has stopped.
+            # Cancelling the loop cancels the tool, and waits until it has stopped.
             running.cancel()
             await asyncio.wait({running})
 
@@ -131,7 +131,7 @@ class ToolCaller:
         place: Path | None,
         rules: tuple[RuleLayer, ...],
     ) -> Asks | None:
-        """Nobody gets more rights by giving a task to somebody else: each of the chain must be allowed to.
+        """Delegating a task adds no rights: every agent of the chain must be allowed to make the call.
         Returns what a person has to be asked, if anything. ToolFailed: it is denied."""
         root = str(place) if place else ""
         asks: Asks | None = None

@@ -149,7 +149,7 @@ class Toolboxes:
             folder, why = Path(path), error.strerror or "it cannot be read"
         except RuntimeError:  # before Python 3.13
             folder, why = Path(path), "it is a symbolic link to itself"
-        # Of what is outside the root nothing is told, not even whether it is there.
+        # Nothing outside the root is disclosed, not even whether it exists.
         if self._root is not None and not folder.is_relative_to(self._root.resolve()):
             raise InvalidRequest(
                 f"the working directory {path} is not below the server's --working-dir-root; "

@@ -32,8 +32,20 @@ from lastgood.model.agents import ModelSpec, OnUnknown
 from lastgood.model.answers import AnswerAction, QuestionKind
 from lastgood.model.attempts import Step, StepKind, ToolOutcome
 from lastgood.model.call_options import CallOptions
-from lastgood.model.events import Event, EventKind
-from lastgood.model.messages import ToolCall, as_json, tool_result
+from lastgood.model.events import (
+    AgentSwitched,
+    Event,
+    EventData,
+    HistoryShortened,
+    ModelAnswered,
+    ReasoningStreamed,
+    TextStreamed,
+    ToolAnswered,
+    ToolCalled,
+    ToolStreamed,
+    UserSaid,
+)
+from lastgood.model.messages import ToolCall, tool_result
 from lastgood.ports import Emit, Work
 
 #: How long a person may take to say what became of a call.
@@ -89,7 +101,7 @@ class TurnLoop:
     async def _take_steers(self, stage: Stage) -> None:
         """Input that arrived during the turn goes after the tool results, before the next model call."""
         for step in await self.work.steers():
-            await self._event(EventKind.USER_SAID, {"message": as_json(step.message), "steer": True})
+            await self._event(UserSaid(step.message, steer=True))
             await self._finish(stage, step)
 
     # -- models ----------------------------------------------------------------------
@@ -105,7 +117,7 @@ class TurnLoop:
                 if left_out is None:
                     raise
                 stage.left_out = left_out
-            await self._event(EventKind.HISTORY_SHORTENED, {"left_out": left_out, "of": len(stage.earlier)})
+            await self._event(HistoryShortened(left_out, len(stage.earlier)))
 
     async def _call_model_once(self, stage: Stage) -> None:
         agent, work = stage.agent, self.work
@@ -123,12 +135,12 @@ class TurnLoop:
                         await self.emit(self._streamed(stage, kind, text))
                     case FellBack():
                         model = part.to
-                        await self._event(EventKind.MODEL_FELL_BACK, part.as_json())
+                        await self._event(part.as_event())
                     case Retried():
-                        await self._event(EventKind.MODEL_RETRIED, part.as_json())
+                        await self._event(part.as_event())
                     case ModelAnswer():
                         step = self._step_of(part, model, stage)
-                        await self._event(EventKind.MODEL_ANSWERED, _usage_json(model, step) | _who(stage))
+                        await self._event(_answered(model, step, _sub_agent(stage)))
                         await self._finish(stage, step)
                         return
         raise ModelError("the model ended its stream without a response; nothing was committed")
@@ -196,8 +208,8 @@ class TurnLoop:
     async def _call_tool(self, stage: Stage, call: ToolCall) -> None:
         delegates = call.name == TRANSFER and bool(stage.agent.sub_agents)
         admitted = None if delegates else await self.calling.admit(self.work, stage, call)
-        called = {"id": call.id, "name": call.name, "arguments": call.arguments}
-        await self._event(EventKind.TOOL_CALLED, called | _who(stage))
+        who = _sub_agent(stage)
+        await self._event(ToolCalled(call.id, call.name, call.arguments, who))
         if admitted is None:
             await self._delegate(stage, call)
             return
@@ -206,20 +218,18 @@ class TurnLoop:
             return
 
         async def stream(text: str) -> None:
-            data = {"id": call.id, "content": mend(text)}
-            await self._event(EventKind.TOOL_STREAMED, data | _who(stage))
+            await self._event(ToolStreamed(call.id, mend(text), who))
 
         result = await self.calling.use(self.work, stage, call, admitted, stream)
         await self._answer(stage, call, result)
         speaks = speaker(stage.entry, stage.conversation()) if call.name == HANDOFF else stage.agent
         if speaks is not stage.agent:
             stage.agent = speaks
-            await self._event(EventKind.AGENT_SWITCHED, {"agent": speaks.name})
+            await self._event(AgentSwitched(speaks.name))
 
     async def _answer(self, stage: Stage, call: ToolCall, result: Result) -> None:
         capped = cap_result(mend(self.scrub(result.text)), stage.agent.max_tool_result_tokens)
-        data = {"id": call.id, "name": call.name, "result": capped.text}
-        await self._event(EventKind.TOOL_ANSWERED, data | _who(stage))
+        await self._event(ToolAnswered(call.id, call.name, capped.text, _sub_agent(stage)))
         step = Step(
             StepKind.TOOL,
             tool_result(call.id, capped.text),
@@ -293,22 +303,21 @@ class TurnLoop:
 
     # -- what is emitted -----------------------------------------------------------
 
-    async def _event(self, kind: EventKind, data: dict[str, Any]) -> None:
-        await self.emit(Event(kind, self.work.hold.attempt, data))
+    async def _event(self, data: EventData) -> None:
+        await self.emit(Event(self.work.hold.attempt, data))
 
     async def _finish(self, stage: Stage, step: Step) -> None:
         stage.steps.append(step)
         await self.emit(step)
 
     def _streamed(self, stage: Stage, kind: ChunkKind, text: str) -> Event:
-        streamed = EventKind.TEXT_STREAMED if kind is ChunkKind.TEXT else EventKind.REASONING_STREAMED
-        data = {"content": mend(text)}
-        return Event(streamed, self.work.hold.attempt, data | _who(stage) if stage.within else data)
+        streamed = TextStreamed if kind is ChunkKind.TEXT else ReasoningStreamed
+        return Event(self.work.hold.attempt, streamed(mend(text), _sub_agent(stage)))
 
 
-def _who(stage: Stage) -> dict[str, str]:
-    """Named where it is not the agent that answers the user: its words are not the answer."""
-    return {"agent": stage.agent.name} if stage.within else {}
+def _sub_agent(stage: Stage) -> str | None:
+    """Returns None for the agent that answers the user. What any other one says is not the answer."""
+    return stage.agent.name if stage.within else None
 
 
 def _with_options(model: ModelSpec, options: CallOptions) -> ModelSpec:
@@ -318,15 +327,9 @@ def _with_options(model: ModelSpec, options: CallOptions) -> ModelSpec:
     return replace(model, **settled) if settled else model
 
 
-def _usage_json(model: ModelSpec, step: Step) -> dict[str, Any]:
-    usage = step.usage
-    data: dict[str, Any] = {
-        "model": model.ref,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost": usage.cost,
-    }
-    return data | {"cut_short": True} if step.cut_short else data
+def _answered(model: ModelSpec, step: Step, agent: str | None) -> ModelAnswered:
+    used = step.usage
+    return ModelAnswered(model.ref, used.input_tokens, used.output_tokens, used.cost, step.cut_short, agent)
 
 
 def _check_for_loops(stage: Stage) -> None:

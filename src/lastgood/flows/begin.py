@@ -45,9 +45,9 @@ from lastgood.model.attempts import (
     Step,
     StepKind,
 )
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptStarted, Event, UserSaid
 from lastgood.model.ids import AttemptId, TurnId
-from lastgood.model.messages import Role, as_json
+from lastgood.model.messages import Role
 from lastgood.model.sessions import Head, Session, TurnKind
 
 log = logging.getLogger(__name__)
@@ -170,8 +170,8 @@ class TurnStarter:
         head = session.head.turn if session.head else None
         model = ask.model or session.model or plan.agent.model
         decided = try_again(tried, steps, head=head, digest=plan.agent.digest, model=model)
-        heard = await self.heard_in(ask, steps)
-        if decided.adopt and heard is None:
+        steers = await self.steers_in(ask, steps)
+        if decided.adopt and steers is None:
             decided = STEERS_GONE
         begin = replace(begin, decision=plan.decision | {"recovery": decided.reason})
         if not decided.adopt:
@@ -180,24 +180,24 @@ class TurnStarter:
             begin,
             continues=tried.id,
             follows=tried.number,
-            reclaims=heard or (),
+            reclaims=steers or (),
             expected=Expected(tried.head),
         )
 
-    async def heard_in(self, ask: Ask, steps: Sequence[Step]) -> tuple[int, ...] | None:
-        """The steers in these steps, by their place in the queue; None: some of them are there no more."""
-        heard = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
-        if heard:
+    async def steers_in(self, ask: Ask, steps: Sequence[Step]) -> tuple[int, ...] | None:
+        """Returns the queue numbers of the steers in these steps, or None if some are no longer queued."""
+        steers = tuple(step.queued for step in steps if step.kind is StepKind.STEER)
+        if steers:
             queue = await self._deps.store.read_queue(ask.tenant, ask.session)
-            if not {item.number for item in queue}.issuperset(heard):
+            if not {item.number for item in queue}.issuperset(steers):
                 return None
-        return heard
+        return steers
 
     async def _begin_once(
-        self, begin: Begin, told: tuple[Event, ...], lost: list[AttemptId]
+        self, begin: Begin, events: tuple[Event, ...], lost: list[AttemptId]
     ) -> Begun | BeginConflict:
         try:
-            return await self._deps.store.begin_if_free(begin, told)
+            return await self._deps.store.begin_if_free(begin, events)
         except OutcomeUnknown:
             lost.append(begin.attempt)
         except asyncio.CancelledError:
@@ -205,7 +205,7 @@ class TurnStarter:
             raise
         # The same ids once more: if the first try did happen, it is what stands in the way.
         found = await through_outage(
-            lambda: self._deps.store.begin_if_free(begin, told), self._deps.limits.outage_seconds
+            lambda: self._deps.store.begin_if_free(begin, events), self._deps.limits.outage_seconds
         )
         if isinstance(found, BeginConflict) and found.holder is not None and found.holder.id == begin.attempt:
             assert found.session is not None
@@ -294,21 +294,18 @@ def _wish(ask: Ask, session: Session, agent: AgentSpec) -> RuntimeWish:
 
 
 def _begin_events(begin: Begin, agent: AgentSpec | None) -> tuple[Event, ...]:
-    started: dict[str, Any] = {
-        "turn": begin.turn,
-        "attempt": begin.attempt,
-        "agent": agent.name if agent else "",
-    }
-    if begin.ask.edit is not None:
-        started |= {"after": begin.ask.edit.after, "replaces": begin.ask.edit.replaces}
-    if begin.continues is not None:
-        started["continues"] = begin.continues
-    if "recovery" in begin.decision:
-        started["decision"] = begin.decision["recovery"]
+    started = AttemptStarted(
+        begin.turn,
+        begin.attempt,
+        agent.name if agent else "",
+        begin.ask.edit,
+        begin.continues,
+        begin.decision.get("recovery"),
+    )
     return (
-        Event(EventKind.ATTEMPT_STARTED, begin.attempt, started),
+        Event(begin.attempt, started),
         *(
-            Event(EventKind.USER_SAID, begin.attempt, {"message": as_json(message)})
+            Event(begin.attempt, UserSaid(message))
             for message in begin.ask.messages
             if message.role is Role.USER
         ),

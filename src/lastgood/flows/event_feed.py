@@ -1,4 +1,4 @@
-"""Watching a session: the exact events after a number, as they are stored.
+"""The event feed of a session: exactly the events after a number, as they are stored.
 
 Watchers come, go and are slow without changing anything: each reads the table
 at its own pace and holds one page of it at most. One that keeps up with a run of this
@@ -12,7 +12,7 @@ from functools import partial
 
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
-from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.events import EventKind, EventsDropped, StoredEvent
 from lastgood.model.ids import AttemptId, SessionId, TenantId
 
 
@@ -29,17 +29,17 @@ async def follow(
     """Exactly the events above `after`, or one `resync` where some of them are gone for good.
 
     Ends with the last event of attempt `until`, with the session, or when `is_over` says that nothing more
-    will come. `is_last`: nothing was stored after `after` when the first event is asked for, so there is
-    nothing to look for yet.
+    will come. `is_last`: nothing was stored after `after` when the first event is requested, so there is
+    nothing to read yet.
     """
-    ear = deps.signals.listen(session)
+    subscription = deps.signals.listen(session)
     sure = is_last  # that nothing up to `after` was missed
     over = False
     try:
         if is_last:
-            await ear.wait(deps.limits.poll_seconds)
+            await subscription.wait(deps.limits.poll_seconds)
         while True:
-            handed = ear.take()
+            handed = subscription.take()
             if handed and handed[0].seq <= after + 1:
                 page: Sequence[StoredEvent] = [event for event in handed if event.seq > after]
             else:
@@ -61,11 +61,11 @@ async def follow(
                 continue
             if over and not handed:
                 return
-            sure = await ear.wait(deps.limits.poll_seconds)
+            sure = await subscription.wait(deps.limits.poll_seconds)
             # What ended between that read and this look is read once more before leaving.
             over = not sure and await (is_over() if is_over else _is_over(deps, tenant, session, until))
     finally:
-        deps.signals.leave(session, ear)
+        deps.signals.leave(session, subscription)
 
 
 async def _read(
@@ -82,7 +82,7 @@ async def _missed(deps: Dependencies, tenant: TenantId, session: SessionId, afte
     if found is None or found.events_dropped <= after <= found.last_event_seq:
         return None
     known = found.events_dropped if after < found.events_dropped else found.last_event_seq
-    return StoredEvent(known, EventKind.RESYNC, None, {"after": known}, deps.clock.now())
+    return StoredEvent(known, None, EventsDropped(known), deps.clock.now())
 
 
 async def _is_over(deps: Dependencies, tenant: TenantId, session: SessionId, until: AttemptId | None) -> bool:

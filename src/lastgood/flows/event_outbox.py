@@ -1,6 +1,6 @@
-"""What an attempt tells its watchers, on its way to the store.
+"""The events of an attempt on their way to the store.
 
-The first event is stored at once if somebody is listening, later ones together on a
+The first event is stored at once if a client follows the session, later ones together on a
 tick: never one write per token. Text that follows text is joined. Nothing is shown that was not
 stored, and nothing is stored without the hold; when a write fails or the hold is
 gone, `stop` is called and the attempt ends. While the store is unavailable, a write is repeated: batches are
@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from lastgood.errors import AttemptLost, LastgoodError, OutcomeUnknown
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
 from lastgood.model.attempts import Hold, Step
-from lastgood.model.events import STREAMED, Event, StoredEvent
+from lastgood.model.events import Event, EventData, StoredEvent, StreamedData, ToolStreamed
 from lastgood.ports import Store
 
 _T = TypeVar("_T")
 
-#: So many batches of one hold have numbers of their own: 2 to the power of this.
+#: A hold can number 2 to the power of this batches.
 _BATCH_BITS = 32
 
 
@@ -47,8 +48,8 @@ class Outbox:
 
     def put(self, event: Event) -> None:
         last = self._waiting[-1] if self._waiting else None
-        if last is not None and _joins(last, event):
-            self._more.append(event.data["content"])
+        if last is not None and isinstance(event.data, StreamedData) and _joins(last.data, event.data):
+            self._more.append(event.data.content)
         else:
             self._join()
             self._waiting.append(event)
@@ -56,15 +57,16 @@ class Outbox:
             self._flusher = asyncio.create_task(self._flush())
 
     def _join(self) -> None:
-        """Makes one event of the last one and what was said after it. Once, not at every word."""
+        """Joins the last event and the text after it into one event. Once, not for every chunk."""
         if self._more:
             last = self._waiting[-1]
-            joined = {**last.data, "content": "".join((last.data["content"], *self._more))}
-            self._waiting[-1] = Event(last.kind, last.attempt, joined)
+            assert isinstance(last.data, StreamedData)
+            content = "".join((last.data.content, *self._more))
+            self._waiting[-1] = Event(last.attempt, replace(last.data, content=content))
             self._more = []
 
     async def journal(self, step: Step) -> None:
-        """Stores a finished step and everything told before it, as one."""
+        """Stores a finished step and all events before it in one transaction."""
         self.is_untouched = False
         async with self._writing:
             store, events = self._deps.store, self.take()
@@ -72,7 +74,7 @@ class Outbox:
         self._deps.signals.tell(self._hold.session)
 
     async def _write(self, write: Callable[[int], Awaitable[_T]]) -> _T:
-        """Stores one batch, once. Nothing to tell of it: it was stored by a try whose answer was lost."""
+        """Stores one batch, once. The result is false if an earlier try, whose answer was lost, stored it."""
         self._batch += 1
         batch, is_unknown = self._batch, False
 
@@ -90,7 +92,7 @@ class Outbox:
         return await through_outage(once, self._deps.limits.outage_seconds, self._halted)
 
     def take(self) -> Sequence[Event]:
-        """What is not stored yet, for a transaction that stores it with something else."""
+        """Returns the events that are not stored yet, for a transaction that stores more than these."""
         self._join()
         taken, self._waiting = self._waiting, []
         return taken
@@ -104,9 +106,9 @@ class Outbox:
 
     async def _flush(self) -> None:
         try:
-            if not self._deps.signals.is_heard(self._hold.session):
-                # Nobody is waiting for the first word here. If the turn is quick,
-                # its commit stores what it told, and one write is saved.
+            if not self._deps.signals.has_subscribers(self._hold.session):
+                # No client waits for the first event here. If the turn is quick,
+                # its commit stores its events, and one write is saved.
                 await asyncio.sleep(self._deps.limits.tick_seconds)
             while self._waiting:
                 self.is_untouched = False
@@ -128,16 +130,15 @@ def _appending(
 
 
 def _numbered(events: Sequence[Event], last: int, now: float) -> Sequence[StoredEvent]:
-    """As they are in the table now, to the letter: who reads them there reads the same."""
+    """The events exactly as the table has them now."""
     return [
-        StoredEvent(seq, event.kind, event.attempt, event.data, now)
+        StoredEvent(seq, event.attempt, event.data, now)
         for seq, event in enumerate(events, last - len(events) + 1)
     ]
 
 
-def _joins(last: Event, event: Event) -> bool:
-    """Two pieces of one text: the same kind, from the same agent, of the same tool."""
-    if last.kind is not event.kind or event.kind not in STREAMED:
+def _joins(last: EventData, data: StreamedData) -> bool:
+    """Two pieces of one text: the same kind, from the same agent, of the same tool call."""
+    if type(last) is not type(data) or last.agent != data.agent:
         return False
-    before, now = last.data, event.data
-    return before.get("agent") == now.get("agent") and before.get("id") == now.get("id")
+    return not isinstance(data, ToolStreamed) or (isinstance(last, ToolStreamed) and last.id == data.id)

@@ -19,7 +19,7 @@ MOST_BYTES = 64 * 1024 * 1024
 
 
 class HistoryCache:
-    """Keeps those used last: so many, and not too large together. Losing one costs a read, no more."""
+    """An LRU cache, limited in number and in total size. A miss costs a read."""
 
     def __init__(self, store: TurnStore, most: int = 1000, most_bytes: int = MOST_BYTES) -> None:
         self._store = store

@@ -33,7 +33,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """An answered heartbeat: what was asked for, and what of it is still held."""
+    """A confirmed heartbeat: the leases to renew, and those that are still held."""
 
     asked: tuple[Lease, ...]
     held: Mapping[AttemptId, Attempt]

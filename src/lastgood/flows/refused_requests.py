@@ -2,7 +2,7 @@
 
 An SDK sends a refused request again, marked as a retry. If an older turn was made by the same body, the
 retry would be taken for a retry of that one, and what the user said would be lost. So a refusal closes the
-older ones, in the database, because the retry may come to any node. Nearly always there is none.
+older ones, in the database, because the retry may come to any node. Nearly always there are none.
 
 If the database cannot be written, this process remembers the refusal itself. A retry that another process
 gets after that is the one case in which it can still be matched with an older turn.
@@ -33,7 +33,7 @@ class RefusedRequests:
         return len(self._refused)
 
     async def remember(self, tenant: TenantId, conversation: str, *, fingerprint: str, caller: str) -> None:
-        """Never fails: whoever is refused is to be told why, and nothing else."""
+        """Never fails: the client must get the reason for the refusal, and no other error."""
         try:
             session = await self._deps.store.find_conversation(tenant, conversation)
             if session is not None:

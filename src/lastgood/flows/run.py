@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, mend, open_calls
@@ -52,10 +52,19 @@ from lastgood.model.attempts import (
     Begun,
     Commit,
     Committed,
+    Edit,
     Hold,
     Step,
 )
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import (
+    AgentChanged,
+    AttemptCommitted,
+    AttemptEnded,
+    AttemptErred,
+    AttemptFailed,
+    AttemptWaits,
+    Event,
+)
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.sessions import Turn, TurnKind
 
@@ -180,8 +189,7 @@ async def _load(run: Run) -> None:
         check_results(run.begin.ask.messages, open_calls(run.history.tail))
         before, now = run.history.agent, run.begin.agent_digest
         if before and before != now:
-            changed = {"key": run.begin.agent_key, "from": before, "to": now}
-            run.outbox.put(Event(EventKind.AGENT_CHANGED, run.hold.attempt, changed))
+            run.outbox.put(Event(run.hold.attempt, AgentChanged(run.begin.agent_key, before, now)))
     if run.begin.again:
         run.adopted = await run.through_outage(
             lambda: run.deps.store.read_steps(run.hold.tenant, run.hold.attempt)
@@ -206,7 +214,7 @@ def _stop_for(run: Run, error: LastgoodError) -> StopReason:
 async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
     await run.outbox.close()
     plan = plan_commit(run.begin, run.begun, steps, run.deps.clock.now())
-    events = (*run.outbox.take(), *_committed_events(run, plan))
+    events = (*run.outbox.take(), *committed_events(run.hold.attempt, plan))
     while True:
         if run.is_stopped():
             raise AttemptStopped
@@ -257,22 +265,13 @@ async def _until_attended(run: Run) -> None:
         return
 
 
-def _committed_events(run: Run, plan: Commit) -> tuple[Event, ...]:
-    turn = plan.turn
-    data: dict[str, Any] = {
-        "turn": turn.id,
-        "seq": turn.seq,
-        "attempt": run.hold.attempt,
-        "model": turn.model,
-        "input_tokens": turn.usage.input_tokens,
-        "output_tokens": turn.usage.output_tokens,
-    }
-    if plan.replaces is not None:
-        data |= {"replaces": plan.replaces, "after": turn.parent}
-    return (
-        Event(EventKind.TURN_COMMITTED, run.hold.attempt, data),
-        Event(EventKind.ATTEMPT_ENDED, run.hold.attempt, {"reason": "committed"}),
+def committed_events(attempt: AttemptId, plan: Commit) -> tuple[Event, ...]:
+    turn, usage = plan.turn, plan.turn.usage
+    edit = None if plan.replaces is None else Edit(turn.parent, plan.replaces)
+    data = AttemptCommitted(
+        turn.id, turn.seq, attempt, turn.model, usage.input_tokens, usage.output_tokens, edit
     )
+    return Event(attempt, data), Event(attempt, AttemptEnded(AttemptStatus.COMMITTED.value))
 
 
 # -- every other end -----------------------------------------------------------
@@ -291,7 +290,7 @@ async def _end(run: Run, stop: StopReason) -> Outcome:
         if await through_outage(lambda: write_end(run), _read_back_seconds(run)):
             return Outcome(run.hold.attempt, status, None, stop.error, run.has_effects)
     except StoreUnavailable:
-        return _untold(run, stop)
+        return _unwritten_outcome(run, stop)
     except StoreError:
         log.exception("the end of attempt %s could not be written", run.hold.attempt)
     return await _as_stored(run, stop)
@@ -317,7 +316,7 @@ async def _as_stored(run: Run, stop: StopReason) -> Outcome:
     try:
         attempt, turn = await through_outage(lambda: _read_back(run), _read_back_seconds(run))
     except StoreError:
-        return _untold(run, stop)
+        return _unwritten_outcome(run, stop)
     except HistoryDamaged as damage:
         # It is committed, and nobody may be shown what is stored of it.
         return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, None, damage, run.has_effects)
@@ -336,16 +335,15 @@ async def _read_back(run: Run) -> tuple[Attempt | None, Turn | None]:
     return attempt, await find_verified(store, tenant, run.begun.turn)
 
 
-def _untold(run: Run, stop: StopReason) -> Outcome:
-    """The store does not answer. Whoever is told that a turn failed sends it again, so that must be true."""
+def _unwritten_outcome(run: Run, stop: StopReason) -> Outcome:
+    """The store is unavailable. A client that gets "failed" sends the turn again, so that must be true."""
     error = outcome_unknown(run.hold.session, run.hold.attempt) if run.commit_is_unknown else stop.error
     return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, error, run.has_effects)
 
 
 async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     await run.outbox.close()
-    data = {"attempt": run.hold.attempt, "question": asked.question}
-    waits = Event(EventKind.ATTEMPT_WAITS, run.hold.attempt, data)
+    waits = Event(run.hold.attempt, AttemptWaits(run.hold.attempt, asked.question))
     events, is_unknown = (*run.outbox.take(), waits), False
 
     async def once() -> bool:
@@ -384,19 +382,14 @@ def failed_events(
     turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError, *, has_effects: bool
 ) -> tuple[Event, ...]:
     code, message = words_of(error)
-    data: dict[str, Any] = {"turn": turn, "attempt": attempt, "status": status.value}
-    data |= {"code": code, "message": message}
-    if has_effects:
-        data["has_effects"] = True
     return (
-        Event(EventKind.ATTEMPT_ERRED, attempt, {"code": code, "message": message}),
-        Event(EventKind.TURN_FAILED, attempt, data),
-        Event(EventKind.ATTEMPT_ENDED, attempt, {"reason": status.value}),
+        Event(attempt, AttemptErred(code, message)),
+        Event(attempt, AttemptFailed(turn, status.value, code, message, attempt, has_effects)),
+        Event(attempt, AttemptEnded(status.value)),
     )
 
 
 def unclaimed_events(turn: TurnId, status: AttemptStatus, error: LastgoodError) -> tuple[Event, ...]:
     """Of a turn whose task ended in the queue: there is no attempt that could say so."""
     code, message = words_of(error)
-    data = {"turn": turn, "status": status.value, "code": code, "message": message}
-    return (Event(EventKind.TURN_FAILED, None, data),)
+    return (Event(None, AttemptFailed(turn, status.value, code, message)),)

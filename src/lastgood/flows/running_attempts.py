@@ -43,7 +43,7 @@ class RunningAttempts:
         self.leases = Leases(deps.limits, deps.clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # a task without a reference may be collected in mid-run
         self._pastimes: set[asyncio.Task[Any]] = set()  # those of them that may be cut off
-        self._heard: list[Callable[[Outcome], None]] = []
+        self._callbacks: list[Callable[[Outcome], None]] = []
         self.is_closing = False
         self._is_stopping = False  # what is closing has had its time
 
@@ -54,8 +54,8 @@ class RunningAttempts:
     def count(self) -> int:
         return len(self._runs)
 
-    def on_ended(self, heard: Callable[[Outcome], None]) -> None:
-        self._heard.append(heard)
+    def on_ended(self, callback: Callable[[Outcome], None]) -> None:
+        self._callbacks.append(callback)
 
     @property
     def lease_seconds(self) -> float:
@@ -94,16 +94,16 @@ class RunningAttempts:
     async def _conduct(self, run: Run) -> None:
         try:
             outcome = await conduct(run)
-            # The hold has ended before anybody hears of it: whoever reads the end may begin at once.
+            # The hold ends before its end is published: a client that reads the end may begin at once.
             self._forget(run)
             run.done.set_result(outcome)
-            for heard in self._heard:
-                heard(outcome)
+            for callback in self._callbacks:
+                callback(outcome)
         except BaseException as error:
             self._forget(run)
             if not run.done.done():
                 run.done.set_exception(error if isinstance(error, Exception) else _cut_off(run))
-                run.done.exception()  # looked at: nobody may be waiting
+                run.done.exception()  # marks it as retrieved: nobody may be waiting
             raise
 
     def _forget(self, run: Run) -> None:
@@ -234,7 +234,7 @@ class RunningAttempts:
         self._is_stopping = True
         for run in list(self._runs.values()):
             run.stop(_STOPPED)
-        # A begin that is under way is heard out, and what it has begun is stopped at once: cut off in
+        # A begin that is under way may finish, and its turn is stopped at once: cancelled in
         # the middle, it could have taken a session that nobody holds.
         await self._until(asyncio.get_running_loop().time() + _LAST_SECONDS, self._tasks, self._pastimes)
         for task in list(self._tasks):

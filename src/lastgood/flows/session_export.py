@@ -139,7 +139,7 @@ def _turn_as_json(turn: EncodedTurn) -> dict[str, Any]:
 
 
 class SessionImport:
-    """What is in a document is checked like what is in a request: whoever wrote it can hash, too."""
+    """A document is validated like a request: its author can compute hashes, too."""
 
     def __init__(self, deps: Dependencies, sessions: Sessions) -> None:
         self._deps = deps
@@ -148,7 +148,7 @@ class SessionImport:
     async def take(self, tenant: TenantId, document: Mapping[str, Any], importer: Setter) -> Session:
         """A new session with the document's turns. InvalidRequest: it is not whole, or not ours.
 
-        The document's rules become the importer's: whoever wrote it could write any scope into it.
+        The document's rules become the importer's: its author could write any scope into it.
         """
         if document.get("format") != FORMAT:
             raise InvalidRequest(f"Not an exported session: `format` must be {FORMAT!r}")

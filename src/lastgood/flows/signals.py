@@ -16,28 +16,28 @@ from lastgood.model.ids import SessionId
 
 
 class Subscription:
-    """What one watcher has heard and not taken yet."""
+    """One client's pending notification, and the events that came with it."""
 
-    __slots__ = ("_handed", "_has_heard", "_waiter")
+    __slots__ = ("_handed", "_is_notified", "_waiter")
 
     def __init__(self) -> None:
         self._handed: Sequence[StoredEvent] = ()
-        self._has_heard = False
+        self._is_notified = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def hear(self, stored: Sequence[StoredEvent]) -> None:
-        self._handed = () if self._has_heard else stored
-        self._has_heard = True
+    def notify(self, stored: Sequence[StoredEvent]) -> None:
+        self._handed = () if self._is_notified else stored
+        self._is_notified = True
         self._wake()
 
     def take(self) -> Sequence[StoredEvent]:
-        """A batch as it was stored. Nothing: look for yourself."""
-        handed, self._handed, self._has_heard = self._handed, (), False
+        """Returns a batch as it was stored. If it is empty, read the table."""
+        handed, self._handed, self._is_notified = self._handed, (), False
         return handed
 
     async def wait(self, seconds: float) -> bool:
-        """Until there is something to take; False: nothing was heard for so long."""
-        if not self._has_heard:
+        """Waits for a notification. Returns False if none came in time."""
+        if not self._is_notified:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
             timer = loop.call_later(seconds, self._wake)
@@ -46,7 +46,7 @@ class Subscription:
             finally:
                 timer.cancel()
                 self._waiter = None
-        return self._has_heard
+        return self._is_notified
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -56,28 +56,28 @@ class Subscription:
 class Signals:
     def __init__(self, tell_others: Callable[[SessionId], None]) -> None:
         self._tell_others = tell_others
-        self._ears: defaultdict[SessionId, set[Subscription]] = defaultdict(set)
+        self._subscriptions: defaultdict[SessionId, set[Subscription]] = defaultdict(set)
 
     def tell(self, session: SessionId, stored: Sequence[StoredEvent] = ()) -> None:
-        """There are new events of the session: those, if they are given."""
-        for ear in self._ears.get(session, ()):
-            ear.hear(stored)
+        """Notifies subscribers of new events; `stored` are these events, if they are known."""
+        for subscription in self._subscriptions.get(session, ()):
+            subscription.notify(stored)
         self._tell_others(session)
 
-    def heard(self, session: SessionId) -> None:
-        """Another process has told so."""
-        for ear in self._ears.get(session, ()):
-            ear.hear(())
+    def on_hint(self, session: SessionId) -> None:
+        """Notifies subscribers of events that another process stored."""
+        for subscription in self._subscriptions.get(session, ()):
+            subscription.notify(())
 
-    def is_heard(self, session: SessionId) -> bool:
-        return session in self._ears
+    def has_subscribers(self, session: SessionId) -> bool:
+        return session in self._subscriptions
 
     def listen(self, session: SessionId) -> Subscription:
-        ear = Subscription()
-        self._ears[session].add(ear)
-        return ear
+        subscription = Subscription()
+        self._subscriptions[session].add(subscription)
+        return subscription
 
-    def leave(self, session: SessionId, ear: Subscription) -> None:
-        self._ears[session].discard(ear)
-        if not self._ears[session]:
-            del self._ears[session]
+    def leave(self, session: SessionId, subscription: Subscription) -> None:
+        self._subscriptions[session].discard(subscription)
+        if not self._subscriptions[session]:
+            del self._subscriptions[session]

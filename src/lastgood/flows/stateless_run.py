@@ -1,7 +1,7 @@
 """A run without a session: the history is the request's, and nothing is kept.
 
-It ends with whoever asked: closing the generator stops the engine. On a runtime it needs a session, because
-only tasks of sessions are claimed; that one ends with whoever asked, too.
+It ends with its client: closing the generator stops the engine. On a runtime it needs a session, because
+only tasks of sessions are claimed; that one ends with its client, too.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ async def _collected(
 ) -> AsyncGenerator[Event | Step, None]:
     check_input(messages, TurnKind.RUN, deps.limits.input_bytes)
     if not repair(messages):
-        # Of a session, results alone may answer the turn before; here there is none.
+        # In a session, results alone may answer the previous turn; here there is no previous turn.
         raise InvalidRequest(
             "The tool results answer no tool call of this request; send the assistant message, too"
         )

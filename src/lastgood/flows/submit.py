@@ -147,7 +147,7 @@ class Submitter:
         try:
             reserved = reserve()
         except TooManyRequests:
-            # It may be the very turn that runs: whoever asks for it again begins nothing.
+            # It may be a repeat of the turn that runs, which begins nothing.
             known = await self._find_known(submission)
             if known is None:
                 raise
@@ -165,7 +165,7 @@ class Submitter:
         try:
             return await asyncio.shield(begin)
         except asyncio.CancelledError:
-            # Whoever asked is gone before there was anything to leave.
+            # The client disconnected before there was anything to leave.
             begin.add_done_callback(self._leave_behind)
             raise
 
@@ -178,7 +178,7 @@ class Submitter:
     async def _prepare(self, submission: Submission) -> tuple[Begin, Plan] | TurnHandle:
         """All up to begin. A handle: the same request was sent before, and there is nothing to begin."""
         draft, conversation = await self._locate(submission), submission.conversation
-        # What was done already must not look like a wish for another answer.
+        # A repeated request must not look like a request for another answer.
         compares = conversation is not None and conversation.reconciles
         if compares and (known := await self._recall(draft.ask)) is not None:
             return known
@@ -186,7 +186,7 @@ class Submitter:
             draft = await self._select_input(draft)
             plan = await self._plan(draft)
         except LastgoodError:
-            # What became of a request is told even if it could not be run any more.
+            # The outcome of an earlier request is returned even if it could not run any more.
             known = await self._recall(draft.ask)
             if known is None:
                 raise

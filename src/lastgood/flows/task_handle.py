@@ -21,7 +21,7 @@ from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified
 from lastgood.model.attempts import Attempt, AttemptStatus
-from lastgood.model.events import TERMINAL, EventKind, StoredEvent
+from lastgood.model.events import TERMINAL, AttemptFailed, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, TaskId
 from lastgood.model.tasks import Task, TaskStatus
 
@@ -61,7 +61,7 @@ class TaskTurnHandle(TurnHandle):
         async with aclosing(feed) as events:
             async for event in events:
                 if event.attempt is None:
-                    if event.kind in TERMINAL and event.data.get("turn") == self.turn:
+                    if isinstance(event.data, AttemptFailed) and event.data.turn == self.turn:
                         yield event  # it ended in the queue, so no attempt says so
                         return
                     continue

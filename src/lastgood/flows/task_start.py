@@ -26,7 +26,7 @@ from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimePlan, RuntimeWish, TaskDraft
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt, Begin
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, TitleSet
 from lastgood.model.ids import TenantId
 from lastgood.model.runtimes import OnOffline
 from lastgood.model.sessions import Session, TitleBy
@@ -147,7 +147,7 @@ class TaskStarter:
     async def _name(self, session: Session, ask: Ask) -> None:
         """The model of a runtime is not asked for titles."""
         title = first_words(ask.messages)
-        told = Event(EventKind.TITLE_SET, None, {"title": title})
         if title:
-            await self._deps.store.set_title(session.tenant, session.id, title, TitleBy.US, (told,))
+            named = Event(None, TitleSet(title))
+            await self._deps.store.set_title(session.tenant, session.id, title, TitleBy.US, (named,))
             self._deps.signals.tell(session.id)

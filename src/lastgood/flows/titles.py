@@ -10,7 +10,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.run import Run
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, TitleSet
 from lastgood.model.sessions import TitleBy
 
 
@@ -23,8 +23,8 @@ async def name_session(deps: Dependencies, run: Run, agent: AgentSpec) -> None:
         if outcome.status is not AttemptStatus.COMMITTED:
             return
         title = await _within(asked, deps.limits.title_seconds) or first_words(messages)
-        told = Event(EventKind.TITLE_SET, None, {"title": title})
-        if await deps.store.set_title(run.hold.tenant, run.hold.session, title, TitleBy.US, (told,)):
+        event = Event(None, TitleSet(title))
+        if await deps.store.set_title(run.hold.tenant, run.hold.session, title, TitleBy.US, (event,)):
             deps.signals.tell(run.hold.session)
     except LastgoodError:
         return

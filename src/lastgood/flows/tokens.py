@@ -53,9 +53,9 @@ class Tokens:
         user: str = "",
         worker: str | None = None,
     ) -> tuple[Token, str]:
-        """The token's record, and the token itself: this is the only time that anybody sees it.
+        """Returns the token's record and the token itself, which is never shown again.
 
-        `user`: whom it stands for. `worker`: the only worker that it is good for.
+        `user`: whom it stands for. `worker`: the only worker that may use it.
         """
         plain = f"lg_{secrets.token_urlsafe(32)}"
         now = self._clock.now()
@@ -78,7 +78,7 @@ class Tokens:
             ) from None
 
     async def check(self, plain: str) -> Token | None:
-        """Whose token this is; None: nobody's, or not any more."""
+        """Returns None if the token is unknown, expired or revoked."""
         if _SHAPE.fullmatch(plain) is None:
             return None
         token = await self._find(_hash_of(plain))

@@ -73,8 +73,8 @@ class TurnHandle:
         return None
 
     async def stored(self) -> Attempt | QueuedTurn:
-        """Returns the attempt as it is stored. The turn has begun by now, so nobody may be told that nothing
-        was changed."""
+        """Returns the attempt as it is stored. The turn has begun by now, so no client may be told that
+        nothing was changed."""
         return await self._stored_attempt()
 
     async def _stored_attempt(self) -> Attempt:

@@ -1,4 +1,4 @@
-"""How an attempt ended, as its requester is told."""
+"""How an attempt ended, for the client that waits for it."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Turns:
     async def _ask_to_cancel(self, attempt: Attempt) -> bool:
         if attempt.status is AttemptStatus.WAITING:
             return await self._beginning.end(attempt, Move.CANCEL, TurnCancelled(), by_person=True)
-        # Its holder is another process: it is told, and stops its tools before it lets go.
+        # Another process holds it: it sees the mark, and stops its tools before it releases the session.
         return await self._deps.store.ask_cancel(attempt.hold)
 
     async def end(
@@ -199,14 +199,14 @@ class Turns:
     ) -> TurnHandle:
         """A new attempt at a turn that was asked for before, decided on its newest try."""
         ask = ask_of(request)
-        heard = await self._heard_by(ask, tried.id) if decided.adopt else ()
-        if heard is None:
+        steers = await self._steers_of(ask, tried.id) if decided.adopt else ()
+        if steers is None:
             decided = STEERS_GONE
         adopts: dict[str, Any] = {}
         if decided.adopt:
             # What was decided on may be another head, or another try, by the time this begins.
             adopts = {"continues": tried.id, "follows": tried.number, "expected": Expected(tried.head)}
-        return await self._again(ask, request, decided.reason, takes, heard or (), **adopts)
+        return await self._again(ask, request, decided.reason, takes, steers or (), **adopts)
 
     async def fail_again(self, attempt: Attempt, error: LastgoodError) -> bool:
         """Adds an attempt that fails at once. False: the session is busy, or the turn is committed."""
@@ -255,12 +255,12 @@ class Turns:
         ask = replace(ask_of(request), expected_head=attempt.head, is_first=attempt.head is None, owner=owner)
         if attempt.task is not None:
             return await self._again(ask, request, "continued on request", None, ())
-        heard = await self._heard_by(ask, attempt.id)
-        if heard is None:
+        steers = await self._steers_of(ask, attempt.id)
+        if steers is None:
             raise Conflict("A steer used by this attempt was deleted since; send the message as a new turn")
         async with self._taken(attempt) as takes:
             reason = "continued on request"
-            return await self._again(ask, request, reason, takes, heard, continues=attempt.id)
+            return await self._again(ask, request, reason, takes, steers, continues=attempt.id)
 
     @asynccontextmanager
     async def _taken(self, attempt: Attempt) -> AsyncIterator[int | None]:
@@ -277,10 +277,10 @@ class Turns:
                 await store.park_queued(tenant, session, item.number, item.parked)
             raise
 
-    async def _heard_by(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
+    async def _steers_of(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
         """The steers in its steps, by their place in the queue; None: some of them are there no more."""
         steps = await self._deps.store.read_steps(ask.tenant, attempt)
-        return await self._beginning.heard_in(ask, steps)
+        return await self._beginning.steers_in(ask, steps)
 
     async def run_queued(self, item: Queued) -> TurnHandle:
         """The first try of a follow-up's turn."""
@@ -298,7 +298,7 @@ class Turns:
         request: TurnRequest,
         reason: str,
         takes: int | None,
-        heard: tuple[int, ...],
+        steers: tuple[int, ...],
         **adopts: Any,
     ) -> TurnHandle:
         session = await self._deps.store.get_session(ask.tenant, ask.session)
@@ -309,7 +309,7 @@ class Turns:
         begin = replace(
             self._beginning.prepare(ask, plan, request.turn),
             takes=takes,
-            reclaims=heard,
+            reclaims=steers,
             **adopts,
         )
         return await asyncio.shield(self._live.spawn(self._submitter.begin(begin, plan)))

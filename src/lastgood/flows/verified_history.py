@@ -1,7 +1,7 @@
 """Histories as they were committed: every chain is verified when it is read from the store.
 
-Whoever reads turns reads them here. What does not match its hash is reported as damage of that session, with
-the turns before it: those can still be shown, exported and forked. It never reaches a model.
+All flows read turns through this module. What does not match its hash is reported as damage of that
+session, with the turns before it: those can still be shown, exported and forked. It never reaches a model.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Chain:
 
     turns: tuple[Turn, ...] = ()
     damage: HistoryDamaged | None = None  # the first, if there is any
-    whole: int = 0  # so many of the turns come before it
+    whole: int = 0  # how many turns come before it
 
     @property
     def good(self) -> tuple[Turn, ...]:
-        """The turns before the damage; all of them, if there is none."""
+        """The turns before the damage; all turns if nothing is damaged."""
         return self.turns[: self.whole]
 
     def checked(self) -> tuple[Turn, ...]:

@@ -16,7 +16,7 @@ class OnUnknown(StrEnum):
 
     REPEAT = "repeat"  # calling it twice does no harm
     ASK = "ask"  # a person decides
-    FAIL = "fail"  # the model is told that the outcome is unknown
+    FAIL = "fail"  # the result says that the outcome is unknown
 
 
 class Effect(StrEnum):
@@ -24,7 +24,7 @@ class Effect(StrEnum):
 
     SAFE = "safe"  # looks, and changes nothing outside the conversation
     DESTRUCTIVE = "destructive"  # changes things
-    UNKNOWN = "unknown"  # depends on what it is asked for
+    UNKNOWN = "unknown"  # depends on its arguments
 
 
 class Safety(StrEnum):
@@ -122,7 +122,7 @@ class AgentSpec:
     key: str
     name: str
     model: str  # provider/model, or a name in `models`
-    digest: str  # of the definition: tells which version answered
+    digest: str  # of the definition: identifies the version that answered
     description: str = ""
     instruction: str = ""
     welcome_message: str = ""

@@ -1,4 +1,4 @@
-"""A turn is asked for once and tried as often as it takes: the ask, the tries, and their steps."""
+"""A turn is requested once and attempted as often as needed: the ask, its attempts and their steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AttemptStatus(StrEnum):
 
 
 class OnLeave(StrEnum):
-    """What becomes of a run whose requester has gone; settled when the turn begins."""
+    """What to do with a run whose client has disconnected; settled when the turn begins."""
 
     CONTINUE = "continue"
     ORPHAN = "orphan"  # kept for a while, never commits while orphaned
@@ -33,7 +33,7 @@ class OnLeave(StrEnum):
 class StepKind(StrEnum):
     MODEL = "model"
     TOOL = "tool"
-    STEER = "steer"  # something that was said to the turn while it ran
+    STEER = "steer"  # a message that was sent to the turn while it ran
 
 
 class ToolOutcome(StrEnum):
@@ -45,7 +45,7 @@ class ToolOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finished piece of work: a whole model response, a whole tool result, or a steer that was heard.
+    """A finished piece of work: a whole model response, a whole tool result, or a steer.
 
     `within` is empty for the agent the turn was asked of. The steps of a sub-agent carry the key of the
     call it works for: they are kept with the attempt, and only its result becomes part of the turn.
@@ -268,7 +268,7 @@ class Commit:
 
 
 class Committed(StrEnum):
-    """What became of a commit. Only YES may be told to anybody as success."""
+    """The result of a commit. Only YES may be reported as success."""
 
     YES = "yes"
     ORPHANED = "orphaned"  # its requester is away; nothing was written

@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What the model asked for. Providers reuse ids across turns, so an id alone pairs nothing."""
+    """A tool call of the model. Providers reuse ids across turns, so an id alone identifies no call."""
 
     id: str
     name: str

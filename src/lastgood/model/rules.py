@@ -17,7 +17,7 @@ class Setter:
     user: str = ""  # whom the token stands for
 
 
-#: Whoever can open the database file can change anything in it, so a command on this machine is an admin.
+#: A process that can open the database file can change anything in it, so a local command is an admin.
 LOCAL = Setter(Scope.ADMIN, "local")
 
 

@@ -145,7 +145,7 @@ class EncodedTurn:
     usage: Usage
     created_at: float
     user: str  # whom the caller spoke for, if it said
-    inputs: int  # so many of its messages were said to the agent; the others are its own
+    inputs: int  # how many of its messages are input; the others are the agent's
     body: bytes
     damage: str = ""  # why its row cannot be read; then only its place can be relied on
 

@@ -24,7 +24,7 @@ class StoredTurn:
 
     tenant: str
     turn: Turn
-    parent: Head | None  # as it is stored; None: there is none, or it is missing
+    parent: Head | None  # as it is stored; None: the first turn, or the parent is missing
     parent_tenant: str | None
     is_reached: bool  # it is the head of a session or a branch, a fork starts from it, or a turn follows it
     segment: str

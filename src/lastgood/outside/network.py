@@ -9,7 +9,7 @@ whose text is one line, holds no key and may be shown to a model or a person:
     EgressError
     ├── EgressRefused    the guard says no: the scheme, the host or an address
     ├── EgressTimedOut
-    └── EgressFailed     no such host, nobody there, a broken answer
+    └── EgressFailed     unknown host, no connection, an invalid response
 
 Each host is resolved once, all its addresses are judged, and only these are connected to, so a
 name that changes its address in between gains nothing. Redirects are followed by hand and judged
@@ -54,11 +54,11 @@ _CHUNK_BYTES = 65536
 
 
 class EgressError(Exception):
-    """What was asked for did not come."""
+    """The request failed."""
 
 
 class EgressRefused(EgressError):
-    """It is not asked for at all."""
+    """The request is not allowed, and was not sent."""
 
 
 class EgressTimedOut(EgressError):
@@ -66,7 +66,7 @@ class EgressTimedOut(EgressError):
 
 
 class EgressFailed(EgressError):
-    """Nobody answered, or not in a way that can be understood."""
+    """No response, or an invalid one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ async def _read(answer: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool
     body = bytearray()
     async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
         if inflate is not None:
-            # One byte more than fits tells that there was more, and no bomb unfolds any further.
+            # One byte above the limit shows that there was more, and no compression bomb expands any further.
             chunk = inflate.decompress(chunk, limit + 1 - len(body))
         body += chunk
         if len(body) > limit:

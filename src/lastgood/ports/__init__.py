@@ -51,7 +51,7 @@ from lastgood.model.tokens import Token
 from lastgood.ports.imports import ImportStore
 from lastgood.ports.work import WorkStore
 
-#: Renews leases for so many seconds; returns those still held, as they now stand.
+#: Renews leases for this many seconds; returns the attempts that are still held, as they are now.
 Renew = Callable[[Sequence[Hold], float], Awaitable[dict[AttemptId, Attempt]]]
 
 
@@ -80,7 +80,7 @@ class SessionStore(Protocol):
     async def set_title(
         self, tenant: TenantId, session: SessionId, title: str, by: TitleBy, events: Sequence[Event] = ()
     ) -> bool:
-        """Writes the title alone. Ours is written only where nobody gave one."""
+        """Sets only the title. A generated title never replaces one that a person set."""
         ...
 
     async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
@@ -166,7 +166,7 @@ class AttemptStore(Protocol):
     ) -> bool:
         """False: the hold is gone, or this batch was stored before; then nothing was stored now.
 
-        Batches of one hold are numbered in rising order by whoever may have to send one again.
+        The caller numbers the batches of one hold in rising order, because it may have to send one again.
         """
         ...
 
@@ -216,7 +216,7 @@ class AttemptStore(Protocol):
     async def set_orphaned(self, hold: Hold, orphaned: bool) -> bool: ...
 
     async def ask_cancel(self, hold: Hold) -> bool:
-        """Leaves word for whoever holds the attempt; it sees it when it renews its lease."""
+        """Marks the attempt; its holder sees the mark when it renews the lease."""
         ...
 
     async def renew_leases(self, holds: Sequence[Hold], lease_seconds: float) -> dict[AttemptId, Attempt]:
@@ -256,18 +256,18 @@ class AttemptStore(Protocol):
 
 class QueueStore(Protocol):
     """Its rows also change where attempts do: a commit settles what it took and leaves unheard steers as
-    follow-ups; any other end gives back what it took, and parks what failed too often."""
+    follow-ups; any other end returns its entries to the queue, and parks what failed too often."""
 
     async def enqueue(self, new: NewQueued, *, most: int) -> Queued | NotQueued:
-        """At most so many of its kind wait. One that is there already under the key is returned as it is."""
+        """`most`: the limit of waiting entries of its kind. An entry with the same key is returned."""
         ...
 
     async def read_queue(self, tenant: TenantId, session: SessionId) -> tuple[Queued, ...]:
-        """What is not settled, parked ones too, in the order it was said."""
+        """Entries that are not settled, including parked ones, in the order they were queued."""
         ...
 
     async def steers_of(self, hold: Hold) -> tuple[Queued, ...]:
-        """Those for this attempt that it has not heard yet."""
+        """The steers for this attempt that are not in its journal yet."""
         ...
 
     async def waiting_queues(self, limit: int) -> tuple[tuple[TenantId, SessionId], ...]:
@@ -279,7 +279,7 @@ class QueueStore(Protocol):
         ...
 
     async def park_queued(self, tenant: TenantId, session: SessionId, number: int, why: str) -> bool:
-        """One that cannot begin is not tried again until somebody says so."""
+        """For an entry that cannot begin: it is not tried again until somebody retries it."""
         ...
 
     async def unpark_queued(self, tenant: TenantId, session: SessionId, number: int) -> bool: ...
@@ -291,7 +291,7 @@ class EventStore(Protocol):
     ) -> int | None:
         """The number of the last one; None: the hold is gone, or this batch was stored before.
 
-        They carry the time `at`, else the database's: whoever hands them on hands on what is stored.
+        They are stored with the time `at`, else the database's. With `at`, the caller knows what is stored.
         """
         ...
 
@@ -308,7 +308,7 @@ class TokenStore(Protocol):
     async def create_token(self, token: Token, hash: bytes) -> Token: ...
 
     async def find_token(self, hash: bytes) -> Token | None:
-        """Whoever holds a token is who it says, so this lookup alone needs no tenant."""
+        """The token itself names the tenant, so this lookup needs none."""
         ...
 
     async def list_tokens(self) -> tuple[Token, ...]: ...
@@ -363,8 +363,8 @@ class Store(
         """Tells other processes that the session has new events. Best effort: never waits, never fails."""
         ...
 
-    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
-        """Calls `heard` when another process has told so. Hints get lost; whoever needs to know, looks."""
+    def on_hint(self, callback: Callable[[SessionId], None]) -> None:
+        """Calls `callback` for each hint of another process. Hints get lost; the table is polled anyway."""
         ...
 
     async def why_not_writable(self) -> str | None:
@@ -435,7 +435,7 @@ class Engine(Protocol):
         ...
 
     def check_model(self, model: str, agent: AgentSpec | None = None) -> None:
-        """Raises ModelUnknown for a reference that nobody can serve, nor the agent's file explains."""
+        """Raises ModelUnknown if no provider serves the model and the agent's file does not define it."""
         ...
 
     def check_working_dir(self, path: str) -> str:
@@ -445,7 +445,7 @@ class Engine(Protocol):
     async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None: ...
 
     async def forget(self, session: SessionId) -> None:
-        """The session is gone: so is what was built for it."""
+        """Frees what was built for a session that was deleted."""
         ...
 
 

@@ -59,7 +59,7 @@ def request_checksum(row: Mapping[str, Any]) -> bytes:
 
 
 def _flag(value: Any) -> Any:
-    """SQLite has no booleans; 2 is none either."""
+    """SQLite has no booleans; 2 is not a valid one."""
     return bool(value) if value in (0, 1) else value
 
 
@@ -91,7 +91,7 @@ def _plain(value: Any) -> tuple[bytes, bytes]:
         case bytes():
             return b"x", value
         case int() | float():
-            # A database may give back 5.0 for 5, and 0.0 for -0.0.
+            # A database may return 5.0 for 5, and 0.0 for -0.0.
             return b"d", struct.pack(">d", value + 0.0)
         case other:
             raise TypeError(f"no checksum of {type(other).__name__}")

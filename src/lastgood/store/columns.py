@@ -19,8 +19,16 @@ STATUS = (
     f" WHEN sessions.lease_until IS NULL OR {_TASK_STATUS} = 'waiting' THEN 'waiting' ELSE 'running' END"
 )
 
+#: What every new session is given: created, forked or imported.
+_NEW_SESSION = (
+    "id tenant agent_key title title_by model working_dir rules metadata created_by stored_bytes owner"
+    " scope_kind scope_id runtime_id runtime_pinned"
+)
+
 COLUMNS = {
     "status": STATUS,
+    "new_session": ", ".join(_NEW_SESSION.split()),
+    "new_session_values": ", ".join(f":{name}" for name in _NEW_SESSION.split()),
     "session": _columns(
         "sessions",
         "id tenant n agent_key title title_by model working_dir rules starred metadata"

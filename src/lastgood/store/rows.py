@@ -25,7 +25,8 @@ from lastgood.model.attempts import (
     TurnRequest,
 )
 from lastgood.model.call_options import CallOptions, options_as_json, options_from_json
-from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.events import Event, EventKind, StoredEvent, data_of
+from lastgood.model.events import as_json as event_as_json
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import as_json, decode, encode, from_json
 from lastgood.model.sessions import Branch, EncodedTurn, Turn, TurnKind, Usage
@@ -45,7 +46,7 @@ def writable(text: str) -> str:
     return _UNWRITABLE.sub("\ufffd", text)
 
 
-#: Of each column of a turn. SQLite gives back whatever a damaged page holds.
+#: Of each column of a turn. SQLite returns whatever a damaged page contains.
 _TURN_TYPES = (
     str, str, int, str | None, str, str, bytes, str, str, str, int, int, float | int, float | int, str, str,
     int, bytes,
@@ -246,7 +247,7 @@ def _to_step(row: Row, number: int) -> Step:
 
 def to_event(row: Row) -> StoredEvent:
     seq, kind, attempt, body, created_at = row
-    return StoredEvent(seq, EventKind(kind), attempt, orjson.loads(bytes(body)), created_at)
+    return StoredEvent(seq, attempt, data_of(EventKind(kind), orjson.loads(bytes(body))), created_at)
 
 
 def of_hold(hold: Hold) -> dict[str, Any]:
@@ -358,7 +359,7 @@ def _step_body(step: Step) -> dict[str, Any]:
 
 
 def event_body(event: Event) -> bytes:
-    return orjson.dumps(event.data)
+    return orjson.dumps(event_as_json(event.data))
 
 
 #: Numbers skipped when an attempt is interrupted. Event batches are not flushed

@@ -123,8 +123,8 @@ def of_new_session(new: NewSession) -> dict[str, Any]:
         "owner": new.owner,
         "scope_kind": new.scope.kind.value if new.scope else None,
         "scope_id": new.scope.id if new.scope else None,
-        "runtime": new.runtime_id,
-        "pinned": new.runtime_pinned,
+        "runtime_id": new.runtime_id,
+        "runtime_pinned": new.runtime_pinned,
     }
 
 

@@ -62,7 +62,7 @@ def standalone(name: str) -> dict[str, str]:
 
 @cache
 def for_rows(statement: str, count: int) -> Positional:
-    """The same INSERT for so many rows at once, and the order to pass the values of each row in.
+    """The same INSERT for `count` rows, and the order of the values of each row.
 
     Its parameters have no names: SQLite would look each of thousands up among all the others.
     """

@@ -1,1 +1,1 @@
-"""What a turn did, as spans for an OpenTelemetry collector. Off unless it is asked for."""
+"""What a turn did, as spans for an OpenTelemetry collector. Off unless it is enabled."""

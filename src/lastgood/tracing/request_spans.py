@@ -1,7 +1,7 @@
 """A span around every request, and the one thing that is passed on by task: which request began a turn.
 
-The parent is what the client says it is, in a W3C `traceparent`. An address is told as its
-route, never as it was asked for: it may hold names, and its query may hold keys.
+The parent is what the client says it is, in a W3C `traceparent`. An address is recorded as its
+route, never as it was requested: it may contain names, and its query may contain keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _answering: ContextVar[_RequestSpan | None] = ContextVar("lastgood_request", def
 
 
 def begun_in() -> Context:
-    """The request in whose wake this runs, as a parent; empty where there is none, as after a crash."""
+    """The context of the request that started this, as a parent; empty without one, as after a crash."""
     request = _answering.get()
     return set_span_in_context(request.span, Context()) if request else Context()
 
@@ -45,14 +45,14 @@ def traced_app(app: Asgi, tracer: Tracer) -> Asgi:
     async def traced(scope: Any, receive: Any, send: Any) -> None:
         request = _start(tracer, scope)
 
-        async def told(message: Any) -> None:
+        async def traced_send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 _began(request.span, message)
             await send(message)
 
         token = _answering.set(request)
         try:
-            await app(scope, receive, told)
+            await app(scope, receive, traced_send)
         finally:
             _answering.reset(token)
             # Probes come every few seconds and do nothing. A span that is not ended is not sent.
@@ -86,7 +86,7 @@ def _began(span: Span, message: Any) -> None:
     span.set_attribute(semconv.STATUS, status)
     if status >= 500:
         fail(span, str(status))
-    # Whoever attaches to a run is no parent of it: these say which one it was.
+    # A request that attaches to a run is not its parent; these attributes name the run.
     for name, value in message["headers"]:
         if name in _ID_HEADERS:
             span.set_attribute(_ID_HEADERS[name], value.decode("latin-1"))

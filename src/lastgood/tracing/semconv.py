@@ -37,7 +37,7 @@ NUMBER: Final = "lastgood.attempt.number"
 OUTCOME: Final = "lastgood.attempt.outcome"
 PURPOSE: Final = "lastgood.purpose"
 
-#: For what is on no list: a method nobody knows, a tool that a model made up.
+#: For values outside of a known set: an unknown method, a tool that a model made up.
 OTHER: Final = "_OTHER"
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY"})

@@ -50,7 +50,7 @@ S = TypeVar("S", bound=TracedResponse)
 
 
 class Tracing:
-    """Off. Whoever is on overrides every method."""
+    """Tracing is off. A tracer overrides every method."""
 
     def providers(self, providers: Providers) -> Providers:
         return providers
@@ -62,13 +62,13 @@ class Tracing:
         return engine
 
     def follow(self, live: RunningAttempts) -> None:
-        """Hears how attempts end: the engine has done its work before anybody knows."""
+        """Called when an attempt ends. The engine has finished before its outcome is known."""
 
     def asgi(self, app: Asgi) -> Asgi:
         return app
 
     def seeing(self, on_seen: Callable[[S], None]) -> Callable[[S], None]:
-        """Hears which route a request took: the app knows it, and who is around the app does not."""
+        """Called with the route of a request, which is known inside the app only."""
         return on_seen
 
     async def close(self) -> None:

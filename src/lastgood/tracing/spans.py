@@ -60,7 +60,7 @@ class Spans(Tracing):
         return seeing(on_seen)
 
     async def close(self) -> None:
-        # A thread of its own, and nobody's: the loop's and the interpreter's end wait for theirs.
+        # A daemon thread: at exit, the event loop and the interpreter would wait for threads of their own.
         ending = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         ending.start()
         await asyncio.to_thread(ending.join, FLUSH_SECONDS)

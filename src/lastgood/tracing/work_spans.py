@@ -23,7 +23,7 @@ from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec, ModelSpec, ToolsetSpec
 from lastgood.model.attempts import AttemptStatus, Step
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, ToolAnswered, ToolCalled
 from lastgood.model.ids import AttemptId, SessionId
 from lastgood.model.messages import Message
 from lastgood.ports import Emit, Engine, Work
@@ -96,13 +96,16 @@ class WorkSpans:
         return attempt
 
     def saw(self, attempt: _Attempt, event: Event) -> None:
-        if event.kind is EventKind.TOOL_CALLED:
-            self._call(attempt, str(event.data["id"]), str(event.data["name"]))
-        elif event.kind is EventKind.TOOL_ANSWERED:
-            self._answered(attempt, str(event.data["id"]), str(event.data["result"]))
+        match event.data:
+            case ToolCalled(id, name):
+                self._call(attempt, id, name)
+            case ToolAnswered(id, _, result):
+                self._answered(attempt, id, result)
+            case _:
+                pass
 
     def worked(self, attempt: _Attempt, error: BaseException | None) -> None:
-        """The engine is done with it. What became of its work is heard later, if anybody holds it."""
+        """The engine is done with it. Its outcome is reported later, if the attempt is held."""
         for call in reversed(attempt.calls):
             if error is not None:
                 fail_with(call.span, error)
@@ -171,9 +174,9 @@ class WorkSpans:
 
     def _answered(self, attempt: _Attempt, id: str, result: str) -> None:
         if not attempt.calls or attempt.calls[-1].id != id:
-            return  # nothing was called: an outcome that nobody knows was made known
+            return  # nothing was called: the result says that the outcome is unknown
         call = attempt.calls.pop()
-        # What ran has told already how it ended; what was not allowed to, or is not there, tells here.
+        # A tool that ran has set its status already. A call that was denied, or of an unknown tool, has not.
         if not call.ran and result.startswith("error: "):
             fail(call.span, TOOL_FAILED)
         call.span.end()
@@ -246,7 +249,7 @@ class TracedProvider:
                         spoken = True
                         span.set_attribute(semconv.FIRST_CHUNK, time.perf_counter() - began)
                     if isinstance(part, ModelAnswer):
-                        # Now: whoever takes it writes it down before asking for more.
+                        # Now: the consumer stores it before it asks for more.
                         _finish(span, part)
                     yield part
             if span.is_recording():

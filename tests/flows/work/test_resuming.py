@@ -8,6 +8,7 @@ import pytest
 
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import Ask
+from lastgood.model.events import ResumeDecided
 from lastgood.model.runtimes import OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope, TurnKind
 from lastgood.model.tasks import Directive, PointerOutcome
@@ -267,12 +268,12 @@ async def test_I26_the_decision_is_stored_before_it_is_sent(site: Site) -> None:
     for stored in (task.decision, attempt.decision):
         assert stored["decision"] == "native"
         assert stored["native_session"] == "native-a"
-    (event,) = [
-        one
+    (decided,) = [
+        one.data
         for one in await site.events(sent.claimed.session.id)
-        if one.kind.value == "resume_decided" and one.attempt == attempt.id
+        if isinstance(one.data, ResumeDecided) and one.attempt == attempt.id
     ]
-    assert event.data["reason"] == resume(sent)["reason"]
+    assert decided.record["reason"] == resume(sent)["reason"]
 
 
 async def test_explain_tells_what_a_claim_would_decide_and_writes_nothing(site: Site) -> None:

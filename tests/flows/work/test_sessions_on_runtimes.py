@@ -30,7 +30,7 @@ from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.model.attempts import After, Ask, Attempt, AttemptStatus, OnLeave
 from lastgood.model.call_options import CallOptions
-from lastgood.model.events import TERMINAL, EventKind, StoredEvent
+from lastgood.model.events import TERMINAL, AttemptFailed, EventKind, StoredEvent, TextStreamed
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TaskId, TurnId
 from lastgood.model.messages import Image, assistant, user, user_parts
 from lastgood.model.queue import NewQueued, QueueKind
@@ -229,7 +229,8 @@ async def test_a_task_that_ends_in_the_queue_ends_its_stream_and_its_outcome(sit
     ended = await site.node.turns.cancel(site.tenant, session)
     assert (ended.status, ended.attempt, ended.task) == (AttemptStatus.CANCELLED, None, handle.task_id)
     (event,) = [one for one in await watching if one.kind in TERMINAL]
-    assert (event.kind, event.attempt, event.data["turn"]) == (EventKind.TURN_FAILED, None, handle.turn)
+    assert isinstance(event.data, AttemptFailed)
+    assert (event.attempt, event.data.turn) == (None, handle.turn)
     assert (await outcome(handle)).status is AttemptStatus.CANCELLED
     assert (await site.session(session)).status is SessionStatus.IDLE
 
@@ -246,7 +247,7 @@ async def test_text_is_streamed_while_the_run_lasts(site: Site) -> None:
         async for event in stream:
             if event.kind is EventKind.TEXT_STREAMED:
                 break
-    assert event.data["content"] == "half"
+    assert event.data == TextStreamed("half")
     await stream.aclose()
     await machine.complete(sent, "half and half")
     await handle.leave()

@@ -27,18 +27,18 @@ EVALUATOR = Section(
     "evaluator",
     "an evaluator",
     {
-        "provider": Key(TEXT, "who evaluates"),
+        "provider": Key(TEXT, "the provider of the model"),
         "model": Key(TEXT, "the model that evaluates", required=True),
-        "type": Key(Text(("boolean", "choice", "score")), "the shape of its answer", required=True),
-        "instructions": Key(TEXT, "what is to be evaluated", required=True),
-        "base_url": Key(TEXT, "the address of its API"),
-        "endpoint": Key(TEXT, "the very address that is asked"),
-        "token_key": Key(TEXT, "the variable that holds its key"),
-        "bypass_models_gateway": Key(FLAG, "whether it is asked directly"),
-        "choices": Key(TEXT_MAP, "answers, each with what it means"),
+        "type": Key(Text(("boolean", "choice", "score")), "the type of its answer", required=True),
+        "instructions": Key(TEXT, "what to evaluate", required=True),
+        "base_url": Key(TEXT, "the base URL of its API"),
+        "endpoint": Key(TEXT, "the complete URL of the endpoint"),
+        "token_key": Key(TEXT, "the environment variable that holds the API key"),
+        "bypass_models_gateway": Key(FLAG, "whether to bypass the models gateway"),
+        "choices": Key(TEXT_MAP, "answers, each with its meaning"),
         "levels": Key(TEXTS, "answers, from low to high"),
-        "timeout": Key(Span(), "how long it may take"),
-        "cost": Key(COST, "what it costs"),
+        "timeout": Key(Span(), "the timeout"),
+        "cost": Key(COST, "its prices"),
     },
 )
 EVALUATOR_POLICY = Section(
@@ -46,18 +46,18 @@ EVALUATOR_POLICY = Section(
     "an evaluator's policy",
     {
         "decisions": Key(
-            MapOf(Text(("allow", "ask", "deny"))), "answers, each with what follows", required=True
+            MapOf(Text(("allow", "ask", "deny"))), "answers, each with its decision", required=True
         ),
-        "min_probability": Key(_SHARE, "how sure it must be", required=True),
-        "fallback": Key(Text(("ask", "deny")), "what follows in doubt", required=True),
+        "min_probability": Key(_SHARE, "the minimum probability of an answer", required=True),
+        "fallback": Key(Text(("ask", "deny")), "the decision below that probability", required=True),
     },
 )
 ROUTING_POLICY = Section(
     "routing_policy",
     "a routing policy",
     {
-        "routes": Key(TEXT_MAP, "answers, each with its agent", required=True),
-        "min_probability": Key(_SHARE, "how sure it must be", required=True),
+        "routes": Key(TEXT_MAP, "answers, each with the agent to use", required=True),
+        "min_probability": Key(_SHARE, "the minimum probability of an answer", required=True),
     },
 )
 HOOK = Section(
@@ -68,18 +68,18 @@ HOOK = Section(
         "type": Key(Text(("command", "builtin", "model", "evaluator")), "what it is", required=True),
         "command": Key(TEXT, "the command, or the name of the built-in"),
         "args": Key(TEXTS, "its arguments"),
-        "timeout": Key(Whole(least=1), "seconds it may take"),
-        "env": Key(TEXT_MAP, "variables it gets"),
-        "working_dir": Key(TEXT, "where it runs"),
-        "on_error": Key(Text(("warn", "ignore", "block")), "what follows when it fails"),
+        "timeout": Key(Whole(least=1), "the timeout, in seconds"),
+        "env": Key(TEXT_MAP, "its environment variables"),
+        "working_dir": Key(TEXT, "its working directory"),
+        "on_error": Key(Text(("warn", "ignore", "block")), "what to do if it fails"),
         "strict_output": Key(FLAG, "whether its output must be one JSON object"),
-        "model": Key(TEXT, "the model that is asked"),
-        "prompt": Key(TEXT, "what the model is asked"),
+        "model": Key(TEXT, "the model to call"),
+        "prompt": Key(TEXT, "the prompt for the model"),
         "system_prompt": Key(TEXT, "the model's system message"),
-        "schema": Key(TEXT, "how the model's answer is understood"),
-        "evaluator": Key(TEXT, "the evaluator that is asked"),
-        "evaluator_policy": Key(EVALUATOR_POLICY, "what follows from its answer"),
-        "routing_policy": Key(ROUTING_POLICY, "which agent follows from its answer"),
+        "schema": Key(TEXT, "how to parse the model's answer"),
+        "evaluator": Key(TEXT, "the evaluator to use"),
+        "evaluator_policy": Key(EVALUATOR_POLICY, "how to decide from its answer"),
+        "routing_policy": Key(ROUTING_POLICY, "how to choose an agent from its answer"),
     },
 )
 MATCHED_HOOKS = Section(
@@ -87,17 +87,17 @@ MATCHED_HOOKS = Section(
     "hooks for some tools",
     {
         "matcher": Key(TEXT, "a regular expression for the names of tools; `*`: all"),
-        "hooks": Key(ListOf(HOOK, least=1), "what runs", required=True),
-        "preempt_yolo": Key(FLAG, "whether they run before the permissions are looked at"),
+        "hooks": Key(ListOf(HOOK, least=1), "the hooks", required=True),
+        "preempt_yolo": Key(FLAG, "whether they run before permissions are checked"),
     },
 )
 _MATCHED = ListOf(MATCHED_HOOKS)
 _PLAIN = ListOf(HOOK)
-_REFUSES = "these hooks are not run, so a tool call that they would refuse is not refused by them"
-_WATCHES = "these hooks are not run"
-_BLOCKS = "these hooks are not run, so what they would stop goes on"
-_HIDES = "these hooks are not run, so what they would take out or rewrite stays as it is"
-_ADDS = "these hooks are not run, so the agent does not see what they would add"
+_REFUSES = "these hooks do not run, so they cannot deny a tool call"
+_WATCHES = "these hooks do not run"
+_BLOCKS = "these hooks do not run, so they cannot stop anything"
+_HIDES = "these hooks do not run, so they cannot remove or rewrite anything"
+_ADDS = "these hooks do not run, so they cannot add anything to the prompt"
 HOOKS = Section(
     "hooks",
     "the hooks of an agent",
@@ -105,40 +105,40 @@ HOOKS = Section(
         "pre_tool_use": Key(_MATCHED, "before a tool runs", _REFUSES),
         "tool_guard": Key(_MATCHED, "before a tool call is approved", _REFUSES),
         "permission_request": Key(
-            _MATCHED, "before a person is asked", "these hooks are not run; a person is asked"
+            _MATCHED, "before human approval is requested", "these hooks do not run; approval is requested"
         ),
         "tool_input_transform": Key(_MATCHED, "rewrites a tool's arguments", _HIDES),
         "tool_response_transform": Key(_MATCHED, "rewrites a tool's result", _HIDES),
         "post_tool_use": Key(_MATCHED, "after a tool ran", _BLOCKS),
         "prompt_file_guard": Key(_PLAIN, "checks prompt files", _BLOCKS),
         "skill_content_guard": Key(_PLAIN, "checks skills", _BLOCKS),
-        "user_prompt_submit": Key(_PLAIN, "when a person said something", _BLOCKS),
-        "user_steering_messages_submit": Key(_PLAIN, "when a person said more during a turn", _BLOCKS),
+        "user_prompt_submit": Key(_PLAIN, "when a user message arrives", _BLOCKS),
+        "user_steering_messages_submit": Key(_PLAIN, "when a steer arrives", _BLOCKS),
         "user_followup_submit": Key(_PLAIN, "when a follow-up begins", _BLOCKS),
-        "before_llm_call": Key(_PLAIN, "before the model is asked", _BLOCKS),
+        "before_llm_call": Key(_PLAIN, "before a model call", _BLOCKS),
         "before_agent_run": Key(
-            _PLAIN, "before an agent begins", "these hooks are not run, so they choose no agent"
+            _PLAIN, "before an agent begins", "these hooks do not run, so they cannot choose an agent"
         ),
         "after_agent_complete": Key(
-            _PLAIN, "after an agent is done", "these hooks are not run, so they choose no agent"
+            _PLAIN, "after an agent has finished", "these hooks do not run, so they cannot choose an agent"
         ),
         "session_start": Key(_PLAIN, "when a session begins", _ADDS),
         "turn_start": Key(_PLAIN, "when a turn begins", _ADDS),
         "turn_end": Key(_PLAIN, "when a turn ends", _WATCHES),
-        "after_llm_call": Key(_PLAIN, "after the model answered", _WATCHES),
+        "after_llm_call": Key(_PLAIN, "after a model call", _WATCHES),
         "session_end": Key(_PLAIN, "when a session ends", _WATCHES),
         "pre_compact": Key(_PLAIN, "before a conversation is summarized", _WATCHES),
         "before_compaction": Key(_PLAIN, "before a conversation is summarized", _WATCHES),
         "after_compaction": Key(_PLAIN, "after a conversation was summarized", _WATCHES),
-        "subagent_stop": Key(_PLAIN, "when a sub-agent is done", _WATCHES),
-        "on_user_input": Key(_PLAIN, "when a person is asked something", _WATCHES),
-        "stop": Key(_PLAIN, "when the agent is done", _WATCHES),
-        "notification": Key(_PLAIN, "when a person is told something", _WATCHES),
-        "on_error": Key(_PLAIN, "when something failed", _WATCHES),
+        "subagent_stop": Key(_PLAIN, "when a sub-agent has finished", _WATCHES),
+        "on_user_input": Key(_PLAIN, "when the agent asks the user for input", _WATCHES),
+        "stop": Key(_PLAIN, "when the agent has finished", _WATCHES),
+        "notification": Key(_PLAIN, "when a notification is sent", _WATCHES),
+        "on_error": Key(_PLAIN, "after an error", _WATCHES),
         "on_max_iterations": Key(_PLAIN, "when the limit of iterations is reached", _WATCHES),
-        "on_agent_switch": Key(_PLAIN, "when another agent speaks", _WATCHES),
-        "on_session_resume": Key(_PLAIN, "when a session goes on past its limit", _WATCHES),
-        "on_tool_approval_decision": Key(_PLAIN, "when a tool call was decided about", _WATCHES),
-        "worktree_create": Key(_PLAIN, "when a git worktree was made", _WATCHES),
+        "on_agent_switch": Key(_PLAIN, "when another agent takes over", _WATCHES),
+        "on_session_resume": Key(_PLAIN, "when a session continues after its limit", _WATCHES),
+        "on_tool_approval_decision": Key(_PLAIN, "after a tool call was approved or denied", _WATCHES),
+        "worktree_create": Key(_PLAIN, "after a git worktree was created", _WATCHES),
     },
 )

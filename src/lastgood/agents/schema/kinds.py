@@ -60,7 +60,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """Names, chosen by whoever wrote the file, each with a value."""
+    """A mapping of names that the author of the file chooses."""
 
     of: Kind
     least: int = 0

@@ -28,11 +28,13 @@ COST = Section(
     "cost",
     "the cost of a model",
     {
-        "input": Key(Number(least=0), "dollars per million tokens that the model reads"),
-        "output": Key(Number(least=0), "dollars per million tokens that the model writes"),
-        "cache_read": Key(Number(least=0), "dollars per million cached tokens", "they count as input"),
+        "input": Key(Number(least=0), "dollars per million input tokens"),
+        "output": Key(Number(least=0), "dollars per million output tokens"),
+        "cache_read": Key(
+            Number(least=0), "dollars per million tokens read from the cache", "they count as input tokens"
+        ),
         "cache_write": Key(
-            Number(least=0), "dollars per million tokens put into the cache", "they are not counted"
+            Number(least=0), "dollars per million tokens written to the cache", "they are not counted"
         ),
     },
 )
@@ -42,11 +44,11 @@ IDENTITY_TOKEN = Section(
     "the source of an identity token",
     {
         "file": Key(TEXT, "a file that holds the token"),
-        "env": Key(TEXT, "a variable that holds the token"),
+        "env": Key(TEXT, "an environment variable that holds the token"),
         "command": Key(TEXTS, "a command that prints the token"),
-        "url": Key(TEXT, "an address that answers with the token"),
-        "headers": Key(TEXT_MAP, "headers sent to the address"),
-        "response_field": Key(TEXT, "the field of the answer that is the token"),
+        "url": Key(TEXT, "a URL that returns the token"),
+        "headers": Key(TEXT_MAP, "headers of that request"),
+        "response_field": Key(TEXT, "the field of its response that holds the token"),
     },
 )
 FEDERATION = Section(
@@ -55,8 +57,8 @@ FEDERATION = Section(
     {
         "federation_rule_id": Key(TEXT, "the rule to use", required=True),
         "organization_id": Key(TEXT, "the organization that owns the rule", required=True),
-        "service_account_id": Key(TEXT, "the account that is expected"),
-        "identity_token": Key(IDENTITY_TOKEN, "where the token comes from", required=True),
+        "service_account_id": Key(TEXT, "the service account"),
+        "identity_token": Key(IDENTITY_TOKEN, "the source of the identity token", required=True),
     },
 )
 AUTH = Section(
@@ -75,7 +77,7 @@ TASK_BUDGET = Either(
             "a task budget",
             {
                 "type": Key(Text(("tokens",)), "what is counted"),
-                "total": Key(_COUNT, "how many", required=True),
+                "total": Key(_COUNT, "the limit", required=True),
             },
         ),
     )
@@ -87,24 +89,27 @@ THINKING = Either(
         Section(
             "thinking_budget",
             "a thinking budget",
-            {"effort": Key(Text(EFFORTS), "how hard"), "tokens": Key(Whole(least=-1), "how many tokens")},
+            {
+                "effort": Key(Text(EFFORTS), "the reasoning effort"),
+                "tokens": Key(Whole(least=-1), "the maximum number of reasoning tokens"),
+            },
         ),
     )
 )
 CAPABILITIES = Section(
     "capabilities",
     "what a model accepts",
-    {name: Key(FLAG, f"the model takes {name} attachments") for name in ("image", "pdf", "audio", "video")},
+    {name: Key(FLAG, f"the model accepts {name} attachments") for name in ("image", "pdf", "audio", "video")},
 )
 OUTPUT_CAPABILITIES = Section(
-    "output_capabilities", "what a model makes", {"image": Key(FLAG, "the model answers with images")}
+    "output_capabilities", "the output of a model", {"image": Key(FLAG, "the model can return images")}
 )
 MODEL_ROUTE = Section(
     "routing rule",
     "a routing rule",
     {
-        "model": Key(TEXT, "the model that is asked", required=True),
-        "examples": Key(TEXTS, "requests that it is asked for", required=True),
+        "model": Key(TEXT, "the model to call", required=True),
+        "examples": Key(TEXTS, "example requests", required=True),
     },
 )
 
@@ -113,33 +118,33 @@ MODEL_ROUTE = Section(
 
 #: What a provider may set for all of its models, and a model for itself.
 _SAMPLING = {
-    "temperature": Key(Number(least=0, most=2), "0: always the likeliest word; higher: more surprises"),
-    "max_tokens": Key(Whole(least=1), "the longest answer, in tokens"),
-    "top_p": Key(Number(least=0, most=1), "only the likeliest words, up to this probability"),
-    "frequency_penalty": Key(Number(least=-2, most=2), "against words that came often"),
-    "presence_penalty": Key(Number(least=-2, most=2), "against words that came at all"),
+    "temperature": Key(Number(least=0, most=2), "the sampling temperature"),
+    "max_tokens": Key(Whole(least=1), "the maximum number of output tokens"),
+    "top_p": Key(Number(least=0, most=1), "nucleus sampling: the probability mass to sample from"),
+    "frequency_penalty": Key(Number(least=-2, most=2), "penalty for tokens by their frequency so far"),
+    "presence_penalty": Key(Number(least=-2, most=2), "penalty for tokens that occurred before"),
     "parallel_tool_calls": Key(FLAG, "whether the model may call several tools at once"),
-    "provider_opts": Key(Anything(mapping=True), "options of the provider, passed on as they are"),
+    "provider_opts": Key(Anything(mapping=True), "provider options, passed through"),
     "track_usage": Key(FLAG, "usage is always counted"),
     "thinking_budget": Key(
         THINKING,
-        "how long the model may think: an effort, or tokens; 0: not at all",
+        "the reasoning effort, or the maximum number of reasoning tokens; 0: no reasoning",
     ),
-    "task_budget": Key(TASK_BUDGET, "tokens for a whole task", "nothing limits the tokens of a task"),
-    "auth": Key(AUTH, "another way to sign in than a key", "the provider's key is used"),
+    "task_budget": Key(TASK_BUDGET, "the token budget of a task", "the budget is not enforced"),
+    "auth": Key(AUTH, "authentication without an API key", "the provider's API key is used"),
     "compaction_model": Key(TEXT, "the model that summarizes", "no conversation is summarized"),
 }
 PROVIDER = Section(
     "provider",
     "a provider (providers.NAME)",
     {
-        "provider": Key(TEXT, "the provider whose API it speaks; without one: OpenAI's"),
+        "provider": Key(TEXT, "the provider whose API it implements; default: OpenAI"),
         "api_type": Key(
-            Text(("openai_chatcompletions", "openai_responses")), "which API of OpenAI's it speaks"
+            Text(("openai_chatcompletions", "openai_responses")), "which OpenAI API it implements"
         ),
-        "base_url": Key(TEXT, "the address of its API"),
-        "token_key": Key(TEXT, "the name of the variable that holds its key"),
-        "unload_api": Key(TEXT, "where a model is unloaded", "no model is unloaded"),
+        "base_url": Key(TEXT, "the base URL of its API"),
+        "token_key": Key(TEXT, "the environment variable that holds the API key"),
+        "unload_api": Key(TEXT, "the URL that unloads a model", "models are not unloaded"),
         **_SAMPLING,
     },
 )
@@ -147,31 +152,32 @@ MODEL = Section(
     "model",
     "a model (models.NAME)",
     {
-        "provider": Key(TEXT, "who serves it: a known provider, or one of `providers`"),
+        "provider": Key(TEXT, "its provider: a known one, or one of `providers`"),
         "model": Key(
-            TEXT, "its name there; without a provider: several models with commas, each turn takes one"
+            TEXT,
+            "its name at the provider; without `provider`: a comma-separated list; each turn uses one",
         ),
-        "description": Key(TEXT, "what it is good for"),
-        "base_url": Key(TEXT, "the address of its API"),
-        "token_key": Key(TEXT, "the name of the variable that holds its key"),
+        "description": Key(TEXT, "what it is for"),
+        "base_url": Key(TEXT, "the base URL of its API"),
+        "token_key": Key(TEXT, "the environment variable that holds the API key"),
         **_SAMPLING,
-        "first_available": Key(ListOf(TEXT, least=1), "models; the first one whose key is there is asked"),
-        "title_model": Key(TEXT, "the model that makes the titles of sessions"),
-        "cost": Key(COST, "what it costs"),
-        "bypass_models_gateway": Key(FLAG, "models are always asked directly"),
+        "first_available": Key(
+            ListOf(TEXT, least=1), "a list of models; the first one with an API key is used"
+        ),
+        "title_model": Key(TEXT, "the model that generates session titles"),
+        "cost": Key(COST, "its prices"),
+        "bypass_models_gateway": Key(FLAG, "ignored: there is no models gateway"),
         "routing": Key(
             ListOf(MODEL_ROUTE), "other models for some requests", "every request goes to this model"
         ),
-        "capabilities": Key(
-            CAPABILITIES, "which attachments it takes", "attachments are passed on as they are"
-        ),
+        "capabilities": Key(CAPABILITIES, "which attachments it accepts", "attachments are passed through"),
         "output_capabilities": Key(
-            OUTPUT_CAPABILITIES, "what it makes beside text", "only its text is taken"
+            OUTPUT_CAPABILITIES, "what it returns besides text", "only its text is used"
         ),
         "compaction_threshold": Key(
-            _SHARE, "when conversations are summarized", "no conversation is summarized"
+            _SHARE, "the share of the context window that triggers a summary", "no conversation is summarized"
         ),
-        "type": Key(TEXT, "who serves it", until=0, instead="provider"),
-        "env": Key(TEXT_MAP, "variables", "set them where Lastgood runs", until=1),
+        "type": Key(TEXT, "its provider", until=0, instead="provider"),
+        "env": Key(TEXT_MAP, "environment variables", "set them in the environment of Lastgood", until=1),
     },
 )

@@ -24,55 +24,55 @@ _COUNT = Whole(least=0)
 
 CHUNKING = Section(
     "chunking",
-    "how documents are cut",
+    "how documents are split into chunks",
     {
-        "size": Key(_COUNT, "characters of a piece"),
-        "overlap": Key(_COUNT, "characters that two pieces share"),
-        "respect_word_boundaries": Key(FLAG, "whether words stay whole"),
-        "code_aware": Key(FLAG, "whether code is cut at its functions"),
+        "size": Key(_COUNT, "the chunk size, in characters"),
+        "overlap": Key(_COUNT, "the overlap of two chunks, in characters"),
+        "respect_word_boundaries": Key(FLAG, "whether to keep words whole"),
+        "code_aware": Key(FLAG, "whether to split code at functions"),
     },
 )
 STRATEGY = Section(
     "strategy",
-    "a strategy of retrieval",
+    "a retrieval strategy",
     {
         "type": Key(TEXT, "its kind", required=True),
         "docs": Key(TEXTS, "documents of its own"),
         "database": Key(TEXT, "the file of its index"),
-        "chunking": Key(CHUNKING, "how documents are cut"),
-        "limit": Key(_COUNT, "how many results it gives"),
+        "chunking": Key(CHUNKING, "how documents are split into chunks"),
+        "limit": Key(_COUNT, "the maximum number of results"),
     },
     open=True,  # each kind of strategy has parameters of its own
 )
 FUSION = Section(
     "fusion",
-    "how results are joined",
+    "how results are merged",
     {
-        "strategy": Key(Text(("rrf", "reciprocal_rank_fusion", "weighted", "max")), "the way"),
+        "strategy": Key(Text(("rrf", "reciprocal_rank_fusion", "weighted", "max")), "the method"),
         "k": Key(_COUNT, "the constant of rank fusion"),
         "weights": Key(MapOf(Number(least=0, most=1)), "the weight of each strategy"),
     },
 )
 RERANKING = Section(
     "reranking",
-    "how results are ranked again",
+    "how results are reranked",
     {
-        "model": Key(TEXT, "the model that ranks", required=True),
-        "top_k": Key(_COUNT, "how many are ranked"),
-        "threshold": Key(Number(least=0, most=1), "the lowest score that is kept"),
+        "model": Key(TEXT, "the reranking model", required=True),
+        "top_k": Key(_COUNT, "how many results to rerank"),
+        "threshold": Key(Number(least=0, most=1), "the minimum score"),
         "criteria": Key(TEXT, "what makes a result relevant"),
     },
 )
 RESULTS = Section(
     "results",
-    "what becomes of results",
+    "what to do with results",
     {
-        "limit": Key(_COUNT, "how many are given to the agent"),
-        "fusion": Key(FUSION, "how results of several strategies are joined"),
-        "reranking": Key(RERANKING, "how they are ranked again"),
-        "deduplicate": Key(FLAG, "whether a document is given once"),
-        "include_score": Key(FLAG, "whether scores are given"),
-        "return_full_content": Key(FLAG, "whether whole documents are given"),
+        "limit": Key(_COUNT, "the maximum number of results for the agent"),
+        "fusion": Key(FUSION, "how to merge the results of several strategies"),
+        "reranking": Key(RERANKING, "how to rerank them"),
+        "deduplicate": Key(FLAG, "whether to remove duplicates"),
+        "include_score": Key(FLAG, "whether to include scores"),
+        "return_full_content": Key(FLAG, "whether to return whole documents"),
     },
 )
 _RAG_KEYS = {
@@ -83,16 +83,16 @@ _RAG_KEYS = {
             {
                 "name": Key(TEXT, "its name"),
                 "description": Key(TEXT, "what it is for"),
-                "instruction": Key(TEXT, "how it is used"),
+                "instruction": Key(TEXT, "how to use it"),
             },
         ),
-        "how the agent sees the source",
+        "the tool that searches the source",
     ),
     "docs": Key(TEXTS, "files and folders to search"),
-    "respect_vcs": Key(FLAG, "whether ignored files are left out"),
-    "indexing_timeout": Key(Span(), "how long indexing may take"),
-    "strategies": Key(ListOf(STRATEGY, least=1), "how it is searched", required=True),
-    "results": Key(RESULTS, "what becomes of results"),
+    "respect_vcs": Key(FLAG, "whether to skip files that git ignores"),
+    "indexing_timeout": Key(Span(), "the timeout of indexing"),
+    "strategies": Key(ListOf(STRATEGY, least=1), "how to search it", required=True),
+    "results": Key(RESULTS, "what to do with results"),
 }
 RAG_CONFIG = Section("rag_config", "a source of documents", _RAG_KEYS)
 RAG = Section(
@@ -101,9 +101,9 @@ RAG = Section(
     {
         **_RAG_KEYS,
         "description": Key(TEXT, "what it is for", until=2, instead="tool: {description: …}"),
-        "instruction": Key(TEXT, "how it is used"),
+        "instruction": Key(TEXT, "how to use it"),
         "tools": Key(TEXTS, "the tools to offer"),
         "name": Key(TEXT, "its name"),
-        "defer": Key(Either((FLAG, TEXTS)), "tools that are found only when they are looked for"),
+        "defer": Key(Either((FLAG, TEXTS)), "tools that the model must search for before it can call them"),
     },
 )

@@ -36,7 +36,7 @@ def keys() -> Iterator[str]:
 
 
 def toolsets() -> Iterator[str]:
-    yield "| type | what it is | keys of its own |"
+    yield "| type | purpose | its own keys |"
     yield "|---|---|---|"
     for name, variant in TOOLSET.types.items():
         own = ", ".join(f"`{key}`" for key in variant.keys)
@@ -70,18 +70,20 @@ def _value(kind: Kind) -> str:
         case Flag():
             return "`true` or `false`"
         case Whole():
-            return "a whole number"
+            return "an integer"
         case Number():
             return "a number"
         case Span():
-            return "a length of time: `90s`, `1m30s`, seconds"
+            return "a duration: `90s`, `1m30s`, or seconds"
         case Anything(mapping):
             return "a mapping" if mapping else "anything"
         case ListOf(of, _, or_one):
+            if isinstance(of, Section | Typed):
+                return f"a list, each entry {_value(of)}"
             return f"{f'{_value(of)}, or ' if or_one else ''}a list of {_value(of)}"
         case MapOf(of):
             one = "a value" if isinstance(of, Either | MapOf) else _value(of)
-            return f"names, each with {one}"
+            return f"a mapping of names to {one}"
         case Either(kinds):
             return " or ".join(dict.fromkeys(map(_value, kinds)))
         case Section(_, title):
@@ -93,10 +95,10 @@ def _value(kind: Kind) -> str:
 def _meaning(key: Key) -> str:
     meaning = key.about
     if key.required:
-        meaning += " (must be there)"
+        meaning += " (required)"
     if key.until is not None:
         meaning += f". Only in versions 0 to {key.until}" if key.until else ". Only in version 0"
-        meaning += f"; since then: `{key.instead}`" if key.instead else ""
+        meaning += f"; use `{key.instead}` instead" if key.instead else ""
     if key.later:
         meaning += f". **Not supported yet**: {key.later}"
     return meaning

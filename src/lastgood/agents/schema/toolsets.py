@@ -23,30 +23,30 @@ from lastgood.agents.schema.kinds import (
 from lastgood.agents.schema.rag import RAG_CONFIG
 
 _COUNT = Whole(least=0)
-OWN_LIST = "an agent that is given a task has a list of its own"
+OWN_LIST = "a sub-agent has its own list"
 
 LIFECYCLE = Section(
     "lifecycle",
     "the lifecycle of a toolset",
     {
-        "profile": Key(Text(("resilient", "strict", "best-effort")), "defaults for the rest"),
-        "required": Key(FLAG, "whether the agent needs it"),
-        "startup_timeout": Key(Span(), "how long it may take to start"),
-        "call_timeout": Key(Span(), "how long a call may take"),
-        "restart": Key(Text(("never", "on_failure", "always")), "when it is started again"),
-        "max_restarts": Key(Whole(least=-1), "how often; -1: without end"),
+        "profile": Key(Text(("resilient", "strict", "best-effort")), "defaults for the other keys"),
+        "required": Key(FLAG, "whether the agent cannot run without it"),
+        "startup_timeout": Key(Span(), "the timeout of its start"),
+        "call_timeout": Key(Span(), "the timeout of a call"),
+        "restart": Key(Text(("never", "on_failure", "always")), "when to restart it"),
+        "max_restarts": Key(Whole(least=-1), "the maximum number of restarts; -1: unlimited"),
         "backoff": Key(
             Section(
                 "backoff",
-                "the wait between restarts",
+                "the delay between restarts",
                 {
-                    "initial": Key(Span(), "the first wait"),
-                    "max": Key(Span(), "the longest wait"),
-                    "multiplier": Key(Number(least=0), "how waits grow"),
-                    "jitter": Key(Number(least=0, most=1), "how much of a wait is chance"),
+                    "initial": Key(Span(), "the first delay"),
+                    "max": Key(Span(), "the longest delay"),
+                    "multiplier": Key(Number(least=0), "the growth factor of delays"),
+                    "jitter": Key(Number(least=0, most=1), "the random share of a delay"),
                 },
             ),
-            "the wait between restarts",
+            "the delay between restarts",
         ),
     },
 )
@@ -54,9 +54,9 @@ REMOTE = Section(
     "remote",
     "a remote server",
     {
-        "url": Key(TEXT, "its address", required=True),
-        "transport_type": Key(TEXT, "how it is spoken to: `streamable` or `sse`"),
-        "headers": Key(TEXT_MAP, "headers that are sent"),
+        "url": Key(TEXT, "its URL", required=True),
+        "transport_type": Key(TEXT, "the transport: `streamable` or `sse`"),
+        "headers": Key(TEXT_MAP, "request headers"),
         "oauth": Key(
             Section(
                 "oauth",
@@ -65,12 +65,12 @@ REMOTE = Section(
                     "clientId": Key(TEXT, "the client's id"),
                     "clientSecret": Key(TEXT, "the client's secret"),
                     "callbackPort": Key(Whole(least=1, most=65535), "the port of the callback"),
-                    "scopes": Key(TEXTS, "what is asked for"),
-                    "callbackRedirectURL": Key(TEXT, "where the browser is sent"),
+                    "scopes": Key(TEXTS, "the scopes to request"),
+                    "callbackRedirectURL": Key(TEXT, "the redirect URL"),
                 },
             ),
-            "how to sign in",
-            "sign-in is not supported; send a token in `headers`",
+            "OAuth settings",
+            "OAuth is not supported; send a token in `headers`",
         ),
     },
 )
@@ -79,13 +79,13 @@ API_CONFIG = Section(
     "an API call",
     {
         "name": Key(TEXT, "the name of the tool", required=True),
-        "instruction": Key(TEXT, "how it is used"),
-        "endpoint": Key(TEXT, "the address", required=True),
-        "method": Key(Text(("GET", "POST", "PUT", "PATCH", "DELETE")), "the method", required=True),
-        "headers": Key(TEXT_MAP, "headers that are sent"),
+        "instruction": Key(TEXT, "how to use it"),
+        "endpoint": Key(TEXT, "the URL", required=True),
+        "method": Key(Text(("GET", "POST", "PUT", "PATCH", "DELETE")), "the HTTP method", required=True),
+        "headers": Key(TEXT_MAP, "request headers"),
         "args": Key(Anything(mapping=True), "its arguments"),
-        "required": Key(TEXTS, "arguments that must be given"),
-        "output_schema": Key(Anything(mapping=True), "the shape of the answer"),
+        "required": Key(TEXTS, "required arguments"),
+        "output_schema": Key(Anything(mapping=True), "the JSON schema of the response"),
     },
 )
 WEBHOOK_CONFIG = Section(
@@ -106,11 +106,11 @@ WEBHOOK_CONFIG = Section(
                     "generic",
                 )
             ),
-            "the shape of the message",
+            "the service, which decides the message format",
         ),
-        "url": Key(TEXT, "where it is sent", required=True),
-        "headers": Key(TEXT_MAP, "headers that are sent"),
-        "chat_id": Key(TEXT, "the chat it goes to"),
+        "url": Key(TEXT, "the URL of the webhook", required=True),
+        "headers": Key(TEXT_MAP, "request headers"),
+        "chat_id": Key(TEXT, "the id of the chat"),
     },
 )
 SANDBOX = Section(
@@ -118,7 +118,7 @@ SANDBOX = Section(
     "a sandbox",
     {
         "image": Key(TEXT, "the image of its container"),
-        "paths": Key(TEXTS, "folders that it sees", required=True),
+        "paths": Key(TEXTS, "folders that it can access", required=True),
     },
 )
 
@@ -130,70 +130,78 @@ _SCRIPT = Section(
     {
         "cmd": Key(TEXT, "the command", required=True),
         "description": Key(TEXT, "what it does; the model reads it"),
-        "args": Key(Anything(mapping=True), "its arguments, as properties of a JSON schema"),
-        "required": Key(TEXTS, "arguments that must be given"),
-        "env": Key(TEXT_MAP, "variables it gets"),
-        "working_dir": Key(TEXT, "where it runs"),
+        "args": Key(Anything(mapping=True), "its arguments, as the `properties` of a JSON schema"),
+        "required": Key(TEXTS, "required arguments"),
+        "env": Key(TEXT_MAP, "its environment variables"),
+        "working_dir": Key(TEXT, "its working directory"),
     },
 )
 _POST_EDIT = Section(
     "post_edit",
-    "a command after an edit",
-    {"path": Key(TEXT, "which files", required=True), "cmd": Key(TEXT, "the command", required=True)},
+    "a command to run after an edit",
+    {
+        "path": Key(TEXT, "a glob for the edited file", required=True),
+        "cmd": Key(TEXT, "the command", required=True),
+    },
 )
-_ALL = "every tool is offered from the start"
+_ALL = "every tool is in the prompt from the start"
 _KEYS = {
-    "type": Key(TEXT, "which tools", required=True),
-    "tools": Key(TEXTS, "only these tools of it"),
-    "instruction": Key(TEXT, "how they are to be used"),
-    "toon": Key(TEXT, "tools whose results are shortened", "results are passed on as they are"),
-    "model": Key(TEXT, "the model that reads their results", "the agent's own model reads them"),
-    "defer": Key(Either((FLAG, TEXTS)), "tools that are found only when they are looked for", _ALL),
-    "readonly": Key(
-        FLAG, "only tools that change nothing", "tools that change things stay; set `readonly` on the agent"
-    ),
-    "env": Key(TEXT_MAP, "variables that commands get"),
-    "shell": Key(MapOf(_SCRIPT, least=1), "scripts, by the name of their tool"),
-    "post_edit": Key(ListOf(_POST_EDIT), "commands that follow an edit"),
-    "ignore_vcs": Key(FLAG, "whether files that git ignores are left out"),
-    "allow_list": Key(TEXTS, "the only folders that are open to it"),
-    "deny_list": Key(TEXTS, "folders that are closed to it"),
+    "type": Key(TEXT, "the type of the toolset", required=True),
+    "tools": Key(TEXTS, "use only these tools of the toolset"),
+    "instruction": Key(TEXT, "instructions for the model on how to use them"),
+    "toon": Key(TEXT, "tools whose results are converted to TOON", "results are passed through"),
+    "model": Key(TEXT, "the model that processes their results", "the agent's own model processes them"),
+    "defer": Key(Either((FLAG, TEXTS)), "tools that the model must search for before it can call them", _ALL),
+    "readonly": Key(FLAG, "use only read-only tools", "all tools are available; set `readonly` on the agent"),
+    "env": Key(TEXT_MAP, "environment variables of its commands"),
+    "shell": Key(MapOf(_SCRIPT, least=1), "scripts, by tool name"),
+    "post_edit": Key(ListOf(_POST_EDIT), "commands to run after an edit"),
+    "ignore_vcs": Key(FLAG, "whether to skip files that git ignores"),
+    "allow_list": Key(TEXTS, "the only folders that it may access"),
+    "deny_list": Key(TEXTS, "folders that it may not access"),
     "shared": Key(FLAG, "whether agents share one list", OWN_LIST),
-    "timeout": Key(Whole(least=1), "seconds that a command or a request may take"),
-    "repeatable": Key(
-        FLAG, "whether running a command twice does no harm; then it is run again after a crash"
+    "timeout": Key(Whole(least=1), "the timeout of a command or a request, in seconds"),
+    "repeatable": Key(FLAG, "whether a command may safely run twice; if so, it is repeated after a crash"),
+    "headers": Key(TEXT_MAP, "request headers"),
+    "allowed_domains": Key(TEXTS, "the only hosts that it may request"),
+    "blocked_domains": Key(TEXTS, "hosts that it may not request"),
+    "allow_private_ips": Key(FLAG, "whether it may request private IP addresses"),
+    "escape_html": Key(FLAG, "whether to escape <, > and &", "they are passed through"),
+    "sudo_askpass": Key(
+        FLAG, "whether to ask the user for the sudo password", "sudo fails if it needs a password"
     ),
-    "headers": Key(TEXT_MAP, "headers that are sent"),
-    "allowed_domains": Key(TEXTS, "the only hosts that may be asked"),
-    "blocked_domains": Key(TEXTS, "hosts that may not be asked"),
-    "allow_private_ips": Key(FLAG, "whether hosts of private networks may be asked"),
-    "escape_html": Key(FLAG, "whether <, > and & are escaped", "they are passed on as they are"),
-    "sudo_askpass": Key(FLAG, "whether a person is asked for sudo's password", "nobody is asked; sudo fails"),
-    "safer": Key(FLAG, "whether commands are judged first", "permissions and safety decide alone"),
-    "safer_judge_model": Key(TEXT, "the model that judges commands", "permissions and safety decide alone"),
+    "safer": Key(
+        FLAG, "whether a model judges commands first", "only permissions and the safety mode decide"
+    ),
+    "safer_judge_model": Key(
+        TEXT, "the model that judges commands", "only permissions and the safety mode decide"
+    ),
     "sandbox": Key(SANDBOX, "a container for commands", "commands run on this machine, not in a container"),
     "command": Key(TEXT, "the command that starts the server"),
     "args": Key(TEXTS, "its arguments"),
     "ref": Key(TEXT, "`docker:NAME`, or a name of `mcps` or `rag`"),
-    "remote": Key(REMOTE, "a server somewhere else"),
-    "config": Key(Anything(), "what the server is told", "it is not passed on"),
-    "version": Key(TEXT, "the package that is installed", "install the server yourself"),
-    "name": Key(TEXT, "how it is called"),
-    "working_dir": Key(TEXT, "where the server runs"),
-    "lifecycle": Key(LIFECYCLE, "how the server is looked after"),
-    "file_types": Key(TEXTS, "the endings of files it is for"),
-    "path": Key(TEXT, "the file it keeps things in"),
-    "url": Key(TEXT, "its address"),
-    "api_config": Key(API_CONFIG, "the call"),
-    "webhook_config": Key(WEBHOOK_CONFIG, "where it is sent"),
-    "rag_config": Key(RAG_CONFIG, "what is searched"),
-    "models": Key(ListOf(TEXT, least=1), "models that may be picked"),
-    "recall": Key(FLAG, "whether the agent is told when a job is done"),
-    "allowed_servers": Key(TEXTS, "the only servers on offer"),
-    "blocked_servers": Key(TEXTS, "servers that are not on offer"),
-    "max_output_bytes": Key(_COUNT, "the longest answer"),
+    "remote": Key(REMOTE, "a remote server"),
+    "config": Key(Anything(), "the configuration for the server", "it is not sent"),
+    "version": Key(TEXT, "the version to install", "install the server yourself"),
+    "name": Key(TEXT, "its name"),
+    "working_dir": Key(TEXT, "the working directory of the server"),
+    "lifecycle": Key(LIFECYCLE, "timeouts and restarts of the server"),
+    "file_types": Key(TEXTS, "the file extensions that it handles"),
+    "path": Key(TEXT, "the file where it stores its data"),
+    "url": Key(TEXT, "its URL"),
+    "api_config": Key(API_CONFIG, "the request"),
+    "webhook_config": Key(WEBHOOK_CONFIG, "where to send it"),
+    "rag_config": Key(RAG_CONFIG, "what to search"),
+    "models": Key(ListOf(TEXT, least=1), "models to choose from"),
+    "recall": Key(FLAG, "whether the agent is notified when a job has finished"),
+    "allowed_servers": Key(TEXTS, "the only servers to choose from"),
+    "blocked_servers": Key(TEXTS, "servers to exclude"),
+    "max_output_bytes": Key(_COUNT, "the maximum length of a response"),
     "env_file": Key(
-        ListOf(TEXT, or_one=True), "files with variables", "set them where Lastgood runs", until=1
+        ListOf(TEXT, or_one=True),
+        "files with environment variables",
+        "set them in the environment of Lastgood",
+        until=1,
     ),
 }
 _SHARED = ("type", "tools", "instruction", "toon", "model", "defer", "readonly")
@@ -211,47 +219,54 @@ TOOLSET = Typed(
         "shell": Variant(
             "runs commands", (*_RUNS, "sudo_askpass", "safer", "safer_judge_model", "sandbox", "env_file")
         ),
-        "script": Variant("commands with a name of their own", ("shell", *_RUNS), needs=("shell",)),
+        "script": Variant("runs scripts, each as a tool of its own", ("shell", *_RUNS), needs=("shell",)),
         "filesystem": Variant("reads, writes and searches files", (*_FILES, "ignore_vcs")),
         "fetch": Variant(
             "reads web pages",
             ("timeout", "headers", "allowed_domains", "blocked_domains", "allow_private_ips", "escape_html"),
             not_together=("allowed_domains", "blocked_domains"),
         ),
-        "think": Variant("a place to think"),
-        "todo": Variant("a list of things to do", ("shared",)),
-        "mcp": Variant("tools of an MCP server", (*_MCP_KEYS, "env_file"), exactly_one=_ONE_SOURCE),
-        "mcp_catalog": Variant("servers to choose from", ("allowed_servers", "blocked_servers"), _WITHOUT),
-        "memory": Variant("remembers across sessions", ("path",), _WITHOUT),
-        "tasks": Variant("a list of tasks in a file", ("path",), _WITHOUT),
+        "think": Variant("lets the model write down its reasoning"),
+        "todo": Variant("keeps a to-do list", ("shared",)),
+        "mcp": Variant(
+            "provides the tools of an MCP server", (*_MCP_KEYS, "env_file"), exactly_one=_ONE_SOURCE
+        ),
+        "mcp_catalog": Variant(
+            "lets the agent add MCP servers from a catalog", ("allowed_servers", "blocked_servers"), _WITHOUT
+        ),
+        "memory": Variant("stores facts across sessions", ("path",), _WITHOUT),
+        "tasks": Variant("keeps a task list in a file", ("path",), _WITHOUT),
         "file": Variant("edits one file at a time", _FILES, _WITHOUT),
-        "background_jobs": Variant("runs commands beside the turn", ("env", "recall"), _WITHOUT),
-        "plan": Variant("a plan that agents share", (), _WITHOUT),
-        "session_plan": Variant("a plan of one session", (), _WITHOUT),
-        "session_context": Variant("looks at the session itself", (), _WITHOUT),
-        "environment": Variant("looks at the machine", (), _WITHOUT),
-        "git": Variant("looks at git", (), _WITHOUT),
+        "background_jobs": Variant("runs commands in the background", ("env", "recall"), _WITHOUT),
+        "plan": Variant("keeps a plan that agents share", (), _WITHOUT),
+        "session_plan": Variant("keeps a plan for the session", (), _WITHOUT),
+        "session_context": Variant("reads the session", (), _WITHOUT),
+        "environment": Variant("reads facts about the machine", (), _WITHOUT),
+        "git": Variant("reads git repositories", (), _WITHOUT),
         "api": Variant(
-            "one call of an API",
+            "calls one API endpoint",
             ("api_config", "timeout", "allow_private_ips"),
             _WITHOUT,
             needs=("api_config",),
         ),
         "openapi": Variant(
-            "an API by its description",
+            "calls an API described by OpenAPI",
             ("url", "headers", "timeout", "allow_private_ips", "max_output_bytes"),
             _WITHOUT,
             needs=("url",),
         ),
         "a2a": Variant(
-            "another agent", ("url", "headers", "name", "allow_private_ips"), _WITHOUT, needs=("url",)
+            "calls a remote agent (A2A)",
+            ("url", "headers", "name", "allow_private_ips"),
+            _WITHOUT,
+            needs=("url",),
         ),
-        "lsp": Variant("a language server", (*_SERVER, "file_types"), _WITHOUT, needs=("command",)),
-        "open_url": Variant("opens an address for a person", ("url", "name"), _WITHOUT, needs=("url",)),
-        "user_prompt": Variant("asks a person", (), _WITHOUT),
+        "lsp": Variant("queries a language server", (*_SERVER, "file_types"), _WITHOUT, needs=("command",)),
+        "open_url": Variant("opens a URL for the user", ("url", "name"), _WITHOUT, needs=("url",)),
+        "user_prompt": Variant("asks the user", (), _WITHOUT),
         "model_picker": Variant("changes the model", ("models",), _WITHOUT, needs=("models",)),
-        "background_agents": Variant("runs agents beside the turn", (), _WITHOUT),
-        "scheduler": Variant("does things later", (), _WITHOUT),
+        "background_agents": Variant("runs agents in the background", (), _WITHOUT),
+        "scheduler": Variant("schedules prompts", (), _WITHOUT),
         "rag": Variant(
             "searches documents", ("ref", "rag_config", "name"), _WITHOUT, exactly_one=("ref", "rag_config")
         ),

@@ -84,7 +84,7 @@ class ChatCompletions:
                 timeout=aiohttp.ClientTimeout(
                     total=None, connect=limits.connect_seconds, sock_read=limits.idle_seconds
                 ),
-                # Nothing is unpacked, so that a few bytes never become many; nothing packed is asked for.
+                # Not decompressed, so that a few bytes never become many; not requested compressed either.
                 auto_decompress=False,
                 headers={
                     "Accept": "text/event-stream, application/json",

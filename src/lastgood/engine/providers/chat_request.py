@@ -24,7 +24,7 @@ _SAMPLING = ("top_k", "repetition_penalty", "seed", "min_p", "typical_p")
 _EFFORTS = ((2048, "low"), (8192, "medium"))
 
 
-#: So many messages are encoded between two pauses.
+#: Messages encoded between two pauses.
 _BATCH = 100
 
 

@@ -1,9 +1,9 @@
 """Puts an answer together from the pieces of a chat completion, as servers really send them.
 
 Knows the dialect and its accents: calls without an index or an id, calls sent whole,
-thoughts under three names, a message where pieces were asked for. Knows no network.
+reasoning under three names, a whole message in place of deltas. Knows no network.
 What it cannot understand raises TypeError, KeyError, ValueError, IndexError or
-AttributeError; whoever feeds it says what that means.
+AttributeError; the caller decides what that means.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _PartialCall:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its arguments are all there. Long ones are not looked at: it is asked at every piece."""
+        """Whether its arguments are complete. Does not parse long ones: this is called for every chunk."""
         if self.arguments.length > _LONG_ARGUMENTS:
             return False
         try:
@@ -204,7 +204,7 @@ class CompletionBuilder:
         return None
 
     def answer(self, model: ModelSpec) -> ModelAnswer:
-        """All of it. Only for whoever knows that it is all."""
+        """The complete message. Call it only after the last chunk."""
         calls, reasoning = tuple(self._finished_calls()), self._reasoning(model.ref)
         message = Message(Role.ASSISTANT, str(self._text), calls, reasoning=reasoning)
         return ModelAnswer(message, self._used(model), self.finish in _TOO_LONG)

@@ -2,7 +2,7 @@
 
 Thoughts and signatures are kept as a skeleton of the answer: what was thought, in
 full, and where the text and the calls stood. It goes back to the model that made it
-and to no other; anybody else is shown the text and the calls alone.
+and to no other; other models get only the text and the calls.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _LEAST_BUDGET = 1024
 _TALKATIVE = ("anthropic", "boto3", "botocore", "google_genai", "httpcore2", "httpx2", "urllib3")
 _DEFAULT_REGION = "us-east-1"
 
-#: Where a response's connection is written down for whoever may have to close it.
+#: The connection of a response, for the code that may have to close it.
 CONNECTIONS: ContextVar[list[httpx2.AsyncByteStream] | None] = ContextVar("connections", default=None)
 
 #: U+0085, U+2028 and U+2029 in UTF-8, and what may be the beginning of one.
@@ -66,7 +66,7 @@ class _CountedBytes(httpx2.AsyncByteStream):
 
 
 class _Transport(httpx2.AsyncHTTPTransport):
-    """Our limits, whatever a vendor's SDK thinks of them. Nothing packed is asked for, and none unpacked."""
+    """Our limits, whatever an SDK does. Compressed responses are neither requested nor decompressed."""
 
     def __init__(self, limits: ChatLimits) -> None:
         # The same authorities as the native wire trusts.

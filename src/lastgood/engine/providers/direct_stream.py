@@ -113,7 +113,7 @@ class DirectStream:
         return fault
 
     def _other(self, spec: ModelSpec, error: Exception) -> ModelError:
-        """Errors that an SDK let through. Their texts are not shown: nobody looked for keys in them."""
+        """Errors that an SDK did not translate. Their texts are not shown: they may contain keys."""
         name = type(error).__name__
         if "Credentials" in name or "Token" in name:  # botocore's
             return refusal(spec, 401, ErrorText(), self._secrets)

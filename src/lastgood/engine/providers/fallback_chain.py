@@ -12,13 +12,13 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lastgood.core.fallback import Decision, ModelFailure, Next, NoMoreModels, Retry, after_failure, order
 from lastgood.engine.providers.model_references import SCRIPTED_SPEC, Models, chain_of
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Providers
 from lastgood.errors import Garbled, ModelError, ModelUnknown
 from lastgood.model.agents import Fallback, ModelSpec
+from lastgood.model.events import ModelFellBack, ModelRetried
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,8 @@ class FellBack:
     number: int  # of the model now asked, in the order of asking
     of: int
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "failed_model": self.failed.ref,
-            "fallback_model": self.to.ref,
-            "reason": self.reason,
-            "attempt": self.number,
-            "max_attempts": self.of,
-        }
+    def as_event(self) -> ModelFellBack:
+        return ModelFellBack(self.failed.ref, self.to.ref, self.reason, self.number, self.of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +40,8 @@ class Retried:
     reason: str
     number: int  # of the try that follows
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "model": self.model.ref,
-            "after_seconds": self.after_seconds,
-            "reason": self.reason,
-            "attempt": self.number,
-        }
+    def as_event(self) -> ModelRetried:
+        return ModelRetried(self.model.ref, self.after_seconds, self.reason, self.number)
 
 
 Fault = ModelError | ModelUnknown
@@ -76,7 +65,7 @@ class FallbackChain:
         self.otherwise = SCRIPTED_SPEC  # who answers to `auto` where no key is there
 
     def check(self, ref: str, models: Models) -> None:
-        """Raises ModelUnknown for what nobody can serve. Whether its key is the right one is seen later."""
+        """Raises ModelUnknown if no provider serves the model. Does not check whether its key is valid."""
         for model in self.models(ref, (), models, ""):
             self._providers.find(model)
 
@@ -144,12 +133,12 @@ class FallbackChain:
 
 
 def _told(queue: Sequence[ModelSpec], faults: Sequence[Fault]) -> Fault:
-    """The last error; where others came before it, it tells of them all."""
+    """Returns the last error; its message lists the errors of all models that were tried."""
     last = faults[-1]
     if len(faults) == 1:
         return last
-    told = "; ".join(f"{model.ref}: {fault}" for model, fault in zip(queue, faults, strict=False))
-    summary = type(last)(f"all models failed. {told}")
+    failures = "; ".join(f"{model.ref}: {fault}" for model, fault in zip(queue, faults, strict=False))
+    summary = type(last)(f"all models failed. {failures}")
     if isinstance(last, ModelError) and isinstance(summary, ModelError):
         summary.retry_after = last.retry_after
     return summary

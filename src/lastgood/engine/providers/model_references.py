@@ -1,6 +1,6 @@
 """Decides which models a reference means: a name in the agent's file, `provider/model`, or `auto`.
 
-Asks nobody: whether a model can be had is whether its key is there. Who answers to `auto` where no key
+Sends no request: a model is available if its key is set. Which model `auto` means where no key
 is there, the caller says.
 """
 
@@ -18,7 +18,7 @@ from lastgood.model.agents import AUTO, ModelSpec
 HasKey = Callable[[ModelSpec], bool]
 Models = Mapping[str, ModelSpec]
 
-#: The first whose key is there. Ollama needs none; its variable tells that somebody runs it, and where.
+#: The first one with a key is used. Ollama needs no key; its variable says that it runs, and where.
 AUTO_MODELS = (
     ModelSpec("openai", "gpt-5.4-mini"),
     ModelSpec("anthropic", "claude-sonnet-5"),

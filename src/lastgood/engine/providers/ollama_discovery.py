@@ -1,4 +1,4 @@
-"""Looks for a model that runs on this machine: an Ollama that nobody has told us about.
+"""Looks for a model on this machine: an Ollama that is not configured.
 
 Asks once and briefly, over a socket of its own. Whatever else answers there is no Ollama, and nothing
 that happens here is an error: then there is no such model.
@@ -14,7 +14,7 @@ import orjson
 
 from lastgood.model.agents import ModelSpec
 
-#: Where Ollama listens unless it is told otherwise.
+#: Ollama's default address.
 OLLAMA = "127.0.0.1:11434"
 
 _SECONDS = 0.3
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[\w.:/@-]{1,200}", re.ASCII)
 
 
 async def find_ollama(address: str = OLLAMA) -> ModelSpec | None:
-    """The first model it has that can talk, at that address; None: there is none."""
+    """Returns the first chat model of the Ollama at that address, or None."""
     try:
         async with asyncio.timeout(_SECONDS):
             answer = await _ask(address)
@@ -53,10 +53,10 @@ def _first_name(answer: bytes) -> str | None:
     if _OK.match(head) is None:
         return None
     try:
-        told: Any = orjson.loads(body)
+        listing: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    models = told.get("models") if isinstance(told, dict) else None
+    models = listing.get("models") if isinstance(listing, dict) else None
     listed = models if isinstance(models, list) else []
     return next((one["name"] for one in listed if isinstance(one, dict) and _can_talk(one)), None)
 

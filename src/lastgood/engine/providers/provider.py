@@ -1,4 +1,4 @@
-"""What the loop needs of a model, whoever serves it."""
+"""What the loop needs of a model, for every provider."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Provider(Protocol):
 
 class Providers(Protocol):
     def find(self, model: ModelSpec) -> Provider:
-        """Raises ModelUnknown for a provider that nobody here can speak to."""
+        """Raises ModelUnknown for an unsupported provider."""
         ...
 
     def has_key(self, model: ModelSpec) -> bool:
-        """Whether the key it needs is there. Asks nobody."""
+        """Whether the API key it needs is set. Sends no request."""
         ...
 
     async def close(self) -> None: ...

@@ -97,10 +97,10 @@ _VARIABLE = re.compile(r"\$\{(?:env\.)?([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def alias_of(model: ModelSpec) -> ProviderAlias | None:
-    """How this model is reached; None: nobody knows its provider, and it has no address of its own."""
+    """How to reach this model; None if its provider is unknown and it has no base_url."""
     known = ALIASES.get(model.provider)
     if model.options.get("api_type"):
-        # Whoever names one of OpenAI's dialects means that one. Of the two we speak chat completions.
+        # An api_type names one of OpenAI's APIs. Of the two, only chat completions are supported.
         known = replace(known, dialect=Dialect.CHAT) if known else None
     if known is None:
         return _at(model.base_url) if model.base_url else None
@@ -123,7 +123,7 @@ def key_names(model: ModelSpec) -> tuple[str, ...]:
 
 
 def needs_key(model: ModelSpec) -> bool:
-    """A server of one's own may want no key; whoever says which key it is wants it there."""
+    """A self-hosted server may need no key; but if a token_key is set, the key must be there."""
     return bool(model.token_key) or (model.base_url is None and bool(key_names(model)))
 
 

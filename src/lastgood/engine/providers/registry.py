@@ -58,7 +58,7 @@ class ProviderTable:
         return self._direct
 
     def has_key(self, model: ModelSpec) -> bool:
-        """Also False where an extra is missing: a key that cannot be used is none."""
+        """Also False if the extra is not installed: its key cannot be used."""
         if model.ref in self._fixed or model.provider in self._fixed:
             return True
         alias = alias_of(model)

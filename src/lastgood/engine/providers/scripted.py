@@ -1,4 +1,4 @@
-"""`builtin/scripted`: a model without a network that does what the user's text tells it.
+"""`builtin/scripted`: an offline model that follows the directives in the user's text.
 
 Each line of the last user message that starts with `!` is a directive:
 

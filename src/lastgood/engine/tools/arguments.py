@@ -1,7 +1,7 @@
 """Decides whether a call has the arguments its tool asks for.
 
 Knows the part of JSON Schema that tools use to describe themselves. What a model leaves
-out or sends as null is absent; what nobody asked for is let through and ignored.
+out or sends as null is absent; unknown arguments are ignored.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _value(schema: Mapping[str, Any], value: Any, where: str) -> Any:
 def _fits(schema: Mapping[str, Any], value: Any) -> bool:
     types = schema.get("type", ())
     types = [types] if isinstance(types, str) else types
-    # A truth is an int to Python and to nobody else.
+    # Only in Python is a boolean an int.
     right = not types or any(
         isinstance(value, _TYPES.get(one, (object,))) and (one == "boolean") >= isinstance(value, bool)
         for one in types

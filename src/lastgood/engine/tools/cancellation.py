@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 10.0
 
 
 class WorkStopped(Exception):
-    """Nobody wants the result any more."""
+    """The call was cancelled."""
 
 
 class StopSignal:
@@ -50,7 +50,7 @@ async def in_thread(work: Callable[[StopSignal], T]) -> T:
 async def _wait_for(running: asyncio.Task[Any]) -> None:
     await asyncio.wait({running}, timeout=_PATIENCE_SECONDS)
     if running.done():
-        running.exception()  # nobody will ask for it
+        running.exception()  # marks it as retrieved
 
 
 async def finish(work: Coroutine[Any, Any, None]) -> None:

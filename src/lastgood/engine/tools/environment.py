@@ -44,7 +44,7 @@ class Environment:
     def filled(self, values: Mapping[str, Any], trusted: bool) -> tuple[dict[str, str], int]:
         """A file's variables with their placeholders filled, and the length of the longest secret in them.
 
-        Only for files we trust: anybody else's could send our keys away.
+        Only for trusted files: others could send our keys away.
         """
         plain = {str(name): str(value) for name, value in values.items()}
         if not trusted:

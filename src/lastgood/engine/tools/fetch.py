@@ -37,7 +37,7 @@ _ACCEPT = {
     "html": "text/html;q=1.0, text/plain;q=0.8, */*;q=0.1",
     "text": "text/plain;q=1.0, text/markdown;q=0.9, text/html;q=0.8, */*;q=0.1",
 }
-#: Python knows codecs that are none, or that take for ever.
+#: Some codecs of Python are no text encodings, or take forever.
 _CHARSETS = re.compile(
     r"(utf|us-ascii|ascii|latin|iso-|windows-|cp\d|gb|big5|shift|sjis|euc-|koi8|mac)", re.I
 )
@@ -56,7 +56,7 @@ def fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network)
         seconds = use.arguments.get("timeout", default)
         headers, secret = environment.filled(spec.options.get("headers") or {}, spec.trusted)
         if secret and not spec.options.get("allowed_domains"):
-            # The model says where to; a page it has read may have told it to.
+            # The model chooses the URL, and a page that it has read may have instructed it to.
             raise ToolFailed(
                 "the headers of this tool contain a secret; set allowed_domains in the agent file"
             )
@@ -159,7 +159,7 @@ class _Asking:
 
     async def page(self, url: str) -> _Page:
         try:
-            # Hosts that are addresses are resolved by nobody, so they are looked at here, before and after.
+            # Hosts that are IP addresses are never resolved, so they are checked here, before and after.
             _check(self.hosts, _host(url))
             if not await self._welcome(url):
                 return _Page(url, error="URL blocked by robots.txt")

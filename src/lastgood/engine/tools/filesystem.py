@@ -15,7 +15,7 @@ from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.file_search import Search, refused
 from lastgood.engine.tools.processes import ProcessSpec, run
 from lastgood.engine.tools.rooted_files import Root, make_folder_under, remove_folder_under, write_under
-from lastgood.engine.tools.shell import SCRIPT_SECONDS, Shell, told, working_dir_of
+from lastgood.engine.tools.shell import SCRIPT_SECONDS, Shell, result_text, working_dir_of
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 
@@ -48,6 +48,10 @@ _EDITS = {
 
 def filesystem_toolset(spec: ToolsetSpec, environment: Environment) -> Sequence[Tool]:
     files = _Files(spec, environment)
+    return [*_read_tools(files), *_write_tools(files)]
+
+
+def _read_tools(files: _Files) -> Sequence[Tool]:
     return [
         _looks(
             "read_file",
@@ -95,6 +99,11 @@ def filesystem_toolset(spec: ToolsetSpec, environment: Environment) -> Sequence[
                 "description": "Patterns to exclude from search",
             },
         ),
+    ]
+
+
+def _write_tools(files: _Files) -> Sequence[Tool]:
+    return [
         # The same bytes again do no harm. What a command after it would do again is another matter.
         _changes(
             "write_file",
@@ -246,7 +255,7 @@ class _Files:
                 given = {"path": str(where), "file": str(where)}
                 shell = Shell(self.spec, self.environment)
                 ran = await shell.run(use, one["cmd"], folder=".", seconds=SCRIPT_SECONDS, given=given)
-                said += f"\nAfter it, `{one['cmd']}`: {told(ran, SCRIPT_SECONDS)}"
+                said += f"\nAfter it, `{one['cmd']}`: {result_text(ran, SCRIPT_SECONDS)}"
         return said
 
     async def make(self, use: ToolUse) -> str:
@@ -274,7 +283,7 @@ def _each(
 
 
 def _read_all(root: Root, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Together as much as one may have, whoever comes first; what cannot be read says why."""
+    """Reads the files in order, up to the limit of one file for all; failed reads say why."""
     room = READ_BYTES
     for path in paths:
         try:

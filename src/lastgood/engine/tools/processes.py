@@ -31,7 +31,7 @@ GRACE_SECONDS = 2.0
 LAST_WORDS_SECONDS = 0.5
 #: A process that does not even die when killed hangs in the kernel. It is left to it.
 _DEATH_SECONDS = 5.0
-#: The killed need a moment to go. Longer, and it is only that nobody reaps them.
+#: Killed processes need a moment to end. After that, they only have not been reaped.
 _DISPERSE_SECONDS = 0.1
 _LOOK_AGAIN_SECONDS = 0.005
 _READ_BYTES = 64 * 1024
@@ -166,14 +166,14 @@ class _Running:
         os.close(self._lifeline)
 
     async def _disperses_within(self, seconds: float) -> None:
-        """Until nobody is left in the group."""
+        """Waits until the process group is empty."""
         until = self._loop.time() + seconds
         while self._is_populated() and self._loop.time() < until:
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def _is_populated(self) -> bool:
         with suppress(ChildProcessError):
-            # Orphans are ours only where nobody else adopts them: in a container whose first process we are.
+            # Orphans become our children only if we are process 1, as in a container.
             os.waitpid(-self.process.pid, os.WNOHANG)
         try:
             os.killpg(self.process.pid, 0)

@@ -2,7 +2,7 @@
 
 A path is straightened as text, then walked name by name with open folders in hand. No
 step follows a symlink by itself: a link is read, and its target walked in the same way,
-from the root. So nobody who swaps a folder for a link meanwhile can lead out: the
+from the root. So swapping a folder for a link meanwhile does not lead out: the
 kernel refuses the swapped name, or we hold the folder that was there before.
 
 Only regular files are opened. Everything that goes wrong is a ToolFailed that says what.

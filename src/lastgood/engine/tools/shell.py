@@ -23,7 +23,7 @@ SHELL_SECONDS = 30
 SCRIPT_SECONDS = 600
 MOST_SECONDS = 3600
 
-#: By its path, never by the PATH or the SHELL of whoever started the server.
+#: By its path, never by the PATH or the SHELL of the server's environment.
 SHELL = "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
 
 
@@ -70,7 +70,7 @@ def shell_toolset(spec: ToolsetSpec, environment: Environment) -> Sequence[Tool]
             raise ToolFailed("`cmd` is empty")
         seconds = use.arguments.get("timeout", default)
         folder = use.arguments.get("cwd", ".")
-        return told(await shell.run(use, line, folder=folder, seconds=seconds), seconds)
+        return result_text(await shell.run(use, line, folder=folder, seconds=seconds), seconds)
 
     return [
         Tool(
@@ -118,8 +118,8 @@ def _script(name: str, script: Mapping[str, Any], spec: ToolsetSpec, environment
         folder, own = str(script.get("working_dir") or "."), script.get("env") or {}
         ran = await shell.run(use, line, folder=folder, seconds=seconds, given=given, own=own)
         if ran.code != 0:
-            raise ToolFailed(told(ran, seconds))
-        return told(ran, seconds)
+            raise ToolFailed(result_text(ran, seconds))
+        return result_text(ran, seconds)
 
     return Tool(
         name,
@@ -168,7 +168,7 @@ def _as_variable(name: str, value: Any) -> str:
     return text
 
 
-def told(ran: ProcessResult, seconds: float) -> str:
+def result_text(ran: ProcessResult, seconds: float) -> str:
     output = ran.output.strip() or "<no output>"
     if ran.left_some:
         output += "\n[Processes that were still running in the background were ended.]"

@@ -94,19 +94,19 @@ def _todo_tool(name: str, about: str, **properties: dict[str, Any]) -> Tool:
 def _told(name: str, done: Done) -> str:
     """A JSON object: that is how the fold over the conversation knows a success."""
     everything = [asdict(todo) for todo in done.todos.items]
-    told: dict[str, Any] = {"todos": everything} if name == LIST else {}
+    result: dict[str, Any] = {"todos": everything} if name == LIST else {}
     if done.created:
         created = [asdict(todo) for todo in done.created]
-        told["created"] = created[0] if name == CREATE_ONE else created
+        result["created"] = created[0] if name == CREATE_ONE else created
     if done.updated:
-        told["updated"] = [{"id": todo.id, "status": todo.status} for todo in done.updated]
+        result["updated"] = [{"id": todo.id, "status": todo.status} for todo in done.updated]
     if done.not_found:
-        told["not_found"] = list(done.not_found)
+        result["not_found"] = list(done.not_found)
     if name != LIST:
-        told["all_todos"] = everything
+        result["all_todos"] = everything
     if reminder := _reminder(done.todos):
-        told["reminder"] = reminder
-    return orjson.dumps(told).decode()
+        result["reminder"] = reminder
+    return orjson.dumps(result).decode()
 
 
 def _reminder(todos: Todos) -> str:

@@ -15,7 +15,7 @@ from lastgood.model.messages import Message
 
 
 def _silent(text: str) -> None:
-    """Nobody listens."""
+    """Discards the output."""
 
 
 @dataclass(frozen=True, slots=True)

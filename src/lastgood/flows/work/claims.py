@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lastgood.core.resume import ResumeDecision, as_record
+from lastgood.core.resume import as_record
 from lastgood.errors import AgentUnavailable, LastgoodError, StoreUnavailable, TurnFailed
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.run import failed_events, words_of
@@ -34,9 +34,9 @@ from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import TaskWaiter, tell_workers
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import AttemptStatus
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptStarted, Event, ResumeDecided, UserSaid
 from lastgood.model.ids import TenantId
-from lastgood.model.messages import Role, as_json
+from lastgood.model.messages import Role
 from lastgood.model.runtimes import RuntimeIdentity
 from lastgood.model.tasks import Claimed, ClaimRequest, TaskEnd, TaskStatus
 
@@ -236,19 +236,13 @@ def _displaced_events(claimed: Claimed) -> tuple[Event, ...]:
 
 def _claim_events(claimed: Claimed, prepared: Prepared, runtime: RuntimeIdentity) -> tuple[Event, ...]:
     attempt, request = claimed.attempt, claimed.request
-    started: dict[str, Any] = {"turn": attempt.turn, "attempt": attempt.id, "agent": prepared.agent.name}
-    if request.edit is not None:
-        started |= {"after": request.edit.after, "replaces": request.edit.replaces}
+    decided = ResumeDecided(claimed.task.id, runtime.id, as_record(prepared.decision))
     return (
-        Event(EventKind.ATTEMPT_STARTED, attempt.id, started),
+        Event(attempt.id, AttemptStarted(attempt.turn, attempt.id, prepared.agent.name, request.edit)),
         *(
-            Event(EventKind.USER_SAID, attempt.id, {"message": as_json(message)})
+            Event(attempt.id, UserSaid(message))
             for message in request.messages or ()
             if message.role is Role.USER
         ),
-        Event(EventKind.RESUME_DECIDED, attempt.id, _decided(claimed, prepared.decision, runtime)),
+        Event(attempt.id, decided),
     )
-
-
-def _decided(claimed: Claimed, decision: ResumeDecision, runtime: RuntimeIdentity) -> dict[str, Any]:
-    return {"task": claimed.task.id, "runtime_id": runtime.id, **as_record(decision)}

@@ -17,7 +17,7 @@ from lastgood.core.transcript import cut
 from lastgood.errors import OutcomeUnknown, error_of
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
-from lastgood.flows.run import failed_events, words_of
+from lastgood.flows.run import committed_events, failed_events, words_of
 from lastgood.flows.turns import ask_of
 from lastgood.flows.verified_history import find_verified
 from lastgood.flows.work.limits import WorkLimits
@@ -29,7 +29,7 @@ from lastgood.flows.work.report_content import (
     pointer_of_failure,
     retires,
     stale,
-    usage_json,
+    usage_event,
 )
 from lastgood.flows.work.reports import Reports
 from lastgood.model.attempts import (
@@ -43,7 +43,7 @@ from lastgood.model.attempts import (
     Step,
     StepKind,
 )
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, RunWarned, TextStreamed
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import assistant
 from lastgood.model.sessions import Head, Session
@@ -131,32 +131,13 @@ class FinalReports:
         self, attempt: Attempt, commit: Commit, done: Completion, output: str
     ) -> tuple[Event, ...]:
         turn, id = commit.turn, attempt.id
-        data: dict[str, Any] = {
-            "turn": turn.id,
-            "seq": turn.seq,
-            "attempt": id,
-            "model": turn.model,
-            "input_tokens": turn.usage.input_tokens,
-            "output_tokens": turn.usage.output_tokens,
-        }
-        if commit.replaces is not None:
-            data |= {"replaces": commit.replaces, "after": turn.parent}
-        said = (
-            ()
-            if await self._has_text(attempt)
-            else (Event(EventKind.TEXT_STREAMED, id, {"content": output}),)
-        )
-        warned = (
-            (Event(EventKind.RUN_WARNED, id, {"message": cut(mend(done.disclosure), 4000)}),)
-            if done.disclosure
-            else ()
-        )
+        said = () if await self._has_text(attempt) else (Event(id, TextStreamed(output)),)
+        warned = (Event(id, RunWarned(cut(mend(done.disclosure), 4000))),) if done.disclosure else ()
         return (
             *warned,
             *said,
-            Event(EventKind.MODEL_ANSWERED, id, usage_json(turn.usage, turn.model)),
-            Event(EventKind.TURN_COMMITTED, id, data),
-            Event(EventKind.ATTEMPT_ENDED, id, {"reason": "committed"}),
+            usage_event(id, turn.usage, turn.model),
+            *committed_events(id, commit),
         )
 
     async def _has_text(self, attempt: Attempt) -> bool:

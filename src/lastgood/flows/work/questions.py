@@ -12,7 +12,7 @@ from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.report_content import ClaimKey, bounded, stale
 from lastgood.flows.work.reports import Reports
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import AttemptWaits, Event
 from lastgood.model.ids import SessionId, TaskId, TenantId
 from lastgood.model.tasks import Question, QuestionStatus
 
@@ -47,7 +47,7 @@ class Questions:
             created_at=now,
         )
         shown = {"task": key.task, "id": id, **question.body}
-        event = Event(EventKind.ATTEMPT_WAITS, attempt.id, {"attempt": attempt.id, "question": shown})
+        event = Event(attempt.id, AttemptWaits(attempt.id, shown))
         asked = await self._store.ask_question(state, key.hash, question, [event])
         if asked is None:
             raise stale(await self._reports.find(key))

@@ -13,8 +13,16 @@ from lastgood.core.transcript import cut
 from lastgood.errors import StaleClaim
 from lastgood.flows.work.claims import hash_of
 from lastgood.model.attempts import Attempt
-from lastgood.model.events import Event, EventKind
-from lastgood.model.ids import TaskId, TenantId, TurnId
+from lastgood.model.events import (
+    Event,
+    ModelAnswered,
+    ReasoningStreamed,
+    RunWarned,
+    TextStreamed,
+    ToolAnswered,
+    ToolCalled,
+)
+from lastgood.model.ids import AttemptId, TaskId, TenantId, TurnId
 from lastgood.model.sessions import Usage
 from lastgood.model.tasks import ClaimState, PointerReport, TaskEnd, TaskMessage, TaskStatus
 
@@ -134,13 +142,8 @@ def end_of(
             )
 
 
-def usage_json(usage: Usage, model: str) -> dict[str, Any]:
-    return {
-        "model": model,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost": usage.cost,
-    }
+def usage_event(attempt: AttemptId, usage: Usage, model: str) -> Event:
+    return Event(attempt, ModelAnswered(model, usage.input_tokens, usage.output_tokens, usage.cost))
 
 
 def event_of(attempt: Attempt, message: TaskMessage) -> Event:
@@ -149,19 +152,17 @@ def event_of(attempt: Attempt, message: TaskMessage) -> Event:
     call = body.get("call") or f"call_{message.seq}"
     match body.get("type"):
         case "text":
-            return Event(EventKind.TEXT_STREAMED, id, {"content": body.get("content") or ""})
+            return Event(id, TextStreamed(body.get("content") or ""))
         case "thinking":
-            return Event(EventKind.REASONING_STREAMED, id, {"content": body.get("content") or ""})
+            return Event(id, ReasoningStreamed(body.get("content") or ""))
         case "tool_use":
             given = body.get("input")
             arguments = given if isinstance(given, str) else orjson.dumps(given or {}).decode()
-            data = {"id": call, "name": body.get("tool") or "", "arguments": arguments}
-            return Event(EventKind.TOOL_CALLED, id, data)
+            return Event(id, ToolCalled(call, body.get("tool") or "", arguments))
         case "tool_result":
-            data = {"id": call, "name": body.get("tool") or "", "result": body.get("output") or ""}
-            return Event(EventKind.TOOL_ANSWERED, id, data)
+            return Event(id, ToolAnswered(call, body.get("tool") or "", body.get("output") or ""))
         case _:
-            return Event(EventKind.RUN_WARNED, id, {"message": body.get("content") or "unknown event"})
+            return Event(id, RunWarned(body.get("content") or "unknown event"))
 
 
 def bounded(value: Any, most: int) -> Any:

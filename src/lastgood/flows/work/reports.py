@@ -19,10 +19,10 @@ from lastgood.flows.work.report_content import (
     event_of,
     seen_before,
     stale,
-    usage_json,
+    usage_event,
 )
 from lastgood.model.attempts import Attempt, Hold, Step, StepKind
-from lastgood.model.events import Event, EventKind
+from lastgood.model.events import Event, UserSaid
 from lastgood.model.ids import AttemptId
 from lastgood.model.sessions import Usage
 from lastgood.model.tasks import ClaimState, PointerOutcome, PointerReport, Snapshot, TaskMessage
@@ -85,7 +85,7 @@ class Reports:
     async def usage(self, key: ClaimKey, usage: Usage, model: str | None) -> dict[str, Any]:
         """For watchers. The turn's usage is what the final report says."""
         _, hold, attempt = await self.current(key)
-        event = Event(EventKind.MODEL_ANSWERED, attempt.id, usage_json(usage, model or attempt.model))
+        event = usage_event(attempt.id, usage, model or attempt.model)
         if await self._store.append_events_if_held(hold, [event]) is None:
             raise stale(await self.find(key))
         self._deps.signals.tell(hold.session)
@@ -141,14 +141,7 @@ class Reports:
             return
         steers = [one for one in await self._store.steers_of(hold) if one.number in taken]
         steps = [Step(StepKind.STEER, one.messages[0], queued=one.number) for one in steers]
-        events = [
-            Event(
-                EventKind.USER_SAID,
-                hold.attempt,
-                {"message": {"role": "user", "content": one.messages[0].content}, "steer": True},
-            )
-            for one in steers
-        ]
+        events = [Event(hold.attempt, UserSaid(one.messages[0], steer=True)) for one in steers]
         if steps:
             await self._store.journal_if_held(hold, steps, events)
             self._deps.signals.tell(hold.session)

@@ -1,6 +1,6 @@
 """Hints between nodes: that a session has new events. The event table is the truth.
 
-One connection of its own listens and tells. What is told is gathered for a few
+One dedicated connection sends and receives. Hints to send are gathered for a few
 milliseconds and sent outside of any transaction, so that no commit waits for it.
 A hint may be lost: the connection breaks, or a pooler does not let anybody
 listen. Then watchers on other nodes find the events when they next look by
@@ -30,10 +30,10 @@ MOST_IN_PAYLOAD = 100
 class Hints:
     def __init__(self, dsn: str) -> None:
         self._address, _ = split_dsn(dsn)
-        self._sender = secrets.token_hex(4)  # so that nobody wakes up from its own words
+        self._sender = secrets.token_hex(4)  # so that a process ignores its own hints
         self._sessions: set[SessionId] = set()
         self._wanted = asyncio.Event()
-        self._heard: Callable[[SessionId], None] | None = None
+        self._callback: Callable[[SessionId], None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def send(self, session: SessionId) -> None:
@@ -41,8 +41,8 @@ class Hints:
             self._sessions.add(session)
             self._wanted.set()
 
-    def listen(self, heard: Callable[[SessionId], None]) -> None:
-        self._heard = heard
+    def listen(self, callback: Callable[[SessionId], None]) -> None:
+        self._callback = callback
         if self._task is None:
             self._task = asyncio.create_task(self._serve())
 
@@ -60,7 +60,7 @@ class Hints:
     async def _serve_connection(self) -> None:
         connection = await asyncpg.connect(self._address, timeout=ACQUIRE_SECONDS, statement_cache_size=0)
         try:
-            # A connection that breaks while nobody has anything to say must be noticed, too.
+            # A connection that breaks while it is idle must be noticed, too.
             connection.add_termination_listener(lambda _: self._wanted.set())
             await connection.add_listener(CHANNEL, self._receive)
             while not connection.is_closed():
@@ -79,6 +79,6 @@ class Hints:
 
     def _receive(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
         sender, *sessions = str(payload).split()
-        if sender != self._sender and self._heard is not None:
+        if sender != self._sender and self._callback is not None:
             for session in sessions:
-                self._heard(SessionId(session))
+                self._callback(SessionId(session))

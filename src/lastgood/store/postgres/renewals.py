@@ -1,8 +1,9 @@
 """Lease renewals over a connection of their own.
 
 The connection belongs to the event loop that opens it, which need not be the one that the rest of the store
-is used on. It waits behind nobody and keeps no state on the server between two statements. It is dropped at
-the first failure: a renewal that was not answered has renewed nothing, and the next one connects again.
+is used on. It waits for no other statement and keeps no state on the server between two statements. It is
+dropped at the first failure: a renewal that was not answered has renewed nothing, and the next one
+connects again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class _Renewing:
             self._drop()
             raise translate(error, writing=True) from error
         except BaseException:
-            # Cancelled, because no answer came in time: nobody may find it on this connection later.
+            # Cancelled, because no answer came in time: a late answer must not be read by the next statement.
             self._drop()
             raise
 

@@ -50,7 +50,7 @@ class PostgresStore(
     def __init__(self, db: PostgresDatabase, dsn: str, hints: Hints | None) -> None:
         self.db = db
         self._dsn = dsn
-        self._hints = hints  # None: it was opened to read, and neither tells nor hears
+        self._hints = hints  # None: it was opened read-only, and neither sends nor receives hints
 
     def renewals(self) -> AbstractAsyncContextManager[Renew]:
         return renewals(self._dsn, self.db.sql["renew_leases"])
@@ -59,9 +59,9 @@ class PostgresStore(
         if self._hints is not None:
             self._hints.send(session)
 
-    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
+    def on_hint(self, callback: Callable[[SessionId], None]) -> None:
         if self._hints is not None:
-            self._hints.listen(heard)
+            self._hints.listen(callback)
 
     async def why_not_writable(self) -> str | None:
         return await self.db.writability.why_not()

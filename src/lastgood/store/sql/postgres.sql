@@ -29,11 +29,10 @@ FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::
 
 -- name: insert_session
 -- A piece of others.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      owner, scope_kind, scope_id, runtime_id, runtime_pinned, conversation, segment,
-                      created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-       :owner, :scope_kind, :scope_id, :runtime, :pinned, :conversation, :id, now, now
+INSERT INTO sessions ({new_session},
+                      conversation, segment, created_at, updated_at)
+SELECT {new_session_values},
+       :conversation, :id, now, now
 FROM (SELECT clock() AS now) AS moment;
 
 -- name: create_session
@@ -77,10 +76,10 @@ SELECT pg_advisory_xact_lock(hashtextextended('lastgood erase ' || :tenant::text
 -- name: fork_session
 -- A pointer to a turn: no message is copied. A rule that was set since the source was read would be missing
 -- in the fork, so then there is no fork.
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      owner, runtime_id, forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
-SELECT :id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-       :owner, :runtime, :source, :head, :head, :seq, :hash, :id, now, now
+INSERT INTO sessions ({new_session},
+                      forked_session, forked_turn, head, seq, head_hash, segment, created_at, updated_at)
+SELECT {new_session_values},
+       :source, :head, :head, :seq, :hash, :id, now, now
 FROM (SELECT clock() AS now) AS moment
 WHERE EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :source AND rules = :rules)
 RETURNING {session};

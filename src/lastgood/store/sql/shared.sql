@@ -1,5 +1,6 @@
 -- Statements that both databases understand. {session}, {turn}, {branch}, {attempt}, {request} and {queued}
 -- stand for the column lists of store/columns.py, next to the code that maps them.
+-- {new_session} and {new_session_values} are the columns that every new session is given, however it is made.
 
 -- name: get_session
 SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session;
@@ -20,11 +21,11 @@ SELECT {session} FROM sessions WHERE n > :after ORDER BY n LIMIT :limit;
 SELECT count(*) FROM sessions WHERE tenant = :tenant AND forked_session = :session;
 
 -- name: import_session
-INSERT INTO sessions (id, tenant, agent_key, title, title_by, model, working_dir, rules, metadata, created_by, stored_bytes,
-                      owner, conversation, head, seq, head_hash, segment, input_tokens, output_tokens, cost,
+INSERT INTO sessions ({new_session},
+                      conversation, head, seq, head_hash, segment, input_tokens, output_tokens, cost,
                       created_at, updated_at)
-VALUES (:id, :tenant, :agent_key, :title, :title_by, :model, :working_dir, :rules, :metadata, :created_by, :stored_bytes,
-        :owner, :conversation, :head, :seq, :hash, :id, :input_tokens, :output_tokens, :cost,
+VALUES ({new_session_values},
+        :conversation, :head, :seq, :hash, :id, :input_tokens, :output_tokens, :cost,
         coalesce(:created_at, clock()), coalesce(:updated_at, clock()))
 RETURNING {session};
 

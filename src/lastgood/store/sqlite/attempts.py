@@ -137,7 +137,7 @@ class SqliteAttempts:
     ) -> None:
         named = {"tenant": tenant, "session": session, "fingerprint": fingerprint, "caller": caller}
         if self.db.row("newest_by_body", named) is None:
-            return  # nearly always; whoever is refused in masses must not queue for the writer as well
+            return  # nearly always; a flood of refused requests must not queue for the writer as well
 
         def work(connection: apsw.Connection) -> None:
             connection.execute(self.db.sql["close_requests"], named)

@@ -91,7 +91,7 @@ class SqliteDatabase:
         return row
 
     def _rows(self, name: str, parameters: Mapping[str, Any]) -> Generator[Row | DatabaseDamaged, None, None]:
-        """Must be closed by whoever takes rows from it. An open cursor holds the reader at the moment when
+        """Must be closed by the caller. An open cursor holds the reader at the moment when
         it was opened: no later read would see what was committed since."""
         cursor = None
         try:
@@ -315,7 +315,7 @@ def _lower(*texts: Any) -> str:
 
 
 def _create_private(path: Path) -> None:
-    """Conversations are nobody else's business: the file is readable by its owner alone."""
+    """Conversations are private: only the owner may read the file."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:

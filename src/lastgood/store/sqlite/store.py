@@ -44,7 +44,7 @@ class SqliteStore(
     SqlImports,
     SqlAudit,
 ):
-    #: Whoever opened the file is its only writer, so what it finds running has no holder any more.
+    #: The process that opened the file is its only writer, so attempts it finds running have no holder.
     alone = True
 
     def __init__(self, db: SqliteDatabase) -> None:
@@ -55,10 +55,10 @@ class SqliteStore(
         yield self.renew_leases
 
     def hint(self, session: SessionId) -> None:
-        """There is nobody else to tell."""
+        """No other process uses this database."""
 
-    def on_hint(self, heard: Callable[[SessionId], None]) -> None:
-        """There is nobody else to hear from."""
+    def on_hint(self, callback: Callable[[SessionId], None]) -> None:
+        """No other process uses this database."""
 
     async def why_not_writable(self) -> str | None:
         return await self.db.writability.why_not()

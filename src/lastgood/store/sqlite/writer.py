@@ -136,7 +136,7 @@ class Threaded:
         self._quick: list[_Job] = []  # those that wait: for their turn alone,
         self._slow: list[_Job] = []  # and for the disk, or for very many rows
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_free = True  # the connection is in nobody's hands
+        self._is_free = True  # no thread uses the connection
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._rests = threading.Event()  # the thread has no group
         self._rests.set()
@@ -159,7 +159,7 @@ class Threaded:
         return await future
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What the last loop has handed in is still done; nobody waits for it any more."""
+        """Finishes what the last event loop has submitted; nobody waits for it any more."""
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("Database is used by another event loop")
         self._rests.wait()
@@ -278,11 +278,11 @@ class Threaded:
         group.has_run = True
 
     def _fail(self, group: _Group, error: BaseException) -> None:
-        """All of it. It was rolled back as one: nobody's write happened."""
+        """Fails the whole batch. It was rolled back as one: no write happened."""
         _roll_back(self._connection)
-        told = translate(error) if isinstance(error, Exception) else OutcomeUnknown()
+        known = translate(error) if isinstance(error, Exception) else OutcomeUnknown()
         for job in group.jobs:
-            job.error = job.error or told
+            job.error = job.error or known
 
 
 def _run_in_savepoint(connection: apsw.Connection, job: _Job) -> None:
@@ -308,7 +308,7 @@ class _Flushing:
     """Whether a COMMIT waits for the disk. Remembered here: asking SQLite costs as much as setting it.
 
     Moving the log's pages into the file waits for it, too, so that is left to those that do anyway.
-    Once the log begins anew its first page is flushed, whoever writes it: seldom, and not to be helped.
+    When the log starts over, its first page is flushed by any write: seldom, and unavoidable.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:

@@ -29,12 +29,12 @@ class AgentHandlers:
     async def read(self, request: Request) -> Response:
         agent, decision = await self._agents.resolve(self._agents.canonical_key(request.path["agent"]))
         members = [_member(member) for member in agent.members.values()]
-        told = AGENT.json(ListedAgent(agent.key, agent)) | {"digest": agent.digest, "decision": decision}
-        return json_reply(told | {"agents": [_member(agent), *members], "warnings": list(agent.warnings)})
+        body = AGENT.json(ListedAgent(agent.key, agent)) | {"digest": agent.digest, "decision": decision}
+        return json_reply(body | {"agents": [_member(agent), *members], "warnings": list(agent.warnings)})
 
 
 def _member(agent: AgentSpec) -> dict[str, Any]:
-    """What it is and what it may use. Its instruction is its author's, and not told to every caller."""
+    """Its description and its tools. Its instruction is its author's, and not shown to every client."""
     return {
         "name": agent.name,
         "description": agent.description,

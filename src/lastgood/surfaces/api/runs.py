@@ -177,8 +177,8 @@ class RunHandlers:
             pass  # the turn may still commit, so its end is read before anything is sent
         if not ended:
             # Its events have expired, or could not be stored or read. The client still needs its outcome.
-            for told in await self._ending(submitted):
-                yield unnumbered(told, named=named)
+            for last in await self._ending(submitted):
+                yield unnumbered(last, named=named)
 
     async def _ending(self, submitted: TurnHandle) -> list[dict[str, Any]]:
         try:
@@ -253,14 +253,14 @@ class RunHandlers:
     async def queue(self, request: Request) -> Response:
         waiting = await self._queue.read(request.caller.tenant, session_of(request))
         items = [_entry(item) for item in waiting]
-        told: dict[str, Any] = {
+        body: dict[str, Any] = {
             kind.value: {
                 "depth": sum(item["kind"] == kind.value and "parked" not in item for item in items),
                 "capacity": CAPACITY[kind],
             }
             for kind in QueueKind
         }
-        return json_reply(told | {"items": items})
+        return json_reply(body | {"items": items})
 
     async def drop(self, request: Request) -> Response:
         await self._queue.drop(request.caller.tenant, session_of(request), _number(request))
@@ -292,8 +292,8 @@ def _failed(request: Request, submitted: TurnHandle, outcome: Outcome) -> Reply:
 
 def _refusal(request: Request, submitted: TurnHandle, error: LastgoodError, *, has_effects: bool) -> Reply:
     """Names the attempt, so that the client can continue it; a new request would run its tools again."""
-    told = error_responses.plain(error, request.id, has_effects=has_effects)
-    return Reply(told.status, told.body, {**told.headers, **_headers(submitted)})
+    reply = error_responses.plain(error, request.id, has_effects=has_effects)
+    return Reply(reply.status, reply.body, {**reply.headers, **_headers(submitted)})
 
 
 def _headers(submitted: TurnHandle) -> dict[str, str]:

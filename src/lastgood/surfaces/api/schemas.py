@@ -112,7 +112,7 @@ class Rules(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _limited(cls, given: Any) -> Any:
-        """Counted before any rule is looked at."""
+        """Counts the rules before any is parsed."""
         if isinstance(given, dict):
             check_rules({kind: rules for kind, rules in given.items() if isinstance(rules, list)})
         return given

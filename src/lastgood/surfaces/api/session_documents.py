@@ -16,7 +16,7 @@ from lastgood.model.messages import decode
 from lastgood.model.sessions import EncodedTurn, Session, Turn
 from lastgood.surfaces.api.resources import SESSION, TURN
 
-#: So many messages are encoded at a time.
+#: Messages encoded at a time.
 _BATCH = 200
 
 

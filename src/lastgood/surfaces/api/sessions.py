@@ -346,8 +346,8 @@ class SessionHandlers:
             except LastgoodError:
                 failed.append(id)
         deleted = len(set(body.session_ids)) - len(failed)
-        told = {"deleted_count": deleted, "failed_count": len(failed), "failed_ids": failed}
-        return json_reply(told)
+        result = {"deleted_count": deleted, "failed_count": len(failed), "failed_ids": failed}
+        return json_reply(result)
 
     async def export_many(self, request: Request) -> Response:
         body = parse(IdsBody, await request.json())
@@ -364,9 +364,9 @@ class SessionHandlers:
 
     async def status(self, request: Request) -> Response:
         session = await self._sessions.get(request.caller.tenant, session_of(request))
-        told = SESSION.json(session)
+        body = SESSION.json(session)
         names = ("id", "title", "streaming", "agent", "status", "turns", "input_tokens", "output_tokens")
-        return json_reply({name: told[name] for name in names})
+        return json_reply({name: body[name] for name in names})
 
     async def count_tokens(self, request: Request) -> Response:
         """Returns the counts of the server; those in the request are validated and ignored."""

@@ -1,159 +1,196 @@
 """Events as SSE frames: docker-agent's names and fields, and ours beside them.
 
 One stored event is one frame, and its number is the id of the frame: a client that was
-disconnected between two frames resumes with exactly the next one.
+disconnected between two frames resumes with exactly the next one. Knows nothing of the stored form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 
 from lastgood.errors import error_of
-from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.attempts import Edit
+from lastgood.model.events import (
+    AgentChanged,
+    AgentSwitched,
+    AttemptCommitted,
+    AttemptEnded,
+    AttemptErred,
+    AttemptFailed,
+    AttemptStarted,
+    AttemptWaits,
+    EventData,
+    EventsDropped,
+    HistoryShortened,
+    ModelAnswered,
+    ModelFellBack,
+    ModelRetried,
+    ReasoningStreamed,
+    ResumeDecided,
+    RunWarned,
+    StoredEvent,
+    TextStreamed,
+    TitleSet,
+    ToolAnswered,
+    ToolCalled,
+    ToolStreamed,
+    UserSaid,
+    agent_of,
+)
 from lastgood.model.ids import SessionId
+from lastgood.model.messages import Message, as_chat
 from lastgood.surfaces.http.error_responses import code_fields, may_be_sent_again
 
-_K = EventKind
+Json = dict[str, Any]
 
 #: docker-agent's reasons for `stream_stopped`.
 _REASONS = {"committed": "normal", "cancelled": "canceled"}
 
 
 def frame(event: StoredEvent, session: SessionId, *, named: bool = False) -> bytes:
-    told = as_json(event, session)
-    head = f"id: {event.seq}\nevent: {told['type']}\n" if named else f"id: {event.seq}\n"
-    return head.encode() + b"data: " + orjson.dumps(told) + b"\n\n"
+    body = as_wire(event, session)
+    head = f"id: {event.seq}\nevent: {body['type']}\n" if named else f"id: {event.seq}\n"
+    return head.encode() + b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-def as_json(event: StoredEvent, session: SessionId) -> dict[str, Any]:
-    told = _fields_of(event.kind, event.data) | {
+def as_wire(event: StoredEvent, session: SessionId) -> Json:
+    body = _body(event.data) | {
         "session_id": session,
         "timestamp": datetime.fromtimestamp(event.created_at, UTC).isoformat(),
     }
     if event.attempt is not None:
-        told.setdefault("attempt", event.attempt)
-    if "agent" in event.data and "agent_name" not in told:
-        told["agent_name"] = event.data["agent"]
-    return told
+        body.setdefault("attempt", event.attempt)
+    if (agent := agent_of(event.data)) is not None:
+        body["agent_name"] = agent
+    return body
 
 
-def _fields_of(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
-    match kind:
-        case _K.ATTEMPT_STARTED:
-            names = ("after", "replaces", "continues", "decision")
-            more = {name: data[name] for name in names if name in data}
-            return {"type": "stream_started", "turn": data["turn"], **more}
-        case _K.USER_SAID:
-            return _user_message(data)
-        case _K.TEXT_STREAMED:
-            return {"type": "agent_choice", "content": data["content"]}
-        case _K.REASONING_STREAMED:
-            return {"type": "agent_choice_reasoning", "content": data["content"]}
-        case _K.MODEL_ANSWERED:
-            told = {"type": "token_usage", "usage": _usage(data), "model": data["model"]}
-            return told | ({"cut_short": True} if data.get("cut_short") else {})
-        case _K.MODEL_FELL_BACK:
-            return {"type": "model_fallback", **data}
-        case _K.TOOL_CALLED:
-            return {"type": "tool_call", "tool_call": _call(data), "tool_definition": {"name": data["name"]}}
-        case _K.TOOL_STREAMED:
-            return {"type": "tool_call_output", "tool_call_id": data["id"], "output": data["content"]}
-        case _K.TOOL_ANSWERED:
-            return {
-                "type": "tool_call_response",
-                "tool_call_id": data["id"],
-                "tool_definition": {"name": data["name"]},
-                "response": data["result"],
-            }
-        case _K.AGENT_SWITCHED:
-            return {"type": "agent_switching", "switching": False, "to_agent": data["agent"]}
-        case _K.TITLE_SET:
-            return {"type": "session_title", "title": data["title"]}
-        case _K.RESYNC:
-            return {"type": "resync", "after": data["after"]}
-        case _K.RESUME_DECIDED:
-            return {"type": "resume_decided", **data}
-        case _K.RUN_WARNED:
-            return {"type": "warning", "message": data["message"], "about": "runtime"}
-        case _K.AGENT_CHANGED | _K.MODEL_RETRIED | _K.HISTORY_SHORTENED:
-            return _warning(kind, data)
+def _body(data: EventData) -> Json:
+    match data:
+        case TextStreamed():
+            return {"type": "agent_choice", "content": data.content}
+        case ReasoningStreamed():
+            return {"type": "agent_choice_reasoning", "content": data.content}
+        case UserSaid():
+            return _user_message(data.message, is_steer=data.steer)
+        case ToolCalled():
+            return {"type": "tool_call", **_call(data.id, data.name, data.arguments)}
+        case ToolStreamed():
+            return {"type": "tool_call_output", "tool_call_id": data.id, "output": data.content}
+        case ToolAnswered():
+            tool = {"tool_call_id": data.id, "tool_definition": {"name": data.name}}
+            return {"type": "tool_call_response", **tool, "response": data.result}
+        case AgentSwitched():
+            return {"type": "agent_switching", "switching": False, "to_agent": data.agent}
+        case TitleSet():
+            return {"type": "session_title", "title": data.title}
+        case EventsDropped():
+            return {"type": "resync", "after": data.after}
+        case ResumeDecided():
+            chosen = {"task": data.task, "runtime_id": data.runtime_id}
+            return {"type": "resume_decided", **chosen, **data.record}
+        case RunWarned():
+            return {"type": "warning", "message": data.message, "about": "runtime"}
+        case ModelAnswered() | ModelFellBack() | ModelRetried() | HistoryShortened() | AgentChanged():
+            return _model_body(data)
         case _:
-            return _ending(kind, data)
+            return _attempt_body(data)
 
 
-def _ending(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
-    match kind:
-        case _K.ATTEMPT_WAITS:
-            return _confirmation(data["question"])
-        case _K.ATTEMPT_ERRED:
-            return {"type": "error", **code_fields(data["code"]), "error": data["message"]}
-        case _K.TURN_COMMITTED:
-            names = ("turn", "seq", "model", "input_tokens", "output_tokens")
-            told = {"type": "turn_committed", **{name: data[name] for name in names}}
-            return told | {name: data[name] for name in ("after", "replaces") if name in data}
-        case _K.TURN_FAILED:
-            error = error_of(data["code"], data["message"])
+def _model_body(
+    data: ModelAnswered | ModelFellBack | ModelRetried | HistoryShortened | AgentChanged,
+) -> Json:
+    match data:
+        case ModelAnswered():
+            body = {"type": "token_usage", "usage": _usage(data), "model": data.model}
+            return body | ({"cut_short": True} if data.cut_short else {})
+        case ModelFellBack():
+            models = {"failed_model": data.failed_model, "fallback_model": data.fallback_model}
+            tries = {"attempt": data.attempt, "max_attempts": data.max_attempts}
+            return {"type": "model_fallback", **models, "reason": data.reason, **tries}
+        case ModelRetried():
+            retry = {"model": data.model, "after_seconds": data.after_seconds, "reason": data.reason}
+            return _warning(data, "The model request failed; retrying") | retry
+        case HistoryShortened():
+            text = "The prompt exceeds the context window; retrying without the oldest messages"
+            return _warning(data, text) | {"left_out": data.left_out, "of": data.of}
+        case AgentChanged():
+            text = "The agent definition changed since the previous turn"
+            return _warning(data, text) | {"key": data.key, "from": data.from_, "to": data.to}
+
+
+def _attempt_body(
+    data: AttemptStarted | AttemptWaits | AttemptErred | AttemptCommitted | AttemptFailed | AttemptEnded,
+) -> Json:
+    match data:
+        case AttemptStarted():
+            more = {"continues": data.continues, "decision": data.decision}
+            given = {name: value for name, value in more.items() if value is not None}
+            return {"type": "stream_started", "turn": data.turn, **_edit(data.edit), **given}
+        case AttemptWaits():
+            return _confirmation(data.question)
+        case AttemptErred():
+            return {"type": "error", **code_fields(data.code), "error": data.message}
+        case AttemptCommitted():
+            tokens = {"input_tokens": data.input_tokens, "output_tokens": data.output_tokens}
+            turn = {"turn": data.turn, "seq": data.seq, "model": data.model}
+            return {"type": "turn_committed", **turn, **tokens, **_edit(data.edit)}
+        case AttemptFailed():
+            error = error_of(data.code, data.message)
             return {
                 "type": "turn_failed",
-                "turn": data["turn"],
-                "status": data["status"],
-                **code_fields(data["code"]),
-                "message": data["message"],
-                "retryable": may_be_sent_again(error, has_effects=bool(data.get("has_effects"))),
+                "turn": data.turn,
+                "status": data.status,
+                **code_fields(data.code),
+                "message": data.message,
+                "retryable": may_be_sent_again(error, has_effects=data.has_effects),
             }
-        case _K.ATTEMPT_ENDED:
-            reason = data["reason"]
+        case AttemptEnded():
+            reason = data.reason
             return {"type": "stream_stopped", "reason": _REASONS.get(reason, "error"), "status": reason}
-        case _:
-            return {"type": kind.value, **data}
+        case never:
+            assert_never(never)
 
 
-def _confirmation(question: Mapping[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": "tool_call_confirmation", "question": question}
-    if "tool" in question:
-        call = {
-            "id": question.get("call", question.get("id", "")),
-            "name": question["tool"],
-            "arguments": question.get("arguments", ""),
-        }
-        told |= {"tool_call": _call(call), "tool_definition": {"name": question["tool"]}}
-    return told
-
-
-def _user_message(data: Mapping[str, Any]) -> dict[str, Any]:
-    content = data["message"]["content"]
-    told: dict[str, Any] = {"type": "user_message", "session_position": -1}
-    if isinstance(content, str):
-        told["message"] = content
-    else:
-        told["message"] = "\n".join(part["text"] for part in content if part["type"] == "text")
-        told["multi_content"] = content
-    return told | ({"steer": True} if data.get("steer") else {})
-
-
-def _usage(data: Mapping[str, Any]) -> dict[str, Any]:
+def _call(id: str, name: str, arguments: str) -> Json:
+    function = {"name": name, "arguments": arguments}
     return {
-        "input_tokens": data["input_tokens"],
-        "output_tokens": data["output_tokens"],
-        "context_length": data["input_tokens"] + data["output_tokens"],
-        "cost": data.get("cost", 0.0),
+        "tool_call": {"id": id, "type": "function", "function": function},
+        "tool_definition": {"name": name},
     }
 
 
-def _call(data: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": data["name"], "arguments": data["arguments"]}
-    return {"id": data["id"], "type": "function", "function": function}
+def _confirmation(question: Mapping[str, Any]) -> Json:
+    body: Json = {"type": "tool_call_confirmation", "question": question}
+    if "tool" in question:
+        id = question.get("call", question.get("id", ""))
+        body |= _call(id, question["tool"], question.get("arguments", ""))
+    return body
 
 
-def _warning(kind: EventKind, data: Mapping[str, Any]) -> dict[str, Any]:
-    words = {
-        _K.AGENT_CHANGED: "The agent definition changed since the previous turn",
-        _K.MODEL_RETRIED: "The model request failed; retrying",
-        _K.HISTORY_SHORTENED: "The prompt exceeds the context window; retrying without the oldest messages",
+def _edit(edit: Edit | None) -> Json:
+    return {} if edit is None else {"after": edit.after, "replaces": edit.replaces}
+
+
+def _user_message(message: Message, *, is_steer: bool) -> Json:
+    body: Json = {"type": "user_message", "session_position": -1, "message": message.content}
+    if message.parts:
+        body["multi_content"] = as_chat(message)["content"]
+    return body | ({"steer": True} if is_steer else {})
+
+
+def _usage(data: ModelAnswered) -> Json:
+    return {
+        "input_tokens": data.input_tokens,
+        "output_tokens": data.output_tokens,
+        "context_length": data.input_tokens + data.output_tokens,
+        "cost": data.cost,
     }
-    more = {name: value for name, value in data.items() if name != "attempt"}
-    return {"type": "warning", "message": words[kind], "about": kind.value, **more}
+
+
+def _warning(data: ModelRetried | HistoryShortened | AgentChanged, message: str) -> Json:
+    return {"type": "warning", "message": message, "about": data.kind.value}

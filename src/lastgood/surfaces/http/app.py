@@ -218,8 +218,8 @@ class App:
         def last_words(error: Exception) -> bytes:
             nonlocal broken
             broken = True
-            told = _public_error(request, error)
-            return dialect_of(request.raw_path, self._dialects).last_frame(told, request)
+            shown = _public_error(request, error)
+            return dialect_of(request.raw_path, self._dialects).last_frame(shown, request)
 
         try:
             is_there = await send_stream(send, request, answer, headers, self._ping_seconds, last_words)

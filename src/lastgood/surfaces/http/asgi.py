@@ -32,7 +32,7 @@ SSE = "text/event-stream; charset=utf-8"
 BODY_PAUSE_SECONDS = 30.0
 BODY_SECONDS = 300.0
 
-#: How long a client may take no byte of a stream before it is given up: nobody else waits for it.
+#: Clients that read no byte of a stream for this long are disconnected.
 STUCK_SECONDS = 60.0
 
 #: How a connection offers to be ended in the middle of an answer, in the extensions of a scope.
@@ -53,7 +53,7 @@ async def _nothing() -> None:
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
+    """The client has disconnected."""
 
 
 class Broken(Exception):
@@ -146,8 +146,8 @@ class Request:
         return await parse_document(body)
 
     async def unless_gone(self, work: Awaitable[_T]) -> _T:
-        """What `work` returns. ClientGone as soon as nobody waits for it, ShuttingDown if it may not end:
-        then the work is cancelled, and has stopped when this returns."""
+        """Returns the result of `work`. Raises ClientGone if the client disconnects, ShuttingDown if it may
+        not end: then the work is cancelled, and has stopped when this returns."""
         working = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(_until_gone(self.receive))
         try:
@@ -174,7 +174,7 @@ class Stream:
     """Pieces as they come. The generator is closed when the client has gone, so it can clean up.
 
     With `patience_seconds` it begins when there is a piece, or when that time is over: what fails
-    before can be told by a status. Its first piece is preceded by `opening`.
+    before can be reported by a status. Its first piece is preceded by `opening`.
     """
 
     pieces: AsyncGenerator[bytes, None]

@@ -1,7 +1,7 @@
 """One connection: uvicorn's, with the bounds that it lacks.
 
 A client may send nothing, half a head, a head without an end, a body that nobody reads, or
-never read what it asked for. Each of these is bounded here in bytes and in seconds, and what
+never read the response. Each of these is bounded here in bytes and in seconds, and what
 can still be answered is answered in our own words. What bodies may weigh, and how long they may
 take, is decided where they are read.
 """
@@ -153,7 +153,7 @@ class Connection(HttpToolsProtocol):
             answering.message_event.set()
 
     def send_400_response(self, msg: str) -> None:
-        """The parser has given up: on what it read, or because it was told to."""
+        """The parser stopped: the input is malformed, or a limit was exceeded."""
         status, error = self._refusal or (400, InvalidRequest("Malformed HTTP/1.1 request"))
         self._refuse(status, error)
 

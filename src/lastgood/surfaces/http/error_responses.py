@@ -3,7 +3,7 @@
 Codes are what callers may rely on. Whether an SDK may send a request again by itself
 is said in words it understands: `x-should-retry`, and `Retry-After` where waiting helps.
 Other clients look at the status alone, so a turn whose tools must not run again answers 424.
-A provider that fails has one code here, and what exactly failed is told beside it.
+All errors of providers have one code here; `kind` says what exactly failed.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _is_retried_by_clients(status: int) -> bool:
 
 
 def code_fields(code: str) -> dict[str, str]:
-    """A code as callers are told it: `code`, and `kind` where that one stands for several."""
+    """A code as clients see it: `code`, and `kind` where one code stands for several errors."""
     error = error_of(code, "")
     is_told = not isinstance(error, ModelError) or isinstance(error, _OWN_CODE) or code == ModelError.code
     return {"code": code} if is_told else {"code": ModelError.code, "kind": code}
@@ -121,10 +121,10 @@ def code_fields(code: str) -> dict[str, str]:
 def plain(error: LastgoodError, request_id: str, *, has_effects: bool = False) -> Reply:
     """The envelope of the session API; the top-level copy is for docker-agent's clients."""
     words, message = code_fields(error.code), message_of(error, has_effects=has_effects)
-    told: dict[str, Any] = {"code": words.pop("code"), "message": message, "request_id": request_id}
+    fields: dict[str, Any] = {"code": words.pop("code"), "message": message, "request_id": request_id}
     if detail := error.detail | words:
-        told["detail"] = detail
-    body = {"error": told, "message": message}
+        fields["detail"] = detail
+    body = {"error": fields, "message": message}
     status = status_of(error, has_effects=has_effects)
     return json_reply(body, status, retry_headers(error, has_effects=has_effects))
 
@@ -175,8 +175,8 @@ def _plain_reply(error: LastgoodError, request: Request) -> Reply:
 def _plain_last_frame(error: LastgoodError, request: Request) -> bytes:
     """Has no id: a client that reconnects resumes after the last stored event."""
     words = {"error": error.message, "message": error.message, "request_id": request.id}
-    told = {"type": "error", **code_fields(error.code), **words}
-    return unnumbered(told, named=request.query.get("named") == "1")
+    body = {"type": "error", **code_fields(error.code), **words}
+    return unnumbered(body, named=request.query.get("named") == "1")
 
 
 PLAIN_ERRORS = ErrorDialect(_plain_reply, _plain_last_frame, ERROR)

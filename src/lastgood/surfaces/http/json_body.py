@@ -1,7 +1,7 @@
 """From the bytes of a body to JSON values, without holding the event loop.
 
 A parser holds the interpreter until it has built every value: 24 MB of tiny ones take it most of a
-second, and whoever validates them takes many more. So values are counted before they are
+second, and validating them takes many more. So values are counted before they are
 built, and a large document is parsed one element of its lists at a time.
 """
 

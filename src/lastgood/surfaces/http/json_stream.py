@@ -18,7 +18,7 @@ SMALL_BYTES = 256 * 1024
 #: A large one is sent in pieces of about this size.
 PIECE_BYTES = 64 * 1024
 
-#: So many messages are encoded at a time.
+#: Messages encoded at a time.
 _BATCH = 200
 
 
@@ -34,7 +34,7 @@ async def json_document(
 
 
 async def _joined(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Few large pieces; whoever else waits for the loop has a turn between two of them."""
+    """Yields a few large pieces; other tasks of the event loop run between two of them."""
     async with aclosing(rest):
         yield first
         held = bytearray()

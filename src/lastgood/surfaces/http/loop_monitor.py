@@ -128,7 +128,7 @@ class LoopMonitor:
         task = asyncio.current_task(loop)
         name = "" if task is None else task.get_name()
         frame = sys._current_frames().get(thread)
-        # The loop may have gone on meanwhile; then what is found belongs to nobody's stall.
+        # The loop may have continued meanwhile; then what is found does not belong to the stall.
         if seen is not self._seen:
             return
         if name.startswith(_PREFIX):

@@ -99,9 +99,9 @@ def _responses(route: Route, dialects: ErrorDialects, definitions: Schema) -> Sc
     if route.takes is not None:
         refusals |= _WITH_BODY
     error = dialect_of(route.path, dialects).schema
-    told = {status: _response(about, {JSON: error}, definitions) for status, about in refusals.items()}
+    errors = {status: _response(about, {JSON: error}, definitions) for status, about in refusals.items()}
     given = {status: _response("Success", contents, definitions) for status, contents in route.gives.items()}
-    return {str(status): response for status, response in sorted((told | given).items())}
+    return {str(status): response for status, response in sorted((errors | given).items())}
 
 
 def _response(about: str, contents: Contents, definitions: Schema) -> Schema:

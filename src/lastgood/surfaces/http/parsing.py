@@ -11,7 +11,7 @@ from lastgood.core.limits import check_body
 from lastgood.errors import InvalidRequest
 from lastgood.time_slices import paced_map
 
-#: So many messages, with so many parts each, are validated at once.
+#: Messages, and parts of each, that are validated at once.
 _FEW = 500
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -24,7 +24,7 @@ class StrictModel(BaseModel):
 
 
 class Body(BaseModel):
-    """What the session API takes: types are not guessed, and a field nobody knows is let through."""
+    """Request bodies of the session API: types are not coerced, and unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 

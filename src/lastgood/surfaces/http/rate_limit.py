@@ -85,7 +85,7 @@ class RateLimiter:
 
     @contextmanager
     def running(self, item: Queued) -> Iterator[None]:
-        """While a turn that was asked for earlier runs. TooManyRequests: it may not begin yet."""
+        """Reserves for a turn that was queued earlier. TooManyRequests: it may not begin yet."""
         taken = self._take(item.caller, item.tenant, item.user, begin_paid)
         try:
             yield

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 
-def unnumbered(told: Mapping[str, Any], *, named: bool = False) -> bytes:
-    """What is told to one watcher alone, and is stored nowhere."""
-    head = f"event: {told['type']}\n" if named else ""
-    return head.encode() + b"data: " + orjson.dumps(told) + b"\n\n"
+def unnumbered(body: Mapping[str, Any], *, named: bool = False) -> bytes:
+    """A frame for one client, without an id: it is not stored."""
+    head = f"event: {body['type']}\n" if named else ""
+    return head.encode() + b"data: " + orjson.dumps(body) + b"\n\n"

@@ -35,20 +35,20 @@ def error_reply(error: LastgoodError, *, has_effects: bool = False) -> Reply:
 
 def error_frame(error: LastgoodError, *, has_effects: bool) -> dict[str, Any]:
     """The same in a stream that has begun: there is no header any more to say it in."""
-    told = error_body(error, has_effects=has_effects)
-    told["error"]["retryable"] = may_be_sent_again(error, has_effects=has_effects)
-    return told
+    body = error_body(error, has_effects=has_effects)
+    body["error"]["retryable"] = may_be_sent_again(error, has_effects=has_effects)
+    return body
 
 
 def error_body(error: LastgoodError, *, has_effects: bool = False) -> dict[str, Any]:
     status = status_of(error, has_effects=has_effects)
-    told = {
+    fields = {
         "message": message_of(error, has_effects=has_effects),
         "type": _openai_type(error, status),
         "param": error.detail.get("param"),
         "code": _OPENAI_CODES.get(error.code) or code_fields(error.code)["code"],
     }
-    return {"error": told}
+    return {"error": fields}
 
 
 def _openai_type(error: LastgoodError, status: int) -> str:

@@ -29,8 +29,8 @@ class StreamFailed(Exception):
         self.has_effects = has_effects
 
     def reply(self, headers: Mapping[str, str]) -> Reply:
-        told = error_reply(self.error, has_effects=self.has_effects)
-        return Reply(told.status, told.body, {**told.headers, **headers})
+        reply = error_reply(self.error, has_effects=self.has_effects)
+        return Reply(reply.status, reply.body, {**reply.headers, **headers})
 
 
 def streamed(frames: Frames, chunks: Chunks, headers: Mapping[str, str]) -> Stream:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lastgood.errors import OutcomeUnknown
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import Step, StepKind
-from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.events import Event, ModelAnswered, ReasoningStreamed, StoredEvent, TextStreamed
 from lastgood.model.sessions import Turn, Usage
 from lastgood.surfaces.openai.completions import Chunks, Finished, finished
 
@@ -30,14 +30,12 @@ def said_before(chunks: Chunks, submitted: TurnHandle) -> Iterator[bytes]:
 
 
 def frame_of(chunks: Chunks, event: Event | StoredEvent) -> bytes | None:
-    if "agent" in event.data:  # output of a sub-agent
-        return None
-    match event.kind:
-        case EventKind.TEXT_STREAMED:
-            return chunks.text(str(event.data["content"]))
-        case EventKind.REASONING_STREAMED:
-            return chunks.reasoning(str(event.data["content"]))
-        case EventKind.MODEL_ANSWERED:
+    match event.data:  # with an agent: output of a sub-agent
+        case TextStreamed(content, None):
+            return chunks.text(content)
+        case ReasoningStreamed(content, None):
+            return chunks.reasoning(content)
+        case ModelAnswered(agent=None):
             chunks.response_ended()
             return None
         case _:

@@ -17,7 +17,7 @@ from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.store.session_rows import of_list
 from lastgood.store.sqlite import SqliteStore
 from lastgood.store.statements import named
-from tests.bench.listing import ASKS, PAGE, SESSIONS, fill
+from tests.bench.session_lists import ASKS, PAGE, SESSIONS, fill
 from tests.surfaces.inside import Inside, open_inside
 
 pytestmark = pytest.mark.anyio

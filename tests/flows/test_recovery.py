@@ -14,7 +14,7 @@ from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec, OnUnknown
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import Attempt, AttemptStatus, StepKind
-from lastgood.model.events import TERMINAL, EventKind
+from lastgood.model.events import TERMINAL, AttemptWaits, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId
 from lastgood.model.sessions import SessionStatus, TurnKind
 from lastgood.wiring import Lastgood
@@ -370,8 +370,8 @@ async def test_an_unknown_outcome_may_be_a_question(house: House) -> None:
     found = await house.get(session)
     assert (found.status, found.attempt) == (SessionStatus.WAITING, attempt.id)
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
-    assert events[-1].kind is EventKind.ATTEMPT_WAITS
-    assert events[-1].data["question"] == attempt.question
+    assert isinstance(events[-1].data, AttemptWaits)
+    assert events[-1].data.question == attempt.question
     with pytest.raises(SessionBusy) as refused:
         await house.submit(node, session, "me")
     assert refused.value.detail["status"] == "waiting"

@@ -78,7 +78,7 @@ async def test_a_queue_that_waits_for_another_nodes_turn_does_not_keep_a_node_fr
     await house.submit(busy, session, "!tool gate\n!say one")
     await gate.until_reached()
     await node.queue.put(given.said(await house.get(session)))
-    while not node.deps.signals.is_heard(session):
+    while not node.deps.signals.has_subscribers(session):
         await asyncio.sleep(0.001)
     async with asyncio.timeout(5.0):
         await node.live.close(60.0)

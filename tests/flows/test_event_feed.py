@@ -13,7 +13,7 @@ import pytest
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.flows.event_feed import follow
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.model.events import EventKind, StoredEvent
+from lastgood.model.events import EventKind, StoredEvent, TextStreamed
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId
 from lastgood.model.messages import assistant
 from lastgood.model.sessions import Usage
@@ -114,11 +114,11 @@ async def test_I23_watchers_that_leave_or_are_slow_change_nothing(house: House, 
     gone.cancel()
     assert whole[-2].kind is EventKind.TURN_COMMITTED
     assert [first, *[event async for event in slow]] == whole
-    assert not node.deps.signals._ears or await eventually(lambda: _nobody_listens(node))
+    assert not node.deps.signals._subscriptions or await eventually(lambda: _nobody_listens(node))
 
 
 async def _nobody_listens(node: Lastgood) -> bool:
-    return not node.deps.signals._ears
+    return not node.deps.signals._subscriptions
 
 
 async def test_a_watcher_of_a_deleted_session_is_let_go(house: House, node: Lastgood) -> None:
@@ -192,11 +192,11 @@ async def test_I23_who_lags_reads_the_table_and_misses_nothing(house: House) -> 
         seen, _ = await asyncio.gather(*firsts)
         for number, word in enumerate(("two ", "three ", "four "), 2):
             speaker.words.put_nowait(word)
-            assert (await anext(quick)).data["content"] == word
+            assert (await anext(quick)).data == TextStreamed(word)
             await house.until_told(submitted.session, EventKind.TEXT_STREAMED, number)
         assert house.faults(node).hits["store.read_events"] == 0
-        (ear,) = (ear for ear in node.deps.signals._ears[submitted.session] if ear._has_heard)
-        assert ear._handed == ()
+        (one,) = (one for one in node.deps.signals._subscriptions[submitted.session] if one._is_notified)
+        assert one._handed == ()
         speaker.words.put_nowait("")
         assert [seen, *[event async for event in slow]] == await stored(house, submitted)
     assert house.faults(node).hits["store.read_events"] > 0
