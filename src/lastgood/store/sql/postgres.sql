@@ -487,7 +487,9 @@ WHERE turns.tenant = :tenant AND turns.seq <= part.upto;
 -- First of several. It waits for whoever is writing to the session, and nobody writes to it
 -- after: every other write asks for this row.
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session
-  AND (:unused_since::double precision IS NULL OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since))
+  AND (:unused_since::double precision IS NULL
+       OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since
+           AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL)))
 RETURNING head;
 
 -- name: delete_attempts

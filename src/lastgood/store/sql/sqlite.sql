@@ -220,7 +220,9 @@ WHERE tenant = :tenant AND turn_id = :turn AND ended_at IS NOT NULL
 
 -- name: delete_session
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session
-  AND (:unused_since IS NULL OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since))
+  AND (:unused_since IS NULL
+       OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since
+           AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL)))
 RETURNING head;
 
 -- name: delete_steps
