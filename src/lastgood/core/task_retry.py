@@ -2,8 +2,8 @@
 
 The worker names the class of a failure by its code. Nobody reads error texts. A code that is not in the table
 (of a newer worker) is final, because nobody knows whether trying again does harm.
-After a tool call, a run is not repeated by itself: its effects would happen twice. Exceptions are a rate limit
-and a worker that stops: the run ended in good order, and its native session knows what was done.
+After a tool call, a run is not repeated by itself: its effects would happen twice. Exceptions are a rate
+limit and a worker that stops: the run ended in good order, and its native session knows what was done.
 """
 
 from __future__ import annotations
