@@ -9,10 +9,11 @@ import pytest
 
 from lastgood.model.messages import user
 from lastgood.model.sessions import Session, SessionStatus
+from lastgood.model.tasks import TaskStatus
 from lastgood.ports import Store
 from lastgood.store.sqlite import SqliteStore, writer
 from lastgood.store.statements import named
-from tests.contract import given
+from tests.contract import given, given_work
 from tests.contract.conftest import Backend, SqliteBackend, dump
 from tests.contract.given import TENANT
 
@@ -173,3 +174,41 @@ def pages_read(store: Store) -> int:
     return sum(
         reader.status(what)[0] for what in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS)
     )
+
+
+async def test_a_claim_reads_no_finished_task_and_no_other_runtimes(backend: Backend) -> None:
+    """However many there are: workers ask every few seconds."""
+    store = backend.store
+    await given_work.register(store)
+    session = await given.session(store)
+    task = await given_work.task(store, session)
+    await ten_thousand_more(backend)
+    columns = "tenant, agent_key, scope_kind, scope_id, created_by, end_user, deadline_seconds, created_at"
+    for kind, state in (("done", "'completed', 1, tasks.runtime_id"), ("other", "'queued', NULL, 'other'")):
+        await backend.execute(
+            f"INSERT INTO tasks (id, session_id, turn_id, status, ended_at, runtime_id, {columns}) "
+            f"SELECT '{kind}' || sessions.id, sessions.id, '{kind}' || sessions.id, {state}, "
+            + ", ".join(f"tasks.{name}" for name in columns.split(", "))
+            + f" FROM sessions, tasks WHERE tasks.id = '{task.id}' AND sessions.id <> '{session.id}'"
+        )
+    await analyzed(backend)
+    values = {
+        ":tenant": "'tenant'", ":worker": "'laptop'", ":epoch": "1", ":runtimes": "'[\"rt_a\"]'",
+        ":ageing": "600", ":wanted": "4", ":looked_at": "68",
+    }  # fmt: skip
+    for name in ("any_claimable", "pick_tasks"):
+        statement = named(backend.name)[name].replace("clock()", "1.0")  # a function of our connections
+        for parameter, value in values.items():
+            statement = statement.replace(parameter, value)
+        plan = await backend.plan(statement)
+        assert "tasks_to_claim" in plan, plan
+        assert "Seq Scan on tasks" not in plan, plan
+        assert "Seq Scan on sessions" not in plan, plan
+        assert "SCAN tasks" not in plan, plan
+        assert "SCAN sessions" not in plan, plan
+    claim = await given_work.claim(store)
+    assert claim.task == task.id
+    assert await claim.fail(store, TaskStatus.QUEUED)
+    began = time.perf_counter()
+    assert len(await given_work.claim_some(store)) == 1
+    assert time.perf_counter() - began < 0.5

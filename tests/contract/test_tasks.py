@@ -340,6 +340,15 @@ async def test_I15_deleting_a_session_erases_everything_of_its_tasks(backend: Ba
         assert await dump(backend) == after
 
 
+async def test_a_session_with_an_unfinished_task_is_not_unused(store: Store) -> None:
+    session = await given.session(store)
+    task = await given_work.task(store, session)
+    now = (await given.again(store, session)).updated_at + 3600
+    assert not await store.delete_session(TENANT, session.id, unused_since=now)
+    assert await store.end_queued_task(TENANT, TaskEnd(task.id, TaskStatus.CANCELLED), [])
+    assert await store.delete_session(TENANT, session.id, unused_since=now)
+
+
 async def test_sweeps_of_ordinary_attempts_leave_claims_alone(store: Store) -> None:
     await given_work.register(store)
     session = await given.session(store)

@@ -113,8 +113,7 @@ class Ask:
 
     @property
     def condition(self) -> Expected | None:
-        """The one head this may begin at; None: any. Heads are compared, never counts: after an edit a
-        session may have as many turns as before, and other ones."""
+        """The one head that it may begin at; None: any."""
         if self.is_first:
             return NO_SUCH_HEAD if self.expected_head or self.edit else Expected(None)
         if self.edit is not None:
@@ -178,6 +177,7 @@ class TurnRequest:
     model: str | None
     agent_key: str | None
     edit: Edit | None
+    condition: Expected | None  # the one head that it may begin at, however often it is tried
     options: CallOptions
     on_leave: OnLeave
     durable: bool
@@ -207,8 +207,9 @@ class Begin:
 
     @property
     def condition(self) -> Expected | None:
-        """The one head this may begin at; None: any."""
-        return self.ask.condition if self.expected is None else self.expected
+        """The one head this may begin at; None: any. Heads are compared, never counts: after an edit a
+        session may have as many turns as before, and other ones."""
+        return self.expected or self.ask.condition
 
     def base_at(self, head: Head | None) -> Head | None:
         """What the attempt goes on from, in a session with this head."""

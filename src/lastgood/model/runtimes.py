@@ -53,7 +53,7 @@ class Runtime:
     cli_version: str
     steerable: bool
     status: str  # of its worker, in its own words: why it claims nothing; empty: it claims
-    seen_seconds_ago: float  # by database time
+    seen_seconds_ago: float  # by database time; decades if its worker has deregistered
     created_at: float
     removed_at: float | None
 

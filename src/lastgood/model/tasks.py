@@ -154,7 +154,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """A task as its claim token finds it. `is_current`: it was neither claimed again nor has it ended."""
+    """A task as its claim token finds it. Not `is_current`: the task was claimed again or has ended."""
 
     task: Task
     is_current: bool
@@ -235,7 +235,7 @@ class QuestionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that a running task asks a person. The worker gives the id; repeated, it is the same one."""
+    """What a running task asks a person. The worker chooses the id: repeated, it is the same question."""
 
     id: str
     tenant: TenantId

@@ -120,7 +120,8 @@ class SessionStore(Protocol):
         self, tenant: TenantId, session: SessionId, *, unused_since: float | None = None
     ) -> bool:
         """Ends its attempt and erases its branches and every turn that no other session reaches. With
-        `unused_since`, only a session that is free, not starred, and was not changed since then."""
+        `unused_since`, only a session that is free, has no unfinished task, is not starred, and was not
+        changed since then."""
         ...
 
 

@@ -43,7 +43,7 @@ COLUMNS = {
     "request": _columns(
         "requests",
         "turn_id tenant session_id kind key fingerprint caller end_user model agent_key after replaces"
-        " options on_leave durable input checksum",
+        " expects options on_leave durable input checksum",
     ),
     "step": _columns("steps", "attempt_id n kind body input_tokens output_tokens cost checksum"),
     "queued": _columns(

@@ -132,6 +132,7 @@ def of_request(request: TurnRequest) -> dict[str, Any]:
         "asked_agent_key": request.agent_key,
         "after": request.edit.after if request.edit else None,
         "replaces": request.edit.replaces if request.edit else None,
+        "expects": None if request.edit or request.condition is None else request.condition.head or "",
         "options": as_text(options) if options else None,
         "on_leave": request.on_leave.value,
         "durable": request.durable,

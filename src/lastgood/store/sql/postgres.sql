@@ -135,9 +135,9 @@ FROM held JOIN steps ON steps.attempt_id = :continues;
 -- name: insert_request
 -- A piece of begins that ask for a new turn.
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      after, replaces, options, on_leave, durable, created_at, input, checksum)
+                      after, replaces, expects, options, on_leave, durable, created_at, input, checksum)
 SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-       :after, :replaces, :options, :on_leave, :durable, clock(), :input, :checksum
+       :after, :replaces, :expects, :options, :on_leave, :durable, clock(), :input, :checksum
 FROM held;
 
 -- name: claim_queued
@@ -488,7 +488,9 @@ WHERE turns.tenant = :tenant AND turns.seq <= part.upto;
 -- First of several. It waits for whoever is writing to the session, and nobody writes to it
 -- after: every other write asks for this row.
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session
-  AND (:unused_since::double precision IS NULL OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since))
+  AND (:unused_since::double precision IS NULL
+       OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since
+           AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL)))
 RETURNING head;
 
 -- name: delete_attempts

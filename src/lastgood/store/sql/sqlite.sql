@@ -73,9 +73,9 @@ RETURNING {session};
 
 -- name: insert_request
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      after, replaces, options, on_leave, durable, created_at, input, checksum)
+                      after, replaces, expects, options, on_leave, durable, created_at, input, checksum)
 VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-        :after, :replaces, :options, :on_leave, :durable, clock(), :input, :checksum);
+        :after, :replaces, :expects, :options, :on_leave, :durable, clock(), :input, :checksum);
 
 -- name: insert_attempt
 -- A turn that was committed meanwhile takes no further attempt; neither does one that was tried again meanwhile,
@@ -221,7 +221,9 @@ WHERE tenant = :tenant AND turn_id = :turn AND ended_at IS NOT NULL
 
 -- name: delete_session
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session
-  AND (:unused_since IS NULL OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since))
+  AND (:unused_since IS NULL
+       OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since
+           AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL)))
 RETURNING head;
 
 -- name: delete_steps

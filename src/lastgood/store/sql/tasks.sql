@@ -12,9 +12,9 @@ WHERE tenant = :tenant AND scope_kind = :scope_kind AND scope_id = :scope_id AND
 -- name: insert_task_request
 -- No row: the key was used before.
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      after, replaces, options, on_leave, durable, created_at, input, checksum)
+                      after, replaces, expects, options, on_leave, durable, created_at, input, checksum)
 VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-        :after, :replaces, :options, :on_leave, :durable, clock(), :input, :checksum)
+        :after, :replaces, :expects, :options, :on_leave, :durable, clock(), :input, :checksum)
 ON CONFLICT DO NOTHING
 RETURNING turn_id;
 

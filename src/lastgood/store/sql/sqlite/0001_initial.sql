@@ -105,6 +105,7 @@ CREATE TABLE requests (
     agent_key   TEXT,
     after       TEXT,                       -- an edit: the turn it goes on from; NULL: the beginning
     replaces    TEXT,                       -- an edit: the head that it takes the place of; NULL: no edit
+    expects     TEXT,                       -- no edit: the head it must begin at; '': no turn yet; NULL: any
     options     TEXT,                       -- what it asks of the model beside its messages
     on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
     durable    INTEGER NOT NULL,
