@@ -8,10 +8,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from lastgood.core import derivation as core_derivation
 from lastgood.core import resume as core_resume
 from lastgood.core.resume import ResumeRequest
 from lastgood.core.task_retry import RetryTask, after_failure
 from lastgood.errors import HistoryDamaged
+from lastgood.flows.task_handle import TaskTurnHandle
+from lastgood.flows.task_start import TaskStarter
 from lastgood.flows.work import access as flow_access
 from lastgood.flows.work import claim_content as flow_content
 from lastgood.flows.work import enqueue as flow_enqueue
@@ -202,9 +205,9 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = Tasks.end_now
 
-    async def wait(self: Tasks, tenant: TenantId, id: TaskId, *, by_person: bool) -> Task | None:
+    async def wait(self: Tasks, tenant: TenantId, id: TaskId, **how: bool) -> Task | None:
         await asyncio.sleep(90)
-        return await real(self, tenant, id, by_person=by_person)
+        return await real(self, tenant, id, **how)
 
     with patch.object(Tasks, "end_now", wait):
         yield
@@ -228,6 +231,47 @@ def _() -> Iterator[None]:
         return True
 
     with patch.object(flow_access, "may_use", everybody), patch.object(flow_enqueue, "may_use", everybody):
+        yield
+
+
+# -- sessions on runtimes ----------------------------------------------------------------------
+
+
+@defect("the end of a claim is the end of its turn")
+def _() -> Iterator[None]:
+    async def is_last(self: Any, attempt: Any, known: Any) -> bool:
+        return True
+
+    with patch.object(TaskTurnHandle, "_is_last", is_last):
+        yield
+
+
+@defect("a cancel starts what its run has not taken")
+def _() -> Iterator[None]:
+    with patch("lastgood.flows.work.tasks.parking_of", lambda *_, **__: None):
+        yield
+
+
+@defect("a cancel starts the follow-ups of this server")
+def _() -> Iterator[None]:
+    with statement("park_others", ("WHERE", "WHERE 0 AND")):
+        yield
+
+
+@defect("a follow-up that is handed over becomes another turn")
+def _() -> Iterator[None]:
+    real = TaskStarter._draft
+
+    def draft(self: TaskStarter, begin: Any, plan: Any, wishes: Any) -> Any:
+        return replace(real(self, begin, plan, wishes), turn=None)
+
+    with patch.object(TaskStarter, "_draft", draft):
+        yield
+
+
+@defect("a fork of a private session is everybody's")
+def _() -> Iterator[None]:
+    with patch.dict(core_derivation.ORIGINS, {"runtime_id": core_derivation.FieldOrigin.FRESH}):
         yield
 
 
