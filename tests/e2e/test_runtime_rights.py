@@ -15,20 +15,20 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.http.app import Route
 from tests.e2e.test_api_matrix import BODIES, ENDLESS, UNKNOWN, Ids, name_of
 from tests.surfaces.asgi import Given
-from tests.surfaces.inside import Inside, open_inside
+from tests.surfaces.inside import Inside, NewTokens, open_inside
 from tests.surfaces.worker_calls import WorkerCalls, registered
 
 pytestmark = pytest.mark.anyio
 
 _USES = ("session", "approve")
-TOKENS = {
-    "ann": ("a", _USES, "ann"),  # whose laptop it is
-    "bea": ("a", _USES, "bea"),  # with whom it is shared
-    "cat": ("a", _USES, "cat"),
-    "admin": ("a", ("admin",), "root"),
+TOKENS: NewTokens = {
+    "ann": ("a", _USES, "ann", None),  # whose laptop it is
+    "bea": ("a", _USES, "bea", None),  # with whom it is shared
+    "cat": ("a", _USES, "cat", None),
+    "admin": ("a", ("admin",), "root", None),
     "nobody": ("a", _USES),  # a token without a user
-    "dan": ("b", _USES, "ann"),  # another tenant's, with the same name
-    "chat": ("a", ("chat",), "cat"),
+    "dan": ("b", _USES, "ann", None),  # another tenant's, with the same name
+    "chat": ("a", ("chat",), "cat", None),
 }
 #: They may not use the runtime. `admin` may remove it, and nothing else.
 STRANGERS = ("cat", "admin", "nobody", "dan")
@@ -69,7 +69,7 @@ async def _ids(inside: Inside, worker: WorkerCalls, *, busy: bool = False) -> Id
 async def laptop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Laptop]:
     folder = tmp_path_factory.mktemp("rights")
     (folder / "coder.yaml").write_text(CODER)
-    async with open_inside(folder, str(folder / "coder.yaml"), tokens=TOKENS) as inside:
+    async with open_inside(folder, str(folder / "coder.yaml"), tokens=TOKENS, safety="autonomous") as inside:
         worker = await registered(inside, "ann", steerable=True)
         await inside.good("PATCH", f"/api/runtimes/{worker.runtime}", {"shared_with": ["bea"]}, "ann")
         bound = {"runtime_id": worker.runtime, "queued": "keep"}

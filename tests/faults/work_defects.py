@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from lastgood.core import resume as core_resume
 from lastgood.core.resume import ResumeRequest
-from lastgood.core.task_retry import RetryTask
+from lastgood.core.task_retry import RetryTask, after_failure
 from lastgood.errors import HistoryDamaged
 from lastgood.flows.work import access as flow_access
 from lastgood.flows.work import claim_content as flow_content
@@ -18,7 +18,7 @@ from lastgood.flows.work import enqueue as flow_enqueue
 from lastgood.flows.work import final_reports as flow_final
 from lastgood.flows.work.tasks import Tasks
 from lastgood.model.ids import TaskId, TenantId
-from lastgood.model.tasks import Pointer, Task, TaskStatus
+from lastgood.model.tasks import Pointer, Task, TaskEnd, TaskStatus
 from lastgood.store import claims as store_claims
 from tests.faults.defects import DEFECTS, defect, statement
 
@@ -169,10 +169,8 @@ def _() -> Iterator[None]:
 
 @defect("a rate limit counts as a failure")
 def _() -> Iterator[None]:
-    real = flow_final.after_failure
-
     def counts(*args: Any, **more: Any) -> Any:
-        decided = real(*args, **more)
+        decided = after_failure(*args, **more)
         return replace(decided, counts=True) if isinstance(decided, RetryTask) else decided
 
     with patch.object(flow_final, "after_failure", counts):
@@ -187,7 +185,7 @@ def _() -> Iterator[None]:
     """The cancel ends the task alone, and what is behind it does not look at the task."""
 
     async def end_task_only(self: Tasks, task: Task, error: Any, *, by_person: bool) -> bool:
-        end = flow_final.TaskEnd(task.id, TaskStatus.CANCELLED)
+        end = TaskEnd(task.id, TaskStatus.CANCELLED)
         return bool(await self._store.end_queued_task(task.tenant, end, ()))
 
     any_status = frozenset(TaskStatus)

@@ -163,7 +163,7 @@ async def make_tokens(database: str, tokens: NewTokens) -> Mapping[str, str]:
         known = Tokens(store, SystemClock())
         made = {}
         for name, (of, scopes, *whose) in tokens.items():
-            user, worker = (*whose, *("", None)[len(whose) :])
+            user, worker = whose[0] if whose else "", whose[1] if len(whose) > 1 else None
             made[name] = await known.create(name, TenantId(of), scopes, user=user or "", worker=worker)
     finally:
         await store.close()

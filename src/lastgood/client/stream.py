@@ -183,10 +183,8 @@ class TurnStream:
                     elif event.attempt in ours and not isinstance(event, StreamStopped):
                         yield event
                     ends = isinstance(event, StreamStopped) and event.attempt in ours
-                    in_queue = isinstance(event, TurnFailed) and (event.attempt, event.turn) == (
-                        None,
-                        accepted.turn,
-                    )
+                    failed = isinstance(event, TurnFailed) and event.turn == accepted.turn
+                    in_queue = failed and event.attempt is None
                     if ends or in_queue or isinstance(event, Resync):
                         last = await self._task_end(task)
                         if last is not None and ends and last == event.attempt:

@@ -24,6 +24,7 @@ from lastgood.errors import (
     StaleHead,
     TaskNotFound,
 )
+from lastgood.flows.retention import Retention
 from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission
 from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
@@ -172,7 +173,7 @@ async def test_a_key_that_was_used_by_a_turn_of_this_server_is_replayed_after_th
 async def test_nothing_is_stored_for_what_is_refused(site: Site) -> None:
     machine, session = await bound(site)
     refused: list[tuple[dict[str, Any], type[Exception]]] = [
-        ({"messages": (user_parts(["see", Image("https://example.com/a.png")]),)}, InvalidRequest),
+        ({"messages": (user_parts("see", Image("https://example.com/a.png")),)}, InvalidRequest),
         ({"options": CallOptions(tools=({"type": "function", "function": {"name": "f"}},))}, InvalidRequest),
         ({"options": CallOptions(response_format={"type": "json_object"})}, InvalidRequest),
         ({"owner": "bea"}, RuntimeNotFound),
@@ -617,3 +618,12 @@ async def test_a_conversation_of_somebody_else_on_a_private_runtime_is_not_found
     await site.work.runtimes.share(site.tenant, machine.id, ["bea"], "ann")
     shared = await site.node.submitter.submit(said_in("c", "hello", "hi", "and now?", owner="bea"))
     assert shared.session == handle.session
+
+
+async def test_a_session_with_a_task_that_waits_is_kept_however_old_it_is(site: Site) -> None:
+    _, owing = await bound(site)
+    idle = (await site.node.sessions.create(site.tenant, AGENT, setter=ANN)).id
+    await submit(site, owing, "one")
+    assert await Retention(site.node.deps, site.node.sessions, seconds=-1.0).step() == 1
+    assert await site.store.get_session(site.tenant, idle) is None
+    assert (await site.session(owing)).status is SessionStatus.QUEUED

@@ -1,8 +1,9 @@
 -- Claims and what is reported under them, on both databases. The transactions are in store/claims.py,
 -- task_ends.py, questions.py and pointers.py.
 
--- name: own_runtimes
--- A piece of claims: what the newest process of a worker may claim from.
+-- name: claimable_groups
+-- A piece of claims: what the newest process of a worker may claim from, and the first unfinished task of each
+-- agent and priority there. The index is searched once for each of these, however many tasks wait.
 moment AS MATERIALIZED (
     SELECT clock() AS now
 ), own AS MATERIALIZED (
@@ -10,54 +11,41 @@ moment AS MATERIALIZED (
     JOIN runtimes ON runtimes.tenant = workers.tenant AND runtimes.worker_id = workers.id
     WHERE workers.tenant = :tenant AND workers.id = :worker AND workers.epoch = :epoch
       AND runtimes.removed_at IS NULL AND runtimes.id IN ({listed_runtimes})
+), heads (n) AS (
+    SELECT (SELECT tasks.n FROM tasks WHERE tasks.runtime_id = own.id AND tasks.ended_at IS NULL
+            ORDER BY tasks.agent_key, tasks.priority, tasks.n LIMIT 1)
+    FROM own
+    UNION ALL
+    SELECT (SELECT tasks.n FROM tasks
+            WHERE tasks.runtime_id = head.runtime_id AND tasks.ended_at IS NULL
+              AND (tasks.agent_key, tasks.priority) > (head.agent_key, head.priority)
+            ORDER BY tasks.agent_key, tasks.priority, tasks.n LIMIT 1)
+    FROM heads JOIN tasks AS head ON head.n = heads.n
 );
 
 -- name: is_due
--- A piece of claims. An expired lease makes a task claimable, and does nothing else.
-(tasks.status IN ('queued', 'deferred') AND NOT tasks.held
- AND (tasks.due_at IS NULL OR tasks.due_at <= (SELECT now FROM moment))
- AND (tasks.expires_at IS NULL OR tasks.expires_at > (SELECT now FROM moment))
- OR tasks.status IN ('claimed', 'running', 'waiting') AND tasks.lease_until < (SELECT now FROM moment));
+-- A piece of claims, for unfinished tasks. An expired lease makes a task claimable, and does nothing else.
+CASE WHEN tasks.status IN ('queued', 'deferred')
+     THEN NOT tasks.held AND (tasks.due_at IS NULL OR tasks.due_at <= (SELECT now FROM moment))
+          AND (tasks.expires_at IS NULL OR tasks.expires_at > (SELECT now FROM moment))
+     ELSE tasks.lease_until < (SELECT now FROM moment) END;
 
--- name: ready_tasks
--- A piece of claims: the first unfinished task of each session that nobody else holds.
-FROM own JOIN tasks ON tasks.runtime_id = own.id JOIN sessions ON sessions.id = tasks.session_id
-WHERE tasks.tenant = :tenant AND tasks.ended_at IS NULL AND {is_due}
-  AND (sessions.attempt_id IS NULL OR sessions.attempt_id = tasks.attempt_id)
-  AND NOT EXISTS (SELECT 1 FROM tasks AS earlier
-                  WHERE earlier.session_id = tasks.session_id AND earlier.ended_at IS NULL AND earlier.n < tasks.n);
-
--- name: any_claimable
-WITH {own_runtimes}
-SELECT 1 {ready_tasks} LIMIT 1;
-
--- name: best_tasks
--- A piece of claims. Urgency is the priority, raised by age. Among equally urgent tasks agents take turns: the
--- first task of an agent counts as one more than it runs already, the second as two more, and so on.
-WITH {own_runtimes}, ready AS MATERIALIZED (
-    SELECT tasks.n, tasks.agent_key,
-           tasks.priority + floor(((SELECT now FROM moment) - tasks.created_at) / CAST(:ageing AS double precision)) AS urgency
-    {ready_tasks}
-), busy AS (
-    SELECT agent_key, count(*) AS running FROM tasks
-    WHERE tenant = :tenant AND ended_at IS NULL AND status IN ('claimed', 'running', 'waiting')
-      AND lease_until >= (SELECT now FROM moment)
-    GROUP BY agent_key
-), placed AS (
-    SELECT ready.n, ready.agent_key, ready.urgency,
-           coalesce(busy.running, 0)
-           + row_number() OVER (PARTITION BY ready.agent_key ORDER BY ready.urgency DESC, ready.n) AS place
-    FROM ready LEFT JOIN busy ON busy.agent_key = ready.agent_key
-), best AS MATERIALIZED (
-    SELECT placed.n, placed.urgency, placed.place
-    FROM placed LEFT JOIN agent_runtimes
-      ON agent_runtimes.tenant = :tenant AND agent_runtimes.agent_key = placed.agent_key
-    WHERE agent_runtimes.max_running IS NULL OR placed.place <= agent_runtimes.max_running
-    ORDER BY placed.urgency DESC, placed.place, placed.n LIMIT :looked_at
-)
-SELECT {task} FROM best JOIN tasks ON tasks.n = best.n
-WHERE tasks.ended_at IS NULL AND {is_due}
-ORDER BY best.urgency DESC, best.place, best.n LIMIT :wanted;
+-- name: first_of_group
+-- A piece of claims: the first tasks of a group that are the first unfinished one of their session, which nobody
+-- else holds. Within a group, the one that was queued first is the most urgent. Each CASE is taken for one of two
+-- to be true: PostgreSQL then reads the group in the order of the index and stops early. Told the conditions one
+-- by one, it expects so few matches that it reads and sorts the whole group.
+SELECT tasks.n FROM tasks
+WHERE tasks.tenant = :tenant AND tasks.runtime_id = head.runtime_id AND tasks.agent_key = head.agent_key
+  AND tasks.priority = head.priority AND tasks.ended_at IS NULL AND {is_due}
+  AND CASE WHEN EXISTS (SELECT 1 FROM tasks AS earlier
+                        WHERE earlier.session_id = tasks.session_id AND earlier.ended_at IS NULL
+                          AND earlier.n < tasks.n)
+           THEN false
+           ELSE EXISTS (SELECT 1 FROM sessions
+                        WHERE sessions.id = tasks.session_id
+                          AND (sessions.attempt_id IS NULL OR sessions.attempt_id = tasks.attempt_id)) END
+ORDER BY tasks.n LIMIT :looked_at;
 
 -- name: end_expired_attempt
 UPDATE attempts

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,6 @@ from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
     NeedsAnswer,
-    OutcomeUnknown,
     ShuttingDown,
     StoreUnavailable,
     TurnFailed,
@@ -36,16 +35,22 @@ from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
 from lastgood.flows.work.enqueue import RuntimePlan
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Ask, AttemptStatus, Step, StepKind
-from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.attempts import Ask, AttemptStatus, Step
+from lastgood.model.events import Event, EventKind
 from lastgood.model.messages import Message
-from lastgood.model.sessions import Turn, Usage
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.rate_limit import RateLimiter
 from lastgood.surfaces.http.turn_headers import fingerprint, key_of, user_of, visible
-from lastgood.surfaces.openai.completions import Chunks, Finished, finished, whole
+from lastgood.surfaces.openai.completions import Chunks, Finished, whole
 from lastgood.surfaces.openai.schemas import ChatRequest, messages_of, options_of, parse_chat
 from lastgood.surfaces.openai.stream import Frames, StreamFailed, streamed
+from lastgood.surfaces.openai.turn_frames import (
+    committed_unread,
+    finished_steps,
+    finished_turn,
+    frame_of,
+    said_before,
+)
 
 #: Events that precede the loading of adopted steps.
 _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
@@ -245,7 +250,7 @@ class ChatHandlers:
             done = await self._done(submitted)
             ended = True
             if unread is not None:
-                raise StreamFailed(_committed_unread(submitted), has_effects=True) from unread
+                raise StreamFailed(committed_unread(submitted), has_effects=True) from unread
             if submitted.replayed and done.text:
                 yield chunks.text(done.text)
             yield chunks.end(done)
@@ -264,9 +269,9 @@ class ChatHandlers:
             async for event in events:
                 if not tells and event.kind not in _AT_BEGIN:
                     tells = True
-                    for earlier in _said_before(chunks, submitted):
+                    for earlier in said_before(chunks, submitted):
                         yield earlier
-                if frame := _frame_of(chunks, event):
+                if frame := frame_of(chunks, event):
                     yield frame
 
     async def _attended(self, submitted: TurnHandle) -> Finished:
@@ -284,7 +289,7 @@ class ChatHandlers:
                 raise await self._failed(submitted, outcome)
         except LastgoodError as error:
             raise StreamFailed(error, has_effects=submitted.has_effects) from error
-        return _finished_turn(outcome.turn)
+        return finished_turn(outcome.turn)
 
     async def _failed(self, submitted: TurnHandle, outcome: Outcome) -> StreamFailed:
         error = outcome.error or TurnFailed(f"The turn ended with status {outcome.status.value}")
@@ -350,15 +355,15 @@ async def _until_done(items: Items, run: StatelessRun) -> Finished:
     async with aclosing(items):
         async for _ in items:
             pass
-    return _finished_steps(run.steps)
+    return finished_steps(run.steps)
 
 
 async def _stateless_frames(chunks: Chunks, items: Items, run: StatelessRun) -> Frames:
     async with aclosing(items):
         async for item in items:
-            if isinstance(item, Event) and (frame := _frame_of(chunks, item)):
+            if isinstance(item, Event) and (frame := frame_of(chunks, item)):
                 yield frame
-    yield chunks.end(_finished_steps(run.steps))
+    yield chunks.end(finished_steps(run.steps))
 
 
 async def _or_failed(items: Items, run: StatelessRun) -> Items:
@@ -368,48 +373,6 @@ async def _or_failed(items: Items, run: StatelessRun) -> Items:
                 yield item
         except LastgoodError as error:
             raise StreamFailed(error, has_effects=run.has_effects) from error
-
-
-def _committed_unread(submitted: TurnHandle) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        "The turn was committed, but the rest of its response could not be read from the database. Do not "
-        f"retry; read it with GET /api/sessions/{submitted.session}/turns.",
-        session=submitted.session,
-        turn=submitted.turn,
-    )
-
-
-def _said_before(chunks: Chunks, submitted: TurnHandle) -> Iterator[bytes]:
-    """Text of adopted steps: part of the response, and in no event of this attempt."""
-    for step in submitted.adopted:
-        if step.kind is StepKind.MODEL and not step.within and step.message.content:
-            yield chunks.text(step.message.content)
-            chunks.response_ended()
-
-
-def _frame_of(chunks: Chunks, event: Event | StoredEvent) -> bytes | None:
-    if "agent" in event.data:  # output of a sub-agent
-        return None
-    match event.kind:
-        case EventKind.TEXT_STREAMED:
-            return chunks.text(str(event.data["content"]))
-        case EventKind.REASONING_STREAMED:
-            return chunks.reasoning(str(event.data["content"]))
-        case EventKind.MODEL_ANSWERED:
-            chunks.response_ended()
-            return None
-        case _:
-            return None
-
-
-def _finished_steps(steps: list[Step]) -> Finished:
-    own = [step for step in steps if not step.within]
-    usage = sum((step.usage for step in steps), Usage())
-    return finished([step.message for step in own], usage, own[-1].cut_short)
-
-
-def _finished_turn(turn: Turn) -> Finished:
-    return finished(turn.messages[turn.inputs :], turn.usage, bool(turn.decision.get("cut_short")))
 
 
 def _now() -> int:
