@@ -187,9 +187,9 @@ def test_a_worker_killed_in_mid_run_is_replaced_by_its_next_process(
     worker.start()
     office.end_leases()
     worker.until_job(2)
+    assert not is_alive(first), "two CLIs would work in one directory"
     gate.touch()
     office.until_task(task, "completed")
-    until(lambda: not is_alive(first))
     assert office.history(session)[1:] == [("assistant", "hello")]
     assert office.attempts(session).count("committed") == 1
 

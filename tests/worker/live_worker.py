@@ -87,6 +87,10 @@ class LiveWorker:
     def __exit__(self, *_: object) -> None:
         if self.process is not None:
             self.kill()
+        self.end_clis()
+
+    def end_clis(self) -> None:
+        """A worker that was killed leaves them behind."""
         for pid in self.cli_pids():
             try:
                 os.killpg(pid, signal.SIGKILL)
@@ -96,17 +100,17 @@ class LiveWorker:
     def start(self) -> Self:
         with self.stderr.open("ab") as stderr:
             self.process = fork_server().start(
-                [
-                    "worker",
-                    *("--server", self.server, "--root", str(self.root), "--max-safety", "autonomous"),
-                    *("--runtime", f"here=command:{self.program}", "--min-free-disk", "1M"),
-                    *self.options,
-                ],
-                env=self.env,
-                cwd=self.folder,
-                stderr=stderr.fileno(),
+                self.words(), env=self.env, cwd=self.folder, stderr=stderr.fileno()
             )
         return self
+
+    def words(self) -> list[str]:
+        return [
+            "worker",
+            *("--server", self.server, "--root", str(self.root), "--max-safety", "autonomous"),
+            *("--runtime", f"here=command:{self.program}", "--min-free-disk", "1M"),
+            *self.options,
+        ]
 
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None

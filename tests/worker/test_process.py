@@ -93,6 +93,32 @@ def test_a_report_whose_answer_is_lost_is_repeated_also_after_kill_9(
     assert len(worker.jobs()) == 1
 
 
+def test_nothing_is_claimed_before_old_reports_are_delivered(api: WorkApi, worker: LiveWorker) -> None:
+    api.faults["complete"] = "drop"
+    task = api.queue("say:hello")
+    api.until_called("complete", task)
+    worker.kill()
+    before = len(api.calls)
+    api.faults["complete"] = "hold"
+    worker.start()
+    until(lambda: {"complete", "heartbeat"} <= {path.split("/")[-1] for path, _ in api.calls[before:]})
+    assert "claim" not in [path for path, _ in api.calls[before:]]
+    api.faults.clear()
+    until(lambda: "claim" in [path for path, _ in api.calls[before:]])
+
+
+def test_one_report_that_the_server_cannot_process_does_not_stop_the_worker(
+    api: WorkApi, worker: LiveWorker
+) -> None:
+    api.faults["complete"] = 500
+    api.until_called("complete", api.queue("say:hello"))
+    worker.kill()
+    worker.start()
+    failed = api.until_called("fail", api.queue("fail:model_error"))
+    assert failed["code"] == "model_error"
+    assert len(worker.outbox()) == 1
+
+
 def test_a_report_of_a_task_that_was_taken_away_is_not_repeated(api: WorkApi, worker: LiveWorker) -> None:
     api.faults["complete"] = 409
     api.until_called("complete", api.queue("say:hello"))

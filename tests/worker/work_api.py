@@ -25,7 +25,8 @@ class WorkApi:
         self.queued: list[dict[str, Any]] = []
         self.renews = True
         self.beat: dict[str, Any] = {}
-        #: By call name: what to answer instead, an HTTP status or "drop": close without an answer.
+        #: By call name: what to answer instead. An HTTP status; "drop": close without an answer; "hold": wait
+        #: until the fault is gone.
         self.faults: dict[str, int | str] = {}
         self.steers: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {"status": "answered", "answer": {"allowed": True, "reason": ""}}
@@ -111,6 +112,8 @@ class WorkApi:
         name = path.split("/")[-1]
         body = await request.json() if request.can_read_body else dict(request.query)
         self.calls.append((path, body))
+        while self.faults.get(name) == "hold":
+            await asyncio.sleep(0.01)
         match self.faults.get(name):
             case None:
                 return web.json_response(await self._answer(name, body, request))

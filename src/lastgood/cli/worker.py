@@ -30,6 +30,7 @@ from lastgood.worker.environment import cli_environment, write_ca_bundle
 from lastgood.worker.identity import identify, locked_root, stored_token
 from lastgood.worker.metrics import serve_metrics
 from lastgood.worker.options import WorkerOptions
+from lastgood.worker.orphans import VARIABLE, end_orphans
 from lastgood.worker.outbox import Outbox
 from lastgood.worker.preparation import RunTools
 from lastgood.worker.process import OfferedRuntime, Worker
@@ -95,7 +96,9 @@ async def _work(
 ) -> int:
     log_loop_errors(asyncio.get_running_loop())
     bundle = None if options.ca_file is None else write_ca_bundle(options.ca_file, options.root, os.environ)
-    environment = cli_environment(os.environ, options.pass_env, bundle)
+    if orphans := end_orphans(options.root):
+        log.warning("ended CLIs that an earlier worker left behind", extra={"fields": {"processes": orphans}})
+    environment = cli_environment(os.environ, options.pass_env, bundle) | {VARIABLE: str(options.root)}
     runtimes = await _offered(options, environment)
     secrets = secrets_in(os.environ, options.pass_env) | ({token} if token else set())
     async with AsyncExitStack() as stack:
