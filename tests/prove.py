@@ -217,9 +217,15 @@ def nodes(options: argparse.Namespace, _: PostgresServer) -> bool:
     return good
 
 
-def neighbours(options: argparse.Namespace, _: PostgresServer) -> bool:
+def neighbours(options: argparse.Namespace, server: PostgresServer) -> bool:
     """How long a running turn is silent beside another tenant's largest requests. Needs a quiet machine."""
-    with tempfile.TemporaryDirectory() as folder, neighbourhood(Path(folder) / "server") as apis:
+    server.create_database("neighbours")
+    good = [_neighbours_on(database) for database in (None, server.dsn("neighbours"))]
+    return all(good)
+
+
+def _neighbours_on(database: str | None) -> bool:
+    with tempfile.TemporaryDirectory() as folder, neighbourhood(Path(folder) / "server", database) as apis:
         alone = silence_without_neighbours(apis[0])
         found = [beside(*apis, name) for name in REQUESTS]
     good = [one.is_short and one.committed > 0 and not one.failed for one in found]
@@ -227,8 +233,9 @@ def neighbours(options: argparse.Namespace, _: PostgresServer) -> bool:
         say(f"  {'✓' if is_good else '✗'} {one}")
     longest = max(one.seconds for one in found)
     say(
-        f"noisy neighbours: {sum(good)} of {len(found)} requests cost the victim no turn and less than "
-        f"{SILENCE_SECONDS:.0f} s of silence; the longest was {longest * 1000:.0f} ms, "
+        f"noisy neighbours on {'sqlite' if database is None else 'postgres'}: {sum(good)} of {len(found)} "
+        f"requests cost the victim no turn and less than {SILENCE_SECONDS:.0f} s of silence; "
+        f"the longest was {longest * 1000:.0f} ms, "
         f"and {alone * 1000:.0f} ms without a neighbour"
     )
     return all(good)

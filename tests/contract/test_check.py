@@ -87,6 +87,7 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
             "agent_key": "'another'",
             "after": "'another'",
             "replaces": "'another'",
+            "expects": "'another'",
             "options": "'{\"temperature\": 1}'",
             "on_leave": "'cancel'",
             "durable": "{no}",

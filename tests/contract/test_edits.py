@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from lastgood.core.commit import broken_link
-from lastgood.model.attempts import AttemptStatus, BeginConflict, Begun, Committed, Edit, Interrupted
+from lastgood.model.attempts import (
+    AttemptStatus,
+    BeginConflict,
+    Begun,
+    Committed,
+    Edit,
+    Expected,
+    Interrupted,
+)
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import user
 from lastgood.model.sessions import Session, Turn
@@ -120,6 +128,24 @@ async def test_an_append_is_no_edit(store: Store) -> None:
     assert attempt is not None
     assert request is not None
     assert (attempt.base, attempt.head, request.edit) == (turn.id, turn.id, None)
+
+
+@pytest.mark.parametrize("names", ["edit", "expected_head", "is_first", "nothing"])
+async def test_the_head_that_an_ask_names_is_stored_with_its_request(store: Store, names: str) -> None:
+    session = await given.session(store)
+    if names == "is_first":
+        tried, condition = await given.start(store, given.ask(session, is_first=True)), Expected(None)
+    else:
+        first, second = await given.talk(store, session, 2)
+        condition = Expected(second.id)
+        if names == "edit":
+            tried = await given.start_edit(store, session, first)
+        else:
+            asked = given.ask(session, expected_head=second.id if names == "expected_head" else None)
+            tried = await given.start(store, asked)
+    request = await store.read_request(TENANT, tried.begin.turn)
+    assert request is not None
+    assert request.condition == (None if names == "nothing" else condition)
 
 
 async def test_an_edit_begins_only_at_the_head_that_it_replaces(backend: Backend) -> None:

@@ -97,6 +97,7 @@ def request(**changes: Any) -> TurnRequest:
         model=None,
         agent_key=None,
         edit=None,
+        condition=None,
         options=CallOptions(),
         on_leave=OnLeave.CONTINUE,
         durable=False,

@@ -17,7 +17,7 @@ from lastgood.core.recovery import (
     unsettled,
 )
 from lastgood.model.agents import OnUnknown
-from lastgood.model.attempts import AttemptStatus, Edit, Interrupted, Step, StepKind
+from lastgood.model.attempts import AttemptStatus, Edit, Expected, Interrupted, Step, StepKind
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import ToolCall, assistant, tool_result
 from tests.core.given import HEAD, attempt, request, step
@@ -62,11 +62,20 @@ def test_a_promised_turn_is_tried_again_and_adopts_what_still_stands(
 
 
 def test_a_promised_edit_whose_head_has_moved_ends_visibly_and_never_runs_on_another_head() -> None:
-    edit = request(durable=True, edit=Edit(None, HEAD.turn))
+    edit = request(durable=True, edit=Edit(None, HEAD.turn), condition=Expected(HEAD.turn))
     found = replace(FOUND, request=edit)
     assert recover(found, digest="digest", model="model") == TryAgain(
         True, "continues after 1 finished steps"
     )
+    moved = recover(replace(found, head=TurnId("newer")), digest="digest", model="model")
+    assert isinstance(moved, GiveUp)
+    assert moved.error.code == "stale_head"
+
+
+@pytest.mark.parametrize("expected", [HEAD.turn, None])
+def test_a_promised_turn_that_names_its_head_never_runs_on_another_one(expected: TurnId | None) -> None:
+    found = replace(FOUND, request=request(durable=True, condition=Expected(expected)), head=expected)
+    assert isinstance(recover(found, digest="digest", model="model"), TryAgain)
     moved = recover(replace(found, head=TurnId("newer")), digest="digest", model="model")
     assert isinstance(moved, GiveUp)
     assert moved.error.code == "stale_head"

@@ -22,7 +22,8 @@ from lastgood.core.resume import (
     decide_resume,
 )
 from lastgood.model.ids import AttemptId, TaskId, TurnId
-from lastgood.model.work import Pointer, PointerOutcome, RuntimeIdentity
+from lastgood.model.runtimes import RuntimeIdentity
+from lastgood.model.tasks import Pointer, PointerOutcome
 
 A = RuntimeIdentity("rt_a", "laptop", "claude", "ann")
 B = RuntimeIdentity("rt_b", "server", "claude", "ann")

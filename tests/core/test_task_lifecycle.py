@@ -4,7 +4,7 @@ import pytest
 
 from lastgood.core.lifecycle import IllegalMove
 from lastgood.core.task_lifecycle import TASK, TaskMove, after_task_move, is_task_over
-from lastgood.model.work import TaskStatus
+from lastgood.model.tasks import TaskStatus
 
 OVER = {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED}
 

@@ -205,15 +205,16 @@ REQUESTS: dict[str, Callable[[Api], Given]] = {
 
 
 @contextmanager
-def neighbourhood(folder: Path) -> Iterator[tuple[Api, Api]]:
-    """A server, the victim's API and that of its neighbour, who is another tenant."""
+def neighbourhood(folder: Path, database: str | None = None) -> Iterator[tuple[Api, Api]]:
+    """A server, the victim's API and that of its neighbour, who is another tenant. SQLite, if no database."""
     folder.mkdir(exist_ok=True)
     (folder / "tools.yaml").write_text(AGENT_FILE)
     scopes = ("session", "chat")
     wanted = {"victim": ("one", scopes), "neighbour": ("other", scopes)}
-    tokens = asyncio.run(make_tokens(f"sqlite:///{folder / 'data' / 'lastgood.db'}", wanted))
+    database = database or f"sqlite:///{folder / 'data' / 'lastgood.db'}"
+    tokens = asyncio.run(make_tokens(database, wanted))
     # Restricted: a command is judged, and then denied.
-    options = ("--safety", "restricted")
+    options = ("--safety", "restricted", "--database", database)
     with LiveServer(folder, noise.AGENT, str(folder / "tools.yaml"), options=options) as server:
         yield Api(server, tokens["victim"]), Api(server, tokens["neighbour"])
 

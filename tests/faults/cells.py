@@ -83,9 +83,9 @@ def cells(turn: str, hits: Counter[str]) -> list[Cell]:
         if (turn == "failing") is not (point in FAILING):
             continue
         for mode in Mode:
-            if mode in (Mode.LOST, Mode.SILENT) and point.removeprefix("store.") in READS:
+            if mode in (Mode.LOST, Mode.SILENT, Mode.LATE) and point.removeprefix("store.") in READS:
                 continue
-            if mode is Mode.SILENT and not point.startswith("store."):
+            if mode in (Mode.SILENT, Mode.LATE) and not point.startswith("store."):
                 continue
             found += [Cell(turn, point, mode, hit) for hit in sorted({1, min(2, count), count})]
     return found

@@ -306,6 +306,12 @@ def _told_token(world: World, token: str, tries: list[Told], kept: Kept) -> list
         known = {"committed": "committed", "cancelled": "cancelled"}
         if attempt and told.outcome in known and attempt.status.value != known[told.outcome]:
             found.append(f"I14 {name}: {token} was told {told.outcome}, its attempt is {attempt.status}")
+        if (
+            attempt
+            and attempt.status is AttemptStatus.COMMITTED
+            and told.code not in ("", "outcome_unknown", "shutting_down")  # these claim nothing of the turn
+        ):
+            found.append(f"I16 {name}: {token} was told {told.code}, and its attempt is committed")
     return found
 
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
+from lastgood.model.attempts import TurnRequest
+from lastgood.store.rows import to_request
+from lastgood.store.sqlite import attempts
 from tests.faults.defects import defect, statement
 
 _AT_BEGIN = """SET head = CASE WHEN :edits THEN :after ELSE head END,
@@ -33,4 +39,14 @@ def _() -> Iterator[None]:
 @defect("turns of a branch outlive their session")
 def _() -> Iterator[None]:
     with statement("erase_turns", (" UNION SELECT head FROM branches WHERE session_id = :session", "")):
+        yield
+
+
+@defect("recovery forgets which head a turn was asked for")
+def _() -> Iterator[None]:
+    def forgetful(row: Any) -> TurnRequest:
+        request = to_request(row)
+        return request if request.edit else replace(request, condition=None)
+
+    with patch.object(attempts, "to_request", forgetful):
         yield

@@ -5,12 +5,15 @@ Their sessions are not in the clients' log: the checker holds acknowledged turns
 
 from __future__ import annotations
 
+import asyncio
+
 from lastgood.flows.submit import Submission
 from lastgood.model.attempts import After, Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import user
 from lastgood.model.sessions import Turn
 from tests.faults.probes import Stage, probe
+from tests.faults.simulation import LIMITS
 from tests.faults.world import AGENT
 
 
@@ -67,3 +70,21 @@ async def a_branch_dies_with_its_session(stage: Stage) -> None:
     for turn in turns:
         found = await stage.store.find_turn(DEFAULT_TENANT, turn.id)
         assert found is None, f"turn {turn.seq} of the branch is still there"
+
+
+@probe
+async def a_promised_turn_that_names_its_head_runs_on_no_other(stage: Stage) -> None:
+    """I20: its process dies, another turn is committed, and recovery gives it up where its client sees it."""
+    session, turns = await three_turns(stage)
+    ask = Ask(DEFAULT_TENANT, session, (user("mine\n!slow 1\n!say one two"),), key="key", durable=True)
+    promised = await stage.node.submitter.submit(Submission(ask, after=After(turns[-1].id)))
+    stage.faults.dead = True
+    await asyncio.sleep(LIMITS.lease_seconds + 1)
+    await stage.other.recovery.sweep()
+    faster = Ask(DEFAULT_TENANT, session, (user("faster"),))
+    committed = (await (await stage.other.submitter.submit(Submission(faster))).outcome()).turn
+    stage.alive(stage.other)
+    await asyncio.sleep(3 * LIMITS.sweep_seconds)
+    assert (await chain(stage, session))[-1] == committed, "it was run after a turn that it did not name"
+    last = (await stage.store.list_attempts(DEFAULT_TENANT, session))[-1]
+    assert (last.turn, last.error_code) == (promised.turn, "stale_head"), f"{last.status} {last.error_code}"

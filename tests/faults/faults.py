@@ -33,6 +33,7 @@ class Mode(StrEnum):
     SILENT = "lost call"  # it does not happen, and nobody is told that either
     CANCEL = "cancel"  # somebody cancels the turn at this moment
     STALL = "stall past the lease"
+    LATE = "late answer"  # it happens, and the answer comes past the lease
     KILL = "kill -9"
 
 
@@ -79,6 +80,8 @@ class Faults:
     async def after(self, point: str, mode: Mode | None) -> None:
         if self.dead:
             await asyncio.get_running_loop().create_future()
+        if mode is Mode.LATE:
+            await asyncio.sleep(self.stall_seconds)
         if mode is Mode.LOST:
             raise OutcomeUnknown() if point.startswith("store.") else _error_at(point)
 

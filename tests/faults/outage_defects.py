@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from lastgood.core.lifecycle import Move
 from lastgood.core.queue_parking import parking_of
+from lastgood.errors import AttemptLost, OutcomeUnknown, ShuttingDown
 from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
 from lastgood.flows import run as flow_run
@@ -86,6 +87,12 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("a commit that a stop cuts off is told as lost")
+def _() -> Iterator[None]:
+    with patch.object(flow_running, "_cut_off", lambda run: AttemptLost()):
+        yield
+
+
 @defect("an outage counts as a try")
 def _() -> Iterator[None]:
     real = SqliteAttempts.finish_if_held
@@ -111,6 +118,24 @@ def _() -> Iterator[None]:
         self: Submitter, begin: Begin, plan: Plan, submission: Submission | None = None
     ) -> TurnHandle:
         return await self._begin(begin, plan, submission, [])
+
+    with patch.object(Submitter, "begin", begin):
+        yield
+
+
+@defect("a begin that a stop cuts off is told as refused")
+def _() -> Iterator[None]:
+    real = Submitter.begin
+
+    async def begin(
+        self: Submitter, begin: Begin, plan: Plan, submission: Submission | None = None
+    ) -> TurnHandle:
+        try:
+            return await real(self, begin, plan, submission)
+        except OutcomeUnknown:
+            if self._live.is_closing:
+                raise ShuttingDown() from None
+            raise
 
     with patch.object(Submitter, "begin", begin):
         yield

@@ -73,6 +73,18 @@ async def a_commit_that_nobody_can_read_back_is_unknown(stage: Stage) -> None:
 
 
 @probe
+async def a_commit_that_a_stop_cuts_off_is_unknown(stage: Stage) -> None:
+    """I16: the database has committed it, and the process ends before it hears so."""
+    session = await stage.world.create(stage.node)
+    stage.faults.point, stage.faults.mode = "store.commit_if_head", Mode.LATE
+    asked = asyncio.create_task(stage.world.ask(stage.node, session, "hello", "tok1"))
+    await asyncio.sleep(1)
+    await stage.node.live.close(0)
+    told = await asked
+    assert told.code == "outcome_unknown", f"a committed turn was told as {told.outcome} {told.code}"
+
+
+@probe
 async def a_stall_of_the_loop_costs_no_lease_that_was_renewed_meanwhile(stage: Stage) -> None:
     """I11: the timer of the lease is overdue when the loop runs again, and fires before all else."""
     loop = asyncio.get_running_loop()
@@ -143,3 +155,18 @@ async def a_begin_whose_answer_is_lost_is_unknown(stage: Stage) -> None:
     told = await asked
     stage.faults.jitter = None
     assert told.outcome == "unknown", f"a turn that has begun was told as {told.outcome} {told.code}"
+
+
+@probe
+async def a_begin_that_a_stop_cuts_off_is_told(stage: Stage) -> None:
+    """I18: recovery tries a durable turn again if it has begun; any other one comes to nothing."""
+    for durable, code in ((True, "outcome_unknown"), (False, "shutting_down")):
+        node = stage.make_node(f"stopped {code}", stage.faults)
+        session = await stage.world.create(node)
+        stage.faults.point, stage.faults.mode = "store.begin_if_free", Mode.LATE
+        stage.faults.hit = stage.faults.hits[stage.faults.point] + 1
+        asked = asyncio.create_task(stage.world.ask(node, session, "hello", f"tok {code}", durable=durable))
+        await asyncio.sleep(1)
+        await node.live.close(0)
+        told = await asked
+        assert told.code == code, f"told {told.outcome} {told.code}"

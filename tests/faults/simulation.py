@@ -120,7 +120,9 @@ class Simulation:
             return None
         if self._is_out and point.startswith("store."):
             # A write that was under way may have happened, or may happen; most calls reach nothing.
-            return self._chance.choice([Mode.RAISE, Mode.RAISE, Mode.RAISE, Mode.SILENT, Mode.LOST])
+            return self._chance.choice(
+                [Mode.RAISE, Mode.RAISE, Mode.RAISE, Mode.SILENT, Mode.LOST, Mode.LATE]
+            )
         luck = self.random.random()
         if luck < self.weather.stall:
             return Mode.STALL
@@ -278,16 +280,11 @@ class Simulation:
             self.sessions.append(SessionId(told.other))
 
     async def patiently(self, work: Awaitable[T]) -> T | None:
-        """A client's own patience: a dead node never answers, and one that stops may cut it off."""
+        """A client's own patience: a dead node never answers."""
         try:
             async with asyncio.timeout(90):
                 return await work
         except TimeoutError:
-            return None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
             return None
 
     # -- the run -----------------------------------------------------------------

@@ -15,7 +15,6 @@ HIDDEN_FROM_SIMULATION = {
     "journal and events without a fence",
     "an orphan commits",
     "a fork starts at the head instead of its turn",
-    "a lost answer of a commit is taken for a failure",
     "a plain request is continued although its requester is gone",
     "a promised turn is never tried again",
     "a lookup without its tenant",
@@ -26,10 +25,14 @@ HIDDEN_FROM_SIMULATION = {
     "a lease is renewed on the loop that it vouches for",
     "a wedged process keeps its sessions",
     "a committed turn is told as failed",
+    "a commit that a stop cuts off is told as lost",
     "an outage counts as a try",
     "a store error is a failure of the turn",
     "a batch that is sent again is stored twice",
     "a begin whose answer was lost is told as refused",
+    "a begin that a stop cuts off is told as refused",
+    # Another turn must be committed between a death and recovery, and the one must name the head before it.
+    "recovery forgets which head a turn was asked for",
     # The simulation damages nothing.
     "a history is not verified when it is read",
     "a check looks at one tenant",

@@ -11,6 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -240,19 +241,18 @@ class World:
             told.attempt = submitted.attempt
             self._heard(told)
             if watch:
-                async for event in submitted.events():
-                    told.events.append((event.seq, event.kind.value))
+                with suppress(StoreUnavailable):  # as in the API: the outcome is read before anything is sent
+                    async for event in submitted.events():
+                        told.events.append((event.seq, event.kind.value))
             if leave is not None:
                 await leave.wait()
                 await submitted.leave()
             outcome = await submitted.outcome()
-        except OutcomeUnknown:
-            told.outcome = "unknown"
+        except OutcomeUnknown as error:
+            told.outcome, told.code = "unknown", error.code
         except AttemptLost as error:
-            told.outcome, told.code = "unknown", error.code  # its node was stopped, and cut it off
-        except StoreUnavailable as error:
-            # Before a begin: nothing happened. While waiting for an end: who knows.
-            told.outcome, told.code = "refused" if told.attempt is None else "unknown", error.code
+            # Its node was stopped and cut it off. Another one may try a durable turn again.
+            told.outcome, told.code = "unknown", error.code
         except LastgoodError as error:
             told.outcome, told.code = "refused", error.code
         else:

@@ -66,6 +66,7 @@ REQUEST_CHANGES = {
     "agent_key": "'another'",
     "after": "'another'",
     "replaces": "'another'",
+    "expects": "'another'",
     "options": "'{\"temperature\": 1}'",
     "on_leave": "'cancel'",
     "input": "{bytes}",

@@ -234,8 +234,8 @@ async def test_I20_a_promised_edit_is_tried_again_after_a_death_and_replaces_wha
     assert (branch.head, branch.replaced_by) == (turns[2].id, submitted.turn)
 
 
-async def test_I20_a_promised_edit_whose_head_has_moved_ends_visibly_as_stale(house: House) -> None:
-    session, turns, submitted = await dying_edit(house)
+async def overtaken(house: House, session: SessionId, turn: TurnId) -> Lastgood:
+    """Another turn is committed after the death; recovery must then give up the promised one, visibly."""
     node = await next_node(house, alive=False)
 
     async def interrupted() -> bool:
@@ -250,13 +250,40 @@ async def test_I20_a_promised_edit_whose_head_has_moved_ends_visibly_as_stale(ho
         await recover(node)
     *_, first, _, last = await house.attempts(session)
     assert (first.status, last.status) == (AttemptStatus.INTERRUPTED, AttemptStatus.FAILED)
-    assert (last.turn, last.error_code) == (submitted.turn, "stale_head")
+    assert (last.turn, last.error_code) == (turn, "stale_head")
     assert len(house.world.prompts) == prompts
     assert (await house.turns(session))[-1] == other
     assert await branches(house, session) == ()
+    return node
+
+
+async def test_I20_a_promised_edit_whose_head_has_moved_ends_visibly_as_stale(house: House) -> None:
+    session, turns, submitted = await dying_edit(house)
+    node = await overtaken(house, session, submitted.turn)
     # Whoever sends it again under its key is told the same.
     with pytest.raises(StaleHead):
         await submit(house, node, session, turns[0], story(OnUnknown.REPEAT), key="key", durable=True)
+
+
+@pytest.mark.parametrize("names", ["after", "expected_head", "is_first"])
+async def test_I20_a_promised_turn_that_names_its_head_ends_visibly_as_stale_if_that_has_moved(
+    house: House, names: str
+) -> None:
+    """Its client has not seen the other turn: run after it, the turn would go on from something else."""
+    node = await house.node("dead", limits=MORTAL)
+    session = await house.session(node)
+    head = None if names == "is_first" else (await house.good(node, session, "one")).id
+    conditions: dict[str, dict[str, Any]] = {
+        "expected_head": {"expected_head": head},
+        "is_first": {"is_first": True},
+    }
+    died = dies_at(house, node, "b")
+    fields = conditions.get(names, {}) | {"key": "key", "durable": True}
+    asked = house.asked(session, story(OnUnknown.REPEAT), **fields)
+    after = After(head) if names == "after" else None
+    submitted = await node.submitter.submit(Submission(asked, after=after))
+    await buried(house, node, died)
+    await overtaken(house, session, submitted.turn)
 
 
 async def test_I20_a_key_of_a_failed_edit_tries_the_same_edit_again(house: House, node: Lastgood) -> None:

@@ -59,8 +59,10 @@ def recover(found: Interrupted, *, digest: str | None, model: str, is_queued: bo
         return Leave("its client is gone, and the request was neither answered 202 nor sent with a key")
     if found.deaths >= MOST_DEATHS and not is_queued:
         return Leave(f"the server process died during {found.deaths} of its attempts")
-    if found.request.edit is not None and found.head != found.request.edit.replaces:
-        # An edit says what it replaces. Run on another head, it would replace turns it never meant.
+    condition = found.request.condition
+    if condition is not None and found.head != condition.head:
+        # An edit says what it replaces: run on another head, it would replace turns it never meant. Others
+        # say what they go on from: their client has not seen what was committed since.
         return GiveUp(StaleHead(head=found.head))
     if digest is None:
         return Leave("its agent is not served")

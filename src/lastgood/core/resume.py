@@ -19,7 +19,8 @@ from enum import StrEnum
 from typing import Any
 
 from lastgood.model.ids import TaskId, TurnId
-from lastgood.model.work import Pointer, PointerOutcome, RuntimeIdentity
+from lastgood.model.runtimes import RuntimeIdentity
+from lastgood.model.tasks import Pointer, PointerOutcome
 
 #: A native session that failed to resume this often, without a committed turn in between, is poisoned.
 MOST_FAILED_RESUMES = 2

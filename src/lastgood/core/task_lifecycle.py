@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from lastgood.core.lifecycle import IllegalMove
-from lastgood.model.work import TaskStatus
+from lastgood.model.tasks import TaskStatus
 
 
 class TaskMove(StrEnum):

@@ -6,6 +6,7 @@ process: begin and run are its tasks, not the caller's, so nothing is left half 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -185,6 +186,9 @@ class TurnStarter:
             return await self._deps.store.begin_if_free(begin, told)
         except OutcomeUnknown:
             lost.append(begin.attempt)
+        except asyncio.CancelledError:
+            lost.append(begin.attempt)
+            raise
         # The same ids once more: if the first try did happen, it is what stands in the way.
         found = await through_outage(
             lambda: self._deps.store.begin_if_free(begin, told), self._deps.limits.outage_seconds

@@ -225,17 +225,21 @@ async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> Commi
     store = run.deps.store
 
     async def once() -> Committed:
+        # From before it is sent: whoever is cut off while it is under way does not know either.
+        was_unknown, run.commit_is_unknown = run.commit_is_unknown, True
         try:
             answer = await store.commit_if_head(run.hold, plan, events)
         except OutcomeUnknown:
-            run.commit_is_unknown = True
             raise
-        if answer is Committed.LOST and run.commit_is_unknown:
+        except Exception:
+            run.commit_is_unknown = was_unknown
+            raise
+        if answer is Committed.LOST and was_unknown:
             # An earlier try of ours may be what moved the head. Another attempt at the same
             # turn would be in the chain under the same id.
             found = await find_verified(store, run.hold.tenant, plan.turn.id)
-            run.commit_is_unknown = False
-            return Committed.YES if found is not None and found.attempt == run.hold.attempt else answer
+            answer = Committed.YES if found is not None and found.attempt == run.hold.attempt else answer
+        run.commit_is_unknown = False
         return answer
 
     return await run.through_outage(once)

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from lastgood.core.lifecycle import Move
-from lastgood.errors import AttemptLost, StoreError, TurnCancelled, TurnFailed
+from lastgood.errors import AttemptLost, LastgoodError, StoreError, TurnCancelled, TurnFailed
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.leases import Beat, Leases
-from lastgood.flows.outages import interrupted_by_outage
+from lastgood.flows.outages import interrupted_by_outage, outcome_unknown
 from lastgood.flows.run import Run, StopReason, conduct, write_end
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import OnLeave
@@ -102,9 +102,7 @@ class RunningAttempts:
         except BaseException as error:
             self._forget(run)
             if not run.done.done():
-                # Cut off, it has ended nothing: its lease will, and somebody else may then try it again.
-                lost = AttemptLost("The server was stopped before the turn ended; send it again")
-                run.done.set_exception(error if isinstance(error, Exception) else lost)
+                run.done.set_exception(error if isinstance(error, Exception) else _cut_off(run))
                 run.done.exception()  # looked at: nobody may be waiting
             raise
 
@@ -252,3 +250,11 @@ class RunningAttempts:
         """Until all have ended, those that come meanwhile, too; or until the time is over."""
         while (waiting := tasks - but) and (left := ends - asyncio.get_running_loop().time()) > 0:
             await asyncio.wait(waiting, timeout=left)
+
+
+def _cut_off(run: Run) -> LastgoodError:
+    """It has ended nothing: its lease will, and somebody else may then try it again. Unless its commit was
+    sent: then it may be in the history, and whoever sends it again would have it there twice."""
+    if run.commit_is_unknown:
+        return outcome_unknown(run.hold.session, run.hold.attempt)
+    return AttemptLost("The server was stopped before the turn ended; send it again")

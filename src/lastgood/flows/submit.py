@@ -22,6 +22,7 @@ from lastgood.errors import (
     LastgoodError,
     SessionBusy,
     SessionNotFound,
+    ShuttingDown,
     StaleHead,
     StoreError,
     StoreUnavailable,
@@ -272,6 +273,12 @@ class Submitter:
             if not lost or (is_refusal and not (submission is not None and begin.ask.durable)):
                 raise
             raise outcome_unknown(begin.ask.session, lost[-1]) from error
+        except asyncio.CancelledError:
+            # The server stops, and waits no longer for the store; nothing else cancels a begin. Its client
+            # is still there. A turn that has begun comes to nothing, unless recovery tries it again.
+            if lost and begin.ask.durable:
+                raise outcome_unknown(begin.ask.session, lost[-1]) from None
+            raise ShuttingDown() from None
 
     async def _begin(
         self, begin: Begin, plan: Plan, submission: Submission | None, lost: list[AttemptId]

@@ -258,6 +258,7 @@ class Turns:
 
 
 def ask_of(request: TurnRequest) -> Ask:
+    expected = None if request.edit else request.condition
     return Ask(
         tenant=request.tenant,
         session=request.session,
@@ -265,6 +266,8 @@ def ask_of(request: TurnRequest) -> Ask:
         model=request.model,
         agent_key=request.agent_key,
         edit=request.edit,
+        expected_head=expected.head if expected else None,
+        is_first=expected is not None and expected.head is None,
         options=request.options,
         kind=request.kind,
         key=request.key,

@@ -109,6 +109,15 @@ class Ask:
     on_leave: OnLeave = OnLeave.CONTINUE
     durable: bool = False  # recovery tries it again if its process dies
 
+    @property
+    def condition(self) -> Expected | None:
+        """The one head that it may begin at; None: any."""
+        if self.is_first:
+            return NO_SUCH_HEAD if self.expected_head or self.edit else Expected(None)
+        if self.edit is not None:
+            return Expected(self.edit.replaces)
+        return None if self.expected_head is None else Expected(self.expected_head)
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -165,6 +174,7 @@ class TurnRequest:
     model: str | None
     agent_key: str | None
     edit: Edit | None
+    condition: Expected | None  # the one head that it may begin at, however often it is tried
     options: CallOptions
     on_leave: OnLeave
     durable: bool
@@ -196,14 +206,7 @@ class Begin:
     def condition(self) -> Expected | None:
         """The one head this may begin at; None: any. Heads are compared, never counts: after an edit a
         session may have as many turns as before, and other ones."""
-        ask = self.ask
-        if self.expected is not None:
-            return self.expected
-        if ask.is_first:
-            return NO_SUCH_HEAD if ask.expected_head or ask.edit else Expected(None)
-        if ask.edit is not None:
-            return Expected(ask.edit.replaces)
-        return None if ask.expected_head is None else Expected(ask.expected_head)
+        return self.expected or self.ask.condition
 
     def base_at(self, head: Head | None) -> Head | None:
         """What the attempt goes on from, in a session with this head."""

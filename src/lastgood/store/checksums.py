@@ -29,6 +29,7 @@ REQUEST = (
     "asked_agent_key",
     "after",
     "replaces",
+    "expects",
     "options",
     "on_leave",
     "durable",

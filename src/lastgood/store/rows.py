@@ -15,6 +15,7 @@ from lastgood.model.attempts import (
     Begin,
     Commit,
     Edit,
+    Expected,
     OnLeave,
     Step,
     StepKind,
@@ -58,7 +59,7 @@ COLUMNS = {
     "request": _columns(
         "requests",
         "turn_id tenant session_id kind key fingerprint caller end_user model agent_key after replaces"
-        " options on_leave durable input checksum",
+        " expects options on_leave durable input checksum",
     ),
     "step": _columns("steps", "attempt_id n kind body input_tokens output_tokens cost checksum"),
     "queued": _columns(
@@ -214,8 +215,10 @@ def to_request(row: Row) -> TurnRequest:
         raise damaged(str(said[2]), f"the stored input of turn {said[0]}", turn=str(said[0]))
     (
         turn, tenant, session, kind, key, fingerprint, caller, user, model, agent_key, after, replaces,
-        options, on_leave, durable,
+        expects, options, on_leave, durable,
     ) = said  # fmt: skip
+    edit = Edit(after, TurnId(replaces)) if replaces else None
+    condition = None if expects is None else Expected(TurnId(expects) if expects else None)
     return TurnRequest(
         turn=TurnId(turn),
         tenant=TenantId(tenant),
@@ -227,7 +230,8 @@ def to_request(row: Row) -> TurnRequest:
         user=user,
         model=model,
         agent_key=agent_key,
-        edit=Edit(after, TurnId(replaces)) if replaces else None,
+        edit=edit,
+        condition=Expected(edit.replaces) if edit else condition,
         options=options_from_json(orjson.loads(options)) if options else CallOptions(),
         on_leave=OnLeave(on_leave),
         durable=bool(durable),
@@ -288,6 +292,7 @@ def _of_begin(begin: Begin) -> dict[str, Any]:
         "edits": ask.edit is not None,
         "after": ask.edit.after if ask.edit else None,
         "replaces": ask.edit.replaces if ask.edit else None,
+        "expects": None if ask.edit or ask.condition is None else ask.condition.head or "",
         "kind": ask.kind.value,
         "key": ask.key,
         "fingerprint": ask.fingerprint,

@@ -129,9 +129,9 @@ FROM held JOIN steps ON steps.attempt_id = :continues;
 -- name: insert_request
 -- A piece of begins that ask for a new turn.
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      after, replaces, options, on_leave, durable, created_at, input, checksum)
+                      after, replaces, expects, options, on_leave, durable, created_at, input, checksum)
 SELECT :turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-       :after, :replaces, :options, :on_leave, :durable, clock(), :input, :checksum
+       :after, :replaces, :expects, :options, :on_leave, :durable, clock(), :input, :checksum
 FROM held;
 
 -- name: claim_queued

@@ -68,9 +68,9 @@ RETURNING {session};
 
 -- name: insert_request
 INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
-                      after, replaces, options, on_leave, durable, created_at, input, checksum)
+                      after, replaces, expects, options, on_leave, durable, created_at, input, checksum)
 VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
-        :after, :replaces, :options, :on_leave, :durable, clock(), :input, :checksum);
+        :after, :replaces, :expects, :options, :on_leave, :durable, clock(), :input, :checksum);
 
 -- name: insert_attempt
 -- A turn that was committed meanwhile takes no further attempt; neither does one that was tried again meanwhile,

@@ -25,7 +25,9 @@ CREATE TABLE sessions (
     conversation   TEXT,                    -- the name a /v1 client gave it
     scope_kind     TEXT,
     scope_id       TEXT,
-    runtime_id     TEXT,
+    owner          TEXT NOT NULL DEFAULT '',  -- the user who made it
+    runtime_id     TEXT,                    -- of its newest task; who may use that one may read the session
+    runtime_pinned BOOLEAN NOT NULL DEFAULT false,  -- it was bound to this runtime by itself, whatever its agent is bound to
     forked_session TEXT,
     forked_turn    TEXT,                    -- keeps that turn and all before it from being erased
     head           TEXT,
@@ -111,6 +113,7 @@ CREATE TABLE requests (
     agent_key   TEXT,
     after       TEXT,                       -- an edit: the turn it goes on from; NULL: the beginning
     replaces    TEXT,                       -- an edit: the head that it takes the place of; NULL: no edit
+    expects     TEXT,                       -- no edit: the head it must begin at; '': no turn yet; NULL: any
     options     TEXT,                       -- what it asks of the model beside its messages
     on_leave    TEXT NOT NULL CHECK (on_leave IN ('continue', 'orphan', 'cancel')),
     durable    BOOLEAN NOT NULL,
@@ -147,6 +150,7 @@ CREATE TABLE attempts (
     error_code    TEXT,
     error_message TEXT,
     continues     TEXT,
+    task_id       TEXT,                     -- its holder is a worker's claim: tasks decide when it ends
     died          BOOLEAN NOT NULL DEFAULT false,  -- ended because its process had died
     last_event    BIGINT,
     tidied        BOOLEAN NOT NULL DEFAULT false,
@@ -216,6 +220,8 @@ CREATE TABLE tokens (
     id           TEXT PRIMARY KEY,
     tenant       TEXT NOT NULL,
     name         TEXT NOT NULL,
+    username     TEXT NOT NULL DEFAULT '',  -- whom it stands for
+    worker_id    TEXT,                      -- a worker's token is good for this worker only
     hash         BYTEA NOT NULL UNIQUE,     -- the token itself is stored nowhere
     scopes       TEXT NOT NULL,
     created_at   DOUBLE PRECISION NOT NULL,
@@ -223,8 +229,23 @@ CREATE TABLE tokens (
     revoked_at   DOUBLE PRECISION
 );
 
+CREATE TABLE workers (
+    tenant       TEXT NOT NULL,
+    id           TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    owner        TEXT NOT NULL,             -- the user whose machine it is
+    instance     TEXT NOT NULL,             -- the live process; another one takes over with a higher epoch
+    epoch        BIGINT NOT NULL DEFAULT 1,
+    version      TEXT NOT NULL DEFAULT '',
+    status       TEXT NOT NULL DEFAULT '',  -- why it claims nothing, in its own words
+    last_seen_at DOUBLE PRECISION NOT NULL,
+    created_at   DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (tenant, id)
+);
+
+-- A runtime that was removed keeps its row: its sessions' pointers name it, and the same machine gets it back.
 CREATE TABLE runtimes (
-    id           TEXT PRIMARY KEY,
+    id           TEXT PRIMARY KEY,          -- derived from the five columns of its identity
     tenant       TEXT NOT NULL,
     worker_id    TEXT NOT NULL,
     provider     TEXT NOT NULL,
@@ -232,61 +253,161 @@ CREATE TABLE runtimes (
     account      TEXT NOT NULL DEFAULT '',
     name         TEXT NOT NULL,
     owner        TEXT NOT NULL,
-    shared       BOOLEAN NOT NULL DEFAULT false,
+    shared_with  TEXT NOT NULL DEFAULT '[]',  -- users; "*": everybody of the tenant
+    format       TEXT NOT NULL DEFAULT '',  -- of the CLI's session files
+    cli_version  TEXT NOT NULL DEFAULT '',
+    steerable    BOOLEAN NOT NULL DEFAULT false,  -- its CLI takes messages while a turn runs
     last_seen_at DOUBLE PRECISION NOT NULL,
     created_at   DOUBLE PRECISION NOT NULL,
+    removed_at   DOUBLE PRECISION,
     UNIQUE (tenant, worker_id, provider, profile, account)
+);
+CREATE INDEX runtimes_by_tenant ON runtimes (tenant, created_at);
+
+CREATE TABLE agent_runtimes (
+    tenant           TEXT NOT NULL,
+    agent_key        TEXT NOT NULL,
+    runtime_id       TEXT NOT NULL,
+    offline          TEXT NOT NULL CHECK (offline IN ('wait', 'fail')),
+    max_wait_seconds DOUBLE PRECISION NOT NULL,
+    deadline_seconds DOUBLE PRECISION NOT NULL,         -- a claim that is older ends its attempt
+    max_running      BIGINT,               -- tasks of this agent at once; NULL: no limit
+    published        BOOLEAN NOT NULL DEFAULT false,  -- whether tokens with the scope chat reach it
+    bound_by         TEXT NOT NULL,
+    PRIMARY KEY (tenant, agent_key)
 );
 
 CREATE TABLE tasks (
-    n            BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
-    id           TEXT NOT NULL UNIQUE,
-    tenant       TEXT NOT NULL,
-    session_id   TEXT NOT NULL,
-    turn_id      TEXT NOT NULL,             -- its ask is a request like any other
-    agent_key    TEXT NOT NULL,
-    runtime_id   TEXT NOT NULL,             -- stamped when it is queued; resuming compares with this one
-    status       TEXT NOT NULL CHECK (status IN
-                 ('queued', 'claimed', 'running', 'completed', 'failed', 'cancelled')),
-    priority     INTEGER NOT NULL DEFAULT 0,
-    fresh        BOOLEAN NOT NULL DEFAULT false,
-    rerun_of     TEXT,
-    due_at       DOUBLE PRECISION,
-    why          TEXT NOT NULL DEFAULT '',  -- what a task that waits is waiting for
-    claim_token  BYTEA,                     -- hashed; valid until the task is claimed again
-    claims       INTEGER NOT NULL DEFAULT 0,
-    lease_until  DOUBLE PRECISION,
-    decision     TEXT,
-    report       TEXT,                      -- the answer to the final report, to be repeated
-    created_at   DOUBLE PRECISION NOT NULL,
-    ended_at     DOUBLE PRECISION,
-    CHECK ((ended_at IS NULL) = (status IN ('queued', 'claimed', 'running')))
+    n             BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,  -- the order of the tasks of one session
+    id            TEXT NOT NULL UNIQUE,
+    tenant        TEXT NOT NULL,
+    session_id    TEXT NOT NULL,
+    turn_id       TEXT NOT NULL,            -- its input is a request like any other
+    agent_key     TEXT NOT NULL,
+    scope_kind    TEXT NOT NULL CHECK (scope_kind IN ('issue', 'chat')),
+    scope_id      TEXT NOT NULL,
+    runtime_id    TEXT NOT NULL,            -- stamped when it is queued; resuming compares with this one
+    status        TEXT NOT NULL CHECK (status IN
+                  ('queued', 'deferred', 'claimed', 'running', 'waiting', 'completed', 'failed', 'cancelled')),
+    priority      BIGINT NOT NULL DEFAULT 0,
+    directive     TEXT NOT NULL DEFAULT '{}',  -- fresh, rerun_of, note: every retry inherits it whole
+    created_by    TEXT NOT NULL,            -- the token
+    end_user      TEXT NOT NULL,
+    why           TEXT NOT NULL DEFAULT '',  -- what a task that waits is waiting for
+    ephemeral     BOOLEAN NOT NULL DEFAULT false,  -- its session is deleted when it ends
+    held          BOOLEAN NOT NULL DEFAULT false,  -- after a person's cancel, until somebody continues or drops it
+    due_at        DOUBLE PRECISION,                     -- not claimed before
+    expires_at    DOUBLE PRECISION,                     -- fails if nobody has claimed it by then
+    claim_token   BYTEA,                     -- hashed; valid until the task is claimed again
+    worker_id     TEXT,                     -- whose claim it is
+    worker_epoch  BIGINT,
+    attempt_id    TEXT,                     -- of the newest claim
+    claims        BIGINT NOT NULL DEFAULT 0,
+    failures      BIGINT NOT NULL DEFAULT 0,
+    lease_until   DOUBLE PRECISION,                     -- afterwards the task may be claimed again; nothing else happens
+    deadline_seconds DOUBLE PRECISION NOT NULL,
+    deadline_at   DOUBLE PRECISION,                     -- of the claim
+    cancel_seen   BOOLEAN NOT NULL DEFAULT false,  -- the worker has acknowledged it
+    decision      TEXT NOT NULL DEFAULT '{}',
+    late_output   TEXT,                     -- reported after the end, for people; never committed
+    error_code    TEXT,
+    error_message TEXT,
+    created_at    DOUBLE PRECISION NOT NULL,
+    ended_at      DOUBLE PRECISION,
+    CHECK ((ended_at IS NULL) = (status IN ('queued', 'deferred', 'claimed', 'running', 'waiting'))),
+    CHECK (status NOT IN ('claimed', 'running', 'waiting') OR
+           (claim_token IS NOT NULL AND attempt_id IS NOT NULL AND lease_until IS NOT NULL)),
+    CHECK (status <> 'deferred' OR due_at IS NOT NULL)
 );
-CREATE INDEX tasks_to_claim ON tasks (runtime_id, priority DESC, n) WHERE status = 'queued';
-CREATE INDEX tasks_leased ON tasks (lease_until) WHERE status IN ('claimed', 'running');
-CREATE UNIQUE INDEX tasks_open ON tasks (session_id) WHERE status IN ('claimed', 'running');
+CREATE INDEX tasks_to_claim ON tasks (runtime_id, n) WHERE ended_at IS NULL;
+CREATE INDEX tasks_by_session ON tasks (session_id, n) WHERE ended_at IS NULL;
+CREATE UNIQUE INDEX tasks_open_turn ON tasks (turn_id) WHERE ended_at IS NULL;
+CREATE UNIQUE INDEX tasks_open ON tasks (session_id) WHERE status IN ('claimed', 'running', 'waiting');
 CREATE INDEX tasks_by_tenant ON tasks (tenant, n);
+
+-- One row for each time that a task was claimed. A report that is repeated gets the same answer, also after the task
+-- was claimed again.
+CREATE TABLE claims (
+    token      BYTEA PRIMARY KEY,           -- hashed
+    tenant     TEXT NOT NULL,
+    task_id    TEXT NOT NULL,
+    attempt_id TEXT NOT NULL UNIQUE,
+    worker_id  TEXT NOT NULL,
+    epoch      BIGINT NOT NULL,
+    report     TEXT,                       -- the answer to its final report
+    created_at DOUBLE PRECISION NOT NULL
+);
+CREATE INDEX claims_by_task ON claims (task_id);
+
+-- What a run did, as its worker reported it: shown live and afterwards, never part of a prompt.
+CREATE TABLE task_messages (
+    attempt_id TEXT NOT NULL,
+    seq        BIGINT NOT NULL,            -- given by the worker; a repeated one is stored once
+    created_at DOUBLE PRECISION NOT NULL,
+    body       BYTEA NOT NULL,
+    PRIMARY KEY (attempt_id, seq)
+);
+
+CREATE TABLE questions (
+    id          TEXT NOT NULL,              -- given by the worker; repeated after a restart, it is the same one
+    tenant      TEXT NOT NULL,
+    task_id     TEXT NOT NULL,
+    attempt_id  TEXT NOT NULL,
+    body        TEXT NOT NULL,
+    status      TEXT NOT NULL CHECK (status IN ('pending', 'answered', 'withdrawn', 'expired')),
+    answer      TEXT,
+    answered_by TEXT NOT NULL DEFAULT '',
+    deadline_at DOUBLE PRECISION NOT NULL,
+    created_at  DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (attempt_id, id)
+);
+CREATE INDEX questions_by_task ON questions (tenant, task_id);
 
 CREATE TABLE pointers (
     n              BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     tenant         TEXT NOT NULL,
-    scope_kind     TEXT NOT NULL,
-    scope_id       TEXT NOT NULL,
+    session_id     TEXT NOT NULL,           -- a session is one scope and one agent
     agent_key      TEXT NOT NULL,
+    task_id        TEXT NOT NULL,
     attempt_id     TEXT NOT NULL UNIQUE,    -- one attempt, one pointer: it cannot be mispaired
     native_session TEXT,
-    runtime_id     TEXT,                    -- NULL only in rows brought along from elsewhere
+    runtime_id     TEXT,                    -- NULL only in rows imported from elsewhere
+    worker_id      TEXT NOT NULL,           -- whose machine the working directory is on
     provider       TEXT NOT NULL,
     account        TEXT NOT NULL DEFAULT '',
     format         TEXT NOT NULL DEFAULT '',
     work_dir       TEXT,
+    base_turn      TEXT,                    -- the turn that the attempt continued from
     through_turn   TEXT,                    -- the last committed turn it has seen
-    dirty          BOOLEAN NOT NULL DEFAULT false,
-    failed_resumes INTEGER NOT NULL DEFAULT 0,
+    outcome        TEXT NOT NULL CHECK (outcome IN ('committed', 'failed', 'resume_failed', 'uncounted')),
+    agent_digest   TEXT NOT NULL DEFAULT '',
+    dirty          BOOLEAN NOT NULL DEFAULT false,  -- it holds a prompt whose turn was not committed
     retired        TEXT,                    -- why it is never resumed again
     created_at     DOUBLE PRECISION NOT NULL
 );
-CREATE INDEX pointers_by_scope ON pointers (tenant, scope_kind, scope_id, agent_key, n);
+CREATE INDEX pointers_by_session ON pointers (session_id, n);
+
+-- What a task left in its working directory, bounded.
+CREATE TABLE snapshots (
+    attempt_id TEXT PRIMARY KEY,
+    tenant     TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    turn_id    TEXT NOT NULL,
+    kind       TEXT NOT NULL,               -- the format of the body
+    summary    TEXT NOT NULL DEFAULT '{}',  -- what changed, and what was left out
+    created_at DOUBLE PRECISION NOT NULL,
+    body       BYTEA NOT NULL
+);
+CREATE INDEX snapshots_by_session ON snapshots (session_id, created_at);
+
+CREATE TABLE enrollments (
+    hash       BYTEA PRIMARY KEY,            -- of the one-time code
+    tenant     TEXT NOT NULL,
+    owner      TEXT NOT NULL,
+    worker_id  TEXT NOT NULL,
+    expires_at DOUBLE PRECISION NOT NULL,
+    used_at    DOUBLE PRECISION
+);
 
 CREATE TABLE audit (
     n          BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
