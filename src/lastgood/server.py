@@ -26,7 +26,7 @@ from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsag
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.session_export import SessionImport
-from lastgood.flows.stateless_run import StatelessRuns
+from lastgood.flows.stateless_run import EphemeralTurns, StatelessRuns
 from lastgood.flows.tokens import Tokens
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enrolment import Enrolment
@@ -214,6 +214,7 @@ def _apps(
     chat = ChatHandlers(
         agents,
         StatelessRuns(lastgood.deps),
+        EphemeralTurns(lastgood.sessions, lastgood.submitter),
         lastgood.submitter,
         lastgood.turns,
         server.is_draining,

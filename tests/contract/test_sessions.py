@@ -14,7 +14,7 @@ from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, SessionStatus, TitleBy, Usage
 from lastgood.model.tokens import Scope
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import given, given_work
 from tests.contract.conftest import Backend, dump
 from tests.contract.given import STRANGER, TENANT
 
@@ -146,9 +146,11 @@ async def of_every_kind(store: Store) -> dict[tuple[str, SessionStatus], list[Se
     made: dict[tuple[str, SessionStatus], list[SessionId]] = {}
     for _ in range(3):
         for agent in ("agent", "agent2"):
-            for status in (SessionStatus.IDLE, SessionStatus.RUNNING, SessionStatus.WAITING):
+            for status in SessionStatus:
                 session = await given.session(store, agent_key=agent, title=f"{agent} {status}")
-                if status is not SessionStatus.IDLE:
+                if status is SessionStatus.QUEUED:
+                    await given_work.task(store, session)
+                elif status is not SessionStatus.IDLE:
                     tried = await given.start(store, given.ask(session))
                     if status is SessionStatus.WAITING:
                         await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
@@ -163,7 +165,7 @@ async def test_a_list_can_be_of_one_agent_or_state(store: Store) -> None:
         for session in (await store.list_sessions(TENANT, limit=100, status=status)).sessions:
             assert session.status is status
         assert len(await listed(store, status=status)) == 6
-        assert len(await listed(store, agent=agent)) == 9
+        assert len(await listed(store, agent=agent)) == 12
         assert await listed(store, agent=agent, status=status, query="agent2") == (
             ids if agent == "agent2" else []
         )

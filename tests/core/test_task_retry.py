@@ -27,7 +27,8 @@ def decide(code: str, failures: int = 0, tool_calls: int = 0, **more: object) ->
         ("cli_failed", 1, 0, None, 10.0, True),
         ("not_started", 0, 0, None, 5.0, True),
         ("not_started", 0, 4, None, 5.0, True),
-        ("worker_stopped", 0, 0, None, 5.0, True),
+        ("worker_stopped", 0, 0, None, 5.0, False),
+        ("worker_stopped", 5, 3, None, 5.0, False),
         ("resume_failed", 1, 0, None, 10.0, True),
     ],
 )

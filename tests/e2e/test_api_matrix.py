@@ -2,6 +2,7 @@
 
 Made from the routes of the server. A new one is in it at once, or this file says what it has to learn
 first: how to fill a hole of its address, or what a body for it looks like.
+The routes of work on runtimes have a matrix of their own: tests/surfaces/test_work_matrix.py.
 """
 
 import re
@@ -168,7 +169,8 @@ async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Insi
     folder = tmp_path_factory.mktemp("matrix")
     (folder / "team.yaml").write_text(TEAM)
     agents = (AGENT, str(folder / "team.yaml"))
-    async with open_inside(folder, *agents, tokens=TOKENS, safety="autonomous") as opened:
+    only = ("api", "chat")
+    async with open_inside(folder, *agents, tokens=TOKENS, safety="autonomous", only=only) as opened:
         yield opened
 
 

@@ -29,6 +29,7 @@ from tests.e2e.command import AGENT, SECONDS
 from tests.e2e.cutting import CuttingProxy
 from tests.e2e.fake_model import FakeModel, Reply, breaks_off_after, refuses
 from tests.e2e.server import LiveServer
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -208,9 +209,7 @@ def _chat_without_waiting(server: LiveServer) -> None:
             if isinstance(event, events.AgentChoice):
                 break  # to leave is not to cancel
         assert client.get(session).status == "running"
-        cancelled = client.cancel(session)
-        assert cancelled is not None
-        assert cancelled.status == "cancelled"
+        assert present(client.cancel(session)).status == "cancelled"
         assert [turn.seq for turn in client.turns(session)] == [1, 2]
     client.close()  # again, and nothing happens
 
@@ -246,9 +245,7 @@ async def test_a_steer_and_a_followup_are_each_heard_once(client: AsyncClient) -
 async def test_cancel_says_how_it_ended(client: AsyncClient) -> None:
     session = (await client.create(AGENT)).id
     accepted = await client.submit(session, ENDLESS)
-    cancelled = await client.cancel(session)
-    assert cancelled is not None
-    assert cancelled.status == "cancelled"
+    assert present(await client.cancel(session)).status == "cancelled"
     found = [event async for event in client.follow(accepted)]
     failed = found[-2]
     assert isinstance(failed, events.TurnFailed)
@@ -299,8 +296,7 @@ async def test_errors_are_those_of_the_server_by_their_class(client: AsyncClient
     accepted = await client.submit(session, ENDLESS)
     with pytest.raises(errors.SessionBusy) as busy:
         await client.ask(session, "me too")
-    assert accepted.attempt is not None
-    assert busy.value.detail["attempt"] == accepted.attempt.id
+    assert busy.value.detail["attempt"] == present(accepted.attempt).id
     await client.delete(session)
 
 
@@ -589,13 +585,13 @@ async def test_events_that_have_served_their_time_are_a_resync_and_the_end_is_to
         await asyncio.to_thread(mortal_server.start)
         assert isinstance(await anext(client.events(session, 0)), events.Resync)
         endings = {
-            good.turn: ["Resync", "AgentChoice", "TurnCommitted", "StreamStopped"],
-            bad.turn: ["Resync", "Error", "TurnFailed", "StreamStopped"],
+            present(good.attempt).id: ["Resync", "AgentChoice", "TurnCommitted", "StreamStopped"],
+            present(bad.attempt).id: ["Resync", "Error", "TurnFailed", "StreamStopped"],
         }
         async with asyncio.timeout(SECONDS):
             for accepted in (good, bad):
                 found = [event async for event in client.follow(accepted)]
-                assert types(found) == endings[accepted.turn]
+                assert types(found) == endings[present(accepted.attempt).id]
 
 
 def _forget_events(server: LiveServer, session: str) -> None:

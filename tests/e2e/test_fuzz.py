@@ -389,12 +389,26 @@ async def things_of(wire: Wire) -> dict[str, list[str]]:
     later = {"messages": [{"content": "later"}], "agent": "nobody"}
     entry = (await wire.ask("POST", f"{path}/followup", later)).json["id"]
     attempts = [attempt["id"] for attempt in (await wire.get(f"{path}/attempts")).json]
-    return {"session": [session], "turn": [good.json["id"]], "attempt": attempts, "entry": [str(entry)]}
+    known = {"session": [session], "turn": [good.json["id"]], "attempt": attempts, "entry": [str(entry)]}
+    return known | await work_of(wire, session)
+
+
+async def work_of(wire: Wire, name: str) -> dict[str, list[str]]:
+    """A runtime with a task that a worker runs, and one that waits behind it."""
+    worker = {"worker_id": name, "runtimes": [{"name": "fuzz", "provider": name}]}
+    made = (await wire.ask("POST", "/api/worker/register", worker)).json
+    runtime = made["runtimes"][0]["id"]
+    task = {"agent": AGENT, "scope": {"kind": "issue", "id": name}, "prompt": "hi", "runtime": runtime}
+    tasks = [(await wire.ask("POST", "/api/tasks", task)).json["id"] for _ in range(2)]
+    claim = {"worker_id": name, "epoch": made["worker"]["epoch"], "runtime_ids": [runtime]}
+    assert len((await wire.ask("POST", "/api/worker/claim", claim)).json["tasks"]) == 1
+    return {"runtime": [runtime], "task": tasks, "id": [name]}
 
 
 def name_known_things(operation: dict[str, Any], things: list[dict[str, list[str]]]) -> None:
     """Else nothing made up would ever be let in."""
     known: dict[str, list[str]] = {"agent": [AGENT], "name": ["nobody"], "model": [AGENT, "nobody"]}
+    known |= {"kind": ["issue", "chat"], "question": ["q1"], "token": ["tok_1"]}
     for thing in things:
         for name, ids in thing.items():
             known[name] = [*known.get(name, []), *ids]
@@ -403,7 +417,10 @@ def name_known_things(operation: dict[str, Any], things: list[dict[str, list[str
             parameter["schema"] = {"enum": known[parameter["name"]]}
     content = operation.get("requestBody", {}).get("content", {})
     properties = content.get("application/json", {}).get("schema", {}).get("properties", {})
-    if "model" in properties:
+    if "wait_seconds" in properties:
+        # Nobody queues a task meanwhile.
+        properties["wait_seconds"] = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 0.01}]}
+    if "model" in properties and "claim_token" not in properties:
         nothing = [None] if "anyOf" in properties["model"] else []
         properties["model"] = {"enum": [AGENT, "nobody", *nothing]}
 

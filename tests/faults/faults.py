@@ -115,6 +115,20 @@ READS = frozenset(
         "read_queue",
         "steers_of",
         "waiting_queues",
+        "list_runtimes",
+        "get_runtime",
+        "get_binding",
+        "find_scope",
+        "look_up_task",
+        "get_task",
+        "task_of_turn",
+        "list_tasks",
+        "open_tasks",
+        "find_claim",
+        "read_messages",
+        "list_pointers",
+        "get_snapshot",
+        "newest_snapshot",
     }
 )
 

@@ -18,7 +18,9 @@ from tests.faults.simulation import LIMITS
 
 async def put(node: Lastgood, session: SessionId, text: str, kind: QueueKind = QueueKind.FOLLOWUP) -> Queued:
     new = NewQueued(DEFAULT_TENANT, session, TurnId(f"turn-{text[:20]}"), kind, (user(text),))
-    return (await node.queue.put(new))[0]
+    item, _ = await node.queue.put(new)
+    assert isinstance(item, Queued)
+    return item
 
 
 async def said(node: Lastgood, session: SessionId) -> list[str]:
@@ -72,7 +74,7 @@ async def a_followup_that_fails_twice_parks_and_lets_others_pass(stage: Stage) -
     await put(stage.node, session, "next")
     await until_quiet()
     assert await said(stage.node, session) == ["next"]
-    (parked,) = await stage.node.queue.read(DEFAULT_TENANT, session)
+    (parked,) = await stage.node.deps.store.read_queue(DEFAULT_TENANT, session)
     assert (parked.failures, bool(parked.parked)) == (2, True), "it was not parked after two failures"
     attempts = await stage.node.sessions.attempts(DEFAULT_TENANT, session)
     assert [attempt.status for attempt in attempts].count(AttemptStatus.FAILED) == 2
@@ -89,7 +91,7 @@ async def a_steer_is_consumed_by_the_commit_and_by_nothing_else(stage: Stage) ->
     assert await stage.store.journal_if_held(begun.hold, (steer,), ())
     failed = Event(EventKind.TURN_FAILED, begun.hold.attempt, {})
     await stage.store.finish_if_held(begun.hold, AttemptStatus.FAILED, ("turn_failed", "failed"), (failed,))
-    (back,) = await stage.node.queue.read(DEFAULT_TENANT, session)
+    (back,) = await stage.node.deps.store.read_queue(DEFAULT_TENANT, session)
     assert (back.kind, back.attempt) == (QueueKind.FOLLOWUP, None), "a steer was lost with its attempt"
     await stage.store.drop_queued(DEFAULT_TENANT, session, back.number)
 

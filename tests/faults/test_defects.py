@@ -6,6 +6,7 @@ import pytest
 
 from tests.faults.defects import Defect, caught_by_simulation
 from tests.faults.registry import ALL_DEFECTS, caught_by_probe
+from tests.faults.work_defects import OF_WORK
 
 #: Defects that other nets of the product hide from random runs; their probes look behind these.
 HIDDEN_FROM_SIMULATION = {
@@ -52,6 +53,7 @@ HIDDEN_FROM_SIMULATION = {
     "a follow-up that fails is tried for ever",
     "a follow-up is forgotten when its process dies",
     "a steer in adopted steps stays in the queue",
+    *OF_WORK,
 }
 
 

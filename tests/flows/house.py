@@ -284,7 +284,8 @@ class House:
     async def attempts(self, session: SessionId) -> tuple[Attempt, ...]:
         return await self.backend.store.list_attempts(DEFAULT_TENANT, session)
 
-    async def attempt(self, attempt: AttemptId) -> Attempt:
+    async def attempt(self, attempt: AttemptId | None) -> Attempt:
+        assert attempt is not None
         found = await self.backend.store.get_attempt(DEFAULT_TENANT, attempt)
         assert found is not None
         return found

@@ -18,6 +18,7 @@ from lastgood.model.sessions import Turn
 from lastgood.wiring import Lastgood
 from tests.flows.house import Gate, House, eventually, gate_tool
 from tests.flows.test_recovering import dies, next_node, until_settled
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -221,7 +222,7 @@ STORY = '!tool ledger-repeat {"text": "a"}\n!tool ledger-repeat {"text": "b"}\n!
 async def owed(house: House) -> tuple[SessionId, str, str]:
     """A durable turn whose node died after a finished step."""
     death = await dies(house, STORY, durable=True)
-    return death.session, death.turn.turn, death.turn.attempt
+    return death.session, death.turn.turn, present(death.turn.attempt)
 
 
 @pytest.mark.parametrize("column", REQUEST_CHANGES)
@@ -275,7 +276,8 @@ async def test_I18_a_changed_entry_of_the_queue_is_parked_and_says_why(house: Ho
     await house.outcome(node, running)
 
     async def parked() -> Any:
-        return [item.parked for item in await node.queue.read(DEFAULT_TENANT, session) if item.parked]
+        queue = await house.backend.store.read_queue(DEFAULT_TENANT, session)
+        return [item.parked for item in queue if item.parked]
 
     (why,) = await eventually(parked)
     assert "does not match its checksum" in why

@@ -20,6 +20,7 @@ from lastgood.model.sessions import Branch, Turn, TurnKind
 from lastgood.wiring import Lastgood
 from tests.flows.house import LIMITS, Gate, House, eventually, gate_tool
 from tests.flows.test_recovering import buried, dies_at, next_node, recover, story, until_settled
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -276,7 +277,9 @@ async def test_a_failed_edit_is_continued_as_an_edit(house: House, node: Lastgoo
     session, turns = await three(house, node)
     failed = await edit(house, node, session, turns[0], 'x\n!tool echo {"text": "a"}\n!fail during 1')
     assert failed.status is AttemptStatus.FAILED
-    good = await house.outcome(node, await node.turns.continue_from(DEFAULT_TENANT, session, failed.attempt))
+    good = await house.outcome(
+        node, await node.turns.continue_from(DEFAULT_TENANT, session, present(failed.attempt))
+    )
     assert good.turn is not None
     assert good.turn.parent == turns[0].id
     assert [turn.id for turn in await house.turns(session)] == [turns[0].id, good.turn.id]
@@ -288,11 +291,11 @@ async def test_a_failed_edit_is_not_continued_once_the_head_has_moved(house: Hou
     failed = await edit(house, node, session, turns[0], "x\n!fail during 1")
     await house.good(node, session, "four")
     with pytest.raises(Conflict):
-        await node.turns.continue_from(DEFAULT_TENANT, session, failed.attempt)
+        await node.turns.continue_from(DEFAULT_TENANT, session, present(failed.attempt))
     # As many turns as at its begin, but other ones.
     other, turns = await three(house, node)
     failed = await edit(house, node, other, turns[1], "x\n!fail during 1")
     await edit(house, node, other, turns[1], "another third")
     with pytest.raises(LastgoodError):
-        await node.turns.continue_from(DEFAULT_TENANT, other, failed.attempt)
+        await node.turns.continue_from(DEFAULT_TENANT, other, present(failed.attempt))
     assert len(await house.turns(other)) == 3

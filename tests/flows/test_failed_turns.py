@@ -24,6 +24,7 @@ from tests.engines import toolsets
 from tests.faults.faults import Mode
 from tests.faults.world import World
 from tests.flows.house import LIMITS, Gate, House, TitleModel, gate_tool, said
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -278,7 +279,7 @@ async def test_M2_1_a_tool_that_never_returns_is_left_behind_and_commits_nothing
     assert effects == ["late"]
     assert worker.cancelled()
     assert (await house.attempt(running.attempt)).status is AttemptStatus.CANCELLED
-    assert await house.backend.store.read_steps(DEFAULT_TENANT, running.attempt) != ()
+    assert await house.backend.store.read_steps(DEFAULT_TENANT, present(running.attempt)) != ()
     assert [turn.seq for turn in await house.turns(session)] == [1, 2]
     assert before.head is not None
     await world.ask(node, session, "again", "tok3")

@@ -36,6 +36,7 @@ from tests.faults.faults import Mode
 from tests.flows.house import LIMITS, Gate, House, eventually, gate_tool
 from tests.postgres import PostgresServer
 from tests.postgres_proxy import PostgresProxy
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -198,7 +199,7 @@ async def test_I22_a_batch_whose_answer_is_lost_is_stored_once(house: House, poi
     assert watched == [event for event in events if event.attempt == outcome.attempt]
     words = [event.data["content"] for event in events if event.kind is EventKind.TEXT_STREAMED]
     assert "".join(words) == outcome.turn.messages[-1].content
-    steps = await house.backend.store.read_steps(DEFAULT_TENANT, outcome.attempt)
+    steps = await house.backend.store.read_steps(DEFAULT_TENANT, present(outcome.attempt))
     assert [step.message for step in steps] == list(outcome.turn.messages[1:-1])
 
 
@@ -345,6 +346,8 @@ async def test_a_watcher_elsewhere_is_not_told_that_a_turn_failed_because_it_can
     await gate.until_reached()
     house.faults(other).jitter = striking(get_attempt=Mode.RAISE)
     with pytest.raises(OutcomeUnknown):
-        await other.turns.handle(DEFAULT_TENANT, session, submitted.turn, submitted.attempt).outcome()
+        await other.turns.handle(
+            DEFAULT_TENANT, session, submitted.turn, present(submitted.attempt)
+        ).outcome()
     gate.open()
     assert (await house.outcome(node, submitted)).status is AttemptStatus.COMMITTED

@@ -23,6 +23,7 @@ async def put(node: Lastgood, session: SessionId, kind: QueueKind, text: str) ->
     new = NewQueued(DEFAULT_TENANT, session, node.deps.ids.turn(), kind, (user(text),))
     item, known = await node.queue.put(new)
     assert not known
+    assert isinstance(item, Queued)
     return item
 
 

@@ -20,6 +20,7 @@ from lastgood.wiring import Lastgood
 from tests.faults.faults import Mode
 from tests.faults.world import OTHER_MODEL
 from tests.flows.house import PATIENCE_SECONDS, SHORT_LEASE, Gate, House, eventually, gate_tool
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -493,5 +494,5 @@ async def test_the_steps_of_a_dead_attempt_stay_readable(house: House) -> None:
     death = await dies(house, story(OnUnknown.REPEAT))
     await next_node(house)
     await until_settled(house, death.session, 1)
-    steps = await house.backend.store.read_steps(DEFAULT_TENANT, death.turn.attempt)
+    steps = await house.backend.store.read_steps(DEFAULT_TENANT, present(death.turn.attempt))
     assert [step.kind for step in steps] == [StepKind.MODEL, StepKind.TOOL, StepKind.MODEL]

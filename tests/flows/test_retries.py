@@ -20,6 +20,7 @@ from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.wiring import Lastgood
 from tests.faults.faults import Mode
 from tests.flows.house import Gate, House, eventually, gate_tool
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -205,7 +206,9 @@ async def test_I21_a_failed_turn_says_whether_a_tool_that_is_not_repeatable_ran(
     expected = policy is not OnUnknown.REPEAT
     assert (await house.outcome(node, submitted)).has_effects is expected
     node = await moved(house, node, payments, where_to)
-    stored = await node.turns.handle(DEFAULT_TENANT, session, submitted.turn, submitted.attempt).outcome()
+    stored = await node.turns.handle(
+        DEFAULT_TENANT, session, submitted.turn, present(submitted.attempt)
+    ).outcome()
     assert (stored.status, stored.has_effects) == (AttemptStatus.FAILED, expected)
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     (failed,) = [event.data for event in events if event.kind is EventKind.TURN_FAILED]
@@ -231,7 +234,7 @@ async def test_I21_a_tool_that_was_cut_off_may_have_had_its_effect(house: House)
     attempt = await house.attempt(started.attempt)
     assert await other.turns.end(attempt, Move.INTERRUPT, TurnFailed())
     found = await house.outcome(
-        other, other.turns.handle(DEFAULT_TENANT, session, started.turn, started.attempt)
+        other, other.turns.handle(DEFAULT_TENANT, session, started.turn, present(started.attempt))
     )
     assert (found.status, found.has_effects) == (AttemptStatus.INTERRUPTED, True)
     events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)

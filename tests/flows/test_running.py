@@ -21,6 +21,7 @@ from tests.contract.conftest import dump
 from tests.faults.faults import Mode
 from tests.faults.world import AGENT, OTHER_MODEL, World
 from tests.flows.house import PATIENCE_SECONDS, Gate, House, TitleModel, gate_tool
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -141,7 +142,7 @@ async def test_M3_5_also_where_the_stream_is_read_on_another_node(house: House, 
         before = (await house.get(session)).last_event_seq
         submitted = await house.submit(nodes[number % 2], session, f"{number}")
         far = nodes[1 - number % 2].turns.handle(
-            DEFAULT_TENANT, session, submitted.turn, submitted.attempt, before
+            DEFAULT_TENANT, session, submitted.turn, present(submitted.attempt), before
         )
         assert [e.kind async for e in far.events()][-2] is EventKind.TURN_COMMITTED
 

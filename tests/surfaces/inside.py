@@ -147,12 +147,24 @@ def of_tenant(rows: Rows, tenant: str) -> Rows:
     return {table: [row for row in found if is_theirs(row)] for table, found in rows.items()}
 
 
-async def make_tokens(database: str, tokens: Mapping[str, tuple[str, tuple[str, ...]]]) -> Mapping[str, str]:
+#: Tenant and scopes; then, if they matter, the user and the worker.
+NewTokens = Mapping[
+    str,
+    tuple[str, tuple[str, ...]]
+    | tuple[str, tuple[str, ...], str]
+    | tuple[str, tuple[str, ...], str, str | None],
+]
+
+
+async def make_tokens(database: str, tokens: NewTokens) -> Mapping[str, str]:
     """Before the server is there: with a token in its database, it asks for one."""
     store = await open_store(database)
     try:
         known = Tokens(store, SystemClock())
-        made = {name: await known.create(name, TenantId(of), scopes) for name, (of, scopes) in tokens.items()}
+        made = {}
+        for name, (of, scopes, *whose) in tokens.items():
+            user, worker = whose[0] if whose else "", whose[1] if len(whose) > 1 else None
+            made[name] = await known.create(name, TenantId(of), scopes, user=user or "", worker=worker)
     finally:
         await store.close()
     return {name: plain for name, (_, plain) in made.items()}
@@ -162,10 +174,10 @@ async def make_tokens(database: str, tokens: Mapping[str, tuple[str, tuple[str, 
 async def open_inside(
     folder: Path,
     *agents: str,
-    tokens: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
+    tokens: NewTokens | None = None,
     **settings: Any,
 ) -> AsyncIterator[Inside]:
-    """`tokens`: by the name that a test calls it, the tenant and the scopes. None: no token is asked for."""
+    """`tokens`: by the name that a test calls it, what it is. None: no token is asked for."""
     path = folder / "lastgood.db"
     chosen = replace(Settings(data_dir=folder, database=f"sqlite:///{path}", shutdown_grace=0.0), **settings)
     made = await make_tokens(chosen.database, tokens or {})

@@ -204,7 +204,7 @@ class RemoteTurn:
         error: LastgoodError | None = None
         if isinstance(end, TurnFailed):
             error = error_of(end.code, end.message)
-        attempt = (end.attempt if end else None) or (about.attempt.id if about.attempt else "")
+        attempt = (end.attempt if end else None) or (about.attempt.id if about.attempt else None)
         status = end.status if isinstance(end, TurnFailed) else "committed"
         return TurnEnd(about.session, about.turn, attempt, status, self._committed, error, about.replayed)
 

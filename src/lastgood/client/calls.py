@@ -28,7 +28,7 @@ from lastgood.client.models import (
     session_of,
     turn_of,
 )
-from lastgood.client.stream import Accepted, TurnStream, is_queued, path_of
+from lastgood.client.stream import Accepted, TurnStream, path_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped, visible, with_query
 from lastgood.client.work_calls import WorkCalls
 from lastgood.errors import AnswerLost, SessionNotFound, error_of
@@ -309,10 +309,10 @@ class AsyncClient(WorkCalls):
         return await self._pages(branch_of, path_of(session, "branches"))
 
     async def cancel(self, session: str) -> AttemptInfo | None:
-        """Cancels the running attempt and returns it. It may have ended before the request arrived. None:
-        the turn waited for a runtime, and no attempt had begun."""
+        """Cancels the running attempt and returns it. It may have ended before the request arrived. None: it
+        was the turn of an agent on a runtime, and no worker had claimed it yet."""
         answer = await self._call(ApiCall("POST", path_of(session, "cancel"), repeatable=False))
-        return None if is_queued(answer.plain) else read(attempt_of, answer.plain)
+        return read(attempt_of, answer.plain) if "id" in answer.plain else None
 
     async def continue_(self, session: str, attempt: str) -> AsyncGenerator[Event, None]:
         """Retries the turn of a failed attempt from its last finished step, and yields events like `run`."""

@@ -38,7 +38,7 @@ class SessionInfo:
     agent_key: str
     model: str | None  # the override of later turns; None: the agent's own
     working_dir: str | None
-    status: str  # idle, running, waiting
+    status: str  # idle, running, waiting, queued
     attempt: str | None  # the one that runs or waits
     head: str | None  # the last committed turn
     turns: int
@@ -53,6 +53,8 @@ class SessionInfo:
     conversation: str | None  # its name on /v1
     created_at: datetime
     updated_at: datetime
+    owner: str = ""  # the user who made it
+    runtime: str | None = None  # of its newest task, if its agent is on a runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class AttemptInfo:
     question: Mapping[str, Any] | None
     started_at: datetime
     ended_at: datetime | None
-    task: str | None = None  # of a turn on a runtime
+    task: str | None = None  # the task that a worker has claimed, if the agent is on a runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,8 @@ def session_of(plain: Mapping[str, Any]) -> SessionInfo:
         conversation=plain.get("conversation"),
         created_at=moment(plain["created_at"]),
         updated_at=moment(plain["updated_at"]),
+        owner=plain.get("owner", ""),
+        runtime=plain.get("runtime"),
     )
 
 

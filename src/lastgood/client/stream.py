@@ -7,24 +7,28 @@ sends the request again with the same key and follows the new attempt.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from lastgood.client.events import Event, Resync, SessionExited, StreamStopped, TurnFailed, event_of
+from lastgood.client.events import (
+    Error,
+    Event,
+    Resync,
+    SessionExited,
+    StreamStarted,
+    StreamStopped,
+    TurnFailed,
+    event_of,
+)
 from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo, attempt_of, read, session_of, turn_of
 from lastgood.client.transport import ApiCall, ApiResponse, Transport, escaped
-from lastgood.client.work_models import TaskInfo, task_of
 from lastgood.errors import AnswerLost, LastgoodError, SessionNotFound, TurnNotFound
 
 #: How often a turn whose server died is retried. A turn that kills its server must not do so forever.
 _MOST_AGAIN = 3
-#: How often a task that no worker has claimed yet is read.
-_FIRST_POLL_SECONDS = 0.2
-_MOST_POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,11 @@ class Accepted:
 
     session: str
     turn: str
-    attempt: AttemptInfo | None  # None: it waits as a task until a worker claims it
-    task: str | None  # of a turn on a runtime
+    attempt: AttemptInfo | None  # None: a task that no worker has claimed yet
     replayed: bool
     since: int | None  # its events have higher numbers; None: it started before the request
     call: ApiCall | None  # can be repeated for the same turn; None: it has no idempotency key
+    task: str | None = None  # of an agent on a runtime
 
 
 def path_of(session: str, *more: str) -> str:
@@ -104,23 +108,23 @@ class TurnStream:
         """`before` is the session before the call: events of the turn come after its last event."""
         answer = await self._connection.call(call)
         since: int | None = before.last_event_seq
-        if is_queued(answer.plain):
-            return _accepted(session, answer, since, call)
+        if "id" not in answer.plain:
+            return _accepted(session, None, answer, since, call)
         attempt = read(attempt_of, answer.plain)
         if attempt.id == before.attempt:
             since = None if attempt.ended_at is None else 0
-        return _accepted(session, answer, since, call)
+        return _accepted(session, attempt, answer, since, call)
 
     async def follow(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
         """Yields the events of the turn; the last one is StreamStopped."""
-        if accepted.attempt is None:
-            async with aclosing(self._of_task(accepted)) as events:
+        if accepted.task is not None:
+            async with aclosing(self._of_task(accepted, accepted.task)) as events:
                 async for event in events:
                     yield event
             return
         for tries in range(1, _MOST_AGAIN + 2):
             since, is_interrupted = accepted.since, False
-            async with aclosing(self._of_attempt(accepted, accepted.attempt)) as events:
+            async with aclosing(self._of_attempt(accepted)) as events:
                 async for event in events:
                     since = event.seq if event.seq is not None else since
                     if isinstance(event, TurnFailed):
@@ -132,42 +136,11 @@ class TurnStream:
             # it, replays it or starts it, but never runs it twice.
             again = replace(accepted.call, accepted=True)
             answer = await self._connection.call(again)
-            accepted = _accepted(accepted.session, answer, since, again)
-            if accepted.attempt is None:
-                return
+            accepted = _accepted(accepted.session, read(attempt_of, answer.plain), answer, since, again)
 
-    async def _of_task(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
-        """Yields the events of each claim in turn: a task that failed may be claimed again."""
-        assert accepted.task is not None
-        followed: str | None = None
-        while True:
-            task = await self._claimed(accepted.task, followed)
-            if task.attempt is None or task.attempt == followed:
-                break
-            attempt = await self.attempt(accepted.session, task.attempt)
-            async with aclosing(self._of_attempt(accepted, attempt)) as events:
-                async for event in events:
-                    if event.seq is not None:
-                        accepted = replace(accepted, since=event.seq)
-                    yield event
-            followed = attempt.id
-        if followed is None:  # it ended before any worker had it
-            for event in _end_of_task(task):
-                yield event
-
-    async def _claimed(self, task: str, followed: str | None) -> TaskInfo:
-        """Returns the task when a worker has claimed it anew, or when it has ended. An end is no event of
-        the session if no worker had the task, so it is polled."""
-        pause = _FIRST_POLL_SECONDS
-        while True:
-            found = read(task_of, await self._read(f"/api/tasks/{escaped(task)}"))
-            if found.is_over or found.attempt not in (None, followed):
-                return found
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _MOST_POLL_SECONDS)
-
-    async def _of_attempt(self, accepted: Accepted, attempt: AttemptInfo) -> AsyncGenerator[Event, None]:
-        session = accepted.session
+    async def _of_attempt(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
+        session, attempt = accepted.session, accepted.attempt
+        assert attempt is not None, "only a task is without an attempt"
         last: int | None = None  # the number of its last stored event
         if attempt.ended_at is not None:
             last = (await self.session(session)).last_event_seq
@@ -192,6 +165,59 @@ class TurnStream:
         for event in await self._ending(session, attempt.id):
             yield event
 
+    async def _of_task(self, accepted: Accepted, task: str) -> AsyncGenerator[Event, None]:
+        """Of all claims of the task: the end of one that is tried again is not the end of the turn."""
+        session, ours = accepted.session, {accepted.attempt.id} if accepted.attempt else set[str]()
+        held: list[Event] = []  # the last words of a claim, until it is known whether they are the task's
+        if await self._task_end(task) is None:
+            async with aclosing(self.events(session, accepted.since)) as events:
+                async for event in events:
+                    if isinstance(event, SessionExited):
+                        raise SessionNotFound("the session was deleted while the turn was running")
+                    if isinstance(event, StreamStarted) and event.turn == accepted.turn:
+                        ours.add(event.attempt or "")
+                    if isinstance(event, Resync):
+                        yield event
+                    elif event.attempt in ours and isinstance(event, Error | TurnFailed):
+                        held.append(event)
+                    elif event.attempt in ours and not isinstance(event, StreamStopped):
+                        yield event
+                    ends = isinstance(event, StreamStopped) and event.attempt in ours
+                    failed = isinstance(event, TurnFailed) and event.turn == accepted.turn
+                    in_queue = failed and event.attempt is None
+                    if ends or in_queue or isinstance(event, Resync):
+                        last = await self._task_end(task)
+                        if last is not None and ends and last == event.attempt:
+                            for one in (*held, event):
+                                yield one
+                            return
+                        if last is not None:
+                            break
+                        held.clear()
+        for event in await self._ending_of_task(session, accepted.turn, task):
+            yield event
+
+    async def _task_end(self, task: str) -> str | None:
+        """The last attempt of a task that has ended; empty if nobody had claimed it. None: it goes on."""
+        found = await self._read(f"/api/tasks/{escaped(task)}")
+        return None if found.get("ended_at") is None else found.get("attempt") or ""
+
+    async def _ending_of_task(self, session: str, turn: str, task: str) -> list[Event]:
+        attempt = await self._task_end(task)
+        if attempt:
+            return await self._ending(session, attempt)
+        found = await self._read(f"/api/tasks/{escaped(task)}")
+        error = found.get("error") or {}
+        about = {"session_id": session, "turn": turn}
+        code, message = error.get("code", "turn_failed"), error.get("message", "")
+        failed = {"status": found["status"], "code": code, "message": message, "retryable": False}
+        told = [
+            {"type": "error", "code": code, "error": message},
+            {"type": "turn_failed", **failed},
+            {"type": "stream_stopped", "status": found["status"]},
+        ]
+        return [event_of(None, one | about) for one in told]
+
     async def _ending(self, session: str, attempt_id: str) -> list[Event]:
         """Builds the last events from the attempt itself, whose stored events have expired."""
         attempt = await self.attempt(session, attempt_id)
@@ -215,28 +241,13 @@ class TurnStream:
         return [event_of(None, one | about) for one in told]
 
 
-def is_queued(plain: Any) -> bool:
-    """Whether the server returned a task instead of an attempt: no worker has claimed it yet."""
-    return isinstance(plain, dict) and "task" in plain and "id" not in plain
-
-
-def _accepted(session: str, answer: ApiResponse, since: int | None, call: ApiCall | None) -> Accepted:
+def _accepted(
+    session: str, attempt: AttemptInfo | None, answer: ApiResponse, since: int | None, call: ApiCall | None
+) -> Accepted:
     # A replay after a lost response may be of our own first request, which is not a replay to the caller.
     replayed = answer.headers.get("idempotent-replayed") == "true" and not answer.was_lost
-    keyed = call if call is not None and "idempotency-key" in (call.headers or {}) else None
-    if is_queued(answer.plain):
-        turn, task = read(lambda plain: (str(plain["turn"]), str(plain["task"])), answer.plain)
-        return Accepted(session, turn, None, task, replayed, since, keyed)
-    attempt = read(attempt_of, answer.plain)
-    return Accepted(session, attempt.turn, attempt, attempt.task, replayed, since, keyed)
-
-
-def _end_of_task(task: TaskInfo) -> list[Event]:
-    about = {"session_id": task.session, "turn": task.turn}
-    code, message = task.error_code or "turn_failed", task.error_message or f"the task is {task.status}"
-    told: list[dict[str, Any]] = [
-        {"type": "error", "code": code, "error": message},
-        {"type": "turn_failed", "status": task.status, "code": code, "message": message, "retryable": False},
-        {"type": "stream_stopped", "status": task.status},
-    ]
-    return [event_of(None, one | about) for one in told]
+    is_keyed = call is not None and "idempotency-key" in (call.headers or {})
+    plain = answer.plain
+    return Accepted(
+        session, plain["turn"], attempt, replayed, since, call if is_keyed else None, plain.get("task")
+    )

@@ -2,8 +2,8 @@
 
 The worker names the class of a failure by its code. Nobody reads error texts. A code that is not in the table
 (of a newer worker) is final, because nobody knows whether trying again does harm.
-After a tool call, a run is not repeated by itself: its effects would happen twice. A rate limit is the
-exception: the run stopped in good order, and its native session knows what was done.
+After a tool call, a run is not repeated by itself: its effects would happen twice. Exceptions are a rate
+limit and a worker that stops: the run ended in good order, and its native session knows what was done.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _MOST_RESET_SECONDS = 24 * 3600.0
 
 class FailureClass(StrEnum):
     RATE_LIMIT = "rate_limit"  # passes by itself
+    STOPPED = "stopped"  # by its worker, which ends; like a worker that dies, but it says so
     NOT_STARTED = "not_started"  # the run did nothing
     RESUME = "resume"  # the native session could not be resumed
     TRANSIENT = "transient"
@@ -34,7 +35,7 @@ class FailureClass(StrEnum):
 FAILURES: dict[str, FailureClass] = {
     "rate_limited": FailureClass.RATE_LIMIT,
     "not_started": FailureClass.NOT_STARTED,
-    "worker_stopped": FailureClass.NOT_STARTED,
+    "worker_stopped": FailureClass.STOPPED,
     "resume_failed": FailureClass.RESUME,
     "model_error": FailureClass.TRANSIENT,
     "cli_failed": FailureClass.TRANSIENT,
@@ -76,6 +77,8 @@ def after_failure(
         wanted = _RESET_SECONDS if retry_after is None else retry_after
         seconds = min(max(wanted, _FIRST_SECONDS), _MOST_RESET_SECONDS)
         return RetryTask(seconds, "rate limited by the model's provider", counts=False)
+    if kind is FailureClass.STOPPED:
+        return RetryTask(_FIRST_SECONDS, "its worker was stopped", counts=False)
     if kind is FailureClass.FINAL:
         return FailTask(f"{code} is not retried")
     if tool_calls > 0 and kind is not FailureClass.NOT_STARTED:
@@ -91,7 +94,7 @@ def outcome_of(code: str, *, resume_failed: bool = False) -> PointerOutcome:
     match class_of(code, resume_failed=resume_failed):
         case FailureClass.RESUME:
             return PointerOutcome.RESUME_FAILED
-        case FailureClass.RATE_LIMIT | FailureClass.NOT_STARTED:
+        case FailureClass.RATE_LIMIT | FailureClass.STOPPED | FailureClass.NOT_STARTED:
             return PointerOutcome.UNCOUNTED
         case _:
             return PointerOutcome.FAILED

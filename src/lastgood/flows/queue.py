@@ -197,6 +197,8 @@ class Queue:
                             return  # not yet; the sweep looks again
                         if submitted.task_id is None:  # else it is in the other queue by now
                             await submitted.outcome()
+            except SessionNotFound:
+                return  # it was deleted while its turn was waited for
             except (SessionBusy, TooManyRequests):
                 await asyncio.sleep(self._deps.limits.poll_seconds)
             except StoreError as error:

@@ -35,5 +35,9 @@ class Retention:
         return deleted
 
     async def _owes(self, session: Session) -> bool:
-        queue = await self._deps.store.read_queue(session.tenant, session.id)
-        return any(item.parked is None for item in queue)
+        store, tenant = self._deps.store, session.tenant
+        if any(item.parked is None for item in await store.read_queue(tenant, session.id)):
+            return True
+        if session.runtime_id is None:
+            return False
+        return any(not task.held for task in await store.open_tasks(tenant, session.id))

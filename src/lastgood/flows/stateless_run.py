@@ -1,27 +1,33 @@
-"""A run without a session: the history is the request's, and nothing is stored.
+"""A run without a session: the history is the request's, and nothing is kept.
 
-It ends with whoever asked: closing the generator stops the engine.
+It ends with whoever asked: closing the generator stops the engine. On a runtime it needs a session, because
+only tasks of sessions are claimed; that one ends with whoever asked, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from lastgood.core.history import repair
 from lastgood.core.input_checks import check_input
 from lastgood.core.recovery import has_effects
-from lastgood.errors import InvalidRequest, NeedsAnswer, TurnFailed, TurnTimeout
+from lastgood.errors import InvalidRequest, NeedsAnswer, SessionNotFound, TurnFailed, TurnTimeout
 from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.sessions import Sessions
+from lastgood.flows.submit import Reserve, Submission, Submitter
+from lastgood.flows.task_start import TaskWishes
+from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Hold, OnLeave, Step
+from lastgood.model.attempts import Ask, Hold, OnLeave, Step
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event
-from lastgood.model.ids import TenantId, TurnId
+from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
-from lastgood.model.rules import RuleLayer
+from lastgood.model.rules import RuleLayer, Setter
 from lastgood.model.sessions import TurnKind
 
 #: Items that a slow reader may be behind the engine.
@@ -150,3 +156,31 @@ async def _items(deps: Dependencies, work: _Work) -> AsyncGenerator[Event | Step
     finally:
         running.cancel()
         await asyncio.wait({running})
+
+
+class EphemeralTurns:
+    """Stateless requests to agents on runtimes."""
+
+    def __init__(self, sessions: Sessions, submitter: Submitter) -> None:
+        self._sessions = sessions
+        self._submitter = submitter
+
+    async def start(self, ask: Ask, setter: Setter, reserve: Reserve) -> TurnHandle:
+        """The session of the ask is made now. It is gone when the handle is left, which the caller does in
+        any case; if this process dies before, a sweep deletes it."""
+        assert ask.on_leave is OnLeave.CANCEL, "what is not kept ends with its client"
+        session = await self._sessions.create(ask.tenant, ask.agent_key or "", setter=setter)
+        abandon = partial(self._abandon, ask.tenant, session.id)
+        located = replace(ask, session=session.id, agent_key=None)
+        try:
+            return await self._submitter.submit(
+                Submission(located, wishes=TaskWishes(abandon=abandon)), reserve
+            )
+        except BaseException:
+            await abandon()
+            raise
+
+    async def _abandon(self, tenant: TenantId, session: SessionId) -> None:
+        """A worker that holds its task learns with its next report that there is no such claim."""
+        with suppress(SessionNotFound):
+            await self._sessions.delete(tenant, session)

@@ -203,6 +203,7 @@ class Submitter:
         session = await self._conversations.find(
             ask.tenant, conversation.name, ask.agent_key or "", conversation.body, conversation.setter
         )
+        await self.tasks.check_owner(ask, session)
         return Draft(submission, located(ask, conversation.body, session), session)
 
     async def _find_known(self, submission: Submission) -> TurnHandle | None:
@@ -212,6 +213,7 @@ class Submitter:
             session = await self._deps.store.find_conversation(ask.tenant, conversation.name)
             if session is None:
                 return None
+            await self.tasks.check_owner(ask, session)
             ask = located(ask, conversation.body, session)
         return await self._recall(ask)
 

@@ -36,6 +36,8 @@ _ENDED = {
     TaskStatus.CANCELLED: AttemptStatus.CANCELLED,
 }
 
+_DENIED = {"allowed": False, "reason": "This request came over an API that cannot ask a person"}
+
 
 @dataclass(frozen=True, slots=True)
 class TaskTurnHandle(TurnHandle):
@@ -43,6 +45,7 @@ class TaskTurnHandle(TurnHandle):
 
     task: TaskId = field(kw_only=True)
     _began: bool = field(kw_only=True, default=False)  # by this request; False: it attached
+    _denies: bool = field(kw_only=True, default=False)  # nobody can answer questions over this API
     #: For a turn that nobody could read later. Every other one goes on without its client.
     _abandon: Callable[[], Awaitable[None]] | None = field(kw_only=True, default=None)
 
@@ -65,6 +68,9 @@ class TaskTurnHandle(TurnHandle):
                 if not await self._is_ours(event.attempt, ours):
                     continue
                 if event.kind in _LAST_WORDS and not await self._is_last(event.attempt, is_last):
+                    continue
+                if event.kind is EventKind.ATTEMPT_WAITS and self._denies:
+                    await self._deny()
                     continue
                 yield event
                 if event.kind is EventKind.ATTEMPT_ENDED:
@@ -98,10 +104,17 @@ class TaskTurnHandle(TurnHandle):
                     raise SessionNotFound("The session was deleted while its turn was waiting or running")
                 if task.ended_at is not None:
                     return task
+                if task.status is TaskStatus.WAITING and self._denies:
+                    await self._deny()
                 await ear.wait(self._deps.limits.poll_seconds)
                 ear.take()
         finally:
             self._deps.signals.leave(self.session, ear)
+
+    async def _deny(self) -> None:
+        """What policy would ask a person for is denied, and the agent is told so."""
+        for question in await self._read(partial(self._deps.store.list_questions, self.tenant, self.session)):
+            await self._deps.store.answer_question(self.tenant, self.task, question.id, _DENIED, "")
 
     async def _outcome_of(self, task: Task) -> Outcome:
         status = _ENDED[task.status]

@@ -7,17 +7,27 @@ callers of any turn get.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lastgood.core.input_checks import first_words
 from lastgood.core.task_admission import KnownAttempt, KnownTask, admit_task
+from lastgood.errors import (
+    AgentNotFound,
+    RuntimeAmbiguous,
+    RuntimeNotFound,
+    RuntimeOffline,
+    SessionNotFound,
+)
 from lastgood.flows.begin import Plan, TurnStarter
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.task_handle import TaskTurnHandle
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.flows.work.enqueue import Enqueued, Enqueuer, TaskDraft
+from lastgood.flows.work.access import WorkAccess
+from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimePlan, RuntimeWish, TaskDraft
+from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt, Begin
 from lastgood.model.events import Event, EventKind
+from lastgood.model.ids import TenantId
 from lastgood.model.runtimes import OnOffline
 from lastgood.model.sessions import Session, TitleBy
 from lastgood.model.tasks import Task
@@ -46,6 +56,7 @@ class TaskStarter:
         self._deps = deps
         self._beginning = beginning
         self._enqueuer = enqueuer
+        self._access = WorkAccess(deps.store)
 
     def _draft(self, begin: Begin, plan: Plan, wishes: TaskWishes) -> TaskDraft:
         assert plan.runtime is not None
@@ -76,24 +87,43 @@ class TaskStarter:
             return await self._of_attempt(ask, found)
         if not found.is_known and not draft.session.title:
             await self._name(draft.session, ask)
-        return self._of_task(found, draft.session.last_event_seq, wishes.abandon)
+        handle = self._of_task(found, draft.session.last_event_seq, wishes.abandon)
+        return replace(handle, _denies=ask.over_chat)
 
     async def recall(self, ask: Ask) -> TurnHandle | None:
         """What became of this request before. None: nothing, or it must be tried again."""
         found = await self._enqueuer.look_up(ask)
         match admit_task(ask, found, only_if_idle=True):
             case KnownTask(task, is_replay):
-                return self._of_task(Enqueued(task, is_known=True, is_replay=is_replay), 0)
+                known = self._of_task(Enqueued(task, is_known=True, is_replay=is_replay), 0)
+                return replace(known, _denies=ask.over_chat)
             case KnownAttempt(attempt):
                 return await self._of_attempt(ask, attempt)
             case _:
                 return None
 
+    async def reach_by_chat(self, tenant: TenantId, agent: AgentSpec) -> RuntimePlan | None:
+        """Where the OpenAI-compatible API runs this agent; None: here. AgentNotFound: it is on a runtime, and
+        not published."""
+        wish = RuntimeWish(tenant, "", agent.key, agent.harness, is_chat=True)
+        try:
+            return await self._enqueuer.choose(wish)
+        except (RuntimeNotFound, RuntimeAmbiguous, RuntimeOffline):
+            raise AgentNotFound() from None
+
+    async def check_owner(self, ask: Ask, session: Session) -> None:
+        """Of a conversation, whose name anybody may guess. On a private runtime it is for whoever made it and
+        for whoever may use that runtime. SessionNotFound: it is somebody else's."""
+        if session.runtime_id is None or ask.owner is None or ask.owner == session.owner:
+            return
+        if not await self._access.may_read(session, ask.owner):
+            raise SessionNotFound()
+
     def of_task(self, task: Task) -> TurnHandle:
         """Of a task that somebody else queued."""
         return self._of_task(Enqueued(task, is_known=True), 0)
 
-    def _of_task(self, found: Enqueued, after_event: int, abandon: Abandon | None = None) -> TurnHandle:
+    def _of_task(self, found: Enqueued, after_event: int, abandon: Abandon | None = None) -> TaskTurnHandle:
         task = found.task
         return TaskTurnHandle(
             self._deps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lastgood.flows.work.assembly import WorkFlows
@@ -26,7 +26,6 @@ from lastgood.model.runtimes import (
 )
 from lastgood.model.sessions import ScopeKind, Session, TaskScope, Turn
 from lastgood.model.tasks import Directive, Pointer, Task
-from lastgood.model.tokens import Scope
 from lastgood.wiring import Lastgood
 from tests.flows.house import House, eventually
 
@@ -101,7 +100,7 @@ class Site:
     node: Lastgood
     tenant: TenantId = DEFAULT_TENANT
     scope: TaskScope = TaskScope(ScopeKind.ISSUE, "42")
-    machines: dict[str, Machine] = field(default_factory=dict)
+    agent: str = AGENT
 
     @property
     def work(self) -> WorkFlows:
@@ -133,7 +132,7 @@ class Site:
     async def bind(self, machine: Machine, queued: OnQueued = OnQueued.KEEP, **fields: Any) -> int:
         by = fields.pop("bound_by", "ann")
         return await self.work.runtimes.bind(
-            AgentBinding(self.tenant, AGENT, machine.id, bound_by=by, **fields), queued
+            AgentBinding(self.tenant, self.agent, machine.id, bound_by=by, **fields), queued
         )
 
     def new_task(self, prompt: str, **fields: Any) -> NewTaskRequest:
@@ -141,7 +140,7 @@ class Site:
             "tenant": self.tenant,
             "caller": "tok",
             "user": "ann",
-            "agent_key": AGENT,
+            "agent_key": self.agent,
             "scope": self.scope,
             "fingerprint": prompt,
         }
@@ -193,6 +192,3 @@ class Site:
         for attempt in await self.attempts(id):
             ends = [event for event in events if event.attempt == attempt.id and event.kind in TERMINAL]
             assert len(ends) == (attempt.ended_at is not None), (attempt.status, ends)
-
-
-ADMIN = frozenset({Scope.ADMIN})

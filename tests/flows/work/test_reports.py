@@ -96,9 +96,14 @@ async def test_I31_the_next_claim_ends_the_one_before(hasty: Site) -> None:
     second = await a.claim_again()
     assert second.claimed.task.id == first.claimed.task.id
     assert second.token != first.token
-    for report in (a.start(first), a.pin(first, "n"), a.complete(first, "from the first"), a.fail(first)):
-        with pytest.raises(StaleClaim):
-            await report
+    with pytest.raises(StaleClaim):
+        await a.start(first)
+    with pytest.raises(StaleClaim):
+        await a.pin(first, "n")
+    with pytest.raises(StaleClaim):
+        await a.complete(first, "from the first")
+    with pytest.raises(StaleClaim):
+        await a.fail(first)
     await a.complete(second, "from the second")
     assert await hasty.said(task.session) == ["fix it", "from the second"]
     shown = (await hasty.task(task.id)).task
@@ -149,6 +154,17 @@ async def test_an_empty_report_never_wipes_a_pointer(site: Site) -> None:
     (pointer,) = await site.pointers(task.session)
     assert (pointer.native_session, pointer.work_dir) == ("native-a", "/w")
     assert (pointer.outcome, pointer.is_dirty) == (PointerOutcome.FAILED, True)
+
+
+async def test_I27_another_session_than_the_pinned_one_has_not_seen_its_turns(site: Site) -> None:
+    a = await site.machine()
+    first = await a.turn("one", "1", "native-1")
+    await site.queue("two", runtime=a.id)
+    sent = await a.claim()
+    await a.pin(sent, "native-1")
+    await a.fail(sent, "timeout", native_session="native-2", retired_session="native-1")
+    pointer = (await site.pointers(first.claimed.session.id))[-1]
+    assert (pointer.native_session, pointer.through) == ("native-2", None)
 
 
 async def test_a_pin_survives_the_death_of_its_worker(hasty: Site) -> None:

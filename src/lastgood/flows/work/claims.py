@@ -12,12 +12,12 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lastgood.core.resume import ResumeDecision, as_record
-from lastgood.errors import AgentUnavailable, LastgoodError, StoreUnavailable, TurnFailed
+from lastgood.errors import AgentUnavailable, LastgoodError, StoreError, StoreUnavailable, TurnFailed
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.run import failed_events, words_of
 from lastgood.flows.running_attempts import RunningAttempts
@@ -77,8 +77,11 @@ class Claims:
         self._limits = limits
         self._safety = safety
 
-    async def claim(self, call: ClaimCall) -> tuple[SentClaim, ...]:
-        """Waits for a task up to `wait_seconds`. Cancelled: what was claimed meanwhile is given back."""
+    async def claim(
+        self, call: ClaimCall, is_draining: Callable[[], bool] = lambda: False
+    ) -> tuple[SentClaim, ...]:
+        """Waits for a task up to `wait_seconds`, or until the server is about to end. Cancelled: what was
+        claimed meanwhile is given back."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + min(call.wait_seconds, self._limits.long_poll_seconds)
         # It listens before it looks: a task that is queued in between is heard.
@@ -87,7 +90,7 @@ class Claims:
             while True:
                 found = await self._claim_or_give_back(call)
                 left = ends - loop.time()
-                if found or left <= 0:
+                if found or left <= 0 or is_draining():
                     return found
                 await waiter.wait(min(left, self._limits.poll_seconds))
         finally:
@@ -114,11 +117,16 @@ class Claims:
             ageing_seconds=self._limits.ageing_seconds,
         )
         by_attempt = dict(zip(request.attempts, tokens, strict=True))
-        sent = []
-        for claimed in await self._deps.store.claim_tasks(request):
-            confirmed = await self._confirm(claimed, by_attempt[claimed.attempt.id])
-            if confirmed is not None:
-                sent.append(confirmed)
+        sent: list[SentClaim] = []
+        try:
+            for claimed in await self._deps.store.claim_tasks(request):
+                confirmed = await self._confirm(claimed, by_attempt[claimed.attempt.id])
+                if confirmed is not None:
+                    sent.append(confirmed)
+        except Exception:
+            # Nobody gets those that are confirmed, and they would wait for the end of their leases.
+            self._live.spawn(self.give_back(sent))
+            raise
         return tuple(sent)
 
     async def _confirm(self, claimed: Claimed, token: str) -> SentClaim | None:
@@ -203,11 +211,14 @@ class Claims:
             self._live.spawn(self.give_back(claiming.result()))
 
     async def give_back(self, claims: Sequence[SentClaim]) -> None:
-        """Their worker is gone before it got them: nothing ran, so the next claim may have them at once."""
-        error = TurnFailed("The worker disconnected before it received the claim; nothing ran")
+        """Their worker did not get them: nothing ran, so the next claim may have them at once."""
+        error = TurnFailed("The worker did not receive the claim; nothing ran")
         for sent in claims:
             end = TaskEnd(sent.claimed.task.id, TaskStatus.QUEUED, hash_of(sent.token))
-            await self._end(sent.claimed, AttemptStatus.INTERRUPTED, error, end)
+            try:
+                await self._end(sent.claimed, AttemptStatus.INTERRUPTED, error, end)
+            except StoreError as failed:
+                log.warning("task %s waits for the end of its lease: %s", sent.claimed.task.id, failed)
             tell_workers(self._deps.signals, sent.claimed.task.runtime)
 
     async def _end(

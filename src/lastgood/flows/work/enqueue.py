@@ -26,6 +26,7 @@ from lastgood.flows.retries import MOST_TRIES, gave_up
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import tell_workers
 from lastgood.model.attempts import Ask, Attempt, TurnRequest
+from lastgood.model.call_options import options_as_json
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import Message, Role
 from lastgood.model.runtimes import AgentBinding, OnOffline, Runtime
@@ -215,15 +216,16 @@ def _may_reach(runtime: Runtime, binding: AgentBinding | None, wish: RuntimeWish
 
 
 def _check_input(ask: Ask) -> None:
-    if ask.options.tools:
-        raise InvalidRequest(
-            "`tools` is not supported by agents on a runtime; their CLI brings its own tools", param="tools"
-        )
-    if ask.options.response_format is not None:
-        raise InvalidRequest(
-            "`response_format` is not supported by agents on a runtime; ask for the format in the message",
-            param="response_format",
-        )
+    for name, value in options_as_json(ask.options).items():
+        if name == "tools":
+            raise InvalidRequest(
+                "`tools` is not supported by agents on a runtime; their CLI brings its own tools", param=name
+            )
+        if value != {"type": "text"}:
+            raise InvalidRequest(
+                f"`{name}` is not supported by agents on a runtime: their CLI calls the model; remove it",
+                param=name,
+            )
     if any(_is_more_than_text(message) for message in ask.messages):
         raise InvalidRequest("Agents on a runtime accept text only; remove images, files and tool results")
     if not text_of_input(ask.messages):

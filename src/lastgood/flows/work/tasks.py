@@ -249,7 +249,8 @@ class Tasks:
         """By a person: the native session is not resumed any more. Returns how many pointers changed.
         Without a runtime: on each that has one with this id."""
         known = await self.pointers(tenant, session, user, runtime)
-        made_by = {one.runtime and one.runtime.id for one in known if one.native_session == native_session}
+        rows = [one for one in known if one.native_session == native_session]
+        made_by = {None if one.runtime is None else one.runtime.id for one in rows}
         reason = f"by {user}" if user else "by request"
         changed = 0
         for id in made_by:

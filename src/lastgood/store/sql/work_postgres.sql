@@ -35,7 +35,41 @@ WHERE tenant = :tenant AND max_running IS NOT NULL
                 AND tasks.ended_at IS NULL AND tasks.runtime_id IN ({listed_runtimes}))
 ORDER BY agent_key FOR NO KEY UPDATE;
 
+-- name: ready_tasks
+-- A piece of claims.
+FROM heads JOIN tasks AS head ON head.n = heads.n
+CROSS JOIN LATERAL ({first_of_group}) AS found JOIN tasks AS task ON task.n = found.n;
+
+-- name: any_claimable
+WITH RECURSIVE {claimable_groups}
+SELECT 1 {ready_tasks} LIMIT 1;
+
 -- name: pick_tasks
--- A task that was claimed after this statement began is looked at again as it is now, and not taken.
-{best_tasks}
+-- Urgency is the priority, raised by age. Among equally urgent tasks agents take turns: the first task of an
+-- agent counts as one more than it runs already, the second as two more, and so on. A task that was claimed after this
+-- statement began is looked at again as it is now, and not taken.
+WITH RECURSIVE {claimable_groups}, ready AS MATERIALIZED (
+    SELECT task.n, task.agent_key,
+           task.priority + floor(((SELECT now FROM moment) - task.created_at) / CAST(:ageing AS double precision)) AS urgency
+    {ready_tasks}
+), busy AS (
+    SELECT agent_key, count(*) AS running FROM tasks
+    WHERE tenant = :tenant AND ended_at IS NULL AND status IN ('claimed', 'running', 'waiting')
+      AND lease_until >= (SELECT now FROM moment)
+    GROUP BY agent_key
+), placed AS (
+    SELECT ready.n, ready.agent_key, ready.urgency,
+           coalesce(busy.running, 0)
+           + row_number() OVER (PARTITION BY ready.agent_key ORDER BY ready.urgency DESC, ready.n) AS place
+    FROM ready LEFT JOIN busy ON busy.agent_key = ready.agent_key
+), best AS MATERIALIZED (
+    SELECT placed.n, placed.urgency, placed.place
+    FROM placed LEFT JOIN agent_runtimes
+      ON agent_runtimes.tenant = :tenant AND agent_runtimes.agent_key = placed.agent_key
+    WHERE agent_runtimes.max_running IS NULL OR placed.place <= agent_runtimes.max_running
+    ORDER BY placed.urgency DESC, placed.place, placed.n LIMIT :looked_at
+)
+SELECT {task} FROM best JOIN tasks ON tasks.n = best.n
+WHERE tasks.ended_at IS NULL AND {is_due}
+ORDER BY best.urgency DESC, best.place, best.n LIMIT :wanted
 FOR NO KEY UPDATE OF tasks SKIP LOCKED;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lastgood.errors import SessionNotFound
 from lastgood.flows.work.access import WorkAccess
 from lastgood.model.ids import SessionId
 from lastgood.model.sessions import Session
@@ -30,8 +31,17 @@ class SessionGate:
 
     def _guarded(self, handler: Handler) -> Handler:
         async def handle(request: Request) -> Response:
-            if await self.hides(request.caller, session_of(request)):
+            session, check_caller = session_of(request), request.check_caller
+            if await self.hides(request.caller, session):
                 request.path = {**request.path, "session": NOBODYS}
+
+            async def check_both() -> None:
+                """While a stream is open: sharing may end as tokens do."""
+                await check_caller()
+                if await self.hides(request.caller, session):
+                    raise SessionNotFound()
+
+            request.check_caller = check_both
             return await handler(request)
 
         return handle

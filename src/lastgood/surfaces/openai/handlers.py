@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,28 +23,34 @@ from lastgood.errors import (
     InvalidRequest,
     LastgoodError,
     NeedsAnswer,
-    OutcomeUnknown,
     ShuttingDown,
     StoreUnavailable,
     TurnFailed,
 )
 from lastgood.flows.agent_directory import AgentDirectory
-from lastgood.flows.stateless_run import StatelessRun, StatelessRuns
+from lastgood.flows.stateless_run import EphemeralTurns, StatelessRun, StatelessRuns
 from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission, Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
+from lastgood.flows.work.enqueue import RuntimePlan
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Ask, AttemptStatus, Step, StepKind
-from lastgood.model.events import Event, EventKind, StoredEvent
+from lastgood.model.attempts import Ask, AttemptStatus, Step
+from lastgood.model.events import Event, EventKind
 from lastgood.model.messages import Message
-from lastgood.model.sessions import Turn, Usage
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.rate_limit import RateLimiter
 from lastgood.surfaces.http.turn_headers import fingerprint, key_of, user_of, visible
-from lastgood.surfaces.openai.completions import Chunks, Finished, finished, whole
+from lastgood.surfaces.openai.completions import Chunks, Finished, whole
 from lastgood.surfaces.openai.schemas import ChatRequest, messages_of, options_of, parse_chat
 from lastgood.surfaces.openai.stream import Frames, StreamFailed, streamed
+from lastgood.surfaces.openai.turn_frames import (
+    committed_unread,
+    finished_steps,
+    finished_turn,
+    frame_of,
+    said_before,
+)
 
 #: Events that precede the loading of adopted steps.
 _AT_BEGIN = (EventKind.ATTEMPT_STARTED, EventKind.USER_SAID)
@@ -78,6 +84,7 @@ class ChatHandlers:
         self,
         agents: AgentDirectory,
         stateless: StatelessRuns,
+        ephemeral: EphemeralTurns,
         submitter: Submitter,
         turns: Turns,
         is_draining: Callable[[], bool],
@@ -86,6 +93,7 @@ class ChatHandlers:
     ) -> None:
         self._agents = agents
         self._stateless = stateless
+        self._ephemeral = ephemeral
         self._turns = turns
         self._submitter = submitter
         self._is_draining = is_draining
@@ -93,20 +101,29 @@ class ChatHandlers:
         self._presets = presets
 
     async def models(self, request: Request) -> Response:
-        created = 0
-        found = []
-        for key in self._agents.list_keys():
-            with suppress(LastgoodError):
-                agent = await self._agents.load(key)
-                found += [key, *(f"{key}/{name}" for name in agent.members)]
-                continue
-            found.append(key)
+        """Those that the caller reaches: an agent on a runtime must be published."""
+        created, found = 0, await self._reached(request)
         data = [{"id": id, "object": "model", "created": created, "owned_by": "lastgood"} for id in found]
         return json_reply({"object": "list", "data": data})
 
+    async def _reached(self, request: Request) -> list[str]:
+        found: list[str] = []
+        for key in self._agents.list_keys():
+            try:
+                agent = await self._agents.load(key)
+            except LastgoodError:
+                found.append(key)
+                continue
+            members = [f"{key}/{name}" for name in agent.members]
+            for id, member in zip([key, *members], [agent, *agent.members.values()], strict=True):
+                with suppress(AgentNotFound):
+                    await self._submitter.tasks.reach_by_chat(request.caller.tenant, member)
+                    found.append(id)
+        return found
+
     async def model(self, request: Request) -> Response:
         id = "/".join(request.path.values())
-        await self._agent(id)
+        await self._agent(request, id)
         return json_reply({"id": id, "object": "model", "created": 0, "owned_by": "lastgood"})
 
     async def complete(self, request: Request) -> Response:
@@ -123,7 +140,7 @@ class ChatHandlers:
             if meant.conversation is not None:
                 await self._submitter.remember_refusal(_submission(request, chat, plain, body, key, meant))
             raise ShuttingDown()
-        agent = await self._agent(chat.model)
+        agent, runtime = await self._agent(request, chat.model)
         if meant.is_errand:
             agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
         call = ChatCall(request, chat)
@@ -133,20 +150,23 @@ class ChatHandlers:
                     "`Idempotency-Key` requires `X-Conversation-Id`; requests without one are not stored",
                     param="idempotency-key",
                 )
+            if runtime is not None:
+                return await self._once_on_runtime(call, body)
             return await self._once(call, agent, body)
         visible("x-conversation-id", meant.conversation)
         return await self._in_conversation(call, _submission(request, chat, plain, body, key, meant))
 
-    async def _agent(self, model: str) -> AgentSpec:
+    async def _agent(self, request: Request, model: str) -> tuple[AgentSpec, RuntimePlan | None]:
+        """The agent, and the runtime it is on. One that the caller does not reach is not there."""
         try:
             agent, _ = await self._agents.resolve(model)
+            return agent, await self._submitter.tasks.reach_by_chat(request.caller.tenant, agent)
         except AgentNotFound as error:
-            there = ", ".join(self._agents.list_keys())
+            there = ", ".join(await self._reached(request))
             why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
             raise AgentNotFound(
                 f"Model {model!r} not found{why}; available: {there}", param="model"
             ) from None
-        return agent
 
     # -- without a conversation --------------------------------------------------------
 
@@ -165,6 +185,34 @@ class ChatHandlers:
             return failed.reply({})
         return json_reply(whole(run.id, call.chat.model, _now(), done))
 
+    async def _once_on_runtime(self, call: ChatCall, body: tuple[Message, ...]) -> Response:
+        """As a session that lives as long as this request."""
+        request = call.request
+        ask = Ask(
+            request.caller.tenant,
+            NOT_LOCATED,
+            body,
+            agent_key=call.chat.model,
+            options=options_of(call.chat),
+            caller=request.caller.name,
+            user=call.user,
+            on_leave=on_disconnect(RequestOrigin.OPENAI_API, None),
+            owner=request.caller.user,
+            over_chat=True,
+        )
+        reserve = partial(self._limiter.take, request.caller, call.user)
+        submitted = await self._ephemeral.start(ask, request.caller.setter, reserve)
+        if call.streams:
+            chunks = self._chunks(call, submitted.turn)
+            return streamed(_then_left(self._frames(chunks, submitted), submitted), chunks, {})
+        try:
+            done = await request.unless_gone(self._attended(submitted))
+        except StreamFailed as failed:
+            return failed.reply({})
+        finally:
+            await submitted.leave()
+        return json_reply(whole(submitted.turn, call.chat.model, _now(), done))
+
     # -- with one -----------------------------------------------------------------------
 
     async def _in_conversation(self, call: ChatCall, submission: Submission) -> Response:
@@ -176,6 +224,8 @@ class ChatHandlers:
             "x-session-id": submitted.session,
             "x-turn-id": submitted.turn,
         }
+        if submitted.task_id is not None:
+            headers["x-task-id"] = submitted.task_id
         if submitted.replayed:
             headers["idempotent-replayed"] = "true"
         if call.streams:
@@ -200,7 +250,7 @@ class ChatHandlers:
             done = await self._done(submitted)
             ended = True
             if unread is not None:
-                raise StreamFailed(_committed_unread(submitted), has_effects=True) from unread
+                raise StreamFailed(committed_unread(submitted), has_effects=True) from unread
             if submitted.replayed and done.text:
                 yield chunks.text(done.text)
             yield chunks.end(done)
@@ -219,9 +269,9 @@ class ChatHandlers:
             async for event in events:
                 if not tells and event.kind not in _AT_BEGIN:
                     tells = True
-                    for earlier in _said_before(chunks, submitted):
+                    for earlier in said_before(chunks, submitted):
                         yield earlier
-                if frame := _frame_of(chunks, event):
+                if frame := frame_of(chunks, event):
                     yield frame
 
     async def _attended(self, submitted: TurnHandle) -> Finished:
@@ -239,7 +289,7 @@ class ChatHandlers:
                 raise await self._failed(submitted, outcome)
         except LastgoodError as error:
             raise StreamFailed(error, has_effects=submitted.has_effects) from error
-        return _finished_turn(outcome.turn)
+        return finished_turn(outcome.turn)
 
     async def _failed(self, submitted: TurnHandle, outcome: Outcome) -> StreamFailed:
         error = outcome.error or TurnFailed(f"The turn ended with status {outcome.status.value}")
@@ -275,6 +325,8 @@ def _submission(
         is_retry=key is None and _is_retry(request),
         on_leave=on_disconnect(RequestOrigin.OPENAI_API, key, conversation=meant.conversation),
         durable=key is not None,
+        owner=request.caller.user,
+        over_chat=True,
     )
     named = Conversation(meant.conversation, body, meant.reconciles, request.caller.setter)
     return Submission(ask, conversation=named)
@@ -289,20 +341,29 @@ def _is_retry(request: Request) -> bool:
 # -- small things ------------------------------------------------------------------------
 
 
+async def _then_left(frames: Frames, submitted: TurnHandle) -> Frames:
+    try:
+        async with aclosing(frames):
+            async for frame in frames:
+                yield frame
+    finally:
+        await submitted.leave()
+
+
 async def _until_done(items: Items, run: StatelessRun) -> Finished:
     """Reads to the end, and closes in any case."""
     async with aclosing(items):
         async for _ in items:
             pass
-    return _finished_steps(run.steps)
+    return finished_steps(run.steps)
 
 
 async def _stateless_frames(chunks: Chunks, items: Items, run: StatelessRun) -> Frames:
     async with aclosing(items):
         async for item in items:
-            if isinstance(item, Event) and (frame := _frame_of(chunks, item)):
+            if isinstance(item, Event) and (frame := frame_of(chunks, item)):
                 yield frame
-    yield chunks.end(_finished_steps(run.steps))
+    yield chunks.end(finished_steps(run.steps))
 
 
 async def _or_failed(items: Items, run: StatelessRun) -> Items:
@@ -312,48 +373,6 @@ async def _or_failed(items: Items, run: StatelessRun) -> Items:
                 yield item
         except LastgoodError as error:
             raise StreamFailed(error, has_effects=run.has_effects) from error
-
-
-def _committed_unread(submitted: TurnHandle) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        "The turn was committed, but the rest of its response could not be read from the database. Do not "
-        f"retry; read it with GET /api/sessions/{submitted.session}/turns.",
-        session=submitted.session,
-        turn=submitted.turn,
-    )
-
-
-def _said_before(chunks: Chunks, submitted: TurnHandle) -> Iterator[bytes]:
-    """Text of adopted steps: part of the response, and in no event of this attempt."""
-    for step in submitted.adopted:
-        if step.kind is StepKind.MODEL and not step.within and step.message.content:
-            yield chunks.text(step.message.content)
-            chunks.response_ended()
-
-
-def _frame_of(chunks: Chunks, event: Event | StoredEvent) -> bytes | None:
-    if "agent" in event.data:  # output of a sub-agent
-        return None
-    match event.kind:
-        case EventKind.TEXT_STREAMED:
-            return chunks.text(str(event.data["content"]))
-        case EventKind.REASONING_STREAMED:
-            return chunks.reasoning(str(event.data["content"]))
-        case EventKind.MODEL_ANSWERED:
-            chunks.response_ended()
-            return None
-        case _:
-            return None
-
-
-def _finished_steps(steps: list[Step]) -> Finished:
-    own = [step for step in steps if not step.within]
-    usage = sum((step.usage for step in steps), Usage())
-    return finished([step.message for step in own], usage, own[-1].cut_short)
-
-
-def _finished_turn(turn: Turn) -> Finished:
-    return finished(turn.messages[turn.inputs :], turn.usage, bool(turn.decision.get("cut_short")))
 
 
 def _now() -> int:

@@ -13,7 +13,7 @@ MOST_RUNTIMES = 50
 MOST_CLAIMS = 16
 MOST_LIVE = 200
 MOST_MESSAGES = 500
-MOST_STEERS = 20
+MOST_STEERS = 1000
 
 Id = Annotated[str, Field(min_length=1, max_length=255)]
 Word = Annotated[str, Field(min_length=1, max_length=100)]

@@ -223,10 +223,12 @@ class RuntimeHandlers:
         """Without a runtime, the agent runs on this server again. Settings that are left out stay."""
         body = parse(BindBody, await request.json())
         caller, agent = request.caller, self._agents.canonical_key(request.path["agent"])
+        known = await self._work.runtimes.binding(caller.tenant, agent, caller.user)
+        if known is None:  # one that is bound may be served no more
+            agent = (await self._agents.resolve(agent))[0].key
         if body.runtime_id is None:
             await self._work.runtimes.unbind(caller.tenant, agent, caller.user)
             return json_reply({"agent": agent, "runtime_id": None})
-        known = await self._work.runtimes.binding(caller.tenant, agent, caller.user)
         old = known or AgentBinding(caller.tenant, agent, body.runtime_id)
         given = body.model_fields_set
         binding = AgentBinding(

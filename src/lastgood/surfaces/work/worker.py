@@ -129,7 +129,7 @@ class WorkerHandlers:
             max_tasks=body.max_tasks,
             wait_seconds=body.wait_seconds or 0.0,
         )
-        sent = await request.unless_gone(self._work.claims.claim(call))
+        sent = await request.unless_gone(self._work.claims.claim(call, self._is_draining))
         return json_reply({"tasks": [one.content for one in sent]})
 
     async def enroll(self, request: Request) -> Response:

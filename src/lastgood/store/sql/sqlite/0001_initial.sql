@@ -313,7 +313,7 @@ CREATE TABLE tasks (
            (claim_token IS NOT NULL AND attempt_id IS NOT NULL AND lease_until IS NOT NULL)),
     CHECK (status <> 'deferred' OR due_at IS NOT NULL)
 );
-CREATE INDEX tasks_to_claim ON tasks (runtime_id, n) WHERE ended_at IS NULL;
+CREATE INDEX tasks_to_claim ON tasks (runtime_id, agent_key, priority, n) WHERE ended_at IS NULL;
 CREATE INDEX tasks_unfinished ON tasks (session_id, n) WHERE ended_at IS NULL;
 CREATE INDEX tasks_by_session ON tasks (session_id, n);
 CREATE INDEX tasks_by_turn ON tasks (turn_id, n);

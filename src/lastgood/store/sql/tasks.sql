@@ -1,0 +1,129 @@
+-- The queue of tasks, on both databases. The transactions are in store/tasks.py.
+
+-- name: create_for_scope
+{insert_session}
+ON CONFLICT (tenant, scope_kind, scope_id, agent_key) WHERE scope_kind IS NOT NULL DO NOTHING
+RETURNING {session};
+
+-- name: session_of_scope
+SELECT {session} FROM sessions
+WHERE tenant = :tenant AND scope_kind = :scope_kind AND scope_id = :scope_id AND agent_key = :agent_key;
+
+-- name: insert_task_request
+-- No row: the key was used before.
+INSERT INTO requests (turn_id, tenant, session_id, kind, key, fingerprint, caller, end_user, model, agent_key,
+                      after, replaces, options, on_leave, durable, created_at, input, checksum)
+VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :override, :asked_agent_key,
+        :after, :replaces, :options, :on_leave, :durable, clock(), :input, :checksum)
+ON CONFLICT DO NOTHING
+RETURNING turn_id;
+
+-- name: may_try_again
+-- A turn that is not committed, and that no other task is trying.
+SELECT 1 FROM requests
+WHERE tenant = :tenant AND session_id = :session AND turn_id = :turn AND input IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.turn_id = requests.turn_id AND tasks.ended_at IS NULL);
+
+-- name: insert_task
+INSERT INTO tasks (id, tenant, session_id, turn_id, agent_key, scope_kind, scope_id, runtime_id, status, priority,
+                   directive, created_by, end_user, ephemeral, max_wait_seconds, expires_at, deadline_seconds,
+                   created_at)
+VALUES (:id, :tenant, :session, :turn, :agent_key, :scope_kind, :scope_id, :runtime, 'queued', :priority,
+        :directive, :created_by, :user, :ephemeral, :max_wait, clock() + CAST(:max_wait AS double precision),
+        :deadline, clock())
+RETURNING {task};
+
+-- name: count_unfinished
+SELECT count(*) FROM tasks WHERE tenant = :tenant AND session_id = :session AND ended_at IS NULL;
+
+-- name: unfinished_tasks
+SELECT {task} FROM tasks
+WHERE tenant = :tenant AND session_id = :session AND ended_at IS NULL ORDER BY n LIMIT :limit;
+
+-- name: newest_task_by_body
+-- The turn of the newest task that an SDK's retry can mean; it may not have been claimed yet.
+SELECT requests.turn_id FROM requests JOIN tasks ON tasks.turn_id = requests.turn_id
+WHERE requests.tenant = :tenant AND requests.session_id = :session AND requests.fingerprint = :fingerprint
+  AND requests.caller = :caller AND requests.on_leave = 'orphan' AND NOT requests.closed
+ORDER BY tasks.n DESC LIMIT 1;
+
+-- name: age_of_task
+SELECT coalesce(clock() - ended_at, 0) FROM tasks
+WHERE tenant = :tenant AND turn_id = :turn ORDER BY n DESC LIMIT 1;
+
+-- name: age_of_attempt
+SELECT coalesce(clock() - ended_at, 0) FROM attempts
+WHERE tenant = :tenant AND turn_id = :turn ORDER BY number DESC LIMIT 1;
+
+-- name: get_task
+SELECT {task} FROM tasks WHERE tenant = :tenant AND id = :task;
+
+-- name: task_of_turn
+SELECT {task} FROM tasks WHERE tenant = :tenant AND turn_id = :turn ORDER BY n DESC LIMIT 1;
+
+-- name: is_listed
+-- A piece of lists.
+tasks.tenant = :tenant AND tasks.n < :before
+  AND (CAST(:agent_key AS text) IS NULL OR tasks.agent_key = :agent_key)
+  AND (CAST(:runtimes AS text) IS NULL OR tasks.runtime_id IN ({listed_runtimes}))
+  AND (CAST(:statuses AS text) IS NULL OR tasks.status IN ({listed_statuses}));
+
+-- name: list_tasks
+SELECT {task} FROM tasks WHERE {is_listed} ORDER BY tasks.n DESC LIMIT :limit;
+
+-- name: list_tasks_of_session
+SELECT {task} FROM tasks WHERE {is_listed} AND tasks.session_id = :session ORDER BY tasks.n DESC LIMIT :limit;
+
+-- name: list_unfinished_tasks
+SELECT {task} FROM tasks WHERE {is_listed} AND tasks.ended_at IS NULL ORDER BY tasks.n DESC LIMIT :limit;
+
+-- name: session_of_task
+SELECT session_id FROM tasks WHERE tenant = :tenant AND id = :task;
+
+-- name: touch_session
+UPDATE sessions SET event_seq = event_seq + :events WHERE tenant = :tenant AND id = :session RETURNING event_seq;
+
+-- name: end_queued_task
+UPDATE tasks
+SET status = :status, why = :why, held = false, due_at = NULL, error_code = :code, error_message = :message,
+    ended_at = clock()
+WHERE tenant = :tenant AND id = :task AND status IN ('queued', 'deferred')
+RETURNING id;
+
+-- name: hold_others
+UPDATE tasks SET held = true, why = :why
+WHERE tenant = :tenant AND session_id = :session AND id <> :task AND ended_at IS NULL
+  AND status IN ('queued', 'deferred') AND NOT held;
+
+-- name: release_tasks
+UPDATE tasks SET held = false, why = '', expires_at = clock() + max_wait_seconds
+WHERE tenant = :tenant AND session_id = :session AND ended_at IS NULL AND held
+RETURNING id;
+
+-- name: release_task
+UPDATE tasks SET held = false, why = '', expires_at = clock() + max_wait_seconds
+WHERE tenant = :tenant AND id = :task AND ended_at IS NULL AND held
+RETURNING id;
+
+-- name: keep_late_output
+-- Of a claim that is not current, and has not reported the end of its task before.
+UPDATE tasks SET late_output = :output
+WHERE tenant = :tenant AND id = :task AND late_output IS NULL
+  AND EXISTS (SELECT 1 FROM claims WHERE claims.token = :token AND claims.task_id = tasks.id AND claims.report IS NULL)
+  AND NOT (claim_token = :token AND status IN ('claimed', 'running', 'waiting'))
+RETURNING id;
+
+-- name: acknowledge_cancel
+UPDATE tasks SET cancel_seen = true
+WHERE tenant = :tenant AND id = :task AND claim_token = :token AND ended_at IS NOT NULL
+RETURNING id;
+
+-- name: expired_tasks
+SELECT {task} FROM tasks
+WHERE status IN ('queued', 'deferred') AND NOT held AND expires_at < (SELECT clock())
+ORDER BY expires_at LIMIT :limit;
+
+-- name: tasks_past_deadline
+SELECT {task} FROM tasks
+WHERE status IN ('claimed', 'running', 'waiting') AND deadline_at < (SELECT clock())
+ORDER BY deadline_at LIMIT :limit;

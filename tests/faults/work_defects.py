@@ -1,0 +1,235 @@
+"""Planted defects of work on runtimes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from lastgood.core import resume as core_resume
+from lastgood.core.resume import ResumeRequest
+from lastgood.core.task_retry import RetryTask, after_failure
+from lastgood.errors import HistoryDamaged
+from lastgood.flows.work import access as flow_access
+from lastgood.flows.work import claim_content as flow_content
+from lastgood.flows.work import enqueue as flow_enqueue
+from lastgood.flows.work import final_reports as flow_final
+from lastgood.flows.work.tasks import Tasks
+from lastgood.model.ids import TaskId, TenantId
+from lastgood.model.tasks import Pointer, Task, TaskEnd, TaskStatus
+from lastgood.store import claims as store_claims
+from tests.faults.defects import DEFECTS, defect, statement
+
+_BEFORE = len(DEFECTS)
+_IS_HELD = " AND status IN ('claimed', 'running', 'waiting')"
+
+# -- the resume decision -----------------------------------------------------------------------
+
+
+@defect("a native session is resumed on any runtime")
+def _() -> Iterator[None]:
+    with patch.object(core_resume, "_difference", lambda made_by, runtime: None):
+        yield
+
+
+@defect("resuming compares with the agent's current runtime")
+def _() -> Iterator[None]:
+    real = flow_content.prepare
+
+    async def prepare(deps: Any, situation: Any) -> Any:
+        bound = await deps.store.get_binding(situation.tenant, situation.agent_key)
+        runtime = bound and await deps.store.get_runtime(situation.tenant, bound.runtime)
+        return await real(deps, replace(situation, runtime=runtime.identity) if runtime else situation)
+
+    with patch("lastgood.flows.work.claims.prepare", prepare):
+        yield
+
+
+@defect("the newest native session is taken before its runtime is compared")
+def _() -> Iterator[None]:
+    real = core_resume._sessions
+
+    def newest_only(rows: Sequence[Pointer]) -> Any:
+        return real(rows)[:1]
+
+    with patch.object(core_resume, "_sessions", newest_only):
+        yield
+
+
+@defect("a native session may have seen turns of another history")
+def _() -> Iterator[None]:
+    def never(request: ResumeRequest, pointer: Pointer) -> bool:
+        return False
+
+    with patch.object(core_resume, "_has_diverged", never):
+        yield
+
+
+@defect("failed resumes are not counted")
+def _() -> Iterator[None]:
+    with patch.object(core_resume, "_failed_resumes", lambda rows: 0):
+        yield
+
+
+@defect("a refused native resume comes without the transcript")
+def _() -> Iterator[None]:
+    with patch.object(flow_content, "transcript", lambda turns: ()):
+        yield
+
+
+@defect("a native session behind the head is not told what it missed")
+def _() -> Iterator[None]:
+    with patch.object(flow_content, "catch_up", lambda turns, after: ()):
+        yield
+
+
+@defect("a claim takes a damaged history for an empty one")
+def _() -> Iterator[None]:
+    real = flow_content._chain
+
+    async def chain(*args: Any) -> Any:
+        try:
+            return await real(*args)
+        except HistoryDamaged:
+            return ()
+
+    with patch.object(flow_content, "_chain", chain):
+        yield
+
+
+# -- pointers ----------------------------------------------------------------------------------
+
+
+@defect("a pointer pairs the attempt with the session of the one before")
+def _() -> Iterator[None]:
+    before = """coalesce((SELECT earlier.native_session FROM pointers AS earlier
+        WHERE earlier.session_id = tasks.session_id ORDER BY earlier.n LIMIT 1), :native_session)"""
+    with statement("put_pointer", (":native_session", before)):
+        yield
+
+
+@defect("an empty report wipes the pointer")
+def _() -> Iterator[None]:
+    kept = "coalesce(excluded.native_session, pointers.native_session)"
+    with statement("put_pointer", (kept, "excluded.native_session")):
+        yield
+
+
+@defect("a retry drops the directive")
+def _() -> Iterator[None]:
+    with statement("end_claim", ("SET status", "SET directive = '{}', status")):
+        yield
+
+
+# -- claims ------------------------------------------------------------------------------------
+
+
+@defect("a report is not checked for its token")
+def _() -> Iterator[None]:
+    with statement("find_claim", ("claims.token = :token AND ", "")):
+        yield
+
+
+@defect("a report is not checked for its worker")
+def _() -> Iterator[None]:
+    with statement("find_claim", ("claims.worker_id = :worker OR", "1 OR")):
+        yield
+
+
+@defect("an expired lease ends the attempt")
+def _() -> Iterator[None]:
+    with statement("tasks_past_deadline", ("deadline_at <", "lease_until <")):
+        yield
+
+
+@defect("a claim that was taken over still reports")
+def _() -> Iterator[None]:
+    # The first answer that a repeated report gets is a second net behind this one.
+    with (
+        statement("find_claim", ("tasks.claim_token = claims.token", "1")),
+        statement("start_task", (" AND claim_token = :token", "")),
+    ):
+        yield
+
+
+@defect("the answer to a final report is not stored")
+def _() -> Iterator[None]:
+    with statement("store_report", ("WHERE token", "WHERE 0 AND token")):
+        yield
+
+
+@defect("a replaced instance of a worker still claims")
+def _() -> Iterator[None]:
+    epoch = ("workers.epoch = :epoch", "1")
+    with statement("any_claimable", epoch), statement("pick_tasks", epoch):
+        yield
+
+
+@defect("a rate limit counts as a failure")
+def _() -> Iterator[None]:
+    def counts(*args: Any, **more: Any) -> Any:
+        decided = after_failure(*args, **more)
+        return replace(decided, counts=True) if isinstance(decided, RetryTask) else decided
+
+    with patch.object(flow_final, "after_failure", counts):
+        yield
+
+
+# -- people ------------------------------------------------------------------------------------
+
+
+@defect("a late result of a cancelled task is committed")
+def _() -> Iterator[None]:
+    """The cancel ends the task alone, and what is behind it does not look at the task."""
+
+    async def end_task_only(self: Tasks, task: Task, error: Any, *, by_person: bool) -> bool:
+        end = TaskEnd(task.id, TaskStatus.CANCELLED)
+        return bool(await self._store.end_queued_task(task.tenant, end, ()))
+
+    any_status = frozenset(TaskStatus)
+    with (
+        patch.object(Tasks, "_end_claim", end_task_only),
+        patch.object(store_claims, "HELD_TASKS", any_status),
+        statement("end_queued_task", ("status IN ('queued', 'deferred')", "1")),
+        statement("end_claim", (_IS_HELD, "")),
+    ):
+        yield
+
+
+@defect("a cancel waits for its worker")
+def _() -> Iterator[None]:
+    real = Tasks.end_now
+
+    async def wait(self: Tasks, tenant: TenantId, id: TaskId, *, by_person: bool) -> Task | None:
+        await asyncio.sleep(90)
+        return await real(self, tenant, id, by_person=by_person)
+
+    with patch.object(Tasks, "end_now", wait):
+        yield
+
+
+@defect("after a cancel the queue goes on")
+def _() -> Iterator[None]:
+    with statement("hold_others", ("WHERE", "WHERE 0 AND")):
+        yield
+
+
+@defect("a task has no hard deadline")
+def _() -> Iterator[None]:
+    with statement("tasks_past_deadline", ("WHERE", "WHERE 0 AND")):
+        yield
+
+
+@defect("everybody may use every runtime")
+def _() -> Iterator[None]:
+    def everybody(runtime: Any, user: str) -> bool:
+        return True
+
+    with patch.object(flow_access, "may_use", everybody), patch.object(flow_enqueue, "may_use", everybody):
+        yield
+
+
+#: The simulation runs no tasks.
+OF_WORK = frozenset(one.name for one in DEFECTS[_BEFORE:])

@@ -1,0 +1,81 @@
+"""A database that fails in the middle of a claim or a report: nothing twice, nothing lost, nothing stuck."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lastgood.errors import StoreUnavailable
+from lastgood.flows.work.limits import WorkLimits
+from lastgood.model.attempts import AttemptStatus
+from tests.faults.faults import Mode
+from tests.flows.house import House, eventually
+from tests.flows.work.site import AGENT, Machine, Site
+
+pytestmark = pytest.mark.anyio
+
+MODES = (Mode.RAISE, Mode.LOST, Mode.SILENT)
+#: What a claim that nobody got is waited for.
+SHORT = WorkLimits(lease_seconds=0.05, prepare_seconds=0.05, poll_seconds=0.02)
+
+
+async def site_of(house: House) -> Site:
+    node = await house.node(agents=[house.agent(AGENT)], alive=False, work_limits=SHORT)
+    return Site(house, node)
+
+
+async def claimed_at_last(machine: Machine) -> Any:
+    """As a worker does: it asks again."""
+
+    async def claim() -> Any:
+        try:
+            return await machine.claims()
+        except StoreUnavailable:
+            return ()
+
+    return (await eventually(claim))[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("point", ["claim_tasks", "get_runtime", "list_pointers", "confirm_claim"])
+async def test_a_claim_that_fails_is_made_again(house: House, point: str, mode: Mode) -> None:
+    site = await site_of(house)
+    a = await site.machine()
+    task = await site.queue("fix it", runtime=a.id)
+    house.strike(site.node, f"store.{point}", mode)
+    sent = await claimed_at_last(a)
+    await a.complete(sent, "fixed", native_session="n")
+    assert await site.said(task.session) == ["fix it", "fixed"]
+    statuses = [one.status for one in await site.attempts(task.session)]
+    assert statuses.count(AttemptStatus.COMMITTED) == 1
+    assert (await site.session(task.session)).attempt is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("point", ["find_claim", "read_request", "read_steps", "commit_if_head"])
+async def test_I16_a_report_whose_answer_is_lost_counts_once(house: House, point: str, mode: Mode) -> None:
+    site = await site_of(house)
+    a = await site.machine()
+    task = await site.queue("fix it", runtime=a.id)
+    sent = await claimed_at_last(a)
+    house.strike(site.node, f"store.{point}", mode)
+    report = await a.complete(sent, "fixed", native_session="n")
+    assert report["status"] == "completed"
+    assert await a.complete(sent, "fixed", native_session="n") == report
+    assert await site.said(task.session) == ["fix it", "fixed"]
+    assert len(await site.pointers(task.session)) == 1
+    await site.check_ends(task.session)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_failure_whose_answer_is_lost_counts_once(house: House, mode: Mode) -> None:
+    site = await site_of(house)
+    a = await site.machine()
+    task = await site.queue("fix it", runtime=a.id)
+    sent = await claimed_at_last(a)
+    house.strike(site.node, "store.finish_if_held", mode)
+    report = await a.fail(sent, "model_error")
+    assert report["status"] == "deferred"
+    assert (await site.task(task.id)).task.failures == 1
+    await site.check_ends(task.session)
