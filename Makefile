@@ -58,7 +58,7 @@ lock: $(STAMP) ## write requirements/*.txt anew from pyproject.toml (ARGS=--upgr
 	$(COMPILE) --group dev --all-extras --constraint requirements/run.txt --output-file requirements/dev.txt
 
 clean: ## remove .venv, caches and build results
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .clis build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf .coverage .coverage.* coverage.xml htmlcov
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

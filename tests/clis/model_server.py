@@ -174,7 +174,6 @@ class ModelServer:
 
     port: int = 0
     fail_with: int | None = None
-    retry_after: int | None = None
     conversations: list[Conversation] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     slow: threading.Event = field(default_factory=threading.Event)
@@ -258,8 +257,6 @@ def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
         def _json(self, status: int, value: Any) -> None:
             data = b"" if value is None else json.dumps(value).encode()
             self.send_response(status)
-            if status == 429 and server.retry_after is not None:
-                self.send_header("retry-after", str(server.retry_after))
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))
             self.end_headers()

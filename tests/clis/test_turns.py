@@ -68,7 +68,7 @@ async def test_three_turns_are_one_native_session(cli: RealCli) -> None:
 
 async def test_a_turn_edits_a_file(cli: RealCli) -> None:
     result = await cli.run(f"MARK-edit {cli.write_file('a.txt', 'written')}")
-    assert content_of(cli.folder / "a.txt") == "written", cli.recorder.activities
+    assert content_of(cli.folder / "a.txt") == "written", cli.recorder.outputs()
     uses = [one for one in cli.recorder.activities if one.type is ActivityType.TOOL_USE]
     results = [one for one in cli.recorder.activities if one.type is ActivityType.TOOL_RESULT]
     assert len(uses) == 1
@@ -144,7 +144,7 @@ async def test_a_person_allows_or_denies_an_edit(cli: RealCli, allowed: bool) ->
     await cli.run(prompt, permissions=permissions)
     assert len(cli.recorder.questions) == 1
     assert "asked.txt" in str(cli.recorder.questions[0].input)
-    assert content_of(cli.folder / "asked.txt") == ("x" if allowed else None), cli.recorder.activities
+    assert content_of(cli.folder / "asked.txt") == ("x" if allowed else None), cli.recorder.outputs()
     if not allowed:
         heard = [text for one in cli.model.conversations for text in (*one.tool_results, *one.users)]
         assert any("not on a Friday" in text for text in heard)

@@ -29,3 +29,7 @@ class Recorder:
 
     def of(self, kind: ActivityType) -> list[Activity]:
         return [one for one in self.activities if one.type is kind]
+
+    def outputs(self) -> list[str]:
+        """What tools and errors said, to explain a failed test."""
+        return [one.output or one.content for one in self.activities]

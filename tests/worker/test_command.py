@@ -140,7 +140,9 @@ async def test_a_script_may_ask(command: FakeRuntime) -> None:
     }
 
 
-def test_rules_cannot_be_enforced_on_a_script(command: FakeRuntime) -> None:
+async def test_rules_cannot_be_enforced_on_a_script(command: FakeRuntime) -> None:
+    failure = await command.failure(JOB, DONE, permissions=Permissions(SafetyMode.BALANCED))
+    assert failure.code is FailureCode.UNENFORCEABLE
     assert command.kind.cannot_enforce(Permissions(SafetyMode.AUTONOMOUS)) is None
     for permissions in (
         Permissions(SafetyMode.BALANCED),

@@ -14,7 +14,7 @@ from lastgood.worker.redaction import Redaction
 from lastgood.worker.snapshots import Baseline, make_snapshot
 from lastgood.worker.work_dirs import WorkDirs
 from tests.e2e.command import until
-from tests.worker.conftest import LiveWorker, is_alive, is_halted
+from tests.worker.live_worker import LiveWorker, is_alive, is_halted
 from tests.worker.work_api import WorkApi
 
 
@@ -308,11 +308,20 @@ def test_the_directory_of_a_session_is_used_again(api: WorkApi, worker: LiveWork
 def test_a_deleted_directory_is_disclosed(api: WorkApi, worker: LiveWorker) -> None:
     path = str(worker.root / "work" / "gone-1")
     api.until_called("complete", api.queue("say:x", work_dir={"path": path, "is_local": True}))
-    assert "was deleted" in worker.jobs()[0]["disclosures"][0]
+    assert "does not exist" in worker.jobs()[0]["disclosures"][0]
+
+
+def test_a_directory_of_another_root_is_not_entered_and_that_is_disclosed(
+    api: WorkApi, worker: LiveWorker, tmp_path: Path
+) -> None:
+    task = api.queue("write:a.txt=1", work_dir={"path": str(tmp_path), "is_local": True})
+    assert Path(api.until_called("complete", task)["work_dir"]).parent == worker.root / "work"
+    assert "The earlier files are not here" in worker.jobs()[0]["disclosures"][0]
+    assert not (tmp_path / "a.txt").exists()
 
 
 def test_a_folder_that_is_not_allowed_is_refused(api: WorkApi, worker: LiveWorker, tmp_path: Path) -> None:
-    failed = api.until_called("fail", api.queue("say:x", work_dir={"path": str(tmp_path), "is_local": True}))
+    failed = api.until_called("fail", api.queue("say:x", folder=str(tmp_path)))
     assert "--allow-dir" in failed["error"]
     assert worker.jobs() == []
 
@@ -322,7 +331,7 @@ def test_an_allowed_folder_is_worked_in_and_not_uploaded(tmp_path: Path, api: Wo
     project.mkdir()
     (project / "mine.txt").write_text("mine")
     with LiveWorker(tmp_path / "w", api.url, "--allow-dir", str(project)):
-        task = api.queue("write:new.txt=1", work_dir={"path": str(project), "is_local": True})
+        task = api.queue("write:new.txt=1", folder=str(project))
         api.until_called("complete", task)
         assert not api.of("snapshot")
     assert sorted(os.listdir(project)) == ["mine.txt", "new.txt"]

@@ -94,7 +94,7 @@ async def _work(
     settings: WorkerSettings, options: WorkerOptions, token: str | None, metrics: socket.socket | None
 ) -> int:
     log_loop_errors(asyncio.get_running_loop())
-    bundle = None if options.ca_file is None else write_ca_bundle(options.ca_file, options.root)
+    bundle = None if options.ca_file is None else write_ca_bundle(options.ca_file, options.root, os.environ)
     environment = cli_environment(os.environ, options.pass_env, bundle)
     runtimes = await _offered(options, environment)
     secrets = secrets_in(os.environ, options.pass_env) | ({token} if token else set())

@@ -274,7 +274,7 @@ class Transport:
             if self._socket is not None:
                 connector = aiohttp.UnixConnector(self._socket, keepalive_timeout=_KEPT_SECONDS)
             else:
-                tls = True if self._ca_file is None else tls_context(self._ca_file)
+                tls = tls_context(self._ca_file) if self._url.startswith("https:") else True
                 connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS, ssl=tls)
             self._http = aiohttp.ClientSession(
                 connector=connector,

@@ -44,6 +44,7 @@ class Claim:
     transcript: tuple[Said, ...] = ()
     catch_up: tuple[Said, ...] = ()
     disclosures: tuple[str, ...] = ()
+    folder: str | None = None  # of the owner's machine, as somebody named it for this session
     work_dir: GivenDir | None = None
     snapshot_attempt: str | None = None
 
@@ -80,6 +81,7 @@ def _read(plain: Mapping[str, Any], ceiling: Safety) -> Claim:
         transcript=_said(resume.get("transcript")),
         catch_up=_said(resume.get("catch_up")),
         disclosures=tuple(str(text) for text in plain.get("disclosures") or ()),
+        folder=plain.get("folder") or None,
         work_dir=_given_dir(plain.get("work_dir")),
         snapshot_attempt=(plain.get("snapshot") or {}).get("attempt"),
     )

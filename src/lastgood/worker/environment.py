@@ -20,7 +20,13 @@ _PASSED = frozenset(
 )  # fmt: skip
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
 #: Each replaces a program's certificates, so it gets the system's and the private ones together.
-_BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
+_BUNDLES = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+)
 
 
 def cli_environment(
@@ -34,15 +40,15 @@ def cli_environment(
     environment = {name: value for name, value in passed.items() if not name.startswith("LASTGOOD_")}
     environment["TERM"] = "dumb"
     if ca_bundle is not None:
-        for name in (*_BUNDLES, "NODE_EXTRA_CA_CERTS"):
-            environment.setdefault(name, str(ca_bundle))
+        environment |= dict.fromkeys(_BUNDLES, str(ca_bundle))
     return environment
 
 
-def write_ca_bundle(ca_file: Path, root: Path) -> Path:
-    """Writes the system's certificates and those of the file into one file, for the CLIs."""
+def write_ca_bundle(ca_file: Path, root: Path, ours: Mapping[str, str]) -> Path:
+    """Writes the certificates of the file, and those that programs trust without it, into one file."""
+    named = [ours[name] for name in _BUNDLES if ours.get(name)]
     system = ssl.get_default_verify_paths().cafile
-    parts = [Path(system).read_bytes()] if system and Path(system).is_file() else []
+    files = dict.fromkeys([*named, *([system] if system else []), str(ca_file)])
     bundle = root / "ca-bundle.pem"
-    bundle.write_bytes(b"\n".join([*parts, ca_file.read_bytes()]))
+    bundle.write_bytes(b"\n".join(Path(file).read_bytes() for file in files if Path(file).is_file()))
     return bundle

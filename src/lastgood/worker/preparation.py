@@ -35,21 +35,24 @@ class RunTools:
 
 
 async def prepare_directory(claim: Claim, tools: RunTools) -> tuple[WorkDir, tuple[str, ...]]:
-    """The directory, and what the model must know about it. Raises WorkDirRefused."""
+    """The directory, and what the model must know about it.
+
+    WorkDirRefused: somebody named a folder that may not be used. A directory of an earlier run that is not
+    here (another root, a copied identity, cleaned up) is no reason to fail: that is disclosed.
+    """
+    if claim.folder is not None:
+        return tools.work_dirs.find(claim.folder), ()
     given = claim.work_dir
+    notes: tuple[str, ...] = ()
     if given is not None and given.is_local:
         try:
             return tools.work_dirs.find(given.path), ()
-        except WorkDirRefused:
-            if not tools.work_dirs.is_ours(given.path):
-                raise
+        except WorkDirRefused as refusal:
+            notes = (f"The earlier files are not here: {refusal}. This directory is new and empty.",)
     work_dir = await asyncio.to_thread(tools.work_dirs.create, claim.session)
     if claim.snapshot_attempt is not None:
-        return work_dir, await _restore(work_dir, claim, claim.snapshot_attempt, tools.server)
-    if given is None or not given.is_local:
-        return work_dir, ()  # the server has said that the files are elsewhere
-    gone = f"The earlier working directory {given.path} was deleted on this machine. This directory is empty."
-    return work_dir, (gone,)
+        notes = await _restore(work_dir, claim, claim.snapshot_attempt, tools.server)
+    return work_dir, notes
 
 
 async def _restore(work_dir: WorkDir, claim: Claim, attempt: str, server: WorkServer) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ class TranscriptSender:
         self._bytes = 0
         self._dropped = 0
         self._seq = 0
+        self._sent = 0  # the last number that was sent, acknowledged or not
         self._changed = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -40,9 +41,9 @@ class TranscriptSender:
         self._seq += 1
         self._append({"seq": self._seq, **message_of(activity)})
         while self._bytes > _WAITING_BYTES:
-            size, _ = self._waiting.popleft()
+            size, message = self._waiting.popleft()
             self._bytes -= size
-            self._dropped += 1
+            self._dropped += message["seq"] > self._sent  # one that is being sent is not left out
         self._empty.clear()
         self._changed.set()
 
@@ -52,9 +53,12 @@ class TranscriptSender:
             await self._changed.wait()
             self._changed.clear()
             while self._waiting:
-                acked = await self._send(self._batch())
+                batch, told = self._batch(), self._dropped
+                self._sent = batch[-1]["seq"]
+                acked = await self._send(batch)
                 if acked is None:
                     return
+                self._dropped -= told
                 self._forget(acked)
             self._empty.set()
 
@@ -90,7 +94,6 @@ class TranscriptSender:
         while self._waiting and self._waiting[0][1]["seq"] <= acked:
             size, _ = self._waiting.popleft()
             self._bytes -= size
-            self._dropped = 0
 
 
 def message_of(activity: Activity) -> dict[str, Any]:

@@ -71,11 +71,6 @@ class WorkDirs:
             "with --allow-dir, or use another folder"
         )
 
-    def is_ours(self, given: str) -> bool:
-        """Whether the path names a directory that this worker made, also if it is gone by now."""
-        path = Path(given)
-        return path.parent == self._home and path.name not in ("", ".", "..")
-
     @contextlib.asynccontextmanager
     async def locked(self, work_dir: WorkDir) -> AsyncIterator[None]:
         """Waits for its turn: two runs in one folder would mix their changes."""

@@ -185,6 +185,7 @@ class Claims:
             "agent": agent_json(prepared.agent, session, self._safety, request.model or session.model),
             "resume": resume_json(prepared),
             "disclosures": list(prepared.disclosures),
+            "folder": session.working_dir,
             "work_dir": work_dir_json(prepared.decision),
             "snapshot": snapshot
             and {"attempt": snapshot.attempt, "kind": snapshot.kind, "bytes": len(snapshot.body)},

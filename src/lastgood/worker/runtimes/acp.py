@@ -116,8 +116,7 @@ class _Conversation:
     async def result(self, steering: Steering) -> JobResult:
         try:
             async with self._peer.reading():
-                async with asyncio.timeout(START_SECONDS):
-                    name = await self._start()
+                name = await self._start_in_time()
                 prompt = prompt_of(self._job, with_instruction=True)
                 self._updates.began(name or SessionName(self._session, self._store, digest_of(prompt)))
                 with steering.accepted_by(self.steer):
@@ -126,15 +125,20 @@ class _Conversation:
             self._process.close_input()
             await self._process.wait(EXIT_SECONDS)
             return result
-        except TimeoutError:
-            message = f"The agent did not open a session within {START_SECONDS:.0f} seconds"
-            raise self._record.failed(FailureCode.TIMEOUT, message) from None
         except RpcError as error:
             raise self._record.failed_by_text(f"The agent refused a request: {error}") from error
         except CliGone as error:
             raise await self._exited() from error
 
     # -- start or resume -----------------------------------------------------------------
+
+    async def _start_in_time(self) -> SessionName | None:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                return await self._start()
+        except TimeoutError:
+            message = f"The agent did not open a session within {START_SECONDS:.0f} seconds"
+            raise self._record.failed(FailureCode.TIMEOUT, message) from None
 
     async def _start(self) -> SessionName | None:
         """Returns the name of a resumed session, and None for a new one."""

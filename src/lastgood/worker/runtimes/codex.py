@@ -92,6 +92,7 @@ class _Conversation:
         self._items: dict[str, dict[str, Any]] = {}
         self._asked: set[str] = set()
         self._thread = self._turn = ""
+        self._is_prompted = False
         self._output: str | None = None
         self._retries = 0
         self._done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -99,8 +100,8 @@ class _Conversation:
     async def result(self, steering: Steering) -> JobResult:
         try:
             async with self._peer.reading():
-                async with asyncio.timeout(START_SECONDS):
-                    await self._start()
+                await self._start_in_time()
+                self._is_prompted = True
                 turn = await self._peer.request("turn/start", self._input(prompt_of(self._job)))
                 self._turn = _text(_object(turn, "turn"), "id")
                 await self._record.pin(self._thread)
@@ -110,9 +111,6 @@ class _Conversation:
             self._process.close_input()
             await self._process.wait(EXIT_SECONDS)
             return result
-        except TimeoutError:
-            message = f"codex did not start a thread within {START_SECONDS:.0f} seconds"
-            raise self._record.failed(FailureCode.TIMEOUT, message) from None
         except RpcError as error:
             raise self._record.failed_by_text(f"codex refused a request: {error}") from error
         except CliGone as error:
@@ -129,6 +127,14 @@ class _Conversation:
         return {"threadId": self._thread, "input": [{"type": "text", "text": text}]}
 
     # -- start or resume -----------------------------------------------------------------
+
+    async def _start_in_time(self) -> None:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self._start()
+        except TimeoutError:
+            message = f"codex did not start a thread within {START_SECONDS:.0f} seconds"
+            raise self._record.failed(FailureCode.TIMEOUT, message) from None
 
     async def _start(self) -> None:
         client = {"name": "lastgood", "title": "Lastgood", "version": "1"}
@@ -165,7 +171,9 @@ class _Conversation:
             "cwd": str(self._job.work_dir),
             "approvalPolicy": "never" if free else "untrusted",
             "approvalsReviewer": "user",
-            "sandbox": "danger-full-access" if free else "read-only",
+            # Under rules every command has been allowed by one, or by a person, before it runs. A sandbox
+            # would then break what was allowed, and only on machines where codex can set one up.
+            "sandbox": "danger-full-access",
         }
         if self._job.instruction:
             settings["developerInstructions"] = self._job.instruction
@@ -176,6 +184,10 @@ class _Conversation:
     # -- what codex reports --------------------------------------------------------------
 
     async def _notified(self, method: str, params: dict[str, Any]) -> None:
+        if self._is_prompted and params.get("threadId") == self._thread:
+            await self._record.pin(
+                self._thread
+            )  # what follows may fail the job before turn/start is answered
         match method:
             case "item/started":
                 await self._item_started(_object(params, "item"))
@@ -247,8 +259,9 @@ class _Conversation:
                 raise RpcError(METHOD_NOT_FOUND, f"Lastgood does not answer {method}")
 
     async def _decision(self, params: dict[str, Any]) -> str:
-        item = self._items.get(_text(params, "itemId"), {})
-        call = tool_call_of({**item, **{name: params[name] for name in ("command",) if params.get(name)}})
+        command = _text(params, "command")
+        item = self._items.get(_text(params, "itemId"), {"id": params.get("itemId")})
+        call = tool_call_of({**item, "type": "commandExecution", "command": command} if command else item)
         if call is None:
             return "decline"
         self._asked.add(call.id)

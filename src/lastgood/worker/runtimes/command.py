@@ -60,6 +60,8 @@ class CommandKind:
 
     async def _once(self, job: Job, reporter: Reporter) -> JobResult:
         record = RunRecord(reporter, "1")
+        if reason := self.cannot_enforce(job.permissions):
+            raise record.failed(FailureCode.UNENFORCEABLE, reason)
         gate = ToolGate(job.permissions, str(job.work_dir), reporter)
         try:
             async with self._groups.started(self._command, job.work_dir, job.environment) as process:
