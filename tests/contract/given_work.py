@@ -80,6 +80,7 @@ def new_task(to: Session, runtime: str = RUNTIME, **fields: Any) -> tuple[NewTas
         model=asked.model,
         agent_key=asked.agent_key,
         edit=asked.edit,
+        condition=asked.condition,
         options=asked.options,
         on_leave=asked.on_leave,
         durable=False,
