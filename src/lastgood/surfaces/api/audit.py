@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lastgood.core.tool_ledger import ToolEffect
 from lastgood.flows.audit import AuditReader
 from lastgood.model.attempts import ToolOutcome
@@ -35,7 +37,7 @@ RECORD: Resource[AuditRecord] = Resource(
 )
 EFFECTS, RECORDS = list_of(EFFECT.schema), list_of(RECORD.schema)
 
-FILTERS = {
+FILTERS: dict[str, tuple[str, dict[str, Any]]] = {
     "limit": ("Page size", {"type": "integer", "minimum": 1, "maximum": MOST_IN_PAGE}),
     "cursor": ("X-Next-Cursor of the previous page", {"type": "integer", "minimum": 0}),
     "kind": ("Filter by what was done", {"enum": [*AuditKind]}),
