@@ -83,7 +83,14 @@ class SessionStore(Protocol):
         """Writes the title alone. Ours is written only where nobody gave one."""
         ...
 
-    async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
+    async def set_field(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        field: str,
+        value: object,
+        audit: AuditEntry | None = None,
+    ) -> bool:
         """Writes one field and nothing else: `model` or `agent_key` only while the session is free;
         `starred` or `metadata` at any time."""
         ...
@@ -94,6 +101,7 @@ class SessionStore(Protocol):
         session: SessionId,
         expected: tuple[RuleLayer, ...],
         rules: tuple[RuleLayer, ...],
+        audit: AuditEntry | None = None,
     ) -> bool:
         """Replaces the rules, at any time. False: they are not as expected, or the session is gone."""
         ...
@@ -305,7 +313,7 @@ class EventStore(Protocol):
 
 
 class TokenStore(Protocol):
-    async def create_token(self, token: Token, hash: bytes) -> Token: ...
+    async def create_token(self, token: Token, hash: bytes, audit: AuditEntry | None = None) -> Token: ...
 
     async def find_token(self, hash: bytes) -> Token | None:
         """Whoever holds a token is who it says, so this lookup alone needs no tenant."""
@@ -313,7 +321,7 @@ class TokenStore(Protocol):
 
     async def list_tokens(self) -> tuple[Token, ...]: ...
 
-    async def revoke_token(self, id: str) -> Token | None: ...
+    async def revoke_token(self, id: str, audit: AuditEntry | None = None) -> Token | None: ...
 
 
 class AuditStore(Protocol):
