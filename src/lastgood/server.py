@@ -24,6 +24,7 @@ from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.model_references import SCRIPTED_SPEC
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
 from lastgood.flows.agent_directory import AgentDirectory
+from lastgood.flows.audit import AuditReader
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.session_export import SessionImport
 from lastgood.flows.stateless_run import EphemeralTurns, StatelessRuns
@@ -38,6 +39,7 @@ from lastgood.settings import Settings
 from lastgood.store.database_url import open_store
 from lastgood.surfaces.api.agents import AgentHandlers
 from lastgood.surfaces.api.approvals import ApprovalHandlers
+from lastgood.surfaces.api.audit import AuditHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.routes import session_routes
 from lastgood.surfaces.api.runs import RunHandlers
@@ -275,6 +277,7 @@ def _session_routes(
         AgentHandlers(agents),
         branches,
         ApprovalHandlers(lastgood.approvals),
+        AuditHandlers(AuditReader(lastgood.deps)),
         gate,
         import_bytes=settings.max_request_size,
     )

@@ -14,6 +14,7 @@ from lastgood.core.session_rules import (
     WantedRules,
     first_layer,
     judging_call,
+    layers_as_json,
     modes_of,
     permissions_of,
     strongest,
@@ -238,3 +239,16 @@ def test_a_command_line_may_be_allowed_by_rules_of_two_layers_and_then_counts_as
     assert shell(allows) is Allowed
     assert shell(allows[:1]) is Asks
     assert shell((layer(ADMIN, ask=("shell",)), *allows)) is Asks
+
+
+def test_layers_are_shown_with_who_set_them() -> None:
+    layer = RuleLayer(Scope.ADMIN, "tok_1", Permissions(deny=("shell",)), Safety.BALANCED)
+    assert layers_as_json((layer, replace(layer, safety=None)))[0] == {
+        "set_by": "admin",
+        "token": "tok_1",
+        "allow": [],
+        "ask": [],
+        "deny": ["shell"],
+        "safety": "balanced",
+    }
+    assert layers_as_json((replace(layer, safety=None),))[0]["safety"] is None

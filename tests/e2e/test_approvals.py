@@ -156,3 +156,26 @@ def test_the_openai_api_cannot_ask_and_says_so_to_the_model(server: LiveServer) 
     assert answer.choices[0].message.content == "done"
     results = [one["content"] for one in server.prompts()[-1]["prompt"] if one["role"] == "tool"]
     assert "needs human approval, which is not available on this API" in results[0]
+
+
+def test_I42_who_approved_what_is_in_the_audit_record(api: Api) -> None:
+    session = api.session("shelly")
+    asked(api, session, shell("true"))
+    assert resume(api, session, "approve") == 200
+    ended(api, session)
+    (record,) = api.get(f"/api/audit?subject={session}")
+    assert (record["kind"], record["token"]) == ("approval", "anybody")
+    assert record["detail"]["decision"] == "approve"
+    assert record["detail"]["tool"] == "shell"
+    assert "true" in record["detail"]["arguments"]
+
+
+def test_I33_the_ledger_lists_each_call_with_its_key_and_outcome(api: Api) -> None:
+    session = api.session("shelly")
+    asked(api, session, shell("exit 3"))
+    (waiting,) = api.get(f"/api/sessions/{session}/effects")
+    assert waiting["outcome"] is None
+    assert resume(api, session, "reject") == 200
+    ended(api, session)
+    (denied,) = api.get(f"/api/sessions/{session}/effects")
+    assert (denied["outcome"], denied["key"]) == ("denied", waiting["key"])

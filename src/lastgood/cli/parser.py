@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "agents": "list agents, check agent files and print their JSON Schema",
     "init": "create a starter agent file",
     "tokens": "create, list and revoke API tokens, and enroll workers",
+    "audit": "list who decided what",
     "db": "check the database",
     "worker": "claim tasks from a server and run them with agent CLIs on this machine",
     "import": "import sessions from another system",

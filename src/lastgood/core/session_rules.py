@@ -177,6 +177,19 @@ def permissions_of(layers: Sequence[RuleLayer]) -> Permissions | None:
     return Permissions(**lists) if any(lists.values()) else None
 
 
+def layers_as_json(layers: Sequence[RuleLayer]) -> list[dict[str, Any]]:
+    """For people who read a record of changes."""
+    return [
+        {
+            "set_by": layer.set_by.value,
+            "token": layer.token,
+            **{kind: list(getattr(layer.permissions, kind)) for kind in KINDS},
+            "safety": layer.safety.value if layer.safety else None,
+        }
+        for layer in layers
+    ]
+
+
 def modes_of(layers: Iterable[RuleLayer]) -> tuple[Safety, ...]:
     return narrowest(layer.safety for layer in layers if layer.safety is not None)
 

@@ -18,6 +18,7 @@ from lastgood.core.session_rules import (
     RulesRefused,
     WantedRules,
     first_layer,
+    layers_as_json,
     permissions_of,
     with_allowed,
     with_permissions,
@@ -43,6 +44,7 @@ from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.session_reader import SessionReader
 from lastgood.flows.verified_history import read_chain
 from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.events import StoredEvent
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Role
@@ -159,25 +161,32 @@ class Sessions(SessionReader):
     ) -> None:
         """For the running turn's next tool call, too. Forbidden: it would remove a stronger scope's rule."""
         _check_rules(rules)
-        await self._set_rules(tenant, session, lambda layers: with_permissions(layers, setter, rules))
+        await self._set_rules(tenant, session, setter, lambda layers: with_permissions(layers, setter, rules))
 
     async def allow_always(self, tenant: TenantId, session: SessionId, rule: str, setter: Setter) -> None:
         """Nobody is asked about these calls any more in this session. Deny rules still deny them."""
-        await self._set_rules(tenant, session, lambda layers: with_allowed(layers, setter, rule))
+        await self._set_rules(tenant, session, setter, lambda layers: with_allowed(layers, setter, rule))
 
     async def set_safety(
         self, tenant: TenantId, session: SessionId, safety: Safety | None, setter: Setter
     ) -> None:
         self._check_safety(safety)
-        await self._set_rules(tenant, session, lambda layers: with_safety(layers, setter, safety))
+        await self._set_rules(tenant, session, setter, lambda layers: with_safety(layers, setter, safety))
 
     async def _set_rules(
-        self, tenant: TenantId, session: SessionId, change: Callable[[Layers], Layers | RulesRefused]
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        setter: Setter,
+        change: Callable[[Layers], Layers | RulesRefused],
     ) -> None:
         async def once() -> bool | None:
             before = (await self.get(tenant, session)).rules
             after = _accepted(change(before))
-            return await self._deps.store.set_rules_if_unchanged(tenant, session, before, after) or None
+            about = {"before": layers_as_json(before), "after": layers_as_json(after)}
+            audit = AuditEntry(tenant, AuditKind.RULES_CHANGED, setter.token, setter.user, session, about)
+            store = self._deps.store
+            return await store.set_rules_if_unchanged(tenant, session, before, after, audit) or None
 
         await retry_lost_races("set the rules", once)
 
@@ -188,7 +197,7 @@ class Sessions(SessionReader):
                 "the operator can raise it with --safety"
             )
 
-    async def rebind(self, tenant: TenantId, session: SessionId, agent_key: str) -> None:
+    async def rebind(self, tenant: TenantId, session: SessionId, agent_key: str, by: Setter = LOCAL) -> None:
         """Binds a session to another agent."""
         check_text(agent_key, "the agent")
         found = await self.get(tenant, session)
@@ -198,11 +207,20 @@ class Sessions(SessionReader):
                 f"{found.agent_key}; queue a task for the other agent instead"
             )
         await check_no_tasks(self._store, found)
-        await self._set(tenant, session, "agent_key", agent_key)
+        about = {"from": found.agent_key, "to": agent_key}
+        audit = AuditEntry(tenant, AuditKind.AGENT_REBOUND, by.token, by.user, session, about)
+        await self._set(tenant, session, "agent_key", agent_key, audit)
 
-    async def _set(self, tenant: TenantId, session: SessionId, field: str, value: object) -> None:
+    async def _set(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        field: str,
+        value: object,
+        audit: AuditEntry | None = None,
+    ) -> None:
         async def once() -> bool | None:
-            if await self._deps.store.set_field(tenant, session, field, value):
+            if await self._deps.store.set_field(tenant, session, field, value, audit):
                 return True
             found = await self.get(tenant, session)
             attempt = await self._deps.store.get_attempt(tenant, found.attempt) if found.attempt else None

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, NotFound, OutcomeUnknown
+from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.ids import TenantId
+from lastgood.model.rules import LOCAL, Setter
 from lastgood.model.tokens import Scope, Token
 from lastgood.ports import Clock, TokenStore
 
@@ -52,10 +54,11 @@ class Tokens:
         *,
         user: str = "",
         worker: str | None = None,
+        by: Setter = LOCAL,
     ) -> tuple[Token, str]:
         """Returns the token's record and the token itself, which is never shown again.
 
-        `user`: whom it stands for. `worker`: the only worker that may use it.
+        `user`: whom it stands for. `worker`: the only worker that may use it. `by`: who creates it.
         """
         plain = f"lg_{secrets.token_urlsafe(32)}"
         now = self._clock.now()
@@ -70,7 +73,8 @@ class Tokens:
             worker=worker,
         )
         try:
-            return await self._store.create_token(new, _hash_of(plain)), plain
+            audit = _audit(AuditKind.TOKEN_CREATED, new, by)
+            return await self._store.create_token(new, _hash_of(plain), audit), plain
         except OutcomeUnknown:
             raise OutcomeUnknown(
                 f"The database did not confirm that token {new.id} was stored; revoke it if it is in the "
@@ -106,11 +110,13 @@ class Tokens:
         """Those of every tenant, oldest first; revoked and expired ones, too."""
         return await self._store.list_tokens()
 
-    async def revoke(self, id: str) -> Token:
+    async def revoke(self, id: str, by: Setter = LOCAL) -> Token:
         """Works at once here, and elsewhere within SECONDS_KEPT. Revoking it again changes nothing."""
         check_text(id, "the token's id")
         try:
-            revoked = await self._store.revoke_token(id)
+            known = next((one for one in await self._store.list_tokens() if one.id == id), None)
+            audit = None if known is None else _audit(AuditKind.TOKEN_REVOKED, known, by)
+            revoked = await self._store.revoke_token(id, audit)
         except OutcomeUnknown:
             raise OutcomeUnknown(
                 "The database did not confirm that the token was revoked; revoke it again"
@@ -121,6 +127,11 @@ class Tokens:
         if revoked is None:
             raise NotFound("Token not found; list the tokens to see their ids")
         return revoked
+
+
+def _audit(kind: AuditKind, token: Token, by: Setter) -> AuditEntry:
+    about = {"name": token.name, "scopes": sorted(token.scopes), "user": token.user, "worker": token.worker}
+    return AuditEntry(token.tenant, kind, by.token, by.user, token.id, about)
 
 
 def _hash_of(plain: str) -> bytes:

@@ -83,7 +83,14 @@ class SessionStore(Protocol):
         """Sets only the title. A generated title never replaces one that a person set."""
         ...
 
-    async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
+    async def set_field(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        field: str,
+        value: object,
+        audit: AuditEntry | None = None,
+    ) -> bool:
         """Writes one field and nothing else: `model` or `agent_key` only while the session is free;
         `starred` or `metadata` at any time."""
         ...
@@ -94,6 +101,7 @@ class SessionStore(Protocol):
         session: SessionId,
         expected: tuple[RuleLayer, ...],
         rules: tuple[RuleLayer, ...],
+        audit: AuditEntry | None = None,
     ) -> bool:
         """Replaces the rules, at any time. False: they are not as expected, or the session is gone."""
         ...
@@ -306,7 +314,7 @@ class EventStore(Protocol):
 
 
 class TokenStore(Protocol):
-    async def create_token(self, token: Token, hash: bytes) -> Token: ...
+    async def create_token(self, token: Token, hash: bytes, audit: AuditEntry | None = None) -> Token: ...
 
     async def find_token(self, hash: bytes) -> Token | None:
         """The token itself names the tenant, so this lookup needs none."""
@@ -314,7 +322,7 @@ class TokenStore(Protocol):
 
     async def list_tokens(self) -> tuple[Token, ...]: ...
 
-    async def revoke_token(self, id: str) -> Token | None: ...
+    async def revoke_token(self, id: str, audit: AuditEntry | None = None) -> Token | None: ...
 
 
 class AuditStore(Protocol):

@@ -80,7 +80,7 @@ class Settings:
     safety: str = _row(
         choice("MODE", SAFETIES),
         "handle tool calls that no permission rule covers: restricted (allow read-only tools), autonomous "
-        "(allow all tools), strict or balanced (deny calls that need approval)",
+        "(allow all tools), strict or balanced (ask a person)",
         "restricted",
     )
     listen: str = _row(ADDRESS, "listen on this address: HOST:PORT, unix://PATH or fd://N", "127.0.0.1:8080")

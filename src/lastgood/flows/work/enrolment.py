@@ -14,6 +14,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.tokens import Tokens
 from lastgood.flows.work.claims import hash_of
 from lastgood.model.ids import TenantId
+from lastgood.model.rules import Setter
 from lastgood.model.runtimes import Enrollment
 from lastgood.model.tokens import Scope, Token
 
@@ -55,7 +56,12 @@ class Enrolment:
         if found is None:
             raise Forbidden("Unknown, used or expired enrolment code; create a new one")
         token, plain = await self._tokens.create(
-            name, found.tenant, [Scope.WORKER.value], user=found.owner, worker=found.worker
+            name,
+            found.tenant,
+            [Scope.WORKER.value],
+            user=found.owner,
+            worker=found.worker,
+            by=Setter(Scope.WORKER, "enrolment", found.owner),
         )
         return Enrolled(token, plain)
 

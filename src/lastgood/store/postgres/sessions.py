@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.rules import RuleLayer
@@ -17,6 +19,7 @@ from lastgood.model.sessions import (
     TitleBy,
     Turn,
 )
+from lastgood.store.audit import of_audit
 from lastgood.store.chain_reader import stream_chain
 from lastgood.store.postgres.database import PostgresDatabase
 from lastgood.store.postgres.event_arrays import of_events
@@ -72,9 +75,25 @@ class PostgresSessions:
         parameters = {"tenant": tenant, "session": session, "title": title, "by": by.value}
         return bool(await self.db.write("set_title", parameters | of_events(events)))
 
-    async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
+    async def set_field(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        field: str,
+        value: object,
+        audit: AuditEntry | None = None,
+    ) -> bool:
         parameters = {"tenant": tenant, "session": session, "value": of_field(field, value)}
-        return bool(await self.db.write(f"set_{field}", parameters))
+        return await self._change(f"set_{field}", parameters, audit)
+
+    async def _change(self, name: str, parameters: dict[str, Any], audit: AuditEntry | None) -> bool:
+        if audit is None:
+            return bool(await self.db.write(name, parameters))
+        async with self.db.transaction() as transaction:
+            changed = await transaction.row(name, parameters) is not None
+            if changed:
+                await transaction.row("insert_audit", of_audit(audit))
+            return changed
 
     async def set_rules_if_unchanged(
         self,
@@ -82,6 +101,7 @@ class PostgresSessions:
         session: SessionId,
         expected: tuple[RuleLayer, ...],
         rules: tuple[RuleLayer, ...],
+        audit: AuditEntry | None = None,
     ) -> bool:
         parameters = {
             "tenant": tenant,
@@ -89,7 +109,7 @@ class PostgresSessions:
             "expected": of_rules(expected),
             "rules": of_rules(rules),
         }
-        return bool(await self.db.write("set_rules_if_unchanged", parameters))
+        return await self._change("set_rules_if_unchanged", parameters, audit)
 
     async def fork_session(self, source: Session, at: Turn | None, new: NewSession) -> Session | None:
         parameters = of_new_session(new) | {

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from lastgood.model.audit import AuditEntry
 from lastgood.model.tokens import Token
+from lastgood.store.audit import of_audit
 from lastgood.store.postgres.database import PostgresDatabase
 from lastgood.store.token_rows import of_token, to_token
 
@@ -10,8 +14,19 @@ from lastgood.store.token_rows import of_token, to_token
 class PostgresTokens:
     db: PostgresDatabase
 
-    async def create_token(self, token: Token, hash: bytes) -> Token:
-        return to_token((await self.db.write("create_token", of_token(token, hash)))[0])
+    async def create_token(self, token: Token, hash: bytes, audit: AuditEntry | None = None) -> Token:
+        found = await self._change_token("create_token", of_token(token, hash), audit)
+        assert found is not None, "an insert returns its row"
+        return found
+
+    async def _change_token(
+        self, name: str, parameters: dict[str, Any], audit: AuditEntry | None
+    ) -> Token | None:
+        async with self.db.transaction() as transaction:
+            row = await transaction.row(name, parameters)
+            if row is not None and audit is not None:
+                await transaction.row("insert_audit", of_audit(audit))
+        return to_token(row) if row else None
 
     async def find_token(self, hash: bytes) -> Token | None:
         row = await self.db.row("find_token", {"hash": hash})
@@ -20,6 +35,5 @@ class PostgresTokens:
     async def list_tokens(self) -> tuple[Token, ...]:
         return tuple(map(to_token, await self.db.rows("list_tokens", {})))
 
-    async def revoke_token(self, id: str) -> Token | None:
-        rows = await self.db.write("revoke_token", {"id": id})
-        return to_token(rows[0]) if rows else None
+    async def revoke_token(self, id: str, audit: AuditEntry | None = None) -> Token | None:
+        return await self._change_token("revoke_token", {"id": id}, audit)

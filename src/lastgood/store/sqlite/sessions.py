@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.rules import RuleLayer
@@ -22,6 +23,7 @@ from lastgood.model.sessions import (
     TitleBy,
     Turn,
 )
+from lastgood.store.audit import of_audit
 from lastgood.store.chain_reader import stream_chain
 from lastgood.store.rows import Row, readable, to_branch, to_turn
 from lastgood.store.session_rows import (
@@ -99,12 +101,19 @@ class SqliteSessions:
 
         return await self.db.write(work, durable=by is TitleBy.PERSON)
 
-    async def set_field(self, tenant: TenantId, session: SessionId, field: str, value: object) -> bool:
+    async def set_field(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        field: str,
+        value: object,
+        audit: AuditEntry | None = None,
+    ) -> bool:
         parameters = {"tenant": tenant, "session": session, "value": of_field(field, value)}
 
         def work(connection: apsw.Connection) -> bool:
             connection.execute(self.db.sql[f"set_{field}"], parameters)
-            return connection.changes() == 1
+            return connection.changes() == 1 and self._recorded(connection, audit)
 
         return await self.db.write(work)
 
@@ -114,6 +123,7 @@ class SqliteSessions:
         session: SessionId,
         expected: tuple[RuleLayer, ...],
         rules: tuple[RuleLayer, ...],
+        audit: AuditEntry | None = None,
     ) -> bool:
         parameters = {
             "tenant": tenant,
@@ -124,9 +134,14 @@ class SqliteSessions:
 
         def work(connection: apsw.Connection) -> bool:
             connection.execute(self.db.sql["set_rules_if_unchanged"], parameters)
-            return connection.changes() == 1
+            return connection.changes() == 1 and self._recorded(connection, audit)
 
         return await self.db.write(work)
+
+    def _recorded(self, connection: apsw.Connection, audit: AuditEntry | None) -> bool:
+        if audit is not None:
+            connection.execute(self.db.sql["insert_audit"], of_audit(audit)).fetchall()
+        return True
 
     async def fork_session(self, source: Session, at: Turn | None, new: NewSession) -> Session | None:
         parameters = of_new_session(new) | {

@@ -11,6 +11,7 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.api import response_schemas as shapes
 from lastgood.surfaces.api.agents import AgentHandlers
 from lastgood.surfaces.api.approvals import ANSWERED, PENDING, ApprovalHandlers
+from lastgood.surfaces.api.audit import EFFECTS, FILTERS, RECORDS, AuditHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.resources import AGENT, ATTEMPT, QUEUED_TURN, SESSION, TURN
 from lastgood.surfaces.api.runs import RunHandlers
@@ -102,6 +103,7 @@ def session_routes(
     agents: AgentHandlers,
     branches: BranchHandlers,
     approvals: ApprovalHandlers,
+    audit: AuditHandlers,
     gate: SessionGate,
     *,
     import_bytes: int,
@@ -121,6 +123,7 @@ def session_routes(
         *_of_fields(life),
         *_of_runs(runs),
         *_of_approvals(approvals),
+        *_of_audit(audit),
         *_of_docker_agent(life),
     ]
     return [gate.guard(route) for route in listed]
@@ -305,6 +308,27 @@ def _of_approvals(approvals: ApprovalHandlers) -> Sequence[Route]:
             "Answer a question: approve or reject a tool call",
             takes=schema_of(ResumeBody),
             gives=_json(ANSWERED),
+        ),
+    ]
+
+
+def _of_audit(audit: AuditHandlers) -> Sequence[Route]:
+    return [
+        _reads(
+            f"{_ONE}/effects",
+            audit.effects,
+            "List tool calls with their keys and outcomes",
+            _json(EFFECTS),
+            query=_PAGE,
+        ),
+        Route(
+            "GET",
+            "/api/audit",
+            audit.audit,
+            Scope.ADMIN,
+            "List who decided what, oldest first",
+            gives=_json(RECORDS),
+            query=FILTERS,
         ),
     ]
 

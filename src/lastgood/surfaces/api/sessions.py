@@ -234,7 +234,7 @@ class SessionHandlers:
         key = self._agents.canonical_key(body.agent)
         await self._sessions.get(request.caller.tenant, session_of(request))
         await self._agents.resolve(key)
-        await self._sessions.rebind(request.caller.tenant, session_of(request), key)
+        await self._sessions.rebind(request.caller.tenant, session_of(request), key, request.caller.setter)
         return await self._as_it_is(request)
 
     async def _as_it_is(self, request: Request) -> Response:

@@ -342,6 +342,7 @@ class TokenHandlers:
             body.expires_in_seconds,
             user=user,
             worker=body.worker_id,
+            by=caller.setter,
         )
         return json_reply(TOKEN.json(token) | {"token": plain}, 201)
 
@@ -352,7 +353,7 @@ class TokenHandlers:
         id = request.path["token"]
         if id not in {one.id for one in await self._visible(request)}:
             raise NotFound("Token not found; list the tokens to see their ids")
-        return json_reply(TOKEN.json(await self._tokens.revoke(id)))
+        return json_reply(TOKEN.json(await self._tokens.revoke(id, request.caller.setter)))
 
     async def _visible(self, request: Request) -> Sequence[Token]:
         """An admin sees the tenant's tokens; others their own worker tokens."""

@@ -1,0 +1,45 @@
+"""Reads what was done: tool calls from the journals of a session, and the audit record of a tenant."""
+
+from __future__ import annotations
+
+from lastgood.core.tool_ledger import ToolEffect, adopted_steps, ledger
+from lastgood.errors import InvalidRequest, SessionNotFound
+from lastgood.flows.dependencies import Dependencies
+from lastgood.model.attempts import Attempt
+from lastgood.model.audit import AuditFilter, AuditKind, AuditRecord
+from lastgood.model.ids import SessionId, TenantId
+
+
+class AuditReader:
+    def __init__(self, deps: Dependencies) -> None:
+        self._store = deps.store
+
+    async def effects(
+        self, tenant: TenantId, session: SessionId, *, after: int, limit: int
+    ) -> tuple[tuple[ToolEffect, ...], bool]:
+        """Of `limit` attempts after the first `after` ones; True: there are no more."""
+        if await self._store.get_session(tenant, session) is None:
+            raise SessionNotFound()
+        attempts = await self._store.list_attempts(tenant, session)
+        page = attempts[after : after + limit]
+        found = [effect for attempt in page for effect in await self._of_attempt(attempt)]
+        return tuple(found), after + limit >= len(attempts)
+
+    async def _of_attempt(self, attempt: Attempt) -> tuple[ToolEffect, ...]:
+        steps = await self._store.read_steps(attempt.tenant, attempt.id)
+        if attempt.continues is None:
+            return ledger(attempt, steps)
+        continued = await self._store.read_steps(attempt.tenant, attempt.continues)
+        return ledger(attempt, steps, adopted_steps(steps, continued))
+
+    async def audit(
+        self, tenant: TenantId, wanted: AuditFilter, *, after: int, limit: int
+    ) -> tuple[AuditRecord, ...]:
+        return await self._store.list_audit(tenant, wanted, limit=limit, after=after)
+
+    def kind_of(self, name: str) -> AuditKind:
+        try:
+            return AuditKind(name)
+        except ValueError:
+            known = ", ".join(AuditKind)
+            raise InvalidRequest(f"Unknown audit kind {name!r}; use one of {known}") from None

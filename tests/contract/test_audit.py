@@ -1,0 +1,64 @@
+"""The audit record: written in the transaction of what it records, and of one tenant."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastgood.model.agents import Permissions
+from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind
+from lastgood.model.ids import DEFAULT_TENANT, SessionId, TenantId
+from lastgood.model.rules import RuleLayer
+from lastgood.model.tokens import Scope, Token
+from lastgood.ports import Store
+from tests.contract.given import session
+
+pytestmark = pytest.mark.anyio
+
+RULES = (RuleLayer(Scope.ADMIN, "tok", Permissions(deny=("shell",))),)
+
+
+def entry(kind: AuditKind = AuditKind.RULES_CHANGED, subject: str = "ses_1", **more: str) -> AuditEntry:
+    return AuditEntry(DEFAULT_TENANT, kind, "tok_1", more.get("user", "ada"), subject, {"why": "é"})
+
+
+async def records(store: Store, tenant: TenantId = DEFAULT_TENANT, **wanted: object) -> list[AuditEntry]:
+    found = await store.list_audit(tenant, AuditFilter(**wanted), limit=100)  # type: ignore[arg-type]
+    return [record.entry for record in found]
+
+
+async def test_records_are_listed_in_order_and_by_filter(store: Store) -> None:
+    one, two = entry(), entry(AuditKind.TOKEN_CREATED, "tok_9", user="bob")
+    await store.record(one)
+    await store.record(two)
+    assert await records(store) == [one, two]
+    assert await records(store, kind=AuditKind.TOKEN_CREATED) == [two]
+    assert await records(store, subject="ses_1") == [one]
+    assert await records(store, user="bob") == [two]
+    first = (await store.list_audit(DEFAULT_TENANT, AuditFilter(), limit=1))[0]
+    rest = await store.list_audit(DEFAULT_TENANT, AuditFilter(), limit=9, after=first.number)
+    assert [record.entry for record in rest] == [two]
+
+
+async def test_I35_records_are_of_one_tenant(store: Store) -> None:
+    await store.record(entry())
+    assert await records(store, TenantId("other")) == []
+
+
+async def test_I42_a_change_of_rules_is_recorded_with_it_or_not_at_all(store: Store) -> None:
+    made = await session(store)
+    other = (RuleLayer(Scope.ADMIN, "tok", Permissions(deny=("fetch",))),)
+    assert not await store.set_rules_if_unchanged(made.tenant, made.id, other, (), entry())
+    assert await records(store) == []
+    assert await store.set_rules_if_unchanged(made.tenant, made.id, made.rules, RULES, entry())
+    assert await records(store) == [entry()]
+    assert not await store.set_field(DEFAULT_TENANT, SessionId("ses_gone"), "agent_key", "x", entry())
+    assert await store.set_field(made.tenant, made.id, "agent_key", "x", entry(AuditKind.AGENT_REBOUND))
+    assert len(await records(store)) == 2
+
+
+async def test_I42_tokens_are_recorded_with_their_change(store: Store) -> None:
+    token = Token("tok_2", DEFAULT_TENANT, "ci", frozenset({Scope.CHAT}), 0.0)
+    await store.create_token(token, b"h" * 32, entry(AuditKind.TOKEN_CREATED, "tok_2"))
+    assert await store.revoke_token("tok_unknown", entry(AuditKind.TOKEN_REVOKED)) is None
+    assert await store.revoke_token("tok_2", entry(AuditKind.TOKEN_REVOKED, "tok_2")) is not None
+    assert [one.kind for one in await records(store)] == [AuditKind.TOKEN_CREATED, AuditKind.TOKEN_REVOKED]
