@@ -30,6 +30,7 @@ PRIOR = TurnRequest(
     model=None,
     agent_key=None,
     edit=None,
+    condition=None,
     options=ASK.options,
     on_leave=OnLeave.CONTINUE,
     durable=False,

@@ -179,6 +179,7 @@ class Enqueuer:
             model=ask.model,
             agent_key=ask.agent_key,
             edit=ask.edit,
+            condition=ask.condition,
             options=ask.options,
             on_leave=ask.on_leave,  # it goes on without its client; an SDK's own retry is found by this
             durable=False,  # the task is what is durable; recovery must not run it here
