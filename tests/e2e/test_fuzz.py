@@ -417,9 +417,7 @@ def name_known_things(operation: dict[str, Any], things: list[dict[str, list[str
             parameter["schema"] = {"enum": known[parameter["name"]]}
     content = operation.get("requestBody", {}).get("content", {})
     properties = content.get("application/json", {}).get("schema", {}).get("properties", {})
-    if "wait_seconds" in properties:
-        # Nobody queues a task meanwhile.
-        properties["wait_seconds"] = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 0.01}]}
+    properties.pop("wait_seconds", None)  # nobody queues a task meanwhile
     if "model" in properties and "claim_token" not in properties:
         nothing = [None] if "anyOf" in properties["model"] else []
         properties["model"] = {"enum": [AGENT, "nobody", *nothing]}
