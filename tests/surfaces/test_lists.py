@@ -72,10 +72,11 @@ async def work_of(inside: Inside, more: str) -> Work:
 AT_ONCE = ("the first page", "q, nearly all match", "a common agent", "status=idle")
 
 
-async def test_a_page_reads_sessions_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_page_reads_sessions_and_their_open_tasks_and_nothing_else(tmp_path: Path) -> None:
+    """An open task tells a session that is queued from one that is idle."""
     async with served(tmp_path / "data", FEW, 5) as inside:
         for name, more in ASKS.items():
-            assert (await work_of(inside, more)).tables == {"sessions"}, name
+            assert (await work_of(inside, more)).tables == {"sessions", "tasks"}, name
 
 
 async def test_a_page_costs_the_same_however_long_the_histories_are(tmp_path: Path) -> None:
@@ -111,5 +112,7 @@ def test_a_page_is_found_by_the_index(tmp_path: Path, cursor: int | None) -> Non
         for row in connection.execute("EXPLAIN QUERY PLAN " + named("sqlite")["list_sessions"], parameters)
     ]
     connection.close()
-    assert len(plan) == 1, plan  # no sorting beside it
+    # No sorting beside it, and of tasks only those of each session.
     assert plan[0].startswith("SEARCH sessions USING INDEX sessions_by_tenant (tenant=? AND n<?)")
+    beside = [step for step in plan[1:] if not step.startswith("CORRELATED SCALAR SUBQUERY")]
+    assert {step.partition(" (")[0] for step in beside} == {"SEARCH tasks USING INDEX tasks_by_session"}, plan
