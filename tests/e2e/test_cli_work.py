@@ -372,3 +372,20 @@ def test_a_task_that_is_cancelled_before_any_claim_ends_the_stream(server: LiveS
         assert client.cancel(session) is None
         end = [event for event in client.follow(accepted) if isinstance(event, TurnFailed)]
         assert [one.status for one in end] == ["cancelled"]
+
+
+def test_enroll_prints_a_code_that_makes_a_worker(place: Place) -> None:
+    made = place.json("tokens", "enroll", "--worker", "desk-1", "--expires", "5m")
+    assert made["worker_id"] == "desk-1"
+    local = Command(place.server.folder)("tokens", "enroll")
+    assert (local.code, "--server is missing" in local.err) == (2, True)
+    enrolled = place.command(
+        "worker",
+        "enroll",
+        made["code"],
+        "--server",
+        place.server.url,
+        "--root",
+        str(place.server.folder / "w"),
+    )
+    assert (enrolled.code, "enrolled as desk-1" in enrolled.out) == (0, True), enrolled.err
