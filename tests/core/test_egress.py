@@ -16,6 +16,7 @@ from lastgood.core.egress import (
 
 STRANGERS, ALSO_HERE = Policy(), Policy(loopback=True)
 OUTSIDE = AllowedUrl("https", "agents.example.com", 443, loopback=False)
+INSIDE = AllowedUrl("https", "wiki.example.com", 443, loopback=False, private=True)
 HERE = AllowedUrl("http", "localhost", 80, loopback=True)
 
 
@@ -194,6 +195,24 @@ NOBODYS = [
 def test_no_other_address_is_anybodys(address: str) -> None:
     for asked in (OUTSIDE, HERE):
         assert isinstance(judge_address(address, asked), Denial), address
+
+
+# fmt: off
+PRIVATE = [
+    "10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.255", "192.168.0.1", "fc00::1", "fd12:3456::1",
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_an_address_of_a_private_network_is_for_urls_that_may_lead_there(address: str) -> None:
+    assert judge_address(address, INSIDE) == Public()
+    assert isinstance(judge_address(address, OUTSIDE), Denial)
+
+
+@pytest.mark.parametrize("address", [one for one in NOBODYS if one not in PRIVATE])
+def test_a_private_network_is_no_way_to_any_other_address(address: str) -> None:
+    assert isinstance(judge_address(address, INSIDE), Denial), address
 
 
 # --- showing ---------------------------------------------------------------------------------------------

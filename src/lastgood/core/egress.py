@@ -53,6 +53,7 @@ _SPECIAL_IPV6 = [(IPv6Network(network), reason) for network, reason in (
 #: The only block that public IPv6 addresses are given out from.
 _GLOBAL_IPV6 = IPv6Network("2000::/3")
 _PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
+_AWS_METADATA = IPv6Address("fd00:ec2::254")
 _MAPPED, _SIX_TO_FOUR, _NAT64 = (
     IPv6Network("::ffff:0:0/96"),
     IPv6Network("2002::/16"),
@@ -190,8 +191,12 @@ def _kind(address: str) -> Public | Loopback | Denial:
 
 
 def _is_private(address: str) -> bool:
-    ip = ip_address(address)
-    return any(ip in network for network in _PRIVATE if network.version == ip.version)
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return False
+    # It hands out the credentials of the machine, and nobody who allows a private network means that.
+    return ip != _AWS_METADATA and any(ip in network for network in _PRIVATE)
 
 
 def _embedded(ip: IPv6Address) -> IPv4Address | None:
