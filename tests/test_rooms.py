@@ -113,6 +113,7 @@ def test_each_api_imports_http_and_no_other_api(importer: str) -> None:
 
 #: What surfaces need of `core`: limits and rules they apply to a request before any flow sees it.
 SURFACES_NEED_OF_CORE = {
+    "approval",  # the words that answer a question
     "client_presets",  # which conversation a known client means by its own headers
     "disconnect",  # the row of "Who may leave" that a request states
     "history",  # which tool calls of a turn are open, shown in responses
@@ -120,6 +121,7 @@ SURFACES_NEED_OF_CORE = {
     "limits",  # sizes, for parsing and for JSON schemas
     "session_rules",  # permissions as they are set and shown
     "token_bucket",  # rate limits
+    "tool_ledger",  # tool calls and their outcomes, shown in responses
 }
 #: The inside of flows. Surfaces get flows that are built from these, and handles to turns.
 FLOW_INTERNALS = {"attempt_driver", "begin", "dependencies", "event_feed", "run", "running_attempts"}
