@@ -8,7 +8,8 @@ import pytest
 from lastgood.core.commit import broken_link
 from lastgood.core.resume import FreshStart, NativeResume, ResumeRequest, TranscriptReplay, decide_resume
 from lastgood.errors import InvalidRequest, StoreError, StoreUnavailable
-from lastgood.flows.multica_import import ImportOptions, ImportReport, MulticaImport
+from lastgood.flows.import_report import ImportOptions, ImportReport
+from lastgood.flows.multica_import import MulticaImport
 from lastgood.flows.work.runtimes import runtime_id
 from lastgood.model.ids import TenantId
 from lastgood.model.messages import user

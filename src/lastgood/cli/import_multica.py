@@ -14,7 +14,8 @@ from lastgood.cli.parser import CommandParser, add_command, add_commands
 from lastgood.cli.startup import TENANT, settings_of
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
-from lastgood.flows.multica_import import ImportOptions, ImportReport, MulticaImport
+from lastgood.flows.import_report import ImportOptions, ImportReport
+from lastgood.flows.multica_import import MulticaImport
 from lastgood.model.ids import TenantId
 from lastgood.store.database_url import open_store
 from lastgood.wiring import RandomIds
