@@ -72,10 +72,10 @@ async def work_of(inside: Inside, more: str) -> Work:
 AT_ONCE = ("the first page", "q, nearly all match", "a common agent", "status=idle")
 
 
-async def test_a_page_reads_sessions_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_page_reads_sessions_and_what_their_tasks_wait_for_and_nothing_else(tmp_path: Path) -> None:
     async with served(tmp_path / "data", FEW, 5) as inside:
         for name, more in ASKS.items():
-            assert (await work_of(inside, more)).tables == {"sessions"}, name
+            assert (await work_of(inside, more)).tables == {"sessions", "tasks"}, name
 
 
 async def test_a_page_costs_the_same_however_long_the_histories_are(tmp_path: Path) -> None:
@@ -111,5 +111,9 @@ def test_a_page_is_found_by_the_index(tmp_path: Path, cursor: int | None) -> Non
         for row in connection.execute("EXPLAIN QUERY PLAN " + named("sqlite")["list_sessions"], parameters)
     ]
     connection.close()
-    assert len(plan) == 1, plan  # no sorting beside it
     assert plan[0].startswith("SEARCH sessions USING INDEX sessions_by_tenant (tenant=? AND n<?)")
+    # Beside it there is no sorting, only a look at the first unfinished task of sessions with a runtime.
+    for beside in plan[1:]:
+        assert beside.startswith(
+            ("CORRELATED SCALAR SUBQUERY", "SEARCH tasks USING INDEX tasks_unfinished")
+        ), plan
