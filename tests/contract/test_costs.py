@@ -1,7 +1,9 @@
 """What a write costs does not depend on how long the conversation is."""
 
+import asyncio
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -11,8 +13,8 @@ from lastgood.model.messages import user
 from lastgood.model.sessions import Session, SessionStatus
 from lastgood.model.tasks import TaskStatus
 from lastgood.ports import Store
-from lastgood.store.sqlite import SqliteStore, writer
-from lastgood.store.statements import named
+from lastgood.store.sqlite import SqliteStore, open_sqlite, writer
+from lastgood.store.statements import named, positional
 from tests.contract import given, given_work
 from tests.contract.conftest import Backend, SqliteBackend, dump
 from tests.contract.given import TENANT
@@ -212,3 +214,25 @@ async def test_a_claim_reads_no_finished_task_and_no_other_runtimes(backend: Bac
     began = time.perf_counter()
     assert len(await given_work.claim_some(store)) == 1
     assert time.perf_counter() - began < 0.5
+
+
+def test_every_statement_about_tasks_finds_them_by_an_index(tmp_path: Path) -> None:
+    """A tenant alone is no way to find a task: it may have any number of them."""
+    store = open_sqlite(tmp_path / "lastgood.db")
+    connection = apsw.Connection(str(tmp_path / "lastgood.db"))
+    connection.create_scalar_function("clock", lambda *_: 0.0, 0)
+    checked = 0
+    for name, statement in named("sqlite").items():
+        parameters = dict.fromkeys(positional(statement).names)
+        try:
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+        except apsw.SQLError:
+            continue  # a piece of others
+        about_tasks = [step for step in plan if " tasks" in step]
+        checked += bool(about_tasks)
+        for step in about_tasks:
+            assert step.startswith("SEARCH tasks "), (name, plan)
+            assert name == "pick_tasks" or "(tenant=?)" not in step, (name, plan)
+    connection.close()
+    asyncio.run(store.close())
+    assert checked > 40

@@ -112,7 +112,7 @@ def test_a_page_is_found_by_the_index(tmp_path: Path, cursor: int | None) -> Non
         for row in connection.execute("EXPLAIN QUERY PLAN " + named("sqlite")["list_sessions"], parameters)
     ]
     connection.close()
-    # No sorting beside it, and of tasks only those of each session.
+    # No sorting beside it, and of tasks only the first unfinished one of each session with a runtime.
     assert plan[0].startswith("SEARCH sessions USING INDEX sessions_by_tenant (tenant=? AND n<?)")
     beside = [step for step in plan[1:] if not step.startswith("CORRELATED SCALAR SUBQUERY")]
-    assert {step.partition(" (")[0] for step in beside} == {"SEARCH tasks USING INDEX tasks_by_session"}, plan
+    assert {step.partition(" (")[0] for step in beside} == {"SEARCH tasks USING INDEX tasks_unfinished"}, plan

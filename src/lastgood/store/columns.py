@@ -10,7 +10,8 @@ def _columns(table: str, names: str) -> str:
 #: Of the first unfinished task of a session. Sessions without a runtime have no task, and look for none.
 _TASK_STATUS = (
     "CASE WHEN sessions.runtime_id IS NOT NULL THEN (SELECT tasks.status FROM tasks"
-    " WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL ORDER BY tasks.n LIMIT 1) END"
+    " WHERE tasks.tenant = sessions.tenant AND tasks.session_id = sessions.id AND tasks.ended_at IS NULL"
+    " ORDER BY tasks.n LIMIT 1) END"
 )
 #: Lists filter by it, so it is derived here and nowhere else. It has no comma: columns are counted by those.
 STATUS = (

@@ -39,8 +39,8 @@ SELECT tasks.n FROM tasks
 WHERE tasks.tenant = :tenant AND tasks.runtime_id = head.runtime_id AND tasks.agent_key = head.agent_key
   AND tasks.priority = head.priority AND tasks.ended_at IS NULL AND {is_due}
   AND CASE WHEN EXISTS (SELECT 1 FROM tasks AS earlier
-                        WHERE earlier.session_id = tasks.session_id AND earlier.ended_at IS NULL
-                          AND earlier.n < tasks.n)
+                        WHERE earlier.tenant = tasks.tenant AND earlier.session_id = tasks.session_id
+                          AND earlier.ended_at IS NULL AND earlier.n < tasks.n)
            THEN false
            ELSE EXISTS (SELECT 1 FROM sessions
                         WHERE sessions.id = tasks.session_id

@@ -489,7 +489,8 @@ WHERE turns.tenant = :tenant AND turns.seq <= part.upto;
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session
   AND (:unused_since::double precision IS NULL
        OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since
-           AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL)))
+           AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.tenant = :tenant AND tasks.session_id = sessions.id
+                             AND tasks.ended_at IS NULL)))
 RETURNING head;
 
 -- name: delete_attempts
@@ -507,7 +508,7 @@ DELETE FROM steps USING gone WHERE steps.attempt_id = gone.id;
 -- name: delete_tasks
 -- After the attempts. A queued task has a request and no attempt.
 WITH gone AS (
-    DELETE FROM tasks WHERE session_id = :session RETURNING id, turn_id
+    DELETE FROM tasks WHERE tenant = :tenant AND session_id = :session RETURNING id, turn_id
 ), claims_gone AS (
     DELETE FROM claims USING gone WHERE claims.task_id = gone.id
 )

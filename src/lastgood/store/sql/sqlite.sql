@@ -222,7 +222,8 @@ WHERE tenant = :tenant AND turn_id = :turn AND ended_at IS NOT NULL
 DELETE FROM sessions WHERE tenant = :tenant AND id = :session
   AND (:unused_since IS NULL
        OR (attempt_id IS NULL AND NOT starred AND updated_at < :unused_since
-           AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.session_id = sessions.id AND tasks.ended_at IS NULL)))
+           AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.tenant = :tenant AND tasks.session_id = sessions.id
+                             AND tasks.ended_at IS NULL)))
 RETURNING head;
 
 -- name: delete_steps
@@ -235,10 +236,10 @@ DELETE FROM attempts WHERE session_id = :session;
 -- The request of a queued task has no attempt yet.
 DELETE FROM requests WHERE turn_id IN (
     SELECT turn_id FROM attempts WHERE session_id = :session
-    UNION ALL SELECT turn_id FROM tasks WHERE session_id = :session);
+    UNION ALL SELECT turn_id FROM tasks WHERE tenant = :tenant AND session_id = :session);
 
 -- name: delete_claims
-DELETE FROM claims WHERE task_id IN (SELECT id FROM tasks WHERE session_id = :session);
+DELETE FROM claims WHERE task_id IN (SELECT id FROM tasks WHERE tenant = :tenant AND session_id = :session);
 
 -- name: delete_task_messages
 DELETE FROM task_messages WHERE attempt_id IN (SELECT id FROM attempts WHERE session_id = :session);
@@ -253,7 +254,7 @@ DELETE FROM pointers WHERE session_id = :session;
 DELETE FROM snapshots WHERE session_id = :session;
 
 -- name: delete_tasks
-DELETE FROM tasks WHERE session_id = :session;
+DELETE FROM tasks WHERE tenant = :tenant AND session_id = :session;
 
 -- name: delete_events
 DELETE FROM events WHERE session_id = :session;

@@ -42,10 +42,13 @@ WHERE tenant = :tenant AND session_id = :session AND ended_at IS NULL ORDER BY n
 
 -- name: newest_task_by_body
 -- The turn of the newest task that an SDK's retry can mean; it may not have been claimed yet.
-SELECT requests.turn_id FROM requests JOIN tasks ON tasks.turn_id = requests.turn_id
+SELECT requests.turn_id FROM requests
 WHERE requests.tenant = :tenant AND requests.session_id = :session AND requests.fingerprint = :fingerprint
   AND requests.caller = :caller AND requests.on_leave = 'orphan' AND NOT requests.closed
-ORDER BY tasks.n DESC LIMIT 1;
+  AND EXISTS (SELECT 1 FROM tasks WHERE tasks.tenant = requests.tenant AND tasks.turn_id = requests.turn_id)
+ORDER BY (SELECT max(tasks.n) FROM tasks
+          WHERE tasks.tenant = requests.tenant AND tasks.turn_id = requests.turn_id) DESC
+LIMIT 1;
 
 -- name: age_of_task
 SELECT coalesce(clock() - ended_at, 0) FROM tasks

@@ -54,7 +54,7 @@ WITH RECURSIVE {claimable_groups}, ready AS MATERIALIZED (
     {ready_tasks}
 ), busy AS (
     SELECT agent_key, count(*) AS running FROM tasks
-    WHERE tenant = :tenant AND ended_at IS NULL AND status IN ('claimed', 'running', 'waiting')
+    WHERE tenant = :tenant AND status IN ('claimed', 'running', 'waiting')
       AND lease_until >= (SELECT now FROM moment)
     GROUP BY agent_key
 ), placed AS (

@@ -30,14 +30,15 @@ SELECT 1 {ready_tasks} LIMIT 1;
 
 -- name: pick_tasks
 -- Urgency is the priority, raised by age. Among equally urgent tasks agents take turns: the first task of an
--- agent counts as one more than it runs already, the second as two more, and so on.
+-- agent counts as one more than it runs already, the second as two more, and so on. CROSS JOIN keeps SQLite from
+-- beginning with all tasks there are.
 WITH RECURSIVE {claimable_groups}, ready AS MATERIALIZED (
     SELECT task.n, task.agent_key,
            task.priority + floor(((SELECT now FROM moment) - task.created_at) / CAST(:ageing AS double precision)) AS urgency
     {ready_tasks}
 ), busy AS (
     SELECT agent_key, count(*) AS running FROM tasks
-    WHERE tenant = :tenant AND ended_at IS NULL AND status IN ('claimed', 'running', 'waiting')
+    WHERE tenant = :tenant AND status IN ('claimed', 'running', 'waiting')
       AND lease_until >= (SELECT now FROM moment)
     GROUP BY agent_key
 ), placed AS (
@@ -52,6 +53,6 @@ WITH RECURSIVE {claimable_groups}, ready AS MATERIALIZED (
     WHERE agent_runtimes.max_running IS NULL OR placed.place <= agent_runtimes.max_running
     ORDER BY placed.urgency DESC, placed.place, placed.n LIMIT :looked_at
 )
-SELECT {task} FROM best JOIN tasks ON tasks.n = best.n
+SELECT {task} FROM best CROSS JOIN tasks ON tasks.n = best.n
 WHERE tasks.ended_at IS NULL AND {is_due}
 ORDER BY best.urgency DESC, best.place, best.n LIMIT :wanted;

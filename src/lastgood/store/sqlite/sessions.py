@@ -202,7 +202,7 @@ class SqliteSessions:
                 "delete_events",
                 "delete_queued",
             ):
-                connection.execute(self.db.sql[part], {"session": session})
+                connection.execute(self.db.sql[part], parameters)
             connection.execute(self.db.sql["erase_turns"], {"session": session, "head": row[0]})
             connection.execute(self.db.sql["delete_branches"], {"session": session})
             return True

@@ -321,14 +321,15 @@ CREATE TABLE tasks (
     CHECK (status <> 'deferred' OR due_at IS NOT NULL)
 );
 CREATE INDEX tasks_to_claim ON tasks (runtime_id, agent_key, priority, n) WHERE ended_at IS NULL;
-CREATE INDEX tasks_unfinished ON tasks (session_id, n) WHERE ended_at IS NULL;
-CREATE INDEX tasks_by_session ON tasks (session_id, n);
-CREATE INDEX tasks_by_turn ON tasks (turn_id, n);
+CREATE INDEX tasks_by_session ON tasks (tenant, session_id, n);
+CREATE INDEX tasks_unfinished ON tasks (tenant, session_id, n) WHERE ended_at IS NULL;
+CREATE INDEX tasks_by_turn ON tasks (tenant, turn_id, n);
 CREATE UNIQUE INDEX tasks_open_turn ON tasks (turn_id) WHERE ended_at IS NULL;
 CREATE UNIQUE INDEX tasks_open ON tasks (session_id) WHERE status IN ('claimed', 'running', 'waiting');
 CREATE INDEX tasks_by_tenant ON tasks (tenant, n);
 CREATE INDEX tasks_unfinished_of_tenant ON tasks (tenant, n) WHERE ended_at IS NULL;
 CREATE INDEX tasks_unfinished_of_agent ON tasks (tenant, agent_key, status) WHERE ended_at IS NULL;
+CREATE INDEX tasks_held ON tasks (tenant, agent_key) WHERE status IN ('claimed', 'running', 'waiting');
 CREATE INDEX tasks_to_expire ON tasks (expires_at) WHERE status IN ('queued', 'deferred');
 CREATE INDEX tasks_to_stop ON tasks (deadline_at) WHERE status IN ('claimed', 'running', 'waiting');
 
