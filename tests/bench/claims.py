@@ -113,7 +113,7 @@ async def measure(dsn: str, tasks: int, finished: int, claimers: int) -> bool:
     )
     began = time.perf_counter()
     alone = []
-    for _ in range(5):
+    for _ in range(15):
         start = time.perf_counter()
         claims = await given_work.claim_some(store, RUNTIME, wanted=1, ageing_seconds=AGEING_SECONDS)
         alone.append((time.perf_counter() - start) * 1e3)
