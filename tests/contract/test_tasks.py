@@ -15,6 +15,7 @@ from tests.contract import given, given_work
 from tests.contract.conftest import Backend, dump
 from tests.contract.given import STRANGER, TENANT
 from tests.contract.given_work import RUNTIME
+from tests.present import present
 
 pytestmark = pytest.mark.anyio
 
@@ -77,6 +78,14 @@ async def test_the_session_of_a_scope_is_made_once(store: Store) -> None:
     other = await store.session_of_scope(given.new_session(scope=ISSUE, agent_key="other"))
     foreign = await store.session_of_scope(given.new_session(STRANGER, scope=ISSUE))
     assert len({made[0].id, other.id, foreign.id}) == 3
+
+
+async def test_I35_a_scope_is_found_in_its_own_tenant_only(store: Store) -> None:
+    made = await store.session_of_scope(given.new_session(scope=ISSUE))
+    found = await store.find_scope(TENANT, ISSUE, made.agent_key)
+    assert present(found).id == made.id
+    assert await store.find_scope(TENANT, ISSUE, "other") is None
+    assert await store.find_scope(STRANGER, ISSUE, made.agent_key) is None
 
 
 async def test_I20_of_many_tasks_with_one_key_one_is_queued(store: Store) -> None:

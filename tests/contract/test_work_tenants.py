@@ -127,9 +127,9 @@ CALLS: dict[str, Call] = {
 #: Their own tests below, housekeeping, or calls whose answer for a stranger is his own.
 WITHOUT = {
     "register", "beat", "deregister", "list_runtimes", "bind_agent", "unbind_agent", "get_binding",
-    "list_bindings", "create_enrollment", "use_enrollment", "session_of_scope", "enqueue_task",
+    "list_bindings", "create_enrollment", "use_enrollment", "session_of_scope", "find_scope", "enqueue_task",
     "look_up_task", "list_tasks", "claim_tasks", "keep_late_output", "acknowledge_cancel", "overdue_tasks",
-    "expire_questions", "newest_snapshot",
+    "expire_questions", "ended_ephemeral", "newest_snapshot",
 }  # fmt: skip
 EMPTY = {"None", "False", "()", "lost", "0"}
 

@@ -277,6 +277,6 @@ WHERE tenant = :tenant AND n > :after
 ORDER BY n LIMIT :limit;
 
 -- name: ended_ephemeral
-SELECT DISTINCT tasks.tenant, tasks.session_id FROM tasks JOIN sessions ON sessions.id = tasks.session_id
-WHERE tasks.ephemeral AND tasks.ended_at < clock() - 60.0
+SELECT tenant, id FROM sessions
+WHERE id IN (SELECT session_id FROM tasks WHERE ephemeral AND ended_at < clock() - 60.0)
 LIMIT :limit;

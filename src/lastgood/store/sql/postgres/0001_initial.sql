@@ -332,6 +332,7 @@ CREATE INDEX tasks_unfinished_of_agent ON tasks (tenant, agent_key, status) WHER
 CREATE INDEX tasks_held ON tasks (tenant, agent_key) WHERE status IN ('claimed', 'running', 'waiting');
 CREATE INDEX tasks_to_expire ON tasks (expires_at) WHERE status IN ('queued', 'deferred');
 CREATE INDEX tasks_to_stop ON tasks (deadline_at) WHERE status IN ('claimed', 'running', 'waiting');
+CREATE INDEX tasks_ephemeral ON tasks (ended_at) WHERE ephemeral;
 
 -- One row for each time that a task was claimed. A report that is repeated gets the same answer, also after the task
 -- was claimed again.
