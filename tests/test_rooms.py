@@ -95,7 +95,8 @@ SURFACES_MAY_IMPORT: dict[str, set[str]] = {
     "api": {"http"},
     "openai": {"http"},
     "work": {"http"},
-    "routes": {"api", "openai", "work", "http"},
+    "console": {"http"},
+    "routes": {"api", "openai", "work", "console", "http"},
 }
 
 
@@ -113,6 +114,7 @@ def test_each_api_imports_http_and_no_other_api(importer: str) -> None:
 
 #: What surfaces need of `core`: limits and rules they apply to a request before any flow sees it.
 SURFACES_NEED_OF_CORE = {
+    "approval",  # the words that answer a question
     "client_presets",  # which conversation a known client means by its own headers
     "disconnect",  # the row of "Who may leave" that a request states
     "history",  # which tool calls of a turn are open, shown in responses

@@ -239,6 +239,10 @@ class AttemptStore(Protocol):
 
     async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]: ...
 
+    async def failures(self, tenant: TenantId, *, limit: int) -> tuple[Attempt, ...]:
+        """Attempts that failed or were interrupted and whose events are still kept, newest first."""
+        ...
+
     async def close_requests(
         self, tenant: TenantId, session: SessionId, *, fingerprint: str, caller: str
     ) -> None:
@@ -264,6 +268,10 @@ class QueueStore(Protocol):
 
     async def read_queue(self, tenant: TenantId, session: SessionId) -> tuple[Queued, ...]:
         """What is not settled, parked ones too, in the order it was said."""
+        ...
+
+    async def parked(self, tenant: TenantId, *, limit: int) -> tuple[Queued, ...]:
+        """Follow-ups that are not tried any more, of all sessions, newest first."""
         ...
 
     async def steers_of(self, hold: Hold) -> tuple[Queued, ...]:

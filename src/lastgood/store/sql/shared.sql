@@ -135,6 +135,10 @@ SELECT {queued} FROM queued WHERE tenant = :tenant AND key = :key;
 SELECT {queued} FROM queued
 WHERE tenant = :tenant AND session_id = :session AND settled_at IS NULL ORDER BY n;
 
+-- name: parked
+SELECT {queued} FROM queued
+WHERE tenant = :tenant AND settled_at IS NULL AND parked IS NOT NULL ORDER BY n DESC LIMIT :limit;
+
 -- name: steers_of
 SELECT {queued} FROM queued
 WHERE tenant = :tenant AND session_id = :session AND attempt_id = :attempt AND kind = 'steer' AND NOT heard

@@ -311,6 +311,10 @@ class SqliteAttempts:
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
         return tuple(readable(self.db.rows("running_attempts", {"limit": limit}), to_attempt))
 
+    async def failures(self, tenant: TenantId, *, limit: int) -> tuple[Attempt, ...]:
+        rows = self.db.rows("failures", {"tenant": tenant, "limit": limit})
+        return tuple(readable(rows, to_attempt))
+
     async def interrupted_asks(
         self, limit: int, *, deaths_below: int, skip: int = 0
     ) -> tuple[Interrupted | UnreadableAttempt, ...]:

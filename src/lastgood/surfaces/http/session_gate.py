@@ -30,11 +30,15 @@ class SessionGate:
 
     def _guarded(self, handler: Handler) -> Handler:
         async def handle(request: Request) -> Response:
-            if await self.hides(request.caller, session_of(request)):
-                request.path = {**request.path, "session": NOBODYS}
+            await self.conceal(request)
             return await handler(request)
 
         return handle
+
+    async def conceal(self, request: Request) -> None:
+        """Before anything reads the session of the path."""
+        if await self.hides(request.caller, session_of(request)):
+            request.path = {**request.path, "session": NOBODYS}
 
     async def hides(self, caller: Principal, session: SessionId) -> bool:
         return await self._access.hides(caller.tenant, session, caller.user)
