@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -67,8 +68,20 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def visible(text: str) -> str:
+    """Control, bidirectional and zero-width characters as escapes: they make a text look like another one."""
+    return "".join(
+        f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cc", "Cf") and char not in "\n\t" else char
+        for char in text
+    )
+
+
 def command_of(arguments: Any) -> str:
     """The whole command of a shell call, or all arguments, so that nothing stays hidden."""
+    return visible(_command(arguments))
+
+
+def _command(arguments: Any) -> str:
     plain = arguments
     if isinstance(plain, str):
         try:
