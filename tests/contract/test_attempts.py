@@ -560,3 +560,22 @@ async def test_unknown_things_are_not_there(store: Store) -> None:
     assert await store.read_request(TENANT, TurnId("unknown")) is None
     assert await store.read_steps(TENANT, AttemptId("unknown")) == ()
     assert await store.list_attempts(TENANT, SessionId("unknown")) == ()
+
+
+# --- failures ----------------------------------------------------------------------------------------------
+
+
+async def test_failures_of_a_tenant_are_listed_newest_first_while_their_events_are_kept(store: Store) -> None:
+    failed = []
+    for status in (*ENDS, AttemptStatus.FAILED):
+        tried = await given.start(store, given.ask(await given.session(store)))
+        await store.finish_if_held(tried.hold, status, ("code", "why"), given.events("end"))
+        if status in (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED):
+            failed.insert(0, tried.hold.attempt)
+    await given.commit(store, await given.session(store))
+    theirs = await given.start(store, given.ask(await given.session(store, STRANGER)))
+    await store.finish_if_held(theirs.hold, AttemptStatus.FAILED, None, [])
+    assert [one.id for one in await store.failures(TENANT, limit=10)] == failed
+    assert [one.id for one in await store.failures(TENANT, limit=1)] == failed[:1]
+    await store.tidy(events_older_than=-1.0, keys_older_than=1e9)
+    assert await store.failures(TENANT, limit=10) == ()

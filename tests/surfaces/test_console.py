@@ -1,5 +1,6 @@
 """The console, in process: every page, what it escapes, who may see and do what, and which forms count."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -15,6 +16,7 @@ import yaml
 from lastgood.surfaces.http.app import Route
 from tests.surfaces.asgi import HOST, Client, Given
 from tests.surfaces.inside import AGENT, Inside, NewTokens, open_inside
+from tests.surfaces.worker_calls import registered
 
 pytestmark = pytest.mark.anyio
 
@@ -128,8 +130,6 @@ async def asked(inside: Inside, command: str, token: str | None = None) -> str:
 
 
 async def until(inside: Inside, session: str, status: str, token: str | None = None) -> None:
-    import asyncio
-
     async with asyncio.timeout(30):
         while (await inside.good("GET", f"/api/sessions/{session}/status", token=token))["status"] != status:
             await asyncio.sleep(0.01)
@@ -539,6 +539,42 @@ async def test_another_tenant_sees_and_changes_nothing(guarded: Inside) -> None:
     for form in ("send", "cancel", "fork", "reset", "star", "rename", "delete", "approval"):
         fields = {"text": "x", "title": "x", "sure": "1", "answer": "approve"}
         assert (await theirs.post(f"{session}/{form}", fields)).status == 404, form
+
+
+# -- work ------------------------------------------------------------------------------------
+
+
+async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: Inside) -> None:
+    worker = await registered(guarded, "all")
+    scope = {"kind": "issue", "id": "<b>42</b>"}
+    new = {"agent": AGENT, "scope": scope, "prompt": "fix it", "runtime": worker.runtime}
+    first, second = [await guarded.good("POST", "/api/tasks", new, "all") for _ in range(2)]
+    claim = await worker.claim()
+    await worker.report(claim, "start")
+    await worker.report(claim, "ask", question={"id": "q1", "tool": "Bash", "input": {"command": "make"}})
+    visitor, stranger = await Visitor(guarded).login("all"), await Visitor(guarded).login("read")
+    page = (await visitor.get("/work")).body.decode()
+    for said in ("laptop", "online", "&lt;b&gt;42&lt;/b&gt;", "waits for an answer of a person"):
+        assert said in page, said
+    assert f"waits for task {first['id']}" in page
+    session, path = first["session_id"], f"/sessions/{first['session_id']}/approval"
+    asks = await visitor.get(path)
+    assert "laptop (laptop)" in asks.body.decode()
+    assert len((await visitor.get("/home.json")).json["attention"]["questions"]) == 1
+    assert (await visitor.post(path, answer_of(asks) | {"answer": "approve"})).status == 303
+    await worker.report(claim, "complete", output="done", native_session="native-1", work_dir="/w")
+    task = (await visitor.get(f"/work/tasks/{first['id']}")).body.decode()
+    assert "Starts a new native session" in task
+    pointers = (await visitor.get(f"/sessions/{session}/pointers.json")).json
+    assert [one["native_session"] for one in pointers["pointers"]] == ["native-1"]
+    assert pointers["decisions"][0]["words"].startswith("Resumes native session native-1: ")
+    assert (await visitor.post(f"/work/tasks/{second['id']}/cancel")).status == 303
+    assert (await visitor.get(f"/work/tasks/{second['id']}.json")).json["task"]["status"] == "cancelled"
+    # A private runtime, its tasks and its sessions are its owner's.
+    assert first["id"] not in (await stranger.get("/work.json")).body.decode()
+    for hidden in (f"/work/tasks/{first['id']}", f"/sessions/{session}", f"/sessions/{session}.json", path):
+        assert (await stranger.get(hidden)).status == 404, hidden
+    assert session not in (await stranger.get("/sessions.json")).body.decode()
 
 
 # -- the rest --------------------------------------------------------------------------------
