@@ -17,16 +17,18 @@ from lastgood.model.attempts import Attempt
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.queue import Queued
 from lastgood.model.runtimes import Runtime
-from lastgood.model.sessions import Session, SessionStatus
-from lastgood.model.tasks import HELD_TASKS, TaskFilter, TaskStatus
+from lastgood.model.sessions import Session
+from lastgood.model.tasks import TaskFilter, TaskStatus
 
 #: So many of each are read.
 MOST = 200
+#: How old a failure may be.
+FAILURES_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Of one cause, while events are kept (an hour). `newest` is an example."""
+    """Of one cause, in the last hour. `newest` is an example."""
 
     code: str
     count: int
@@ -49,11 +51,11 @@ class Attention:
 
     async def questions(self, tenant: TenantId, user: str, *, limit: int = 50) -> tuple[WaitingSession, ...]:
         """Sessions that wait for a person, newest first."""
-        page = await self._store.list_sessions(tenant, limit=limit, status=SessionStatus.WAITING)
+        here = await self._store.waiting_sessions(tenant, limit=limit)
         tasks, _ = await self._tasks.list(
             tenant, user, TaskFilter(statuses=(TaskStatus.WAITING,)), limit=limit, cursor=None
         )
-        ids = dict.fromkeys([one.id for one in page.sessions] + [one.task.session for one in tasks])
+        ids = dict.fromkeys([*here, *(one.task.session for one in tasks)])
         found = []
         for id in ids:
             session = await self._readable(tenant, id, user)
@@ -65,7 +67,7 @@ class Attention:
     async def failures(self, tenant: TenantId, user: str) -> tuple[Failures, ...]:
         """By cause, the most frequent first."""
         by_code: dict[str, list[Attempt]] = {}
-        for attempt in await self._store.failures(tenant, limit=MOST):
+        for attempt in await self._store.failures(tenant, age_seconds=FAILURES_SECONDS, limit=MOST):
             if await self._readable(tenant, attempt.session, user) is not None:
                 by_code.setdefault(attempt.error_code or attempt.status.value, []).append(attempt)
         found = [
@@ -81,8 +83,7 @@ class Attention:
 
     async def held(self, tenant: TenantId, user: str) -> tuple[ShownTask, ...]:
         """Unfinished tasks that no worker runs: held, deferred, or waiting for a runtime."""
-        waiting = tuple(status for status in (TaskStatus.QUEUED, TaskStatus.DEFERRED))
-        assert not HELD_TASKS.intersection(waiting)
+        waiting = (TaskStatus.QUEUED, TaskStatus.DEFERRED)
         shown, _ = await self._tasks.list(tenant, user, TaskFilter(statuses=waiting), limit=50, cursor=None)
         return shown
 

@@ -239,8 +239,12 @@ class AttemptStore(Protocol):
 
     async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]: ...
 
-    async def failures(self, tenant: TenantId, *, limit: int) -> tuple[Attempt, ...]:
-        """Attempts that failed or were interrupted and whose events are still kept, newest first."""
+    async def failures(self, tenant: TenantId, *, age_seconds: float, limit: int) -> tuple[Attempt, ...]:
+        """Attempts that failed or were interrupted within this time, newest first."""
+        ...
+
+    async def waiting_sessions(self, tenant: TenantId, *, limit: int) -> tuple[SessionId, ...]:
+        """Those whose turn on this server waits for a person, newest first."""
         ...
 
     async def close_requests(

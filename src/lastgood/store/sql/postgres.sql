@@ -621,9 +621,3 @@ SELECT json_array_elements_text(CAST(CAST(:runtimes AS text) AS json));
 -- name: listed_statuses
 -- A piece of others.
 SELECT json_array_elements_text(CAST(CAST(:statuses AS text) AS json));
-
--- name: failures
--- By the index of attempts to tidy: only those whose events are still kept are in it.
-SELECT {attempt} FROM attempts
-WHERE ended_at IS NOT NULL AND NOT tidied AND tenant = :tenant AND status IN ('failed', 'interrupted')
-ORDER BY ended_at DESC LIMIT :limit;

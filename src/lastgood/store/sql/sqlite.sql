@@ -329,9 +329,3 @@ SELECT value FROM json_each(:runtimes);
 -- name: listed_statuses
 -- A piece of others.
 SELECT value FROM json_each(:statuses);
-
--- name: failures
--- By the index of attempts to tidy: only those whose events are still kept are in it.
-SELECT {attempt} FROM attempts
-WHERE ended_at IS NOT NULL AND tidied = 0 AND tenant = :tenant AND status IN ('failed', 'interrupted')
-ORDER BY ended_at DESC LIMIT :limit;
