@@ -320,7 +320,7 @@ def _console_routes(
         SessionGate(access),
         settings.public_url,
         asks_for_token=find_caller is not None,
-        streams="api" in settings.only,
+        only=settings.only,
     )
     return console_routes(pages, flows, find_caller)
 

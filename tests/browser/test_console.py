@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.browser.conftest import TOKEN, serious, shoot
 from tests.e2e.api import Api, said
 from tests.e2e.server import LiveServer
+from tests.surfaces.test_console import XSS
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +135,43 @@ def test_what_the_model_saw_shows_what_is_new(page: Page, server: LiveServer, ap
     expect(page.locator(".prompt-message.new").last).to_contain_text("the second message")
     expect(page.locator(".known")).to_contain_text("1 message that the turn before also saw")
     shoot(page, "prompt")
+
+
+def test_text_streams_and_is_shown_and_never_becomes_markup(page: Page, server: LiveServer, api: Api) -> None:
+    """The page fixture fails if the policy had to stop anything."""
+    page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+    session = api.session("shelly", title=" ".join(XSS[:3]))
+    open_session(page, server, session)
+    everything = " ".join(XSS)
+    call = json.dumps({"thought": everything})
+    say(page, f"!tool think {call}\n!slow 0.05\n!say-json {json.dumps(everything)}")
+    expect(page.locator("#live .tool-name")).to_have_text("think")
+    expect(page.locator("#live .text").last).to_contain_text("<script>alert(1)</script>")
+    expect(turns(page).locator(".message.assistant .text").last).to_contain_text("onerror=alert(1)//>")
+    say(page, f"!fail {everything}")
+    expect(page.locator(".turn.ghost")).to_have_count(1)
+    api.begun(session, shell("echo '</pre><img src=x onerror=alert(1)>'"))
+    expect(page.locator(".command")).to_have_text("echo '</pre><img src=x onerror=alert(1)>'")
+    for path in ("/", "/sessions", "/approvals", f"/sessions/{session}"):
+        page.goto(server.url + path)
+        assert page.locator("main img, main script, main svg").count() == 0, path
+    api.post(f"/api/sessions/{session}/cancel")
+
+
+def test_pages_work_without_scripts(browser: Browser, server: LiveServer, api: Api) -> None:
+    session = api.session()
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    try:
+        page.goto(f"{server.url}/sessions/{session}")
+        page.get_by_role("textbox", name="Message").fill("without a script")
+        page.get_by_role("button", name="Send").click()
+        page.wait_for_url(f"**/sessions/{session}")
+        api.until_idle(session)
+        page.reload()
+        expect(turns(page)).to_contain_text("You said: without a script")
+    finally:
+        context.close()
 
 
 # -- approvals --------------------------------------------------------------------------

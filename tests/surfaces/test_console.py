@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 
 TOKENS: NewTokens = {
     "all": ("a", ("session", "approve"), "ann"),
+    "same tenant": ("a", ("session", "approve"), "cat"),
     "read": ("a", ("read",)),
     "chat": ("a", ("chat",)),
     "theirs": ("b", ("session", "approve"), "bob"),
@@ -552,7 +553,7 @@ async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: Inside) -> N
     claim = await worker.claim()
     await worker.report(claim, "start")
     await worker.report(claim, "ask", question={"id": "q1", "tool": "Bash", "input": {"command": "make"}})
-    visitor, stranger = await Visitor(guarded).login("all"), await Visitor(guarded).login("read")
+    visitor, stranger = await Visitor(guarded).login("all"), await Visitor(guarded).login("same tenant")
     page = (await visitor.get("/work")).body.decode()
     for said in ("laptop", "online", "&lt;b&gt;42&lt;/b&gt;", "waits for an answer of a person"):
         assert said in page, said
@@ -572,8 +573,14 @@ async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: Inside) -> N
     assert (await visitor.get(f"/work/tasks/{second['id']}.json")).json["task"]["status"] == "cancelled"
     # A private runtime, its tasks and its sessions are its owner's.
     assert first["id"] not in (await stranger.get("/work.json")).body.decode()
-    for hidden in (f"/work/tasks/{first['id']}", f"/sessions/{session}", f"/sessions/{session}.json", path):
-        assert (await stranger.get(hidden)).status == 404, hidden
+    attempt = f"/sessions/{session}/attempts/{claim['task']['attempt']}"
+    for shown in (f"/work/tasks/{first['id']}", f"/sessions/{session}", attempt, path):
+        assert (await visitor.get(shown)).status == 200, shown
+        for hidden in (shown, f"{shown}.json"):
+            assert (await stranger.get(hidden)).status == 404, hidden
+    for form in ("send", "fork", "reset", "star", "rename", "delete", "approval"):
+        fields = {"text": "x", "title": "x", "sure": "1", "answer": "approve"}
+        assert (await stranger.post(f"/sessions/{session}/{form}", fields)).status == 404, form
     assert session not in (await stranger.get("/sessions.json")).body.decode()
 
 

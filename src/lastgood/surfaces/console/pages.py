@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -64,16 +64,17 @@ View = Callable[[Request], Awaitable[Page]]
 
 @dataclass(frozen=True)
 class Pages:
-    """`secure`: people reach the server over HTTPS, so cookies need it. `streams`: the session API is served,
-    so pages follow its events; otherwise they read themselves again."""
+    """`only`: the surfaces that are served. Without the session API, pages cannot follow its events and read
+    themselves again instead."""
 
     gate: SessionGate
     public_url: str | None
     asks_for_token: bool
-    streams: bool
+    only: Container[str]
 
     @property
     def secure(self) -> bool:
+        """People reach the server over HTTPS, so cookies need it."""
         return (self.public_url or "").startswith("https://")
 
     def handler(self, view: View) -> Callable[[Request], Awaitable[Response]]:
@@ -103,7 +104,7 @@ class Pages:
             form_token=made,
             is_logged_in=login_of(request) is not None,
             asks_for_token=self.asks_for_token,
-            streams=self.streams,
+            only=self.only,
             version=__version__,
             path=request.raw_path,
             base_url=self.base_url(request),
