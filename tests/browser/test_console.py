@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -360,6 +361,22 @@ def tab_to(page: Page, name: str, *, backwards: bool = False) -> None:
     raise AssertionError(f"the keyboard does not reach {name!r}")
 
 
+def queue_task(api: Api) -> Any:
+    """A task that waits behind another one, on a runtime that was seen just now."""
+    runtime = {"name": "laptop-1", "provider": "claude"}
+    body = {"worker_id": "laptop", "instance": "one", "version": "1", "runtimes": [runtime]}
+    made = api.post("/api/worker/register", body)
+    assert made.status == 200, made.body
+    new = {
+        "agent": "builtin/scripted",
+        "scope": {"kind": "issue", "id": "web-142"},
+        "prompt": "Fix the header on narrow screens",
+        "runtime": made.json["runtimes"][0]["id"],
+    }
+    api.post("/api/tasks", new)
+    return api.post("/api/tasks", new).json
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_has_a_serious_accessibility_problem(
     browser: Browser, server: LiveServer, api: Api, tmp_path: Path, scheme: str
@@ -371,6 +388,7 @@ def test_no_page_has_a_serious_accessibility_problem(
     failed = api.get(f"/api/sessions/{session}/attempts")[1]["id"]
     turn = api.get(f"/api/sessions/{session}/turns")[0]["id"]
     api.begun(session, shell(f"rsync -a site/ {tmp_path}/www/"))
+    task = queue_task(api)
     made = browser.new_context(
         viewport={"width": 1280, "height": 900},
         color_scheme="dark" if scheme == "dark" else "light",
@@ -387,6 +405,8 @@ def test_no_page_has_a_serious_accessibility_problem(
             "approvals": "/approvals",
             "approval": f"/sessions/{session}/approval",
             "work": "/work",
+            "task": f"/work/tasks/{task['id']}",
+            "native-sessions": f"/sessions/{task['session_id']}/pointers",
             "agents": "/agents",
             "error": "/sessions/nothing",
         }.items():
