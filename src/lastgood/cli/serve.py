@@ -159,6 +159,8 @@ async def _greet(server: Server, settings: Settings, main: Listener, metrics: Li
     remark(f"Lastgood serves {agents or 'no agents'} on {main.place}")
     for line in await offline_agents(server):
         remark(f"  {line}")
+    if "console" in settings.only:
+        remark(f"  console                 {settings.public_url or main.url('/')}")
     if "chat" in settings.only:
         url = f"{settings.public_url}/v1" if settings.public_url else main.url("/v1")
         remark(f"  OpenAI-compatible API   {url}")
