@@ -7,7 +7,7 @@ attempt, without end; so a commit or an end of it is `commit_if_head` or `finish
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from lastgood.model.attempts import Ask, Hold
@@ -40,6 +40,9 @@ from lastgood.model.tasks import (
     TaskMessage,
     TaskPage,
 )
+
+#: The events of an attempt that ends because the lease of its claim is over. Pure: it may be called twice.
+EndedEvents = Callable[[TurnId, AttemptId], Sequence[Event]]
 
 
 class RuntimeStore(Protocol):
@@ -136,9 +139,10 @@ class TaskStore(Protocol):
         """The unfinished ones, in their order."""
         ...
 
-    async def claim_tasks(self, request: ClaimRequest) -> tuple[Claimed, ...]:
+    async def claim_tasks(self, request: ClaimRequest, ended: EndedEvents) -> tuple[Claimed, ...]:
         """In one transaction, for each: picks the task, ends the attempt of an expired claim as
-        interrupted, holds the session under a new fence, and inserts the attempt.
+        interrupted and stores its `ended` events, holds the session under a new fence, and inserts the
+        attempt.
 
         Claimable: the runtime is the worker's own and not removed, and the epoch is the newest; the task is
         queued or due, not held, not past its expiry, or its claim's lease is over; it is the first
