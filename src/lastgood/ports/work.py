@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from lastgood.model.attempts import Ask, Hold
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.runtimes import (
@@ -46,9 +47,9 @@ EndedEvents = Callable[[TurnId, AttemptId], Sequence[Event]]
 
 
 class RuntimeStore(Protocol):
-    async def register(self, registration: Registration) -> Registered:
+    async def register(self, registration: Registration, audit: AuditEntry | None = None) -> Registered:
         """Makes or updates the worker and its runtimes; a removed runtime is there again, under its old id.
-        Another instance than the stored one raises the epoch."""
+        Another instance than the stored one raises the epoch, and only that is recorded."""
         ...
 
     async def beat(self, heartbeat: Heartbeat, lease_seconds: float) -> HeartbeatResult:
@@ -75,18 +76,27 @@ class RuntimeStore(Protocol):
         """Its row, pointers and tasks stay; its queued tasks wait for the same machine, or are moved."""
         ...
 
-    async def bind_agent(self, binding: AgentBinding, queued: OnQueued) -> int:
+    async def bind_agent(
+        self, binding: AgentBinding, queued: OnQueued, audit: AuditEntry | None = None
+    ) -> int:
         """Returns how many queued tasks were moved. Those of sessions with a runtime of their own stay."""
         ...
 
-    async def unbind_agent(self, tenant: TenantId, agent_key: str) -> bool: ...
+    async def unbind_agent(
+        self, tenant: TenantId, agent_key: str, audit: AuditEntry | None = None
+    ) -> bool: ...
 
     async def get_binding(self, tenant: TenantId, agent_key: str) -> AgentBinding | None: ...
 
     async def list_bindings(self, tenant: TenantId) -> tuple[AgentBinding, ...]: ...
 
     async def pin_runtime(
-        self, tenant: TenantId, session: SessionId, runtime: str | None, queued: OnQueued
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        runtime: str | None,
+        queued: OnQueued,
+        audit: AuditEntry | None = None,
     ) -> int | None:
         """Binds one session alone; None as runtime: it follows its agent again. Returns how many queued
         tasks were moved; None: the session does not exist."""
@@ -162,6 +172,7 @@ class TaskStore(Protocol):
         *,
         agent_digest: str = "",
         model: str = "",
+        audit: AuditEntry | None = None,
     ) -> bool:
         """Stores the resume decision with the task and its attempt, and starts the lease and the deadline.
         The attempt and its pointer have this agent digest and model; empty ones change nothing. False: the
@@ -220,7 +231,13 @@ class TaskStore(Protocol):
         ...
 
     async def answer_question(
-        self, tenant: TenantId, task: TaskId, question: str, answer: dict[str, Any], by: str
+        self,
+        tenant: TenantId,
+        task: TaskId,
+        question: str,
+        answer: dict[str, Any],
+        by: str,
+        audit: AuditEntry | None = None,
     ) -> Question | None:
         """waiting → running if no other question of the task is pending. None: it is not pending any more."""
         ...

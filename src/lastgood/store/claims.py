@@ -14,6 +14,7 @@ import orjson
 
 from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import AttemptStatus, Hold, TurnRequest
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, TaskId, TenantId
 from lastgood.model.tasks import (
@@ -26,6 +27,7 @@ from lastgood.model.tasks import (
     TaskMessage,
 )
 from lastgood.ports.work import EndedEvents
+from lastgood.store.audit import add_audit
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import EVENT_LEAP, to_attempt, to_request
 from lastgood.store.session_rows import to_session
@@ -79,6 +81,7 @@ class SqlClaims(WorkAccess):
         *,
         agent_digest: str = "",
         model: str = "",
+        audit: AuditEntry | None = None,
     ) -> bool:
         parameters = {
             "tenant": hold.tenant,
@@ -96,6 +99,7 @@ class SqlClaims(WorkAccess):
             await statements.rows("decide_attempt", parameters)
             if not await statements.rows("confirm_claim", parameters):
                 raise ClaimLost
+            await add_audit(statements, audit)
             return True
 
         return await self._unless_lost(work, False)
