@@ -248,6 +248,10 @@ ORDER BY branches.n;
 
 -- name: check_attempts
 SELECT sessions.tenant, sessions.attempt_id, EXISTS (SELECT 1 FROM turns WHERE turns.id = attempts.turn_id),
+       EXISTS (SELECT 1 FROM tasks WHERE tasks.id = attempts.task_id AND tasks.tenant = attempts.tenant),
+       EXISTS (SELECT 1 FROM tasks
+               WHERE tasks.id = attempts.task_id AND tasks.attempt_id = attempts.id
+                 AND tasks.status IN ('claimed', 'running', 'waiting')),
        {attempt}
 FROM attempts LEFT JOIN sessions ON sessions.id = attempts.session_id
 ORDER BY attempts.id;
