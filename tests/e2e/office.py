@@ -69,8 +69,10 @@ class Office:
         return dict(self.call("GET", f"/api/tasks/{task}"))
 
     def until_task(self, task: str, status: str) -> dict[str, Any]:
-        until(lambda: self.task(task)["status"] == status)
-        return self.task(task)
+        until(lambda: self.task(task)["status"] in (status, "completed", "failed", "cancelled"))
+        found = self.task(task)
+        assert found["status"] == status, found
+        return found
 
     def history(self, session: str) -> list[tuple[str, str]]:
         found = self.call("GET", f"/api/sessions/{session}")["messages"]
