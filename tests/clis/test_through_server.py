@@ -210,7 +210,7 @@ def test_a_model_that_fails_commits_nothing_whatever_the_cli(
         move(office, sessions[name], worker)
         office.begin(sessions[name], f"MARK-{name} hello")
     for session in sessions.values():
-        until(lambda session=session: office.attempts(session)[:1] == ["failed"])
+        until(lambda one=session: office.attempts(one)[:1] == ["failed"])  # type: ignore[misc]
         assert office.history(session) == []
         (task,) = office.call("GET", f"/api/tasks?session={session}")
         assert task["status"] in ("deferred", "claimed", "running", "failed"), task
@@ -218,5 +218,5 @@ def test_a_model_that_fails_commits_nothing_whatever_the_cli(
     if how == "500":
         model.fail_with = None
         for session in sessions.values():
-            until(lambda session=session: len(office.history(session)) == 2)
+            until(lambda one=session: len(office.history(one)) == 2)  # type: ignore[misc]
             assert office.attempts(session).count("committed") == 1

@@ -1,13 +1,22 @@
 """Workers register, say that they live, and are bound to agents (I34, I35)."""
 
 import asyncio
+import json
 import time
 from dataclasses import replace
 
 import pytest
 
 from lastgood.errors import Conflict
-from lastgood.model.runtimes import AgentBinding, Enrollment, Heartbeat, HeartbeatResult, OnOffline, OnQueued
+from lastgood.model.runtimes import (
+    AgentBinding,
+    Enforcement,
+    Enrollment,
+    Heartbeat,
+    HeartbeatResult,
+    OnOffline,
+    OnQueued,
+)
 from lastgood.ports import Store
 from tests.contract import given, given_work
 from tests.contract.conftest import Backend, dump
@@ -25,13 +34,14 @@ def beat(epoch: int, *runtimes: str, worker: str = WORKER, **fields: object) -> 
 
 
 async def test_a_registration_is_read_back_as_it_was_made(store: Store) -> None:
-    new = given_work.new_runtime(profile="work", cli_version="2.1", steerable=True)
+    new = given_work.new_runtime(profile="work", cli_version="2.1", steerable=True, enforces=Enforcement.NONE)
     made = await store.register(given_work.registration(new))
     (runtime,) = made.runtimes
     assert (made.epoch, made.took_over) == (1, False)
     assert runtime.identity == new.identity
     assert (runtime.name, runtime.profile, runtime.cli_version) == (new.name, "work", "2.1")
     assert (runtime.owner, runtime.shared_with, runtime.steerable) == ("ann", (), True)
+    assert runtime.enforces is Enforcement.NONE
     assert (runtime.status, runtime.removed_at, runtime.tenant) == ("", None, TENANT)
     assert 0 <= runtime.seen_seconds_ago < 60
     assert abs(runtime.created_at - time.time()) < 60
@@ -62,6 +72,19 @@ async def test_another_instance_takes_over_with_a_higher_epoch(store: Store) -> 
     assert (second.epoch, second.took_over) == (2, True)
     again = await given_work.register(store, instance="second")
     assert (again.epoch, again.took_over) == (2, False)
+
+
+async def test_a_takeover_and_nothing_else_is_audited(backend: Backend) -> None:
+    await given_work.register(backend.store)
+    await given_work.register(backend.store)
+    assert await backend.rows("SELECT n FROM audit") == []
+    second = await given_work.register(backend.store, instance="second")
+    (row,) = await backend.rows("SELECT tenant, actor, what, subject, detail FROM audit")
+    assert row[:4] == (TENANT, "ann", "worker_taken_over", WORKER)
+    assert json.loads(row[4])["epoch"] == second.epoch
+    await backend.store.deregister(TENANT, WORKER, second.epoch)
+    await given_work.register(backend.store, instance="third")  # nobody was there
+    assert len(await backend.rows("SELECT n FROM audit")) == 1
 
 
 async def test_of_many_instances_that_start_at_once_each_has_an_epoch_of_its_own(store: Store) -> None:

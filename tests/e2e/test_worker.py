@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def test_a_project_folder_of_the_owner_is_used_if_it_is_allowed(tmp_path: Path) 
     project = tmp_path / "projects" / "mine"
     project.mkdir(parents=True)
     (project / "mine.txt").write_text("mine")
-    office = Office(tmp_path, "--working-dir-root", str(tmp_path / "projects"))
+    (tmp_path / "on-the-server").mkdir()
+    office = Office(tmp_path, "--working-dir-root", str(tmp_path / "on-the-server"))
     with office.server, LiveWorker(tmp_path / "w", office.server.url, "--allow-dir", str(project)) as worker:
         office.bind()
         turn = office.turn(office.session(working_dir=str(project)), "read:mine.txt write:new.txt=1")
@@ -76,7 +78,25 @@ def test_a_project_folder_of_the_owner_is_used_if_it_is_allowed(tmp_path: Path) 
         task = office.until_task(office.begin(session, "say:hello"), "failed")
         assert "--allow-dir" in task["error"]["message"]
         assert len(worker.jobs()) == 1
+        scope = {"kind": "issue", "id": "7"}
+        new = {"agent": "agent", "scope": scope, "prompt": "read:new.txt", "working_dir": str(project)}
+        office.until_task(office.call("POST", "/api/tasks", new)["id"], "completed")
+        assert worker.jobs()[-1]["cwd"] == str(project)
     assert (project / "new.txt").exists()
+
+
+def test_what_a_kind_cannot_enforce_is_refused_before_it_is_queued(
+    office: Office, worker: LiveWorker
+) -> None:
+    assert office.runtimes()[0]["enforces"] == "none"
+    session = office.session(safety="balanced")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        office.begin(session, "say:hello")
+    with refused.value as answer:
+        assert answer.code == 422
+        assert "cannot enforce the safety mode balanced" in answer.read().decode()
+    assert office.call("GET", f"/api/tasks?session={session}") == []
+    assert office.turn(office.session(), "say:hello")["messages"][-1]["content"] == "hello"
 
 
 # --- kill -9 ------------------------------------------------------------------------------------------------

@@ -53,6 +53,9 @@ class SqlRuntimes(WorkAccess):
                 for new in registration.runtimes
             ]
             took_over = instance not in ("", registration.instance)
+            if took_over:
+                detail = {"epoch": epoch, "version": registration.version, "name": registration.name}
+                await statements.rows("record_takeover", worker | {"detail": orjson.dumps(detail).decode()})
             return Registered(epoch, took_over, tuple(map(to_runtime, found)))
 
         return await self._transact(work)

@@ -13,15 +13,19 @@ SET name = :name, version = :version, status = '', last_seen_at = clock(),
 WHERE tenant = :tenant AND id = :worker
 RETURNING epoch;
 
+-- name: record_takeover
+INSERT INTO audit (tenant, at, actor, what, subject, detail)
+VALUES (:tenant, clock(), :owner, 'worker_taken_over', :worker, :detail);
+
 -- name: put_runtime
 -- One that was removed is there again, under its old id: its pointers and queued tasks name that.
 INSERT INTO runtimes (id, tenant, worker_id, provider, profile, account, name, owner, format, cli_version,
-                      steerable, last_seen_at, created_at)
+                      steerable, enforces, last_seen_at, created_at)
 VALUES (:id, :tenant, :worker, :provider, :profile, :account, :name, :owner, :format, :cli_version,
-        :steerable, clock(), clock())
+        :steerable, :enforces, clock(), clock())
 ON CONFLICT (tenant, worker_id, provider, profile, account) DO UPDATE
 SET name = excluded.name, format = excluded.format, cli_version = excluded.cli_version,
-    steerable = excluded.steerable, last_seen_at = excluded.last_seen_at, removed_at = NULL
+    steerable = excluded.steerable, enforces = excluded.enforces, last_seen_at = excluded.last_seen_at, removed_at = NULL
 RETURNING {runtime};
 
 -- name: worker_epoch
