@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import urllib.error
@@ -78,9 +79,9 @@ def test_a_project_folder_of_the_owner_is_used_if_it_is_allowed(tmp_path: Path) 
         task = office.until_task(office.begin(session, "say:hello"), "failed")
         assert "--allow-dir" in task["error"]["message"]
         assert len(worker.jobs()) == 1
-        scope = {"kind": "issue", "id": "7"}
-        new = {"agent": "agent", "scope": scope, "prompt": "read:new.txt", "working_dir": str(project)}
-        office.until_task(office.call("POST", "/api/tasks", new)["id"], "completed")
+        words = ["tasks", "add", "agent", "read:new.txt", "--issue", "7", "--working-dir", str(project)]
+        done = fork_server().run([*words, "--json", "--server", office.server.url], env=worker.env)
+        office.until_task(json.loads(done.stdout)["id"], "completed")
         assert worker.jobs()[-1]["cwd"] == str(project)
     assert (project / "new.txt").exists()
 

@@ -85,6 +85,12 @@ def _configure_writing(commands: Commands) -> None:
         "--chat", metavar="ID", help="the task belongs to this chat, or to the session with this id"
     )
     add.add_argument("--runtime", metavar="RUNTIME", help="run it on this runtime, by name or id")
+    add.add_argument(
+        "--working-dir",
+        metavar="DIR",
+        help="of a new issue or chat: work in this folder of the runtime's machine, which its worker allows "
+        "with --allow-dir",
+    )
     add.add_argument("--priority", metavar="N", type=int, help="higher ones are claimed first; default: 0")
     _add_directive(add)
     cancel = add_command(
@@ -213,6 +219,7 @@ async def add_task(args: argparse.Namespace) -> int:
             args.prompt,
             scope=scope,
             runtime=runtime,
+            working_dir=args.working_dir,
             priority=args.priority,
             fresh=args.fresh,
             note=args.note,

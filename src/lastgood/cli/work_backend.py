@@ -45,6 +45,7 @@ class TaskBackend(Protocol):
         *,
         scope: tuple[str, str],
         runtime: str | None = None,
+        working_dir: str | None = None,
         priority: int | None = None,
         fresh: bool = False,
         rerun_of: str | None = None,

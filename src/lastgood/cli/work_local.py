@@ -107,6 +107,7 @@ class LocalWork:
         *,
         scope: tuple[str, str],
         runtime: str | None = None,
+        working_dir: str | None = None,
         priority: int | None = None,
         fresh: bool = False,
         rerun_of: str | None = None,
@@ -127,7 +128,10 @@ class LocalWork:
             priority or 0,
             Directive(fresh, source, note or ""),
             key,
-            fingerprint=repr((agent, scope, prompt, runtime, priority, fresh, rerun_of, note)) if key else "",
+            fingerprint=repr((agent, scope, prompt, runtime, working_dir, priority, fresh, rerun_of, note))
+            if key
+            else "",
+            working_dir=working_dir,
         )
         return await self._queued(await self._tasks.add(new))
 
