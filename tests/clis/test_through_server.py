@@ -18,6 +18,7 @@ from tests.clis.model_server import Conversation, ModelServer
 from tests.clis.real_worker import RealWorker
 from tests.e2e.command import until
 from tests.e2e.office import Office
+from tests.forkserver import fork_server
 
 CLIS = ("claude", "codex", "goose")
 Hire = Callable[..., RealWorker]
@@ -149,9 +150,16 @@ def test_the_default_ceiling_asks_although_the_server_is_autonomous(office: Offi
     worker = hire("claude", ceiling="balanced")
     session = office.session(permissions={"allow": ["*"]})
     task = office.begin(session, f"MARK-raise {worker.run_command('echo x > raised.txt')}")
-    answer(office, task, allowed=False)
+    office.until_task(task, "waiting")
+    words = ["tasks", "answer", task, "--server", office.server.url]
+    asked = fork_server().run(words, env=worker.env)
+    assert "raised.txt" in asked.stdout
+    denied = fork_server().run([*words, "--deny", "--reason", "not here"], env=worker.env)
+    assert "denied" in denied.stdout, denied.stderr
     office.until_task(task, "completed")
     assert list(worker.work_dir().glob("*.txt")) == []
+    again = fork_server().run([*words, "--allow"], env=worker.env)
+    assert (again.returncode, "asks nothing" in again.stderr) == (1, True)
 
 
 def test_a_steer_reaches_the_running_turn_of_claude(office: Office, hire: Hire, model: ModelServer) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from lastgood.cli.output import print_json, print_line, remark
 from lastgood.cli.parser import CommandParser, Commands, add_command, add_commands
+from lastgood.cli.task_answers import answer_task, configure_answer
 from lastgood.cli.work_backend import add_place, find_runtime, find_session, open_work
 from lastgood.cli.work_output import print_diff, print_task, task_json, task_line
 from lastgood.client.work_models import TaskInfo, TaskList
@@ -112,6 +113,15 @@ def _configure_writing(commands: Commands) -> None:
     )
     proceed.add_argument("id", metavar="TASK", help=_TASK_ID)
     proceed.add_argument("--all", action="store_true", help="continue all held tasks of its session")
+    answering = add_command(
+        commands,
+        "answer",
+        _command(answer_task),
+        "allow or deny a tool call that a task waits for",
+        json="print the questions as a JSON array",
+    )
+    answering.add_argument("id", metavar="TASK", help=_TASK_ID)
+    configure_answer(answering)
     rerun = add_command(
         commands,
         "rerun",

@@ -16,6 +16,7 @@ from lastgood.client.work_models import (
     BindingInfo,
     DiffInfo,
     ExplanationInfo,
+    QuestionInfo,
     RuntimeInfo,
     TaskInfo,
     TaskList,
@@ -70,6 +71,12 @@ class TaskBackend(Protocol):
     async def task_messages(self, task: str, *, after: int = 0) -> tuple[TaskMessageInfo, ...]: ...
 
     async def task_diff(self, task: str) -> DiffInfo | None: ...
+
+    async def questions(self, task: str) -> tuple[QuestionInfo, ...]: ...
+
+    async def answer_question(
+        self, task: str, question: str, *, allowed: bool, reason: str | None = None
+    ) -> QuestionInfo: ...
 
     async def runtimes(self) -> tuple[RuntimeInfo, ...]: ...
 
