@@ -5,7 +5,7 @@ The docstring of an error is its default message: what is wrong, then what to do
 
     LastgoodError
     ├── InvalidRequest       TooLarge (QuotaExceeded), UnsupportedMedia, MethodNotAllowed, ModelUnknown,
-    │                        AgentInvalid, IdempotencyMismatch, WrongUsage
+    │                        AgentInvalid, IdempotencyMismatch, Unenforceable, WrongUsage
     ├── Unauthorized
     ├── Forbidden
     ├── ShuttingDown
@@ -172,6 +172,12 @@ class RuntimeNotFound(NotFound):
     """Runtime not found; list the runtimes to see those that you may use."""
 
     code = "runtime_not_found"
+
+
+class Unenforceable(InvalidRequest):
+    """Runtime cannot enforce the permissions of this session; use another runtime or other permissions."""
+
+    code = "unenforceable"
 
 
 class RuntimeOffline(LastgoodError):

@@ -139,7 +139,7 @@ def flows_of(
 ) -> Lastgood:
     work_limits = work_limits or WorkLimits()
     sessions = Sessions(deps, live, safety)
-    enqueuer = Enqueuer(deps, work_limits)
+    enqueuer = Enqueuer(deps, work_limits, safety)
     submitter = Submitter(deps, live, Conversations(deps, sessions), enqueuer)
     work = work_flows(deps, live, sessions, enqueuer, work_limits, safety)
     turns = Turns(deps, live, submitter, work.tasks)

@@ -104,7 +104,9 @@ def _chat(body: dict[str, Any]) -> Conversation:
 
 def _anthropic_events(said: Conversation) -> Iterator[dict[str, Any]]:
     usage = {"input_tokens": 11, "output_tokens": 7}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "fake-model", "content": []}
+    # Of one id claude makes one message, whatever came in between.
+    head = {"id": f"msg_{time.time_ns()}", "type": "message", "role": "assistant", "model": "fake-model"}
+    message = {**head, "content": []}
     yield {"type": "message_start", "message": {**message, "stop_reason": None, "usage": usage}}
     call = said.tool_call()
     if call:

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from lastgood.errors import Conflict
-from lastgood.model.runtimes import AgentBinding, Enrollment, Heartbeat, HeartbeatResult, OnOffline, OnQueued
+from lastgood.model.runtimes import (
+    AgentBinding,
+    Enforcement,
+    Enrollment,
+    Heartbeat,
+    HeartbeatResult,
+    OnOffline,
+    OnQueued,
+)
 from lastgood.ports import Store
 from tests.contract import given, given_work
 from tests.contract.conftest import Backend, dump
@@ -25,13 +33,14 @@ def beat(epoch: int, *runtimes: str, worker: str = WORKER, **fields: object) -> 
 
 
 async def test_a_registration_is_read_back_as_it_was_made(store: Store) -> None:
-    new = given_work.new_runtime(profile="work", cli_version="2.1", steerable=True)
+    new = given_work.new_runtime(profile="work", cli_version="2.1", steerable=True, enforces=Enforcement.NONE)
     made = await store.register(given_work.registration(new))
     (runtime,) = made.runtimes
     assert (made.epoch, made.took_over) == (1, False)
     assert runtime.identity == new.identity
     assert (runtime.name, runtime.profile, runtime.cli_version) == (new.name, "work", "2.1")
     assert (runtime.owner, runtime.shared_with, runtime.steerable) == ("ann", (), True)
+    assert runtime.enforces is Enforcement.NONE
     assert (runtime.status, runtime.removed_at, runtime.tenant) == ("", None, TENANT)
     assert 0 <= runtime.seen_seconds_ago < 60
     assert abs(runtime.created_at - time.time()) < 60

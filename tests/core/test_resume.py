@@ -279,6 +279,28 @@ def test_M4_3_the_working_directory_is_kept_apart_from_the_session(
     assert (None if found is None else found.is_local) == is_local
 
 
+@pytest.mark.parametrize(
+    ("asked", "rows", "is_outdated"),
+    [
+        (request(), [row("a1")], False),
+        (request(A, TWO), [row("a1"), row("b1", B, T2)], True),
+        (request(A, TWO), [row("a1"), row("c1", C, T2)], False),  # same machine, same directory
+        (request(A, TWO), [row("a1"), row("c1", C, T2, work_dir="/other")], True),
+        (request(A, ONE), [row("a1"), row("b1", B, T1, FAILED)], False),
+        (request(A, ONE), [row("a1"), row("b1", B, T2)], False),  # of a turn that was edited away
+        (request(A, THREE), [row("a1"), row("b1", B, T2), row("a1", A, T3)], False),
+        (request(B, TWO), [row("a1"), row("a2", A, T2)], False),  # elsewhere anyway
+    ],
+)
+def test_M4_3_a_directory_lacks_what_later_turns_did_elsewhere(
+    asked: ResumeRequest, rows: list[Pointer], is_outdated: bool
+) -> None:
+    decision = decide_resume(asked, numbered(rows))
+    assert decision.work_dir is not None
+    assert decision.work_dir.is_outdated == is_outdated
+    assert ("is_outdated" in as_record(decision)["work_dir"]) == is_outdated
+
+
 # -- what is sent along and shown ----------------------------------------------------------
 
 
@@ -321,7 +343,7 @@ def test_I26_the_record_says_what_was_decided_and_why() -> None:
         "reason": "same runtime; behind the session's newest turn",
         "disclosures": ["it has not seen the newest turns, which are sent along"],
         "catch_up_after": "t1",
-        "work_dir": {"path": "/work/laptop", "worker": "laptop"},
+        "work_dir": {"path": "/work/laptop", "worker": "laptop", "is_outdated": True},
         "rejected": [{"native_session": "b1", "runtime_id": "rt_b", "reason": "it belongs to runtime rt_b"}],
     }
     assert as_record(decide_resume(request(C, TWO), rows)) == {

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.runtime_permissions import runtime_rules
+from lastgood.core.runtime_permissions import runtime_rules, unenforceable
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.rules import RuleLayer
+from lastgood.model.runtimes import Enforcement
 from lastgood.model.tokens import Scope
+from tests.core.test_runtimes import runtime
 
 P = Permissions
 NO_RULES = Permissions()
@@ -40,3 +42,24 @@ def test_the_narrowest_rules_are_sent(
 ) -> None:
     found = runtime_rules(AgentSpec("k", "n", "m", "d", **agent), Safety(ceiling), layers)
     assert found == (Safety(mode), rules)
+
+
+@pytest.mark.parametrize(
+    ("enforces", "mode", "rules", "named"),
+    [
+        ("none", "autonomous", P(), []),
+        ("none", "autonomous", P(("a",)), []),
+        ("none", "balanced", P(), ["the safety mode balanced"]),
+        ("none", "restricted", P(("*",)), ["the safety mode restricted"]),
+        ("none", "autonomous", P((), ("q",), ("d",)), ["ask rules and deny rules"]),
+        ("none", "strict", P((), (), ("d",)), ["the safety mode strict and deny rules"]),
+        ("all", "strict", P((), ("q",), ("d",)), []),
+        ("", "strict", P((), ("q",), ("d",)), []),
+    ],
+)
+def test_a_runtime_that_enforces_nothing_takes_only_what_restricts_nothing(
+    enforces: str, mode: str, rules: Permissions, named: list[str]
+) -> None:
+    found = unenforceable(runtime(enforces=Enforcement(enforces)), Safety(mode), rules)
+    assert (found is not None) == bool(named)
+    assert all(words in (found or "") for words in named)

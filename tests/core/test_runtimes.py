@@ -105,6 +105,17 @@ def test_the_only_runtime_of_a_harness_is_used() -> None:
     assert (chosen.runtime, "only runtime" in chosen.reason) == ("rt_c", True)
 
 
+@pytest.mark.parametrize(
+    ("harness", "provider"),
+    [("claude-code", "claude"), ("claude", "claude"), ("codex", "codex"), ("opencode", "opencode")],
+)
+def test_a_harness_names_the_provider_of_a_runtime(harness: str, provider: str) -> None:
+    usable = (runtime("rt_1", provider), runtime("rt_2", "another"))
+    chosen = choose_runtime(wanted=None, pinned=None, binding=None, harness=harness, usable=usable)
+    assert isinstance(chosen, OnRuntime)
+    assert chosen.runtime == "rt_1"
+
+
 def test_an_ambiguous_choice_names_the_candidates() -> None:
     assert "name of rt_a (rt_a), name of rt_b (rt_b)" in AmbiguousRuntime("claude", (A, B)).reason
 

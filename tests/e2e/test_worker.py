@@ -6,95 +6,16 @@ import json
 import shutil
 import signal
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import apsw
 import pytest
 
-from tests.e2e.command import SECONDS, until
-from tests.e2e.server import LiveServer
+from tests.e2e.command import until
+from tests.e2e.office import Office
 from tests.e2e.tls_proxy import CompanyNetwork
 from tests.forkserver import fork_server
 from tests.worker.live_worker import LiveWorker, is_alive
-
-AGENT = """
-agents:
-  root:
-    model: builtin/scripted
-    instruction: Be good.
-"""
-
-
-class Office:
-    """A server, its agent `agent`, and what its users ask for."""
-
-    def __init__(self, folder: Path, *options: str, token: str | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "agent.yaml").write_text(AGENT)
-        self.token = token
-        self.server = LiveServer(
-            folder / "server", str(folder / "agent.yaml"), options=("--safety", "autonomous", *options)
-        )
-
-    def call(self, method: str, path: str, body: Any = None, *, timeout: float = SECONDS) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
-        if self.token:
-            headers["authorization"] = f"Bearer {self.token}"
-        request = urllib.request.Request(self.server.url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            text = answer.read()
-            return json.loads(text) if text else None
-
-    def runtimes(self) -> list[dict[str, Any]]:
-        return list(self.call("GET", "/api/runtimes"))
-
-    def bind(self, count: int = 1) -> str:
-        """The agent runs on the oldest runtime, once there are so many."""
-        until(lambda: len(self.runtimes()) >= count)
-        runtime = str(self.runtimes()[0]["id"])
-        self.call("PUT", "/api/agents/agent/runtime", {"runtime_id": runtime})
-        return runtime
-
-    def session(self, **fields: Any) -> str:
-        return str(self.call("POST", "/api/sessions", {"agent": "agent", **fields})["id"])
-
-    def turn(self, session: str, text: str) -> dict[str, Any]:
-        """Waits for the turn."""
-        body = {"messages": [{"role": "user", "content": text}], "wait": True}
-        return dict(self.call("POST", f"/api/sessions/{session}/turns", body))
-
-    def begin(self, session: str, text: str) -> str:
-        """Returns the task."""
-        body = {"messages": [{"role": "user", "content": text}]}
-        self.call("POST", f"/api/sessions/{session}/turns", body)
-        return str(self.call("GET", f"/api/tasks?session={session}")[0]["id"])
-
-    def task(self, task: str) -> dict[str, Any]:
-        return dict(self.call("GET", f"/api/tasks/{task}"))
-
-    def until_task(self, task: str, status: str) -> dict[str, Any]:
-        until(lambda: self.task(task)["status"] == status)
-        return self.task(task)
-
-    def history(self, session: str) -> list[tuple[str, str]]:
-        found = self.call("GET", f"/api/sessions/{session}")["messages"]
-        return [(one["role"], one["content"]) for one in found]
-
-    def attempts(self, session: str) -> list[str]:
-        return [one["status"] for one in self.call("GET", f"/api/sessions/{session}/attempts")]
-
-    def end_leases(self) -> None:
-        """Ninety seconds pass, by the clock of the database."""
-        database = apsw.Connection(str(self.server.data_dir / "lastgood.db"))
-        try:
-            database.set_busy_timeout(10_000)
-            database.execute("UPDATE tasks SET lease_until = 1.0 WHERE lease_until IS NOT NULL")
-        finally:
-            database.close()
 
 
 @pytest.fixture
@@ -147,7 +68,8 @@ def test_a_project_folder_of_the_owner_is_used_if_it_is_allowed(tmp_path: Path) 
     project = tmp_path / "projects" / "mine"
     project.mkdir(parents=True)
     (project / "mine.txt").write_text("mine")
-    office = Office(tmp_path, "--working-dir-root", str(tmp_path / "projects"))
+    (tmp_path / "on-the-server").mkdir()
+    office = Office(tmp_path, "--working-dir-root", str(tmp_path / "on-the-server"))
     with office.server, LiveWorker(tmp_path / "w", office.server.url, "--allow-dir", str(project)) as worker:
         office.bind()
         turn = office.turn(office.session(working_dir=str(project)), "read:mine.txt write:new.txt=1")
@@ -157,7 +79,25 @@ def test_a_project_folder_of_the_owner_is_used_if_it_is_allowed(tmp_path: Path) 
         task = office.until_task(office.begin(session, "say:hello"), "failed")
         assert "--allow-dir" in task["error"]["message"]
         assert len(worker.jobs()) == 1
+        words = ["tasks", "add", "agent", "read:new.txt", "--issue", "7", "--working-dir", str(project)]
+        done = fork_server().run([*words, "--json", "--server", office.server.url], env=worker.env)
+        office.until_task(json.loads(done.stdout)["id"], "completed")
+        assert worker.jobs()[-1]["cwd"] == str(project)
     assert (project / "new.txt").exists()
+
+
+def test_what_a_kind_cannot_enforce_is_refused_before_it_is_queued(
+    office: Office, worker: LiveWorker
+) -> None:
+    assert office.runtimes()[0]["enforces"] == "none"
+    session = office.session(safety="balanced")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        office.begin(session, "say:hello")
+    with refused.value as answer:
+        assert answer.code == 422
+        assert "cannot enforce the safety mode balanced" in answer.read().decode()
+    assert office.call("GET", f"/api/tasks?session={session}") == []
+    assert office.turn(office.session(), "say:hello")["messages"][-1]["content"] == "hello"
 
 
 # --- kill -9 ------------------------------------------------------------------------------------------------

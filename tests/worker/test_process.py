@@ -381,3 +381,24 @@ def test_files_from_another_machine_are_restored_or_their_absence_is_said(
     broken = api.queue("read:a.txt", work_dir=there, snapshot={"attempt": "att_1", "kind": "x", "bytes": 1})
     assert api.until_called("complete", broken)["output"] == "missing"
     assert "could not be restored" in worker.jobs()[1]["disclosures"][0]
+
+
+def test_a_directory_whose_session_worked_elsewhere_gets_the_newer_files_under_its_own_path(
+    api: WorkApi, worker: LiveWorker, tmp_path: Path
+) -> None:
+    here = api.until_called("complete", api.queue("write:a.txt=old write:mine.txt=1"))["work_dir"]
+    elsewhere = WorkDirs(tmp_path / "elsewhere").create("s")
+    (elsewhere.path / "a.txt").write_text("newer")
+    made = make_snapshot(elsewhere, Baseline(), Redaction(()))
+    outdated = {"path": here, "worker": "w", "is_local": True, "is_outdated": True}
+    snapshot = {"attempt": "att_1", "kind": "x", "bytes": 1}
+    api.snapshot = {"body": base64.b64encode(b"garbage").decode()}
+    broken = api.queue("read:a.txt", work_dir=outdated, snapshot=snapshot)
+    assert api.until_called("complete", broken)["output"] == "old"
+    assert "as you left it" in worker.jobs()[1]["disclosures"][0]
+    api.snapshot = {"body": base64.b64encode(made.body).decode(), "summary": made.summary}
+    done = api.until_called("complete", api.queue("read:a.txt", work_dir=outdated, snapshot=snapshot))
+    assert (done["output"], done["work_dir"]) == ("newer", here)
+    kept = [one for one in (worker.root / "work").iterdir() if (one / "mine.txt").exists()]
+    assert len(kept) == 1
+    assert str(kept[0]) != here

@@ -10,6 +10,7 @@ from typing import Any
 
 from lastgood.cli.output import print_json, print_line, remark
 from lastgood.cli.parser import CommandParser, Commands, add_command, add_commands
+from lastgood.cli.task_answers import answer_task, configure_answer
 from lastgood.cli.work_backend import add_place, find_runtime, find_session, open_work
 from lastgood.cli.work_output import print_diff, print_task, task_json, task_line
 from lastgood.client.work_models import TaskInfo, TaskList
@@ -85,6 +86,12 @@ def _configure_writing(commands: Commands) -> None:
         "--chat", metavar="ID", help="the task belongs to this chat, or to the session with this id"
     )
     add.add_argument("--runtime", metavar="RUNTIME", help="run it on this runtime, by name or id")
+    add.add_argument(
+        "--working-dir",
+        metavar="DIR",
+        help="of a new issue or chat: work in this folder of the runtime's machine, which its worker allows "
+        "with --allow-dir",
+    )
     add.add_argument("--priority", metavar="N", type=int, help="higher ones are claimed first; default: 0")
     _add_directive(add)
     cancel = add_command(
@@ -106,6 +113,15 @@ def _configure_writing(commands: Commands) -> None:
     )
     proceed.add_argument("id", metavar="TASK", help=_TASK_ID)
     proceed.add_argument("--all", action="store_true", help="continue all held tasks of its session")
+    answering = add_command(
+        commands,
+        "answer",
+        _command(answer_task),
+        "allow or deny a tool call that a task waits for",
+        json="print the questions as a JSON array",
+    )
+    answering.add_argument("id", metavar="TASK", help=_TASK_ID)
+    configure_answer(answering)
     rerun = add_command(
         commands,
         "rerun",
@@ -213,6 +229,7 @@ async def add_task(args: argparse.Namespace) -> int:
             args.prompt,
             scope=scope,
             runtime=runtime,
+            working_dir=args.working_dir,
             priority=args.priority,
             fresh=args.fresh,
             note=args.note,

@@ -16,6 +16,7 @@ from lastgood.client.work_models import (
     BindingInfo,
     DiffInfo,
     ExplanationInfo,
+    QuestionInfo,
     RuntimeInfo,
     TaskInfo,
     TaskList,
@@ -45,6 +46,7 @@ class TaskBackend(Protocol):
         *,
         scope: tuple[str, str],
         runtime: str | None = None,
+        working_dir: str | None = None,
         priority: int | None = None,
         fresh: bool = False,
         rerun_of: str | None = None,
@@ -69,6 +71,12 @@ class TaskBackend(Protocol):
     async def task_messages(self, task: str, *, after: int = 0) -> tuple[TaskMessageInfo, ...]: ...
 
     async def task_diff(self, task: str) -> DiffInfo | None: ...
+
+    async def questions(self, task: str) -> tuple[QuestionInfo, ...]: ...
+
+    async def answer_question(
+        self, task: str, question: str, *, allowed: bool, reason: str | None = None
+    ) -> QuestionInfo: ...
 
     async def runtimes(self) -> tuple[RuntimeInfo, ...]: ...
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from lastgood.client.work_models import BindingInfo, RuntimeInfo, TaskInfo, TaskMessageInfo
+from lastgood.client.work_models import (
+    BindingInfo,
+    QuestionInfo,
+    RuntimeInfo,
+    TaskInfo,
+    TaskMessageInfo,
+)
 from lastgood.core.runtime_choice import is_offline
 from lastgood.flows.work.tasks import ShownTask
 from lastgood.model.runtimes import AgentBinding, Runtime
-from lastgood.model.tasks import TaskMessage
+from lastgood.model.tasks import Question, TaskMessage
 
 
 def task_info(shown: ShownTask) -> TaskInfo:
@@ -41,6 +47,17 @@ def task_info(shown: ShownTask) -> TaskInfo:
         deadline_at=_moment(task.deadline_at),
         created_at=datetime.fromtimestamp(task.created_at, UTC),
         ended_at=_moment(task.ended_at),
+    )
+
+
+def question_info(question: Question) -> QuestionInfo:
+    return QuestionInfo(
+        id=question.id,
+        task=question.task,
+        status=question.status.value,
+        body=question.body,
+        answer=question.answer,
+        deadline_at=datetime.fromtimestamp(question.deadline_at, UTC),
     )
 
 

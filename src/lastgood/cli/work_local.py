@@ -12,11 +12,12 @@ from lastgood.agents.sources import Source, parse
 from lastgood.agents.url_source import UrlPolicy
 from lastgood.cli.local import open_here
 from lastgood.cli.startup import TENANT, settings_of
-from lastgood.cli.work_infos import binding_info, message_info, runtime_info, task_info
+from lastgood.cli.work_infos import binding_info, message_info, question_info, runtime_info, task_info
 from lastgood.client.work_models import (
     BindingInfo,
     DiffInfo,
     ExplanationInfo,
+    QuestionInfo,
     RuntimeInfo,
     TaskInfo,
     TaskList,
@@ -75,6 +76,7 @@ class LocalWork:
         self._tasks = app.work.tasks
         self._runtimes = app.work.runtimes
         self._explainer = app.work.explainer
+        self._questions = app.work.questions
 
     # -- tasks -----------------------------------------------------------------------------
 
@@ -107,6 +109,7 @@ class LocalWork:
         *,
         scope: tuple[str, str],
         runtime: str | None = None,
+        working_dir: str | None = None,
         priority: int | None = None,
         fresh: bool = False,
         rerun_of: str | None = None,
@@ -127,7 +130,10 @@ class LocalWork:
             priority or 0,
             Directive(fresh, source, note or ""),
             key,
-            fingerprint=repr((agent, scope, prompt, runtime, priority, fresh, rerun_of, note)) if key else "",
+            fingerprint=repr((agent, scope, prompt, runtime, working_dir, priority, fresh, rerun_of, note))
+            if key
+            else "",
+            working_dir=working_dir,
         )
         return await self._queued(await self._tasks.add(new))
 
@@ -179,6 +185,19 @@ class LocalWork:
         if len(served) != 1:
             raise InvalidRequest(f"{agent!r} holds {len(served)} agents; name the file of one")
         return served[0]
+
+    async def questions(self, task: str) -> tuple[QuestionInfo, ...]:
+        shown = await self._tasks.get(TENANT, TaskId(task), self._user)
+        found = await self._questions.pending(TENANT, shown.task.session, self._user)
+        return tuple(question_info(one) for one in found if one.task == task)
+
+    async def answer_question(
+        self, task: str, question: str, *, allowed: bool, reason: str | None = None
+    ) -> QuestionInfo:
+        answered = await self._questions.answer(
+            TENANT, TaskId(task), question, allowed=allowed, reason=reason or "", user=self._user
+        )
+        return question_info(answered)
 
     async def _queued(self, queued: Enqueued) -> TaskInfo:
         return await self.task(queued.task.id)

@@ -90,16 +90,19 @@ class AsyncClient(WorkCalls):
         title: str | None = None,
         model: str | None = None,
         working_dir: str | None = None,
+        runtime: str | None = None,
         permissions: Mapping[str, Sequence[str]] | None = None,
         safety: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionInfo:
-        """Creates a session. Without `agent`, uses the only served agent, or the agent of the first turn."""
+        """Creates a session. Without `agent`, uses the only served agent, or the agent of the first turn.
+        `runtime` binds it to a runtime; `working_dir` of an agent on a runtime is on its machine."""
         fields = {
             "agent": agent,
             "title": title,
             "model": model,
             "working_dir": working_dir,
+            "runtime": runtime,
             "permissions": permissions,
             "safety": safety,
             "metadata": metadata,

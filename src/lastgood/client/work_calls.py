@@ -97,16 +97,19 @@ class WorkCalls:
         *,
         scope: tuple[str, str],
         runtime: str | None = None,
+        working_dir: str | None = None,
         priority: int | None = None,
         fresh: bool = False,
         rerun_of: str | None = None,
         note: str | None = None,
         key: str | None = None,
     ) -> TaskInfo:
-        """Queues a task. `scope` is `issue` or `chat` and an id; `chat` takes the id of a session, too."""
+        """Queues a task. `scope` is `issue` or `chat` and an id; `chat` takes the id of a session, too.
+        `working_dir`: of a new scope, on the machine of its runtime."""
         kind, id = scope
         fields = {
             "runtime": runtime,
+            "working_dir": working_dir,
             "priority": priority,
             "fresh": fresh or None,
             "rerun_of": rerun_of,

@@ -137,3 +137,14 @@ def first_words(messages: Sequence[Message], limit: int = 50) -> str:
         return words
     cut = words[: limit - 1]
     return (cut.rsplit(" ", 1)[0] if " " in cut else cut) + "…"
+
+
+def check_remote_dir(path: str) -> str:
+    """Of another machine: only its form can be judged here, and its worker judges the rest."""
+    check_text(path, "the working directory")
+    if not path.startswith(("/", "~/")):
+        raise InvalidRequest(
+            f"`working_dir` must be an absolute path on the machine of the runtime, not {path!r}",
+            param="working_dir",
+        )
+    return path

@@ -14,7 +14,7 @@ The working directory is judged apart from the session, because files survive a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -61,12 +61,17 @@ class RejectedPointer:
 
 @dataclass(frozen=True, slots=True)
 class WorkDir:
-    """`is_local`: the path is on the claiming worker's machine. Elsewhere a snapshot is restored, or its
-    absence is disclosed."""
+    """`is_local`: the path is on the claiming worker's machine. Elsewhere, or if it `is_outdated`, a snapshot
+    is restored, or its absence is disclosed."""
 
     path: str
     worker: str
     is_local: bool
+    is_outdated: bool = False  # turns that the native session has not seen worked in another directory
+
+    @property
+    def lacks_files(self) -> bool:
+        return self.is_outdated or not self.is_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,7 @@ def decide_resume(request: ResumeRequest, pointers: Iterable[Pointer]) -> Resume
     for pointer, older in _sessions([one for one in newest_first if _session_key(one) in candidates]):
         objection = _objection(request, pointer, older)
         if objection is None:
-            return _native(request, pointer, work_dir, tuple(rejected))
+            return _native(request, pointer, _own_dir(request, pointer, source) or work_dir, tuple(rejected))
         rejected.append(RejectedPointer(pointer.native_session or "", _runtime_id(pointer), objection))
     return _without_session(request, work_dir, tuple(rejected))
 
@@ -133,6 +138,8 @@ def as_record(decision: ResumeDecision) -> dict[str, Any]:
     }
     if decision.work_dir is not None:
         record["work_dir"] = {"path": decision.work_dir.path, "worker": decision.work_dir.worker}
+        if decision.work_dir.is_outdated:
+            record["work_dir"]["is_outdated"] = True
     if isinstance(decision, NativeResume):
         record["native_session"] = decision.native_session
         record["disclosures"] = list(decision.disclosures)
@@ -235,12 +242,10 @@ def _native(
     )
     if request.rerun_of is not None:
         reason = f"rerun of {request.rerun_of}: {reason}"
-    is_own = pointer.work_dir is not None and request.rerun_of in (None, pointer.task)
-    own = _as_work_dir(request, pointer) if is_own else None
     return NativeResume(
         pointer.native_session,
         reason,
-        own or work_dir,
+        work_dir,
         is_behind,
         pointer.through if is_behind else None,
         pointer.is_dirty,
@@ -265,6 +270,18 @@ def _work_dir(request: ResumeRequest, newest_first: Sequence[Pointer]) -> WorkDi
     """The newest one, whichever runtime and machine it is on (M4.3)."""
     newest = next((pointer for pointer in newest_first if pointer.work_dir is not None), None)
     return None if newest is None else _as_work_dir(request, newest)
+
+
+def _own_dir(request: ResumeRequest, pointer: Pointer, source: Sequence[Pointer]) -> WorkDir | None:
+    """The one that the native session has worked in: some CLIs find their sessions only there."""
+    if pointer.work_dir is None or request.rerun_of not in (None, pointer.task):
+        return None
+    in_history = (
+        one for one in source if one.outcome is PointerOutcome.COMMITTED and one.through in request.history
+    )
+    last = next((one for one in in_history if one.work_dir is not None), pointer)
+    is_same = (last.worker, last.work_dir) == (pointer.worker, pointer.work_dir)
+    return replace(_as_work_dir(request, pointer), is_outdated=not is_same)
 
 
 def _as_work_dir(request: ResumeRequest, pointer: Pointer) -> WorkDir:

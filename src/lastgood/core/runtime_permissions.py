@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from lastgood.core.session_rules import modes_of, narrowest, permissions_of
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.rules import RuleLayer
+from lastgood.model.runtimes import Enforcement, Runtime
 
 _ASKING = (Safety.STRICT, Safety.BALANCED)
 
@@ -29,3 +30,21 @@ def runtime_rules(
     if mode in _ASKING and not ask and not agent.readonly:
         allow = (*allow, *more.allow)
     return mode, Permissions(allow, ask, (*own.deny, *more.deny))
+
+
+def unenforceable(runtime: Runtime, mode: Safety, rules: Permissions) -> str | None:
+    """Why this runtime cannot hold its CLI to these rules; None: it can, or its worker did not say."""
+    if runtime.enforces is not Enforcement.NONE:
+        return None
+    restrictions = [
+        *([] if mode is Safety.AUTONOMOUS else [f"the safety mode {mode}"]),
+        *(["ask rules"] if rules.ask else []),
+        *(["deny rules"] if rules.deny else []),
+    ]
+    if not restrictions:
+        return None
+    what = " and ".join(restrictions)
+    return (
+        f"Runtime {runtime.name} (kind {runtime.identity.provider}) cannot enforce {what}; use a runtime "
+        "that can, or the safety mode autonomous without ask and deny rules"
+    )

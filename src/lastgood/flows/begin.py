@@ -17,6 +17,7 @@ from lastgood.core.lifecycle import Move, after
 from lastgood.core.queue_parking import parking_of
 from lastgood.core.recovery import TryAgain, try_again
 from lastgood.errors import (
+    Conflict,
     InvalidRequest,
     LastgoodError,
     OutcomeUnknown,
@@ -82,6 +83,12 @@ class TurnStarter:
         if runtime is not None:
             decision |= {"runtime": runtime.runtime.id, "runtime_reason": runtime.reason}
             return Plan(agent, decision, base, runtime, session)
+        if session.runtime_id is not None and session.working_dir is not None:
+            # Its worker judged the path. Here nobody has, and it would be a way around --working-dir-root.
+            raise Conflict(
+                f"The working directory {session.working_dir} is on the machine of runtime "
+                f"{session.runtime_id}; bind the session to a runtime, or create a new session"
+            )
         # Before anything is written: a bad reference leaves no trace.
         model = ask.model if ask.model is not None else session.model or agent.model
         self._deps.engine.check_model(model, agent)

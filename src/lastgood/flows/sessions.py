@@ -8,7 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from lastgood.core.derivation import derive
-from lastgood.core.input_checks import check_metadata, check_text, check_title, fork_title
+from lastgood.core.input_checks import (
+    check_metadata,
+    check_remote_dir,
+    check_text,
+    check_title,
+    fork_title,
+)
 from lastgood.core.lifecycle import Move
 from lastgood.core.limits import check_rules
 from lastgood.core.quotas import QuotaUsage
@@ -78,8 +84,12 @@ class Sessions(SessionReader):
         setter: Setter = LOCAL,
         metadata: Mapping[str, Any] | None = None,
         conversation: str | None = None,
+        runtime: str | None = None,
+        pinned: bool = False,
     ) -> Session:
-        """`setter` is recorded with the rules and the safety mode: a weaker scope cannot remove them."""
+        """`setter` is recorded with the rules and the safety mode: a weaker scope cannot remove them.
+        `runtime`: where it will run, which the caller may use; its worker judges the working directory.
+        """
         for what, text in (("agent", agent_key), ("model", model), ("working directory", working_dir)):
             check_text(text or "", f"the {what}")
         self._check_safety(safety)
@@ -89,7 +99,8 @@ class Sessions(SessionReader):
         if model is not None:
             self._deps.engine.check_model(model, await self._find_agent(agent_key))
         if working_dir is not None:
-            working_dir = self._deps.engine.check_working_dir(working_dir)
+            check = self._deps.engine.check_working_dir if runtime is None else check_remote_dir
+            working_dir = check(working_dir)
         new = NewSession(
             id=self._deps.ids.session(),
             tenant=tenant,
@@ -103,6 +114,8 @@ class Sessions(SessionReader):
             conversation=conversation,
             created_by=setter.token,
             owner=setter.user,
+            runtime_id=runtime,
+            runtime_pinned=pinned,
         )
         await self._deps.quotas.check(tenant, setter.token, QuotaUsage(sessions=1))
         session = await self._deps.store.create_session(new)

@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from lastgood.core.input_checks import first_words
 from lastgood.core.task_admission import KnownAttempt, KnownTask, admit_task
 from lastgood.errors import (
+    AgentInvalid,
     AgentNotFound,
     RuntimeAmbiguous,
     RuntimeNotFound,
     RuntimeOffline,
     SessionNotFound,
+    TurnFailed,
 )
+from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.begin import Plan, TurnStarter
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.task_handle import TaskTurnHandle
@@ -110,6 +113,21 @@ class TaskStarter:
             return await self._enqueuer.choose(wish)
         except (RuntimeNotFound, RuntimeAmbiguous, RuntimeOffline):
             raise AgentNotFound() from None
+
+    async def runtime_for(
+        self, tenant: TenantId, user: str, agent_key: str, runtime: str | None
+    ) -> str | None:
+        """Where a new session of this agent will run; None: here. `runtime`: named by the request."""
+        try:
+            agent, _ = await resolve(self._deps.agents, agent_key)
+        except (AgentNotFound, AgentInvalid, TurnFailed):
+            if runtime is None:  # its first turn says what is wrong with it
+                return None
+            raise
+        plan = await self._enqueuer.choose(
+            RuntimeWish(tenant, user, agent.key, agent.harness, runtime=runtime)
+        )
+        return None if plan is None else plan.runtime.id
 
     async def check_owner(self, ask: Ask, session: Session) -> None:
         """Of a conversation, whose name anybody may guess. On a private runtime it is for whoever made it and

@@ -20,6 +20,14 @@ class RuntimeIdentity:
     format: str = ""  # of the CLI's session files; another one cannot be read
 
 
+class Enforcement(StrEnum):
+    """Which permissions a runtime can hold its CLI to."""
+
+    ALL = "all"
+    NONE = "none"  # it takes only tasks that restrict nothing
+    UNKNOWN = ""  # its worker did not say; it refuses by itself what it cannot enforce
+
+
 @dataclass(frozen=True, slots=True)
 class NewRuntime:
     identity: RuntimeIdentity
@@ -27,6 +35,7 @@ class NewRuntime:
     profile: str = ""
     cli_version: str = ""
     steerable: bool = False  # its CLI takes messages while a turn runs
+    enforces: Enforcement = Enforcement.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class Runtime:
     seen_seconds_ago: float  # by database time; decades if its worker has deregistered
     created_at: float
     removed_at: float | None
+    enforces: Enforcement = Enforcement.UNKNOWN
 
     @property
     def id(self) -> str:

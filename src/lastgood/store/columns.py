@@ -65,7 +65,7 @@ COLUMNS = {
     "runtime": _columns(
         "runtimes",
         "id tenant worker_id provider profile account name owner shared_with format cli_version steerable"
-        " created_at removed_at",
+        " enforces created_at removed_at",
     )
     + ", clock() - runtimes.last_seen_at AS seen_seconds_ago"
     + ", (SELECT workers.status FROM workers"

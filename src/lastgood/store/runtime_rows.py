@@ -9,6 +9,7 @@ import orjson
 from lastgood.model.ids import TenantId
 from lastgood.model.runtimes import (
     AgentBinding,
+    Enforcement,
     Enrollment,
     NewRuntime,
     OnOffline,
@@ -22,7 +23,7 @@ from lastgood.store.rows import Row
 def to_runtime(row: Row) -> Runtime:
     (
         id, tenant, worker, provider, profile, account, name, owner, shared_with, format, cli_version,
-        steerable, created_at, removed_at, seen, status,
+        steerable, enforces, created_at, removed_at, seen, status,
     ) = row  # fmt: skip
     return Runtime(
         identity=RuntimeIdentity(id, worker, provider, account, format),
@@ -33,6 +34,7 @@ def to_runtime(row: Row) -> Runtime:
         shared_with=tuple(orjson.loads(shared_with)),
         cli_version=cli_version,
         steerable=bool(steerable),
+        enforces=Enforcement(enforces),
         status=status or "",
         seen_seconds_ago=max(0.0, seen),
         created_at=created_at,
@@ -64,6 +66,7 @@ def of_runtime(registration: Registration, new: NewRuntime) -> dict[str, Any]:
         "format": new.identity.format,
         "cli_version": new.cli_version,
         "steerable": new.steerable,
+        "enforces": new.enforces.value,
     }
 
 

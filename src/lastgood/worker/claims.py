@@ -18,6 +18,7 @@ class ClaimUnreadable(Exception):
 class GivenDir:
     path: str
     is_local: bool  # it is on this machine
+    is_outdated: bool = False  # later turns worked elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +107,5 @@ def _given_dir(plain: Any) -> GivenDir | None:
         return None
     if isinstance(plain, str):
         return GivenDir(plain, is_local=True)
-    return GivenDir(str(plain["path"]), bool(plain.get("is_local", True)))
+    is_local, is_outdated = plain.get("is_local", True), plain.get("is_outdated", False)
+    return GivenDir(str(plain["path"]), bool(is_local), bool(is_outdated))

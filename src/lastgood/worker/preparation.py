@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastgood.errors import LastgoodError
-from lastgood.worker.claims import Claim
+from lastgood.worker.claims import Claim, GivenDir
 from lastgood.worker.delivery import backoff_seconds
 from lastgood.worker.options import WorkerOptions
 from lastgood.worker.outbox import Outbox
@@ -19,6 +19,7 @@ from lastgood.worker.snapshot_restore import SnapshotRefused, restore_snapshot
 from lastgood.worker.work_dirs import WorkDir, WorkDirRefused, WorkDirs
 
 _LISTED = 20
+_NOT_RESTORED = "The snapshot could not be restored on this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +47,44 @@ async def prepare_directory(claim: Claim, tools: RunTools) -> tuple[WorkDir, tup
     notes: tuple[str, ...] = ()
     if given is not None and given.is_local:
         try:
-            return tools.work_dirs.find(given.path), ()
+            return await _up_to_date(tools.work_dirs.find(given.path), given, claim, tools)
         except WorkDirRefused as refusal:
             notes = (f"The earlier files are not here: {refusal}. This directory is new and empty.",)
     work_dir = await asyncio.to_thread(tools.work_dirs.create, claim.session)
     if claim.snapshot_attempt is not None:
-        notes = await _restore(work_dir, claim, claim.snapshot_attempt, tools.server)
+        try:
+            notes = await _restore(work_dir, claim, claim.snapshot_attempt, tools.server)
+        except SnapshotRefused as error:
+            notes = (f"{_NOT_RESTORED} ({error}). This directory is empty.",)
     return work_dir, notes
 
 
+async def _up_to_date(
+    work_dir: WorkDir, given: GivenDir, claim: Claim, tools: RunTools
+) -> tuple[WorkDir, tuple[str, ...]]:
+    """A directory whose session has worked elsewhere since gets the newer files, under its own path: some
+    CLIs find their sessions only there."""
+    if not given.is_outdated or claim.snapshot_attempt is None:
+        return work_dir, ()
+    if not work_dir.is_owned:
+        return work_dir, ("Nothing was restored into this folder; it is as its owner left it.",)
+    newer = await asyncio.to_thread(tools.work_dirs.create, claim.session)
+    try:
+        notes = await _restore(newer, claim, claim.snapshot_attempt, tools.server)
+    except SnapshotRefused as error:
+        newer.path.rmdir()
+        return work_dir, (f"{_NOT_RESTORED} ({error}). This directory is as you left it.",)
+    return tools.work_dirs.replace(work_dir, newer), notes
+
+
 async def _restore(work_dir: WorkDir, claim: Claim, attempt: str, server: WorkServer) -> tuple[str, ...]:
+    """Returns what is missing in the snapshot. SnapshotRefused: the directory is empty."""
     try:
         answer = await _download(claim, attempt, server)
         body = base64.b64decode(answer["body"], validate=True)
         await asyncio.to_thread(restore_snapshot, body, work_dir)
-    except (SnapshotRefused, LastgoodError, KeyError, TypeError, ValueError) as error:
-        return (f"The snapshot could not be restored on this machine ({error}). This directory is empty.",)
+    except (LastgoodError, KeyError, TypeError, ValueError) as error:
+        raise SnapshotRefused(str(error)) from error
     left_out = (answer.get("summary") or {}).get("left_out") or ()
     names = ", ".join(str(one.get("path")) for one in left_out[:_LISTED])
     more = len(left_out) - _LISTED

@@ -20,7 +20,7 @@ from lastgood.worker.claim_calls import StopReason
 from lastgood.worker.claims import ClaimUnreadable, read_claim, read_key
 from lastgood.worker.delivery import Delivery, backoff_seconds
 from lastgood.worker.identity import WorkerIdentity
-from lastgood.worker.job import RuntimeKind
+from lastgood.worker.job import Permissions, RuntimeKind
 from lastgood.worker.leases import LeaseWatch, now
 from lastgood.worker.preparation import RunTools
 from lastgood.worker.runtimes.processes import ProcessGroups
@@ -143,6 +143,7 @@ class Worker:
                     "format": offered.kind.format,
                     "cli_version": offered.cli_version,
                     "steerable": offered.kind.can_steer,
+                    "enforces": "none" if offered.kind.cannot_enforce(Permissions()) else "all",
                 }
                 for offered in self._runtimes
             ],

@@ -59,6 +59,12 @@ class WorkDirs:
         path.mkdir(mode=0o700)
         return WorkDir(path, is_owned=True, is_new=True)
 
+    def replace(self, old: WorkDir, new: WorkDir) -> WorkDir:
+        """The new one gets the path of the old one, whose files stay beside it until they are cleaned up."""
+        os.rename(old.path, old.path.with_name(f"{old.path.name}-{secrets.token_hex(4)}"))
+        os.rename(new.path, old.path)
+        return old
+
     def find(self, given: str) -> WorkDir:
         """Raises WorkDirRefused if the path does not exist or may not be used."""
         path = _resolved(Path(given), "the working directory")

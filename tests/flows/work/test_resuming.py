@@ -125,6 +125,33 @@ async def test_files_on_another_machine_are_disclosed_or_restored(site: Site) ->
     assert found.body == b"content"
 
 
+async def test_back_on_its_machine_a_session_gets_the_files_of_the_turns_it_missed(site: Site) -> None:
+    a, b = await site.machine(), await site.machine("server")
+    await site.queue("one", runtime=a.id)
+    first = await a.claim()
+    await site.work.reports.snapshot(a.key(first), "tar", {}, b"of a")
+    await a.complete(first, "1", native_session="native-a", work_dir="/work/a")
+    await b.turn("two", "2", "native-b", work_dir="/work/b")
+    back = await claimed(a)
+    assert resume(back)["native_session"] == "native-a"
+    assert back.content["work_dir"] == {
+        "path": "/work/a",
+        "worker": "laptop",
+        "is_local": True,
+        "is_outdated": True,
+    }
+    assert back.content["snapshot"] is None  # that of its own turn is older than its directory
+    assert "could not be brought here" in back.content["disclosures"][-1]
+    await site.work.tasks.cancel(site.tenant, back.claimed.task.id, "ann")
+    await site.queue("three", runtime=b.id)
+    third = await b.claim()
+    await site.work.reports.snapshot(b.key(third), "tar", {}, b"of b")
+    await b.complete(third, "3", native_session="native-b", work_dir="/work/b")
+    back = await claimed(a)
+    assert back.content["snapshot"]["attempt"] == third.claimed.attempt.id
+    assert "restored from a snapshot" in back.content["disclosures"][-1]
+
+
 async def test_M4_4_a_pointer_is_one_row_of_one_attempt(site: Site) -> None:
     a = await site.machine()
     sent = await a.turn("one", "1", "native-a", work_dir="/w")

@@ -23,7 +23,7 @@ from lastgood.core.transcript import Line, catch_up, since_reset, text_of_input,
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
 from lastgood.model.agents import AgentSpec, Safety
-from lastgood.model.ids import SessionId, TenantId, TurnId
+from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.runtimes import RuntimeIdentity
 from lastgood.model.sessions import Session, Turn
@@ -78,7 +78,7 @@ class Prepared:
     def disclosures(self) -> tuple[str, ...]:
         found = self.decision.disclosures if isinstance(self.decision, NativeResume) else ()
         told = [SESSION_NOTE.format(one) for one in found]
-        if self.decision.work_dir is not None and not self.decision.work_dir.is_local:
+        if self.decision.work_dir is not None and self.decision.work_dir.lacks_files:
             told.append(FILES_ELSEWHERE if self.snapshot is None else FILES_RESTORED)
         return tuple(told)
 
@@ -98,7 +98,7 @@ async def prepare(deps: Dependencies, situation: Situation) -> Prepared:
         rerun_of=situation.directive.rerun_of,
     )
     decision = decide_resume(request, await deps.store.list_pointers(tenant, session.id))
-    return Prepared(decision, agent, turns, await _snapshot(deps, tenant, session.id, decision, turns))
+    return Prepared(decision, agent, turns, await _snapshot(deps, tenant, session, decision, turns))
 
 
 async def _chain(
@@ -114,14 +114,19 @@ async def _chain(
 async def _snapshot(
     deps: Dependencies,
     tenant: TenantId,
-    session: SessionId,
+    session: Session,
     decision: ResumeDecision,
     turns: Sequence[Turn],
 ) -> Snapshot | None:
-    """Only if the working directory is on another machine: on its own it is there, and newer."""
-    if decision.work_dir is None or decision.work_dir.is_local:
+    """Only if the working directory lacks what the turns did: otherwise it is there, and newer. Nothing is
+    restored into a folder that somebody named for the session."""
+    if decision.work_dir is None or not decision.work_dir.lacks_files or session.working_dir is not None:
         return None
-    return await deps.store.newest_snapshot(tenant, session, [turn.id for turn in turns])
+    ids = [turn.id for turn in turns]
+    if isinstance(decision, NativeResume) and decision.catch_up_after in ids:
+        # Older ones are of what the directory itself has held before.
+        ids = ids[ids.index(decision.catch_up_after) + 1 :]
+    return await deps.store.newest_snapshot(tenant, session.id, ids)
 
 
 # -- on the wire ---------------------------------------------------------------------------
@@ -149,7 +154,8 @@ def work_dir_json(decision: ResumeDecision) -> dict[str, Any] | None:
     found = decision.work_dir
     if found is None:
         return None
-    return {"path": found.path, "worker": found.worker, "is_local": found.is_local}
+    told = {"path": found.path, "worker": found.worker, "is_local": found.is_local}
+    return told | ({"is_outdated": True} if found.is_outdated else {})
 
 
 def agent_json(agent: AgentSpec, session: Session, ceiling: Safety, model: str | None) -> dict[str, Any]:

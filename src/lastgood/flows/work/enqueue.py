@@ -18,18 +18,27 @@ from lastgood.core.runtime_choice import (
     choose_runtime,
     is_offline,
 )
+from lastgood.core.runtime_permissions import runtime_rules, unenforceable
 from lastgood.core.task_admission import KnownAttempt, KnownTask, QueueTask, TaskRejected, admit_task
 from lastgood.core.transcript import text_of_input
-from lastgood.errors import InvalidRequest, RuntimeAmbiguous, RuntimeNotFound, RuntimeOffline
+from lastgood.errors import (
+    InvalidRequest,
+    RuntimeAmbiguous,
+    RuntimeNotFound,
+    RuntimeOffline,
+    Unenforceable,
+)
+from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import MOST_TRIES, gave_up
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import tell_workers
+from lastgood.model.agents import Safety
 from lastgood.model.attempts import Ask, Attempt, TurnRequest
 from lastgood.model.call_options import options_as_json
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import Message, Role
-from lastgood.model.runtimes import AgentBinding, OnOffline, Runtime
+from lastgood.model.runtimes import AgentBinding, Enforcement, OnOffline, Runtime
 from lastgood.model.sessions import ScopeKind, Session, TaskScope
 from lastgood.model.tasks import Directive, NewTask, Task, TaskConflict
 
@@ -83,9 +92,14 @@ class Enqueued:
 
 
 class Enqueuer:
-    def __init__(self, deps: Dependencies, limits: WorkLimits | None = None) -> None:
+    """`safety`: the server's own mode, which no run exceeds."""
+
+    def __init__(
+        self, deps: Dependencies, limits: WorkLimits | None = None, safety: Safety = Safety.RESTRICTED
+    ) -> None:
         self._deps = deps
         self._limits = limits or WorkLimits()
+        self._safety = safety
 
     async def choose(self, wish: RuntimeWish) -> RuntimePlan | None:
         """None: the agent is local. RuntimeNotFound also for a runtime that the user may not use."""
@@ -121,6 +135,7 @@ class Enqueuer:
         """An attempt: the same request was run before as a turn of this server, and has its outcome, or
         runs. Refusals have changed nothing."""
         _check_input(draft.ask)
+        await self._check_permissions(draft)
         new, looks = self._new_task(draft), draft.ask.is_retry
         for _ in range(MOST_TRIES):
             # Without a key, only what stands there now can tell whether the first try is over.
@@ -162,6 +177,16 @@ class Enqueuer:
                 f"Runtime {plan.runtime.name} is offline; start its worker, or bind the agent to another one",
                 runtime=plan.runtime.id,
             )
+
+    async def _check_permissions(self, draft: TaskDraft) -> None:
+        """Unenforceable: its worker would refuse the task. Rules may change until then, so it judges, too."""
+        if draft.plan.runtime.enforces is not Enforcement.NONE:
+            return
+        agent, _ = await resolve(self._deps.agents, draft.agent_key)
+        mode, rules = runtime_rules(agent, self._safety, draft.session.rules)
+        reason = unenforceable(draft.plan.runtime, mode, rules)
+        if reason is not None:
+            raise Unenforceable(reason, runtime=draft.plan.runtime.id)
 
     def _new_task(self, draft: TaskDraft) -> NewTask:
         self.check_online(draft)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lastgood.core.input_checks import check_text
+from lastgood.core.input_checks import check_remote_dir, check_text
 from lastgood.core.queue_parking import parking_of
 from lastgood.core.task_lifecycle import is_task_over
 from lastgood.core.task_reason import why
@@ -58,6 +58,7 @@ class NewTaskRequest:
     key: str | None = None
     fingerprint: str = ""
     end_user: str = ""
+    working_dir: str | None = None  # of a new scope, on the machine of its runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,12 @@ class Tasks:
             await self._access.task(new.tenant, new.directive.rerun_of, new.user)
         await self._deps.quotas.check(new.tenant, new.caller)
         if session is None:
-            session = await self._make_session(new, agent.key)
+            session = await self._make_session(new, agent.key, plan.runtime.id)
+        if new.working_dir is not None and new.working_dir != session.working_dir:
+            raise Conflict(
+                f"This scope has the working directory {session.working_dir or '(none)'}; remove "
+                "`working_dir`, or use another scope"
+            )
         return await self._queue(new, session, agent.key, (user(new.prompt),), wish)
 
     async def _find_session(self, new: NewTaskRequest, agent_key: str) -> Session | None:
@@ -117,7 +123,8 @@ class Tasks:
             )
         return session
 
-    async def _make_session(self, new: NewTaskRequest, agent_key: str) -> Session:
+    async def _make_session(self, new: NewTaskRequest, agent_key: str, runtime: str) -> Session:
+        folder = None if new.working_dir is None else check_remote_dir(new.working_dir)
         session = await self._store.session_of_scope(
             NewSession(
                 id=self._deps.ids.session(),
@@ -126,6 +133,9 @@ class Tasks:
                 created_by=new.caller,
                 owner=new.user,
                 scope=new.scope,
+                working_dir=folder,
+                # Also if the task is refused after all: nobody on this server has checked the path.
+                runtime_id=None if folder is None else runtime,
             )
         )
         if not await self._access.may_read(session, new.user):

@@ -16,12 +16,12 @@ RETURNING epoch;
 -- name: put_runtime
 -- One that was removed is there again, under its old id: its pointers and queued tasks name that.
 INSERT INTO runtimes (id, tenant, worker_id, provider, profile, account, name, owner, format, cli_version,
-                      steerable, last_seen_at, created_at)
+                      steerable, enforces, last_seen_at, created_at)
 VALUES (:id, :tenant, :worker, :provider, :profile, :account, :name, :owner, :format, :cli_version,
-        :steerable, clock(), clock())
+        :steerable, :enforces, clock(), clock())
 ON CONFLICT (tenant, worker_id, provider, profile, account) DO UPDATE
 SET name = excluded.name, format = excluded.format, cli_version = excluded.cli_version,
-    steerable = excluded.steerable, last_seen_at = excluded.last_seen_at, removed_at = NULL
+    steerable = excluded.steerable, enforces = excluded.enforces, last_seen_at = excluded.last_seen_at, removed_at = NULL
 RETURNING {runtime};
 
 -- name: worker_epoch

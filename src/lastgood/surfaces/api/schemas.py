@@ -127,6 +127,7 @@ class CreateBody(Body):
     title: str | None = None
     model: Name | None = None
     working_dir: Name | None = None
+    runtime: Name | None = None
     permissions: Rules | None = None
     safety: Mode | None = None
     safety_policy: Mode | Literal[""] | None = None

@@ -94,10 +94,7 @@ class SessionHandlers:
         agent = self._agents.default_key() if body.agent is None else self._agents.canonical_key(body.agent)
         if body.agent is not None:
             await self._check_agent(agent)
-        if body.working_dir is not None and not self._folders and not request.caller.may(Scope.ADMIN):
-            raise Forbidden(
-                "Token may not set `working_dir`; the operator can allow a directory with --working-dir-root"
-            )
+        runtime = await self._runtime_for(request, agent, body)
         session = await self._sessions.create(
             request.caller.tenant,
             agent,
@@ -108,8 +105,22 @@ class SessionHandlers:
             safety=safety_of(body.safety or body.safety_policy),
             setter=request.caller.setter,
             metadata=body.metadata,
+            runtime=runtime,
+            pinned=body.runtime is not None,
         )
         return json_reply(SESSION.json(session))
+
+    async def _runtime_for(self, request: Request, agent: str, body: CreateBody) -> str | None:
+        """Whose worker judges the working directory. None: it is on this server's disk, or there is none."""
+        if body.working_dir is None and body.runtime is None:
+            return None
+        caller = request.caller
+        runtime = await self._submitter.tasks.runtime_for(caller.tenant, caller.user, agent, body.runtime)
+        if runtime is None and not self._folders and not caller.may(Scope.ADMIN):
+            raise Forbidden(
+                "Token may not set `working_dir`; the operator can allow a directory with --working-dir-root"
+            )
+        return runtime
 
     async def _check_agent(self, key: str) -> None:
         """AgentNotFound if it is not served. Whether it can be loaded is checked by the first turn."""

@@ -42,6 +42,7 @@ from lastgood.errors import (
     TurnCancelled,
     TurnFailed,
     Unauthorized,
+    Unenforceable,
     UnsupportedMedia,
     error_of,
 )
@@ -59,6 +60,7 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (MethodNotAllowed, 405),
     (ModelUnknown, 422),
     (IdempotencyMismatch, 422),
+    (Unenforceable, 422),
     (InvalidRequest, 400),
     (Unauthorized, 401),
     (Forbidden, 403),

@@ -89,6 +89,7 @@ RUNTIME: Resource[Runtime] = Resource(
     ResourceField("status", TEXT, lambda runtime: runtime.status),
     ResourceField("cli_version", TEXT, lambda runtime: runtime.cli_version),
     ResourceField("steerable", FLAG, lambda runtime: runtime.steerable),
+    ResourceField("enforces", or_null(TEXT), lambda runtime: runtime.enforces.value or None),
     ResourceField("created_at", TEXT, lambda runtime: timestamp(runtime.created_at)),
 )
 

@@ -37,6 +37,7 @@ class RuntimeBody(Body):
     format: Short | None = None
     cli_version: Short | None = None
     steerable: bool | None = None
+    enforces: Literal["all", "none"] | None = None
 
 
 class RegisterBody(Body):
@@ -172,6 +173,7 @@ class NewTaskBody(Body):
     scope: ScopeBody
     prompt: str = Field(min_length=1)
     runtime: Id | None = None
+    working_dir: Path | None = None
     priority: int | None = None
     fresh: bool | None = None
     rerun_of: Id | None = None

@@ -69,6 +69,7 @@ class TaskHandlers:
             scope=TaskScope(ScopeKind(body.scope.kind), body.scope.id),
             prompt=body.prompt,
             runtime=body.runtime,
+            working_dir=body.working_dir,
             priority=body.priority or 0,
             directive=directive,
         )

@@ -20,7 +20,14 @@ from lastgood.flows.work.enrolment import Enrolment, check_worker
 from lastgood.flows.work.questions import answer_json
 from lastgood.flows.work.report_content import ClaimKey, Completion, Failure
 from lastgood.model.ids import AttemptId, TaskId
-from lastgood.model.runtimes import Heartbeat, LiveClaim, NewRuntime, Registration, RuntimeIdentity
+from lastgood.model.runtimes import (
+    Enforcement,
+    Heartbeat,
+    LiveClaim,
+    NewRuntime,
+    Registration,
+    RuntimeIdentity,
+)
 from lastgood.model.sessions import Usage
 from lastgood.model.tasks import TaskMessage
 from lastgood.model.tokens import Scope
@@ -73,6 +80,7 @@ class WorkerHandlers:
                         one.profile or "",
                         one.cli_version or "",
                         bool(one.steerable),
+                        Enforcement(one.enforces or ""),
                     )
                     for one in body.runtimes
                 ),

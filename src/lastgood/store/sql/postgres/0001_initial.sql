@@ -260,6 +260,7 @@ CREATE TABLE runtimes (
     format       TEXT NOT NULL DEFAULT '',  -- of the CLI's session files
     cli_version  TEXT NOT NULL DEFAULT '',
     steerable    BOOLEAN NOT NULL DEFAULT false,  -- its CLI takes messages while a turn runs
+    enforces     TEXT NOT NULL DEFAULT '' CHECK (enforces IN ('', 'all', 'none')),  -- of permissions
     last_seen_at DOUBLE PRECISION NOT NULL,  -- 0: its worker has signed off
     created_at   DOUBLE PRECISION NOT NULL,
     removed_at   DOUBLE PRECISION,

@@ -254,6 +254,7 @@ CREATE TABLE runtimes (
     format       TEXT NOT NULL DEFAULT '',  -- of the CLI's session files
     cli_version  TEXT NOT NULL DEFAULT '',
     steerable    INTEGER NOT NULL DEFAULT 0,  -- its CLI takes messages while a turn runs
+    enforces     TEXT NOT NULL DEFAULT '' CHECK (enforces IN ('', 'all', 'none')),  -- of permissions
     last_seen_at REAL NOT NULL,             -- 0: its worker has signed off
     created_at   REAL NOT NULL,
     removed_at   REAL,
