@@ -209,7 +209,9 @@ class TurnLoop:
         delegates = call.name == TRANSFER and bool(stage.agent.sub_agents)
         admitted = None if delegates else await self.calling.admit(self.work, stage, call)
         who = _sub_agent(stage)
-        await self._event(ToolCalled(call.id, call.name, call.arguments, who))
+        answer = self.work.answers.get(stage.place_of(call.id))
+        if answer is None or not answer.is_about_input:  # else clients know of the call since it asked
+            await self._event(ToolCalled(call.id, call.name, call.arguments, who))
         if admitted is None:
             await self._delegate(stage, call)
             return
@@ -277,14 +279,15 @@ class TurnLoop:
                 return OnUnknown.REPEAT  # its finished steps are in the journal and are not repeated
             return tools[name].on_unknown if name in tools else OnUnknown.FAIL
 
-        has_begun = True  # calls run one after the other: none after one that waited for approval has begun
+        has_begun = True  # calls run one after the other: none after one that waited for a person has begun
         for open_call in unsettled(stage.steps, policy_of):
             call = open_call.call
             if call.name in stage.options.tool_names:
                 continue
             place = stage.place_of(call.id)
             answer = self.work.answers.get(place)
-            has_begun = has_begun and not (answer is not None and answer.is_about_approval)
+            waited = answer is not None and (answer.is_about_approval or answer.is_about_input)
+            has_begun = has_begun and not waited
             repeats = answer is not None and answer.action is AnswerAction.REPEAT
             if not has_begun or open_call.policy is OnUnknown.REPEAT or repeats:
                 await self._call_tool(stage, call)

@@ -263,7 +263,7 @@ TOOLSET = Typed(
         ),
         "lsp": Variant("queries a language server", (*_SERVER, "file_types"), _WITHOUT, needs=("command",)),
         "open_url": Variant("opens a URL for the user", ("url", "name"), _WITHOUT, needs=("url",)),
-        "user_prompt": Variant("asks the user", (), _WITHOUT),
+        "user_prompt": Variant("asks the user a question and waits for the answer"),
         "model_picker": Variant("changes the model", ("models",), _WITHOUT, needs=("models",)),
         "background_agents": Variant("runs agents in the background", (), _WITHOUT),
         "scheduler": Variant("schedules prompts", (), _WITHOUT),
