@@ -88,7 +88,11 @@ async def test_a_server_that_asks_during_its_call_gets_an_error(
     servers: Servers, remote: dict[str, Any]
 ) -> None:
     program = servers.program(remote=remote, lifecycle={"backoff": {"initial": 0.001}})
-    await offered(program)
+    for _ in range(200):
+        servers.clock += 1.0
+        if not (await program.offer()).problem:
+            break
+        await asyncio.sleep(0.1)
     why = "needs a server of the revision" if remote["transport_type"] == "sse" else "elicitation/create"
     with pytest.raises(ToolFailed, match=why):
         await servers.call(program, "ask_inline")

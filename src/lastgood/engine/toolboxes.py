@@ -18,7 +18,7 @@ import orjson
 from lastgood.engine.tools.live import LiveProgram, LiveToolsets, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, Toolsets
 from lastgood.errors import InvalidRequest, TurnFailed
-from lastgood.model.agents import AgentSpec, ToolsetSpec
+from lastgood.model.agents import AgentSpec, Effect, ToolsetSpec
 from lastgood.model.ids import SessionId
 
 #: Sessions whose tools are kept built. Losing one costs building it again.
@@ -48,9 +48,9 @@ class Toolbox:
         built: dict[str, Tool] = {}
         for spec in agent.toolsets:
             if spec.type in self.toolsets:
-                built |= {tool.name: tool for tool in self.toolsets[spec.type](spec)}
+                built |= {tool.name: tool for tool in _usable(spec, self.toolsets[spec.type](spec))}
             elif spec.type in self.live and (offered := next(offers, None)) is not None:
-                for tool in offered[1].tools:
+                for tool in _usable(spec, offered[1].tools):
                     # It never takes the place of another one: rules for that name meant the other.
                     name = f"{offered[1].label}_{tool.name}"[-64:] if tool.name in built else tool.name
                     built[name] = replace(tool, name=name)
@@ -88,6 +88,13 @@ class Toolbox:
     async def close(self) -> None:
         programs, self._programs = list(self._programs.values()), {}
         await asyncio.gather(*(program.close() for program in programs))
+
+
+def _usable(spec: ToolsetSpec, tools: Sequence[Tool]) -> Sequence[Tool]:
+    """A read-only toolset has only the tools that are known to change nothing."""
+    if not spec.options.get("readonly"):
+        return tools
+    return [tool for tool in tools if tool.effect is Effect.SAFE]
 
 
 class Toolboxes:

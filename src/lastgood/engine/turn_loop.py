@@ -19,6 +19,7 @@ from typing import Any
 from lastgood.core.context import cap_result, repeats, without_oldest
 from lastgood.core.history import mend, mend_text, repair
 from lastgood.core.recovery import unsettled
+from lastgood.core.secret_shapes import redacted, without_secret_shapes
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
 from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Retried
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
@@ -47,6 +48,7 @@ from lastgood.model.events import (
 )
 from lastgood.model.messages import ToolCall, tool_result
 from lastgood.ports import Emit, Work
+from lastgood.time_slices import paced_map
 
 #: How long a person may take to say what became of a call.
 ANSWER_SECONDS = 24 * 3600.0
@@ -189,6 +191,8 @@ class TurnLoop:
             # The first response obeyed it. If it still held, the model could never end the turn.
             options = replace(options, tool_choice=None)
         messages = (*system, *stage.shown())
+        if agent.redact_secrets:
+            messages = tuple(await paced_map(redacted, messages))
         return ModelCall(
             model, messages, self._tool_definitions(stage), agent.structured_output, options, about
         )
@@ -206,6 +210,8 @@ class TurnLoop:
     # -- tools -----------------------------------------------------------------------
 
     async def _call_tool(self, stage: Stage, call: ToolCall) -> None:
+        if stage.agent.redact_secrets:
+            call = replace(call, arguments=without_secret_shapes(call.arguments))
         delegates = call.name == TRANSFER and bool(stage.agent.sub_agents)
         admitted = None if delegates else await self.calling.admit(self.work, stage, call)
         who = _sub_agent(stage)
@@ -220,7 +226,7 @@ class TurnLoop:
             return
 
         async def stream(text: str) -> None:
-            await self._event(ToolStreamed(call.id, mend(text), who))
+            await self._event(ToolStreamed(call.id, self._clean(stage, text), who))
 
         result = await self.calling.use(self.work, stage, call, admitted, stream)
         await self._answer(stage, call, result)
@@ -230,7 +236,7 @@ class TurnLoop:
             await self._event(AgentSwitched(speaks.name))
 
     async def _answer(self, stage: Stage, call: ToolCall, result: Result) -> None:
-        capped = cap_result(mend(self.scrub(result.text)), stage.agent.max_tool_result_tokens)
+        capped = cap_result(self._clean(stage, self.scrub(result.text)), stage.agent.max_tool_result_tokens)
         await self._event(ToolAnswered(call.id, call.name, capped.text, _sub_agent(stage)))
         step = Step(
             StepKind.TOOL,
@@ -242,6 +248,9 @@ class TurnLoop:
             seconds=result.seconds,
         )
         await self._finish(stage, step)
+
+    def _clean(self, stage: Stage, text: str) -> str:
+        return mend(without_secret_shapes(text) if stage.agent.redact_secrets else text)
 
     async def _delegate(self, stage: Stage, call: ToolCall) -> None:
         """The other agent's steps are journaled with ours; its last message is the result."""

@@ -152,7 +152,7 @@ _KEYS = {
     "toon": Key(TEXT, "tools whose results are converted to TOON", "results are passed through"),
     "model": Key(TEXT, "the model that processes their results", "the agent's own model processes them"),
     "defer": Key(Either((FLAG, TEXTS)), "tools that the model must search for before it can call them", _ALL),
-    "readonly": Key(FLAG, "use only read-only tools", "all tools are available; set `readonly` on the agent"),
+    "readonly": Key(FLAG, "use only its tools whose effect is `safe`"),
     "env": Key(TEXT_MAP, "environment variables of its commands"),
     "shell": Key(MapOf(_SCRIPT, least=1), "scripts, by tool name"),
     "post_edit": Key(ListOf(_POST_EDIT), "commands to run after an edit"),
