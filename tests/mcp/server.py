@@ -14,7 +14,6 @@ from typing import Any
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
-from pydantic import BaseModel
 
 server = MCPServer("test server", instructions="Sums are made with add.", log_level="ERROR")
 _count = 0
@@ -103,17 +102,6 @@ async def book(ctx: Context[Any], city: str) -> Any:
         return "not booked"
     name, nights = answers[0].content["name"], answers[1].content["nights"]
     return f"{ctx.request_state} booked for {name}, {nights} nights"
-
-
-@server.tool()
-async def ask_inline(ctx: Context[Any]) -> str:
-    """Asks while the call runs, as older servers do."""
-    answer = await ctx.elicit("Sure?", _Sure)
-    return answer.action
-
-
-class _Sure(BaseModel):
-    sure: bool
 
 
 def _form(message: str, **properties: Any) -> ElicitRequest:

@@ -33,7 +33,7 @@ def user_prompt_toolset(spec: ToolsetSpec) -> Sequence[Tool]:
     return [
         Tool(
             "user_prompt",
-            "Asks the user a question and waits for the answer. Use it when you need information, a choice or "
+            "Asks the user a question and waits for the answer. Use it if you need information, a choice or "
             "a confirmation that only the user can give. Returns the user's action (accept, decline or "
             "cancel) and, if accepted, the content of the answer.",
             _PARAMETERS,
