@@ -31,6 +31,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     agents = [
         write_agent(folder, "reader", toolsets=[files, shell]),
         write_agent(folder, "discreet", toolsets=[shell], redact_secrets=True),
+        write_agent(
+            folder,
+            "searcher",
+            toolsets=[{**shell, "defer": True}, {"type": "filesystem", "defer": ["read_file"]}],
+        ),
         write_agent(folder, "plain", toolsets=[shell]),
     ]
     with LiveServer(folder, *agents, options=("--safety", "autonomous")) as started:
@@ -54,6 +59,33 @@ def test_a_readonly_toolset_has_only_tools_that_change_nothing(api: Api) -> None
     written, _, found = results(api, session)
     assert written == "error: unknown tool 'write_file'"
     assert "hello" in found  # the other toolset is not read-only
+
+
+def test_a_deferred_tool_is_there_after_the_model_has_added_it(server: LiveServer, api: Api) -> None:
+    session = api.session("searcher")
+    shell = '!tool shell {"cmd": "echo hello"}'
+    search = '!tool search_tool {"query": "run a shell command"}'
+    add, unknown = '!tool add_tool {"name": "shell"}', '!tool add_tool {"name": "list_directory"}'
+    assert api.turn(session, f"{shell}\n{search}\n{unknown}\n{add}\n{shell}\n!say done").status == 200
+    before, found, refused, added, after = results(api, session)
+    assert before == "error: unknown tool 'shell'"
+    assert json.loads(found)[0]["name"] == "shell"
+    assert "there is no tool 'list_directory' to add" in refused
+    assert added.startswith("Added: shell")
+    assert "hello" in after
+
+
+def test_an_added_tool_stays_in_its_conversation_across_a_restart(server: LiveServer, api: Api) -> None:
+    session, shell = api.session("searcher"), '!tool shell {"cmd": "echo hello"}\n!say done'
+    assert api.turn(session, '!tool add_tool {"name": "shell"}\n!say done').status == 200
+    server.kill()
+    server.start()
+    api = Api(server)
+    assert api.turn(session, shell).status == 200
+    assert "hello" in results(api, session)[-1]
+    other = api.session("searcher")
+    assert api.turn(other, shell).status == 200
+    assert results(api, other) == ["error: unknown tool 'shell'"]
 
 
 def test_redact_secrets_keeps_them_from_the_model_and_from_tools(server: LiveServer, api: Api) -> None:

@@ -15,6 +15,7 @@ from lastgood.core.tool_permissions import Allowed, Asks, Denied
 from lastgood.engine.stage import Stage
 from lastgood.engine.team_tools import handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
+from lastgood.engine.tools.deferred import offered_tools
 from lastgood.engine.tools.live import SessionPlace
 from lastgood.engine.tools.tool import NeedsInput, Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError, NeedsAnswer
@@ -57,7 +58,10 @@ class ToolCaller:
         self._approval_seconds = approval_seconds
 
     def tools(self, work: Work, stage: Stage) -> Mapping[str, Tool]:
-        built = self._runtimes.of(work.hold.session, work.agent).tools_of(stage.agent)
+        toolbox = self._runtimes.of(work.hold.session, work.agent)
+        built = toolbox.tools_of(stage.agent)
+        if deferred := toolbox.deferred_of(stage.agent):
+            built = offered_tools(built, deferred, stage.conversation())
         handoff = handoff_tool(stage.agent, work.agent)
         return {**built, handoff.name: handoff} if handoff else built
 

@@ -144,14 +144,13 @@ _POST_EDIT = Section(
         "cmd": Key(TEXT, "the command", required=True),
     },
 )
-_ALL = "every tool is in the prompt from the start"
 _KEYS = {
     "type": Key(TEXT, "the type of the toolset", required=True),
     "tools": Key(TEXTS, "use only these tools of the toolset"),
     "instruction": Key(TEXT, "instructions for the model on how to use them"),
     "toon": Key(TEXT, "tools whose results are converted to TOON", "results are passed through"),
     "model": Key(TEXT, "the model that processes their results", "the agent's own model processes them"),
-    "defer": Key(Either((FLAG, TEXTS)), "tools that the model must search for before it can call them", _ALL),
+    "defer": Key(Either((FLAG, TEXTS)), "tools that the model must search for before it can call them"),
     "readonly": Key(FLAG, "use only its tools whose effect is `safe`"),
     "env": Key(TEXT_MAP, "environment variables of its commands"),
     "shell": Key(MapOf(_SCRIPT, least=1), "scripts, by tool name"),
