@@ -7,15 +7,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from lastgood.cli.approval_prompt import value_of
 from tests.e2e.api import Api, events_of, kinds
-from tests.e2e.command import until
+from tests.e2e.command import Command, until
 from tests.e2e.server import LiveServer
+from tests.e2e.test_cli import Terminal
+from tests.forkserver import Process
 from tests.mcp.conftest import SERVER
 
 pytestmark = pytest.mark.slow
@@ -183,3 +187,54 @@ def test_I42_who_answered_what_is_in_the_audit_record(api: Api) -> None:
     result(api, session)
     (record,) = api.get(f"/api/audit?subject={session}")
     assert (record["detail"]["decision"], record["detail"]["content"]) == ("accept", {"city": "Rome"})
+
+
+@pytest.fixture
+def started() -> Iterator[list[Process]]:
+    """Processes that do not outlive their test."""
+    processes: list[Process] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def answer_in_terminal(terminal: Terminal) -> None:
+    with closing(terminal):
+        terminal.expect("the agent asks: Which city?")
+        terminal.expect("city [string; empty to decline]: ")
+        terminal.send("Rome\n")
+        terminal.expect('"content":{"city":"Rome"}')
+        terminal.expect("done")
+
+
+def test_the_terminal_asks_inline(tmp_path: Path, started: list[Process]) -> None:
+    path = tmp_path / "asking.yaml"
+    agent = {"model": "builtin/scripted", "toolsets": [{"type": "user_prompt"}]}
+    path.write_text(yaml.safe_dump({"agents": {"root": agent}}))
+    answer_in_terminal(Terminal(Command(tmp_path), started, "run", str(path), ASK))
+
+
+def test_the_terminal_asks_inline_for_a_server(
+    server: LiveServer, tmp_path: Path, started: list[Process]
+) -> None:
+    answer_in_terminal(Terminal(Command(tmp_path), started, "run", "--server", server.url, "asking", ASK))
+
+
+@pytest.mark.parametrize(
+    ("about", "line", "value"),
+    [
+        ({"type": "integer"}, "3", 3),
+        ({"type": "integer"}, "three", None),
+        ({"type": "number"}, "1.5", 1.5),
+        ({"type": "boolean"}, "yes", True),
+        ({"type": "boolean"}, "n", False),
+        ({"type": "boolean"}, "maybe", None),
+        ({"type": "array"}, "a, b", ["a", "b"]),
+        ({"enum": ["a", "b"]}, "b", "b"),
+        ({"enum": ["a", "b"]}, "c", None),
+        ({}, "text", "text"),
+    ],
+)
+def test_a_line_becomes_a_value_of_its_property(about: dict[str, Any], line: str, value: Any) -> None:
+    assert value_of(about, line) == value
