@@ -65,7 +65,7 @@ def api(server: LiveServer) -> Api:
 
 def asked(api: Api, session: str, kind: str = "elicitation") -> dict[str, Any]:
     """The question that the turn waits for."""
-    until(lambda: [one for one in api.get(f"/api/sessions/{session}/pending") if one["kind"] == kind])
+    until(lambda: any(one["kind"] == kind for one in api.get(f"/api/sessions/{session}/pending")))
     (question,) = api.get(f"/api/sessions/{session}/pending")
     return dict(question)
 
@@ -81,7 +81,7 @@ def answer(api: Api, session: str, action: str, **body: Any) -> int:
 
 def result(api: Api, session: str) -> str:
     until(lambda: api.brief(session)["status"] == "idle")
-    return [text for role, text in api.history(session) if role == "tool"][-1]
+    return str([text for role, text in api.history(session) if role == "tool"][-1])
 
 
 def test_the_answer_of_a_person_is_the_result_of_user_prompt(api: Api) -> None:

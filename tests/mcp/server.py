@@ -96,11 +96,10 @@ async def book(ctx: Context[Any], city: str) -> Any:
             "nights": _form("How many nights?", nights={"type": "integer"}),
         }
         return InputRequiredResult(input_requests=requests, request_state=f"room in {city}")
-    answers = [given[id] for id in ("name", "nights")]
-    assert all(isinstance(one, ElicitResult) for one in answers)
+    answers = [one for id in ("name", "nights") if isinstance(one := given[id], ElicitResult)]
     if any(one.action != "accept" for one in answers):
         return "not booked"
-    name, nights = answers[0].content["name"], answers[1].content["nights"]
+    name, nights = ((one.content or {})[id] for one, id in zip(answers, ("name", "nights"), strict=True))
     return f"{ctx.request_state} booked for {name}, {nights} nights"
 
 
