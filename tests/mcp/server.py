@@ -91,7 +91,7 @@ async def book(ctx: Context[Any], city: str) -> Any:
     """Asks for a name and a number of nights, then writes the booking down."""
     given = ctx.input_responses
     if given is None:
-        requests = {
+        requests: dict[str, Any] = {
             "name": _form("For whom?", name={"type": "string"}),
             "nights": _form("How many nights?", nights={"type": "integer"}),
         }
