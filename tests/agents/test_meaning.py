@@ -332,9 +332,9 @@ def test_a_reference_to_a_server_is_resolved_and_the_toolset_wins() -> None:
     }
 
 
-def test_seven_types_of_tools_are_supported() -> None:
+def test_eight_types_of_tools_are_supported() -> None:
     supported = {name for name, variant in TOOLSET.types.items() if not variant.later}
-    assert supported == {"shell", "script", "filesystem", "fetch", "mcp", "think", "todo"}
+    assert supported == {"shell", "script", "filesystem", "fetch", "mcp", "think", "todo", "user_prompt"}
 
 
 def test_the_oldest_shape_says_the_same_as_todays() -> None:

@@ -252,7 +252,7 @@ def test_what_an_alias_repeats_is_told_once() -> None:
 
 
 def test_turning_off_what_is_not_there_needs_no_warning() -> None:
-    text = "agents: {root: {model: auto, code_mode_tools: %s, skills: %s, redact_secrets: %s}}"
+    text = "agents: {root: {model: auto, code_mode_tools: %s, skills: %s, session_compaction: %s}}"
     assert warnings_of(text % ("false", "no", "off")) == []
     assert len(warnings_of(text % ("true", "yes", "on"))) == 3
 

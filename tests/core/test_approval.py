@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from lastgood.core.approval import MOST_REASON_CHARACTERS, Confirmation, Decision, decide, literal_rule
+from lastgood.core.approval import MOST_REASON_CHARACTERS, Confirmation, Decision, decide, literal_rule, shown
 from lastgood.core.session_rules import RulesRefused, with_allowed
 from lastgood.core.tool_permissions import Allowed, judge
 from lastgood.errors import InvalidRequest
@@ -15,6 +17,7 @@ from lastgood.model.tokens import Scope
 
 APPROVAL = {"kind": "approval", "tool": "shell"}
 UNKNOWN = {"kind": "unknown_outcome", "tool": "shell"}
+INPUT = {"kind": "elicitation", "tool": "user_prompt", "state": {"a": 1}}
 C, A = Confirmation, AnswerAction
 
 
@@ -27,19 +30,73 @@ C, A = Confirmation, AnswerAction
         (APPROVAL, C.REJECT, Decision(Answer(A.REJECT))),
         (UNKNOWN, C.REPEAT, Decision(Answer(A.REPEAT))),
         (UNKNOWN, C.SKIP, Decision(Answer(A.SKIP))),
+        (INPUT, C.ACCEPT, Decision(Answer(A.ACCEPT, state={"a": 1}))),
+        (INPUT, C.DECLINE, Decision(Answer(A.DECLINE, state={"a": 1}))),
+        (INPUT, C.CANCEL, Decision(Answer(A.CANCEL, state={"a": 1}))),
     ],
 )
-def test_a_word_that_fits(question: dict[str, str], confirmation: Confirmation, decision: Decision) -> None:
+def test_a_word_that_fits(question: dict[str, Any], confirmation: Confirmation, decision: Decision) -> None:
     assert decide(question, confirmation) == decision
 
 
 @pytest.mark.parametrize(
     ("question", "confirmation"),
-    [(APPROVAL, C.REPEAT), (APPROVAL, C.SKIP), (UNKNOWN, C.APPROVE), (UNKNOWN, C.REJECT)],
+    [
+        (APPROVAL, C.REPEAT),
+        (APPROVAL, C.SKIP),
+        (APPROVAL, C.ACCEPT),
+        (UNKNOWN, C.APPROVE),
+        (UNKNOWN, C.REJECT),
+        (INPUT, C.APPROVE),
+        (INPUT, C.REJECT),
+    ],
 )
-def test_a_word_that_does_not_fit_is_refused(question: dict[str, str], confirmation: Confirmation) -> None:
+def test_a_word_that_does_not_fit_is_refused(question: dict[str, Any], confirmation: Confirmation) -> None:
     with pytest.raises(InvalidRequest, match="does not answer"):
         decide(question, confirmation)
+
+
+SCHEMA = {
+    "properties": {
+        "city": {"type": "string", "enum": ["Rome", "Oslo"]},
+        "nights": {"type": "integer"},
+        "odd": 1,
+    },
+    "required": ["city"],
+}
+
+
+@pytest.mark.parametrize(
+    "content", [{"city": "Rome"}, {"city": "Oslo", "nights": 2}, {"city": "Oslo", "odd": 1, "more": [1]}]
+)
+def test_content_that_fits_the_schema_is_for_the_tool(content: dict[str, Any]) -> None:
+    asked = {**INPUT, "schema": SCHEMA}
+    assert decide(asked, C.ACCEPT, content=content).answer.content == content
+    assert decide(asked, C.DECLINE, content=content).answer.content is None
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "content.city` is missing"),
+        ({"city": None}, "content.city` is missing"),
+        ({"city": 3}, "must be of type string"),
+        ({"city": "Bonn"}, "must be one of 'Rome', 'Oslo'"),
+        ({"city": "Rome", "nights": True}, "must be of type integer"),
+    ],
+)
+def test_content_that_does_not_fit_the_schema_is_refused(content: dict[str, Any] | None, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        decide({**INPUT, "schema": SCHEMA}, C.ACCEPT, content=content)
+
+
+@pytest.mark.parametrize("schema", [{"required": "city"}, {"properties": []}, {}])
+def test_a_schema_that_a_model_got_wrong_takes_any_content(schema: dict[str, Any]) -> None:
+    assert decide({**INPUT, "schema": schema}, C.ACCEPT, content={"a": 1}).answer.content == {"a": 1}
+
+
+def test_what_a_tool_keeps_for_itself_is_not_shown() -> None:
+    assert shown(INPUT) == {"kind": "elicitation", "tool": "user_prompt"}
 
 
 def test_a_reason_is_for_the_model_and_bounded() -> None:

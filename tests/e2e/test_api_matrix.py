@@ -63,9 +63,10 @@ BODIES: dict[str, Any] = {
     "PATCH /api/sessions/{session}/safety-policy": {"safety_policy": "strict"},
     "PATCH /api/sessions/{session}/tokens": {"input_tokens": 1, "output_tokens": 1},
     "POST /api/sessions/{session}/resume": {"confirmation": "approve"},
+    "POST /api/sessions/{session}/elicitation": {"action": "decline"},
 }
 #: In an ordinary session there is nothing to answer.
-NOTHING_PENDING = {"POST /api/sessions/{session}/resume"}
+NOTHING_PENDING = {"POST /api/sessions/{session}/resume", "POST /api/sessions/{session}/elicitation"}
 #: Routes for a session in which something runs.
 BUSY = {"POST /api/sessions/{session}/cancel", "POST /api/sessions/{session}/steer"}
 #: Their answer has no end of its own.

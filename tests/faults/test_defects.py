@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.approval_defects import OF_APPROVALS
 from tests.faults.defects import Defect, caught_by_simulation
 from tests.faults.registry import ALL_DEFECTS, caught_by_probe
 from tests.faults.work_defects import OF_WORK
@@ -57,6 +58,7 @@ HIDDEN_FROM_SIMULATION = {
     "a follow-up is forgotten when its process dies",
     "a steer in adopted steps stays in the queue",
     *OF_WORK,
+    *OF_APPROVALS,
 }
 
 

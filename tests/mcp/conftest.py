@@ -19,6 +19,7 @@ from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.live import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import ToolUse
 from lastgood.model.agents import ToolsetSpec
+from lastgood.model.answers import Answer
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.outside.network import SYSTEM
@@ -57,6 +58,7 @@ class Servers:
         arguments: Mapping[str, Any] | None = None,
         messages: tuple[Message, ...] = (),
         key: str = "turn_1:1:call_1",
+        answer: Answer | None = None,
     ) -> str:
         tools = {tool.name: tool for tool in (await program.offer()).tools}
         use = ToolUse(
@@ -68,6 +70,7 @@ class Servers:
             1,
             self.folder,
             messages,
+            answer,
             self.said.append,
         )
         return await tools[name].run(use)

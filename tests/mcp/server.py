@@ -13,6 +13,7 @@ from typing import Any
 
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 
 server = MCPServer("test server", instructions="Sums are made with add.", log_level="ERROR")
 _count = 0
@@ -83,6 +84,28 @@ async def key(ctx: Context[Any]) -> str:
     """Returns the key that came with the call."""
     meta = ctx.request_context.meta or {}
     return str(dict(meta).get("lastgood.dev/idempotency-key"))
+
+
+@server.tool()
+async def book(ctx: Context[Any], city: str) -> Any:
+    """Asks for a name and a number of nights, then writes the booking down."""
+    given = ctx.input_responses
+    if given is None:
+        requests: dict[str, Any] = {
+            "name": _form("For whom?", name={"type": "string"}),
+            "nights": _form("How many nights?", nights={"type": "integer"}),
+        }
+        return InputRequiredResult(input_requests=requests, request_state=f"room in {city}")
+    answers = [one for id in ("name", "nights") if isinstance(one := given[id], ElicitResult)]
+    if any(one.action != "accept" for one in answers):
+        return "not booked"
+    name, nights = ((one.content or {})[id] for one, id in zip(answers, ("name", "nights"), strict=True))
+    return f"{ctx.request_state} booked for {name}, {nights} nights"
+
+
+def _form(message: str, **properties: Any) -> ElicitRequest:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,27 @@ from lastgood.engine.mcp import toolset
 from lastgood.engine.mcp.connection import Connection
 from lastgood.engine.mcp.toolset import STARTED_AGAIN, McpServer, tool_name
 from lastgood.engine.tools.live import LiveProgram
-from lastgood.engine.tools.tool import ToolFailed
+from lastgood.engine.tools.tool import NeedsInput, ToolFailed
+from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.ids import TenantId
 from lastgood.model.messages import ToolCall, assistant
-from tests.mcp.conftest import Servers, alive, offered
+from tests.mcp.conftest import SERVER, Servers, alive, offered
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-EVERY_TOOL = {"add", "count", "environment", "where", "slow", "die", "large", "fail", "picture", "key"}
+EVERY_TOOL = {
+    "add",
+    "count",
+    "environment",
+    "where",
+    "slow",
+    "die",
+    "large",
+    "fail",
+    "picture",
+    "key",
+    "book",
+}
 
 
 def connection_of(program: LiveProgram) -> Connection:
@@ -68,6 +82,23 @@ async def test_a_remote_server_in_either_transport(servers: Servers, remote: dic
     with pytest.raises(ToolFailed, match="ended during this call"):
         await servers.call(program, "die")
     assert "is not available" in (await program.offer()).problem
+
+
+async def test_an_older_server_that_asks_during_its_call_gets_an_error(servers: Servers) -> None:
+    program = servers.program(command=sys.executable, args=[str(SERVER.parent / "older_server.py")])
+    assert "needs a server of the revision 2026-07-28" in await servers.call(program, "ask_inline")
+
+
+async def test_a_server_that_needs_input_stops_and_is_called_again_with_it(servers: Servers) -> None:
+    program = servers.stdio()
+    with pytest.raises(NeedsInput, match="For whom") as first:
+        await servers.call(program, "book", {"city": "Rome"})
+    named = Answer(AnswerAction.ACCEPT, content={"name": "Ann"}, state=first.value.state)
+    with pytest.raises(NeedsInput, match="nights") as second:
+        await servers.call(program, "book", {"city": "Rome"}, answer=named)
+    counted = Answer(AnswerAction.ACCEPT, content={"nights": 2}, state=second.value.state)
+    booked = await servers.call(program, "book", {"city": "Rome"}, answer=counted)
+    assert booked == "room in Rome booked for Ann, 2 nights"
 
 
 async def test_I39_a_server_sees_nothing_of_our_environment(servers: Servers) -> None:

@@ -25,7 +25,7 @@ from tests.tools.given import Kit
 
 pytestmark = pytest.mark.anyio
 
-TYPES = {"echo", "fetch", "filesystem", "script", "shell", "think", "todo"}
+TYPES = {"echo", "fetch", "filesystem", "script", "shell", "think", "todo", "user_prompt"}
 
 
 def test_the_first_toolsets() -> None:

@@ -85,6 +85,7 @@ class AgentBuilder:
             permissions=self._permissions,
             safety=self._safety(fields),
             readonly=fields.raw("readonly", False),
+            redact_secrets=fields.raw("redact_secrets", False),
             max_iterations=fields.raw("max_iterations") or _UNSET.max_iterations,
             max_consecutive_tool_calls=fields.raw("max_consecutive_tool_calls")
             or _UNSET.max_consecutive_tool_calls,

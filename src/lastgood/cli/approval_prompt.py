@@ -1,4 +1,7 @@
-"""Asks the person at the terminal about a tool call: yes, no, always, or no with a reason for the model."""
+"""Asks the person at the terminal about a tool call: yes, no, always, or no with a reason for the model.
+
+A tool that needs information asks for one property of its schema after the other.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,11 @@ if TYPE_CHECKING:
 class Said:
     confirmation: str
     reason: str = ""
+    content: Mapping[str, Any] | None = None
+
+    @property
+    def is_elicitation(self) -> bool:
+        return self.confirmation in ("accept", "decline", "cancel")
 
 
 #: None: the person left without an answer.
@@ -25,7 +33,9 @@ AskPerson = Callable[[Mapping[str, Any]], Awaitable[Said | None]]
 _YES, _NO, _ALWAYS = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset({"a", "always"})
 
 
-def how_to_answer(session: str) -> str:
+def how_to_answer(session: str, question: Mapping[str, Any]) -> str:
+    if question.get("kind") == "elicitation":
+        return f'POST /api/sessions/{session}/elicitation with {{"action": "accept", "content": {{…}}}}'
     return f'POST /api/sessions/{session}/resume with {{"confirmation": "approve" or "reject"}}'
 
 
@@ -54,6 +64,8 @@ def shown(question: Mapping[str, Any]) -> tuple[str, str]:
 
 def terminal_prompt(interrupts: Interrupts) -> AskPerson:
     async def ask(question: Mapping[str, Any]) -> Said | None:
+        if question.get("kind") == "elicitation":
+            return await _ask_for_content(interrupts, question)
         about, prompt = shown(question)
         remark(about)
         while (line := await next_line(interrupts, prompt)) is not None:
@@ -62,3 +74,55 @@ def terminal_prompt(interrupts: Interrupts) -> AskPerson:
         return None
 
     return ask
+
+
+async def _ask_for_content(interrupts: Interrupts, question: Mapping[str, Any]) -> Said | None:
+    """An empty line skips an optional property, and declines where one is required."""
+    remark(f"the agent asks: {one_line(str(question.get('message', '')))}")
+    if question.get("url"):
+        remark(f"go to {one_line(str(question['url']))}")
+        line = await next_line(interrupts, "done? [y/n] ")
+        return None if line is None else Said("accept" if line.strip().lower() in _YES else "decline")
+    schema = question.get("schema") or {}
+    content: dict[str, Any] = {}
+    for name, about in (schema.get("properties") or {}).items():
+        is_required = name in (schema.get("required") or ())
+        value: Any = None
+        while value is None:
+            line = await next_line(interrupts, _property_prompt(name, about, is_required=is_required))
+            if line is None:
+                return None
+            if not line.strip():
+                break
+            value = value_of(about, line.strip())
+        if value is not None:
+            content[name] = value
+        elif is_required:
+            return Said("decline")
+    return Said("accept", content=content)
+
+
+def _property_prompt(name: str, about: Mapping[str, Any], *, is_required: bool) -> str:
+    kind = "/".join(map(str, about["enum"])) if about.get("enum") else about.get("type", "text")
+    described = one_line(str(about.get("description") or about.get("title") or name))
+    return f"{described} [{one_line(str(kind))}; empty to {'decline' if is_required else 'skip'}]: "
+
+
+def value_of(about: Mapping[str, Any], line: str) -> Any:
+    """The line as a value of the property; None: it is none, and the person is asked again."""
+    try:
+        match about.get("type", "string"):
+            case "integer":
+                value: Any = int(line)
+            case "number":
+                value = float(line)
+            case "boolean":
+                word = line.lower()
+                value = True if word in _YES | {"true"} else False if word in _NO | {"false"} else None
+            case "array":
+                value = [one.strip() for one in line.split(",")]
+            case _:
+                value = line
+    except ValueError:
+        return None
+    return value if value in about.get("enum", (value,)) else None

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lastgood.cli.approval_prompt import Said
 from lastgood.client.models import AttemptInfo, BranchInfo, SessionInfo, SessionList, TurnInfo
 from lastgood.core import identity
 from lastgood.errors import LastgoodError, WrongUsage
@@ -50,7 +51,7 @@ class BackendTurn(Protocol):
 
     async def ended(self) -> TurnEnd: ...
 
-    async def answer(self, confirmation: str, reason: str) -> None:
+    async def answer(self, said: Said) -> None:
         """Answers the question that its last event asked. Its events go on."""
 
     async def cancel(self) -> None:

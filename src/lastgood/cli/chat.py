@@ -156,13 +156,13 @@ class Chat:
         said = None if self.person is None else await self.person(question)
         if said is None:
             return False
-        await asked.answer(said.confirmation, said.reason)
+        await asked.answer(said)
         return True
 
-    async def _left_waiting(self, turn: str, attempt: str) -> TurnEnd:
+    async def _left_waiting(self, turn: str, attempt: str, question: Mapping[str, Any]) -> TurnEnd:
         session = self.session or ""
         error = NothingPending(
-            f"the turn waits for an answer; answer it with {how_to_answer(session)}, or cancel it"
+            f"the turn waits for an answer; answer it with {how_to_answer(session, question)}, or cancel it"
         )
         ended = TurnEnd(session, turn, attempt, "waiting", None, error, False)
         await self.screen.ended(ended)
@@ -178,7 +178,7 @@ class Chat:
                         case AttemptStarted():
                             turn = event.data.turn
                         case AttemptWaits(attempt, question) if not await self._answer(asked, question):
-                            return await self._left_waiting(turn, attempt)
+                            return await self._left_waiting(turn, attempt, question)
             ended = await asked.ended()
             await self.screen.ended(ended)
         except OSError as error:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lastgood.cli.approval_prompt import Said
 from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
 from lastgood.cli.local_reader import LocalReader, session_info, turn_info
 from lastgood.cli.startup import TENANT
@@ -136,10 +137,14 @@ class LocalTurn:
             if not ended.cancelled():
                 ended.exception()  # marks it as retrieved: `ended` reports it
 
-    async def answer(self, confirmation: str, reason: str) -> None:
+    async def answer(self, said: Said) -> None:
         by = Approver(TENANT, LOCAL.token, LOCAL.user, LOCAL)
         answered = await self.app.approvals.answer(
-            self.submitted.session, Confirmation(confirmation), by, reason=reason
+            self.submitted.session,
+            Confirmation(said.confirmation),
+            by,
+            reason=said.reason,
+            content=said.content,
         )
         self.submitted = answered or self.submitted
 

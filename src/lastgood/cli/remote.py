@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from lastgood.cli.approval_prompt import Said
 from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
 from lastgood.client.calls import AsyncClient
 from lastgood.client.events import (
     AgentChoice,
     AgentChoiceReasoning,
     AgentSwitching,
+    ElicitationRequest,
     Error,
     Event,
     ModelFallback,
@@ -209,8 +211,12 @@ class RemoteTurn:
         status = end.status if isinstance(end, TurnFailed) else "committed"
         return TurnEnd(about.session, about.turn, attempt, status, self._committed, error, about.replayed)
 
-    async def answer(self, confirmation: str, reason: str) -> None:
-        await self._client.resume(self._accepted.session, confirmation, reason=reason)
+    async def answer(self, said: Said) -> None:
+        session = self._accepted.session
+        if said.is_elicitation:
+            await self._client.elicitation(session, said.confirmation, said.content)
+        else:
+            await self._client.resume(session, said.confirmation, reason=said.reason)
 
     async def cancel(self) -> None:
         try:
@@ -285,7 +291,7 @@ def _attempt_data(event: Event, committed: TurnInfo | None) -> events.EventData 
             return events.AttemptStarted(
                 TurnId(turn), attempt, event.agent or "", continues=before, decision=decision
             )
-        case ToolCallConfirmation(question=question):
+        case ToolCallConfirmation(question=question) | ElicitationRequest(question=question):
             return events.AttemptWaits(attempt, dict(question))
         case Error(code=code, message=message):
             return events.AttemptErred(code, message)

@@ -327,6 +327,21 @@ class AsyncClient(WorkCalls):
         body = {"confirmation": confirmation, "reason": reason, "question": question}
         await self._call(ApiCall("POST", path_of(session, "resume"), body, repeatable=False))
 
+    async def elicitation(
+        self,
+        session: str,
+        action: str,
+        content: Mapping[str, Any] | None = None,
+        *,
+        question: str | None = None,
+    ) -> None:
+        """Answers a question that a tool asked: `accept` (with `content`), `decline` or `cancel`.
+
+        Raises NothingPending if it is not pending any more.
+        """
+        body = {"action": action, "content": content, "elicitation_id": question}
+        await self._call(ApiCall("POST", path_of(session, "elicitation"), body, repeatable=False))
+
     async def continue_(self, session: str, attempt: str) -> AsyncGenerator[Event, None]:
         """Retries the turn of a failed attempt from its last finished step, and yields events like `run`."""
         call = ApiCall("POST", path_of(session, "attempts", attempt, "continue"), repeatable=False)

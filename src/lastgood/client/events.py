@@ -114,6 +114,14 @@ class ToolCallConfirmation(About):
 
 
 @dataclass(frozen=True, slots=True)
+class ElicitationRequest(About):
+    """The turn waits for information from a person."""
+
+    message: str
+    question: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSwitching(About):
     """Another agent of the team takes over."""
 
@@ -197,6 +205,7 @@ Event = (
     | ToolCallOutput
     | ToolCallResponse
     | ToolCallConfirmation
+    | ElicitationRequest
     | AgentSwitching
     | SessionTitle
     | Warning
@@ -287,6 +296,7 @@ _KINDS: Mapping[str, tuple[Callable[..., Event], Callable[[_Plain], _Plain]]] = 
     ),
     "tool_call_response": (ToolCallResponse, _result),
     "tool_call_confirmation": (ToolCallConfirmation, _same("question")),
+    "elicitation_request": (ElicitationRequest, _same("message", "question")),
     "agent_switching": (AgentSwitching, _same("to_agent")),
     "session_title": (SessionTitle, _same("title")),
     "warning": (Warning, lambda raw: {"message": raw["message"], "topic": raw["about"]}),

@@ -1,11 +1,12 @@
-"""Decides what a person's word means for a question about a tool call.
+"""Decides what a person's answer means for a question about a tool call.
 
-The words are docker-agent's, and two of our own for calls whose outcome is unknown. A word that does not
-fit the question is refused: "reject" must never be taken for "do not repeat it".
+The words are docker-agent's and MCP's, and two of our own for calls whose outcome is unknown. A word that
+does not fit the question is refused: "reject" must never be taken for "do not repeat it".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -23,6 +24,9 @@ class Confirmation(StrEnum):
     REJECT = "reject"
     REPEAT = "repeat"
     SKIP = "skip"
+    ACCEPT = "accept"
+    DECLINE = "decline"
+    CANCEL = "cancel"
 
 
 _FITS = {
@@ -36,6 +40,11 @@ _FITS = {
         Confirmation.REPEAT: AnswerAction.REPEAT,
         Confirmation.SKIP: AnswerAction.SKIP,
     },
+    QuestionKind.ELICITATION: {
+        Confirmation.ACCEPT: AnswerAction.ACCEPT,
+        Confirmation.DECLINE: AnswerAction.DECLINE,
+        Confirmation.CANCEL: AnswerAction.CANCEL,
+    },
 }
 
 
@@ -47,8 +56,13 @@ class Decision:
     allows: str | None = None
 
 
-def decide(question: dict[str, Any], confirmation: Confirmation, reason: str = "") -> Decision:
-    """InvalidRequest: this word does not answer this question."""
+def decide(
+    question: Mapping[str, Any],
+    confirmation: Confirmation,
+    reason: str = "",
+    content: Mapping[str, Any] | None = None,
+) -> Decision:
+    """InvalidRequest: this word does not answer this question, or `content` lacks what it asks for."""
     kind = QuestionKind(question["kind"])
     action = _FITS[kind].get(confirmation)
     if action is None:
@@ -58,6 +72,12 @@ def decide(question: dict[str, Any], confirmation: Confirmation, reason: str = "
         raise InvalidRequest(
             f"`reason` has {len(reason):,} characters; the limit is {MOST_REASON_CHARACTERS:,}"
         )
+    if kind is QuestionKind.ELICITATION:
+        if action is AnswerAction.ACCEPT:
+            _check_content(question.get("schema") or {}, content or {})
+        else:
+            content = None
+        return Decision(Answer(action, reason.strip(), content, question.get("state")))
     answer = Answer(action, reason.strip())
     match confirmation:
         case Confirmation.APPROVE_TOOL:
@@ -66,6 +86,42 @@ def decide(question: dict[str, Any], confirmation: Confirmation, reason: str = "
             return Decision(answer, "*")
         case _:
             return Decision(answer)
+
+
+def shown(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The question without what a tool keeps for itself between two calls: nobody else has a use for it."""
+    return {key: value for key, value in question.items() if key != "state"}
+
+
+def _check_content(schema: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    properties = schema.get("properties")
+    known = properties if isinstance(properties, Mapping) else {}
+    required = schema.get("required")
+    for name in required if isinstance(required, list) else ():
+        if content.get(name) is None:
+            raise InvalidRequest(f"`content.{name}` is missing; the question requires it")
+    for name, value in content.items():
+        expected = known.get(name)
+        kind = expected.get("type") if isinstance(expected, Mapping) else None
+        fits = _CONTENT_TYPES.get(kind) if isinstance(kind, str) else None
+        # A bool is an int in Python, and no number in JSON.
+        if fits is not None and (
+            not isinstance(value, fits) or (isinstance(value, bool) and fits is not bool)
+        ):
+            raise InvalidRequest(f"`content.{name}` must be of type {kind}")
+        choices = expected.get("enum") if isinstance(expected, Mapping) else None
+        if isinstance(choices, list) and value not in choices:
+            raise InvalidRequest(f"`content.{name}` must be one of {', '.join(map(repr, choices))}")
+
+
+_CONTENT_TYPES: dict[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
 
 
 def literal_rule(tool: str) -> str:

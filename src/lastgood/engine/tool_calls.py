@@ -15,8 +15,9 @@ from lastgood.core.tool_permissions import Allowed, Asks, Denied
 from lastgood.engine.stage import Stage
 from lastgood.engine.team_tools import handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
+from lastgood.engine.tools.deferred import offered_tools
 from lastgood.engine.tools.live import SessionPlace
-from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
+from lastgood.engine.tools.tool import NeedsInput, Tool, ToolFailed, ToolUse
 from lastgood.errors import LastgoodError, NeedsAnswer
 from lastgood.model.agents import OnUnknown, Safety
 from lastgood.model.answers import AnswerAction, QuestionKind
@@ -57,7 +58,10 @@ class ToolCaller:
         self._approval_seconds = approval_seconds
 
     def tools(self, work: Work, stage: Stage) -> Mapping[str, Tool]:
-        built = self._runtimes.of(work.hold.session, work.agent).tools_of(stage.agent)
+        toolbox = self._runtimes.of(work.hold.session, work.agent)
+        built = toolbox.tools_of(stage.agent)
+        if deferred := toolbox.deferred_of(stage.agent):
+            built = offered_tools(built, deferred, stage.conversation())
         handoff = handoff_tool(stage.agent, work.agent)
         return {**built, handoff.name: handoff} if handoff else built
 
@@ -108,6 +112,7 @@ class ToolCaller:
             attempt_number=work.number,
             working_dir=admitted.working_dir,
             messages=stage.conversation(),
+            answer=work.answers.get(stage.place_of(call.id)),
             say=said.put_nowait,
         )
         running, began = asyncio.create_task(_run(tool, use)), time.monotonic()
@@ -115,7 +120,10 @@ class ToolCaller:
         try:
             while (text := await said.get()) is not None:
                 await stream(text)
-            text, outcome = _CANCELLED if running.cancelled() else running.result()
+            try:
+                text, outcome = _CANCELLED if running.cancelled() else running.result()
+            except NeedsInput as needed:
+                text, outcome = self._ask_for_input(work, stage, call, needed)
             has_effects = tool.on_unknown is not OnUnknown.REPEAT
             return Result(text, outcome, has_effects, time.monotonic() - began)
         finally:
@@ -148,12 +156,14 @@ class ToolCaller:
 
     def _check_answer(self, work: Work, stage: Stage, call: ToolCall, asks: Asks) -> None:
         """An answer is for one place in one attempt, so it can only mean the arguments that were shown."""
+        place = stage.place_of(call.id)
+        answer = work.answers.get(place)
+        if answer is not None and answer.is_about_input:
+            return  # the call could only ask after it was approved
         if not work.can_ask:
             raise ToolFailed(
                 f"{call.name} needs human approval, which is not available on this API: {asks.reason}"
             )
-        place = stage.place_of(call.id)
-        answer = work.answers.get(place)
         if answer is None:
             question = {
                 "kind": QuestionKind.APPROVAL.value,
@@ -169,13 +179,37 @@ class ToolCaller:
             why = f": {answer.reason}" if answer.reason else ""
             raise ToolFailed(f"a person rejected this call of {call.name}{why}")
 
+    def _ask_for_input(
+        self, work: Work, stage: Stage, call: ToolCall, needed: NeedsInput
+    ) -> tuple[str, ToolOutcome]:
+        """NeedsAnswer: the turn waits. Returns an error for the model where nobody can be asked."""
+        if not work.can_ask:
+            return (
+                f"error: {call.name} needs an answer from a person, which is not available on this API",
+                ToolOutcome.FAILED,
+            )
+        question = {
+            "kind": QuestionKind.ELICITATION.value,
+            "place": stage.place_of(call.id),
+            "call": call.id,
+            "tool": call.name,
+            "arguments": call.arguments,
+            "agent": stage.agent.name,
+            "message": needed.message,
+            "title": needed.title,
+            "schema": None if needed.schema is None else dict(needed.schema),
+            "url": needed.url,
+            "state": None if needed.state is None else dict(needed.state),
+        }
+        raise NeedsAnswer(question, self._approval_seconds)
+
 
 async def _run(tool: Tool, use: ToolUse) -> tuple[str, ToolOutcome]:
     try:
         return await tool.run(use), ToolOutcome.DONE
     except ToolFailed as error:
         return f"error: {error}", ToolOutcome.FAILED
-    except LastgoodError:
+    except (LastgoodError, NeedsInput):
         raise
     except Exception as error:
         return f"error: the tool failed unexpectedly: {error!r}", ToolOutcome.FAILED

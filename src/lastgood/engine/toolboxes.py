@@ -18,7 +18,7 @@ import orjson
 from lastgood.engine.tools.live import LiveProgram, LiveToolsets, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, Toolsets
 from lastgood.errors import InvalidRequest, TurnFailed
-from lastgood.model.agents import AgentSpec, ToolsetSpec
+from lastgood.model.agents import AgentSpec, Effect, ToolsetSpec
 from lastgood.model.ids import SessionId
 
 #: Sessions whose tools are kept built. Losing one costs building it again.
@@ -33,6 +33,7 @@ class Toolbox:
     toolsets: Toolsets
     live: LiveToolsets
     _built: dict[str, Mapping[str, Tool]] = field(default_factory=dict)
+    _deferred: dict[str, frozenset[str]] = field(default_factory=dict)
     _programs: dict[bytes, LiveProgram] = field(default_factory=dict)
     _offers: dict[str, Sequence[tuple[ToolsetSpec, Offer]]] = field(default_factory=dict)
 
@@ -43,17 +44,29 @@ class Toolbox:
             built = self._built[agent.name] = self._build(agent)
         return built
 
+    def deferred_of(self, agent: AgentSpec) -> frozenset[str]:
+        """The names of its tools that the model has to look for first."""
+        self.tools_of(agent)
+        return self._deferred[agent.name]
+
     def _build(self, agent: AgentSpec) -> Mapping[str, Tool]:
         offers = iter(self._offers.get(agent.name, ()))
         built: dict[str, Tool] = {}
+        deferred: set[str] = set()
         for spec in agent.toolsets:
             if spec.type in self.toolsets:
-                built |= {tool.name: tool for tool in self.toolsets[spec.type](spec)}
+                for tool in _usable(spec, self.toolsets[spec.type](spec)):
+                    built[tool.name] = tool
+                    # A later toolset with a tool of this name decides anew.
+                    deferred.discard(tool.name)
+                    deferred |= {tool.name} if _is_deferred(spec, tool.name) else set()
             elif spec.type in self.live and (offered := next(offers, None)) is not None:
-                for tool in offered[1].tools:
+                for tool in _usable(spec, offered[1].tools):
                     # It never takes the place of another one: rules for that name meant the other.
                     name = f"{offered[1].label}_{tool.name}"[-64:] if tool.name in built else tool.name
                     built[name] = replace(tool, name=name)
+                    deferred |= {name} if _is_deferred(spec, tool.name) else set()
+        self._deferred[agent.name] = frozenset(deferred)
         return built
 
     async def ask_programs(self, agent: AgentSpec, place: SessionPlace) -> None:
@@ -88,6 +101,18 @@ class Toolbox:
     async def close(self) -> None:
         programs, self._programs = list(self._programs.values()), {}
         await asyncio.gather(*(program.close() for program in programs))
+
+
+def _is_deferred(spec: ToolsetSpec, name: str) -> bool:
+    defer = spec.options.get("defer", False)
+    return defer if isinstance(defer, bool) else name in defer
+
+
+def _usable(spec: ToolsetSpec, tools: Sequence[Tool]) -> Sequence[Tool]:
+    """A read-only toolset has only the tools that are known to change nothing."""
+    if not spec.options.get("readonly"):
+        return tools
+    return [tool for tool in tools if tool.effect is Effect.SAFE]
 
 
 class Toolboxes:

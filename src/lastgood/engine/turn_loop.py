@@ -19,6 +19,7 @@ from typing import Any
 from lastgood.core.context import cap_result, repeats, without_oldest
 from lastgood.core.history import mend, mend_text, repair
 from lastgood.core.recovery import unsettled
+from lastgood.core.secret_shapes import redacted, without_secret_shapes
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
 from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Retried
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
@@ -47,6 +48,7 @@ from lastgood.model.events import (
 )
 from lastgood.model.messages import ToolCall, tool_result
 from lastgood.ports import Emit, Work
+from lastgood.time_slices import paced_map
 
 #: How long a person may take to say what became of a call.
 ANSWER_SECONDS = 24 * 3600.0
@@ -189,6 +191,8 @@ class TurnLoop:
             # The first response obeyed it. If it still held, the model could never end the turn.
             options = replace(options, tool_choice=None)
         messages = (*system, *stage.shown())
+        if agent.redact_secrets:
+            messages = tuple(await paced_map(redacted, messages))
         return ModelCall(
             model, messages, self._tool_definitions(stage), agent.structured_output, options, about
         )
@@ -206,10 +210,14 @@ class TurnLoop:
     # -- tools -----------------------------------------------------------------------
 
     async def _call_tool(self, stage: Stage, call: ToolCall) -> None:
+        if stage.agent.redact_secrets:
+            call = replace(call, arguments=without_secret_shapes(call.arguments))
         delegates = call.name == TRANSFER and bool(stage.agent.sub_agents)
         admitted = None if delegates else await self.calling.admit(self.work, stage, call)
         who = _sub_agent(stage)
-        await self._event(ToolCalled(call.id, call.name, call.arguments, who))
+        answer = self.work.answers.get(stage.place_of(call.id))
+        if answer is None or not answer.is_about_input:  # else clients know of the call since it asked
+            await self._event(ToolCalled(call.id, call.name, call.arguments, who))
         if admitted is None:
             await self._delegate(stage, call)
             return
@@ -218,7 +226,7 @@ class TurnLoop:
             return
 
         async def stream(text: str) -> None:
-            await self._event(ToolStreamed(call.id, mend(text), who))
+            await self._event(ToolStreamed(call.id, self._clean(stage, text), who))
 
         result = await self.calling.use(self.work, stage, call, admitted, stream)
         await self._answer(stage, call, result)
@@ -228,7 +236,7 @@ class TurnLoop:
             await self._event(AgentSwitched(speaks.name))
 
     async def _answer(self, stage: Stage, call: ToolCall, result: Result) -> None:
-        capped = cap_result(mend(self.scrub(result.text)), stage.agent.max_tool_result_tokens)
+        capped = cap_result(self._clean(stage, self.scrub(result.text)), stage.agent.max_tool_result_tokens)
         await self._event(ToolAnswered(call.id, call.name, capped.text, _sub_agent(stage)))
         step = Step(
             StepKind.TOOL,
@@ -240,6 +248,9 @@ class TurnLoop:
             seconds=result.seconds,
         )
         await self._finish(stage, step)
+
+    def _clean(self, stage: Stage, text: str) -> str:
+        return mend(without_secret_shapes(text) if stage.agent.redact_secrets else text)
 
     async def _delegate(self, stage: Stage, call: ToolCall) -> None:
         """The other agent's steps are journaled with ours; its last message is the result."""
@@ -277,14 +288,15 @@ class TurnLoop:
                 return OnUnknown.REPEAT  # its finished steps are in the journal and are not repeated
             return tools[name].on_unknown if name in tools else OnUnknown.FAIL
 
-        has_begun = True  # calls run one after the other: none after one that waited for approval has begun
+        has_begun = True  # calls run one after the other: none after one that waited for a person has begun
         for open_call in unsettled(stage.steps, policy_of):
             call = open_call.call
             if call.name in stage.options.tool_names:
                 continue
             place = stage.place_of(call.id)
             answer = self.work.answers.get(place)
-            has_begun = has_begun and not (answer is not None and answer.is_about_approval)
+            waited = answer is not None and (answer.is_about_approval or answer.is_about_input)
+            has_begun = has_begun and not waited
             repeats = answer is not None and answer.action is AnswerAction.REPEAT
             if not has_begun or open_call.policy is OnUnknown.REPEAT or repeats:
                 await self._call_tool(stage, call)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lastgood.core.approval import Confirmation, Decision, decide
+from lastgood.core.approval import Confirmation, Decision, decide, shown
 from lastgood.errors import NothingPending, SessionNotFound
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.sessions import Sessions
@@ -81,6 +81,7 @@ class Approvals:
         by: Approver,
         *,
         reason: str = "",
+        content: Mapping[str, Any] | None = None,
         question: str | None = None,
         tool: str | None = None,
     ) -> TurnHandle | None:
@@ -99,7 +100,7 @@ class Approvals:
         if len(found) > 1:
             ids = ", ".join(one.id for one in found)
             raise NothingPending(f"Several questions are pending; name one of them in `question`: {ids}")
-        asked, decided = found[0], decide(dict(found[0].question), confirmation, reason)
+        asked, decided = found[0], decide(found[0].question, confirmation, reason, content)
         handle = await self._give(session, asked, decided, by)
         if decided.allows is not None:
             await self._sessions.allow_always(by.tenant, session, decided.allows, by.setter)
@@ -121,12 +122,14 @@ class Approvals:
             )
             return None
         about = {
-            **asked.question,
+            **shown(asked.question),
             "attempt": asked.attempt,
             "decision": decided.answer.action.value,
             "said": decided.answer.reason,
             "rule": decided.allows,
         }
+        if decided.answer.content is not None:
+            about["content"] = decided.answer.content
         audit = AuditEntry(by.tenant, AuditKind.APPROVAL, by.token, by.user, session, about)
         return await self._turns.answer(
             by.tenant, session, asked.attempt, decided.answer, place=asked.id, audit=audit

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from lastgood.core.approval import shown
 from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, mend, open_calls
 from lastgood.core.input_checks import check_results
@@ -343,7 +344,7 @@ def _unwritten_outcome(run: Run, stop: StopReason) -> Outcome:
 
 async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     await run.outbox.close()
-    waits = Event(run.hold.attempt, AttemptWaits(run.hold.attempt, asked.question))
+    waits = Event(run.hold.attempt, AttemptWaits(run.hold.attempt, shown(asked.question)))
     events, is_unknown = (*run.outbox.take(), waits), False
 
     async def once() -> bool:

@@ -136,6 +136,7 @@ class AgentSpec:
     permissions: Permissions = Permissions()
     safety: Safety | None = None  # only ever narrows what the server allows
     readonly: bool = False
+    redact_secrets: bool = False  # text in the shape of a secret
     max_iterations: int = 50
     max_consecutive_tool_calls: int = 5  # the same calls, again and again
     max_tool_result_tokens: int = 0  # 0: our own limit

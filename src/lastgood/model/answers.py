@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class QuestionKind(StrEnum):
     APPROVAL = "approval"  # may this call run?
     UNKNOWN_OUTCOME = "unknown_outcome"  # it may have run before a crash; shall it run again?
+    ELICITATION = "elicitation"  # a tool needs information from a person
 
 
 class AnswerAction(StrEnum):
@@ -16,16 +19,26 @@ class AnswerAction(StrEnum):
     REJECT = "reject"
     REPEAT = "repeat"  # a call whose outcome is unknown
     SKIP = "skip"
+    ACCEPT = "accept"  # the information is in `content`
+    DECLINE = "decline"
+    CANCEL = "cancel"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`reason` is for the model."""
+    """`reason` is for the model; `content` for the tool that needed it, with the `state` of its question."""
 
     action: AnswerAction
     reason: str = ""
+    content: Mapping[str, Any] | None = None
+    state: Mapping[str, Any] | None = None
 
     @property
     def is_about_approval(self) -> bool:
         """The call had not begun when the question was asked."""
         return self.action in (AnswerAction.APPROVE, AnswerAction.REJECT)
+
+    @property
+    def is_about_input(self) -> bool:
+        """The call had stopped to ask, and expects to be made again with the answer."""
+        return self.action in (AnswerAction.ACCEPT, AnswerAction.DECLINE, AnswerAction.CANCEL)

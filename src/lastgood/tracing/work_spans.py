@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, SpanKind, Tracer, set_span_in_context
 
 from lastgood.core.speaker import HANDOFF, TRANSFER
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider, Providers
-from lastgood.engine.tools.tool import Tool, Toolset, Toolsets, ToolUse
+from lastgood.engine.tools.tool import NeedsInput, Tool, Toolset, Toolsets, ToolUse
 from lastgood.errors import Garbled
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_outcome import Outcome
@@ -292,6 +292,8 @@ def _traced_tool(tool: Tool, spans: WorkSpans) -> Tool:
             call.ran = True
         try:
             return await tool.run(use)
+        except NeedsInput:
+            raise
         except BaseException as error:
             if call is not None:
                 fail_with(call.span, error)

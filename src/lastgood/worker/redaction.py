@@ -11,36 +11,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from lastgood.core.secret_shapes import MARK, without_secret_shapes
+
 #: Shorter values occur in ordinary text.
 _SHORTEST = 8
-_MARK = "[redacted]"
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PWD|CREDENTIALS?)(?:_|$)", re.I
 )
 _PROXY_NAME = re.compile(r"^(?:https?|all)_proxy$", re.I)
 PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-
-#: Each is bounded and has no nested repetition: the text is a stranger's.
-_SHAPES = re.compile(
-    "|".join(
-        (
-            r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[\s\S]{0,8000}?(?:-----END [A-Z ]{0,30}KEY-----|\Z)",
-            r"\bsk-[A-Za-z0-9_-]{20,200}",  # OpenAI, Anthropic and others
-            r"\bgh[opsur]_[A-Za-z0-9]{30,255}\b",
-            r"\bgithub_pat_[A-Za-z0-9_]{30,255}\b",
-            r"\bglpat-[A-Za-z0-9_-]{20,100}",
-            r"\bxox[abeoprs]-[A-Za-z0-9-]{10,200}",
-            r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
-            r"\bAIza[A-Za-z0-9_-]{35}",
-            r"\bnpm_[A-Za-z0-9]{36}\b",
-            r"\bpypi-[A-Za-z0-9_-]{50,300}",
-            r"\blg_[A-Za-z0-9_-]{20,200}",
-            r"\beyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,1000}",  # JWT
-        )
-    )
-)
-_BEARER = re.compile(r"(?i)(\bbearer[ \t]{1,4})[A-Za-z0-9._~+/=-]{16,4000}")
-_IN_URL = re.compile(r"(://[^\s/:@]{1,200}:)[^\s/@]{1,200}(@)")
 
 
 class Redaction:
@@ -53,10 +32,8 @@ class Redaction:
 
     def text(self, text: str) -> str:
         if self._known is not None:
-            text = self._known.sub(_MARK, text)
-        text = _SHAPES.sub(_MARK, text)
-        text = _BEARER.sub(rf"\1{_MARK}", text)
-        return _IN_URL.sub(rf"\1{_MARK}\2", text)
+            text = self._known.sub(MARK, text)
+        return without_secret_shapes(text)
 
     def plain(self, value: Any) -> Any:
         """A JSON value, with every text in it redacted, names of fields included."""

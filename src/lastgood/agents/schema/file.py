@@ -189,8 +189,7 @@ AGENT = Section(
         ),
         "redact_secrets": Key(
             FLAG,
-            "whether secrets in tool calls are redacted",
-            "secrets in arguments and results are not redacted",
+            "whether text in the shape of a secret is removed from prompts, arguments and results",
         ),
         "session_compaction": Key(FLAG, "whether long conversations are summarized", _NO_SUMMARY),
         "compaction_threshold": Key(

@@ -144,15 +144,14 @@ _POST_EDIT = Section(
         "cmd": Key(TEXT, "the command", required=True),
     },
 )
-_ALL = "every tool is in the prompt from the start"
 _KEYS = {
     "type": Key(TEXT, "the type of the toolset", required=True),
     "tools": Key(TEXTS, "use only these tools of the toolset"),
     "instruction": Key(TEXT, "instructions for the model on how to use them"),
     "toon": Key(TEXT, "tools whose results are converted to TOON", "results are passed through"),
     "model": Key(TEXT, "the model that processes their results", "the agent's own model processes them"),
-    "defer": Key(Either((FLAG, TEXTS)), "tools that the model must search for before it can call them", _ALL),
-    "readonly": Key(FLAG, "use only read-only tools", "all tools are available; set `readonly` on the agent"),
+    "defer": Key(Either((FLAG, TEXTS)), "tools that the model must search for before it can call them"),
+    "readonly": Key(FLAG, "use only its tools whose effect is `safe`"),
     "env": Key(TEXT_MAP, "environment variables of its commands"),
     "shell": Key(MapOf(_SCRIPT, least=1), "scripts, by tool name"),
     "post_edit": Key(ListOf(_POST_EDIT), "commands to run after an edit"),
@@ -263,7 +262,7 @@ TOOLSET = Typed(
         ),
         "lsp": Variant("queries a language server", (*_SERVER, "file_types"), _WITHOUT, needs=("command",)),
         "open_url": Variant("opens a URL for the user", ("url", "name"), _WITHOUT, needs=("url",)),
-        "user_prompt": Variant("asks the user", (), _WITHOUT),
+        "user_prompt": Variant("asks the user a question and waits for the answer"),
         "model_picker": Variant("changes the model", ("models",), _WITHOUT, needs=("models",)),
         "background_agents": Variant("runs agents in the background", (), _WITHOUT),
         "scheduler": Variant("schedules prompts", (), _WITHOUT),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from mcp import Client, MCPError
 from mcp.client._transport import TransportStreams
 
 from lastgood import __version__
+from lastgood.engine.mcp.elicitation import decline_inline, responses_of
 from lastgood.engine.mcp.errors import ServerUnavailable
 from lastgood.engine.mcp.stdio_transport import ServerProcess
 from lastgood.engine.tools.cancellation import finish
@@ -73,6 +74,7 @@ class Connection:
                 client_info=mcp_types.Implementation(name="lastgood", version=__version__),
                 read_timeout_seconds=self._call_seconds,
                 message_handler=self._hear,
+                elicitation_callback=decline_inline,
                 cache=None,
             )
             async with client:
@@ -159,19 +161,47 @@ class Connection:
     # -- calls -----------------------------------------------------------------------------
 
     async def call(
-        self, name: str, arguments: dict[str, Any], *, key: str, attempt: int, say: Say
-    ) -> mcp_types.CallToolResult:
-        """Raises ToolFailed. Cancelled, it tells the server so."""
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        key: str,
+        attempt: int,
+        say: Say,
+        state: Mapping[str, Any] | None = None,
+    ) -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
+        """Raises ToolFailed. Cancelled, it tells the server so.
+
+        `state`: what was answered since the server asked for input, in `engine/mcp/elicitation.py`'s form.
+        """
 
         async def show(progress: float, total: float | None, message: str | None) -> None:
             share = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
             say(f"[{share}] {message or ''}".rstrip() + "\n")
 
+        async def send() -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
+            return await client.session.call_tool(
+                name,
+                arguments,
+                progress_callback=show,
+                meta=about,
+                input_responses=(responses_of(state) or None) if state else None,
+                request_state=state["request_state"] if state else None,
+                allow_input_required=True,
+            )
+
         client = self._connected()
         about = cast(mcp_types.RequestParamsMeta, {KEY: key, ATTEMPT: attempt})
         self.calls += 1
         try:
-            return await client.call_tool(name, arguments, progress_callback=show, meta=about)
+            try:
+                return await send()
+            except MCPError as error:
+                if error.error.code != mcp_types.HEADER_MISMATCH:
+                    raise
+            # The tool's schema has changed since it was listed. The server did not run the call.
+            self._tools = await self._list()
+            return await send()
         except (MCPError, OSError, RuntimeError, TimeoutError) as error:
             if not _is_closed(error):
                 raise ToolFailed(f"MCP server {self._name}: {_reason(error)}") from None

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from hashlib import sha256
@@ -42,6 +42,7 @@ STARTED_AGAIN = (
 _ORIGINAL = "{ORIGINAL_INSTRUCTIONS}"
 _NAME = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
+_STATE_ONLY_SECONDS = 0.25
 
 
 class McpToolset:
@@ -216,14 +217,33 @@ class McpServer:
             raise ToolFailed(f"MCP server {self.spec.name} is not available: {error}") from None
         note = self._note(name, use.messages)
         try:
-            result = await connection.call(
-                name, use.arguments, key=use.key, attempt=use.attempt_number, say=use.say
-            )
+            result = await self._answered(connection, name, use)
             return await asyncio.to_thread(text_of, result, use.working_dir) + note
         except ToolFailed as error:
             raise ToolFailed(f"{error}{note}") from None
         finally:
             self.used_at = self._toolset.clock()
+
+    async def _answered(self, connection: Connection, name: str, use: ToolUse) -> Any:
+        """NeedsInput: the server wants to know something from a person before it goes on."""
+        from mcp_types import InputRequiredResult
+
+        from lastgood.engine.mcp.elicitation import next_question, state_of, with_answer
+
+        state: Mapping[str, Any] | None = None
+        if use.answer is not None and use.answer.is_about_input and use.answer.state is not None:
+            state = with_answer(use.answer.state, use.answer)
+        while True:
+            if state is not None and (question := next_question(state, self.spec.name)) is not None:
+                raise question
+            result = await connection.call(
+                name, use.arguments, key=use.key, attempt=use.attempt_number, say=use.say, state=state
+            )
+            if not isinstance(result, InputRequiredResult):
+                return result
+            state = state_of(result, state)
+            if not state["requests"]:
+                await asyncio.sleep(_STATE_ONLY_SECONDS)  # it only wants to be called again
 
     def _note(self, name: str, messages: Sequence[Message]) -> str:
         """Once for each start: whether an earlier call of this conversation met another process."""

@@ -17,6 +17,7 @@ from lastgood.engine.tools.live import LiveToolsets
 from lastgood.engine.tools.shell import script_toolset, shell_toolset
 from lastgood.engine.tools.think_and_todo import think_toolset, todo_toolset
 from lastgood.engine.tools.tool import Tool, Toolset, Toolsets
+from lastgood.engine.tools.user_prompt import user_prompt_toolset
 from lastgood.model.agents import ToolsetSpec
 from lastgood.outside.secrets import Secrets
 
@@ -37,6 +38,7 @@ def first_toolsets(
         "shell": lambda spec: shell_toolset(spec, known),
         "think": think_toolset,
         "todo": todo_toolset,
+        "user_prompt": user_prompt_toolset,
     }
     return {type_: _chosen(make) for type_, make in makers.items()}
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
+from lastgood.model.answers import Answer
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message
 
@@ -31,6 +32,8 @@ class ToolUse:
     working_dir: Path | None = None
     #: The conversation up to this call. A tool that remembers something remembers it here.
     messages: tuple[Message, ...] = ()
+    #: What a person said to the question that this call asked before.
+    answer: Answer | None = None
     #: Shows output as it comes. What counts is what the tool returns.
     say: Callable[[str], None] = _silent
 
@@ -53,6 +56,26 @@ class Tool:
 
 class ToolFailed(Exception):
     """The tool did not do what it was asked; its text is the result the model sees."""
+
+
+class NeedsInput(Exception):
+    """The call has to be made again with a person's answer, in this process or in another one.
+
+    `state` comes back with the answer; it is JSON. `schema`: of the answer. `url`: where the person has to
+    go instead of sending content.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        schema: Mapping[str, Any] | None = None,
+        *,
+        state: Mapping[str, Any] | None = None,
+        url: str | None = None,
+        title: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message, self.schema, self.state, self.url, self.title = message, schema, state, url, title
 
 
 #: Makes the tools of a toolset. Starts nothing.

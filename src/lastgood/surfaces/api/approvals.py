@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lastgood.core.approval import Confirmation
 from lastgood.flows.approvals import Approvals, Approver, PendingQuestion
-from lastgood.surfaces.api.schemas import ResumeBody
+from lastgood.surfaces.api.schemas import ElicitationBody, ResumeBody
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.json_schema import TEXT, object_of, or_null
 from lastgood.surfaces.http.parsing import parse
@@ -24,6 +22,8 @@ QUESTION: Resource[PendingQuestion] = Resource(
     ResourceField("arguments", ANY, lambda one: one.question.get("arguments", one.question.get("input"))),
     ResourceField("agent", TEXT, lambda one: one.question.get("agent", "")),
     ResourceField("reason", TEXT, lambda one: one.question.get("reason", one.question.get("title", ""))),
+    ResourceField("message", TEXT, lambda one: one.question.get("message", "")),
+    ResourceField("schema", ANY, lambda one: one.question.get("schema")),
     ResourceField(
         "deadline_at",
         or_null(TEXT),
@@ -58,5 +58,16 @@ class ApprovalHandlers:
             question=body.question,
             tool=body.tool_name,
         )
-        told: dict[str, Any] = {"status": "resumed"}
-        return json_reply(told)
+        return json_reply({"status": "resumed"})
+
+    async def elicitation(self, request: Request) -> Response:
+        """docker-agent's route. Without an id, the only pending question is meant."""
+        body = parse(ElicitationBody, await request.json())
+        await self._approvals.answer(
+            session_of(request),
+            Confirmation(body.action),
+            approver(request.caller),
+            content=body.content,
+            question=body.elicitation_id or None,
+        )
+        return json_reply({"status": "resumed"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lastgood.core.approval import shown
 from lastgood.core.history import open_calls
 from lastgood.core.session_rules import modes_of, permissions_of
 from lastgood.flows.session_export import rules_as_json
@@ -191,7 +192,7 @@ ATTEMPT: Resource[Attempt] = Resource(
     _optional("continues", TEXT, lambda attempt: attempt.continues),
     # Of a turn on a runtime: the task that a worker has claimed.
     _optional("task", TEXT, lambda attempt: attempt.task),
-    _optional("question", ANY, lambda attempt: attempt.question),
+    _optional("question", ANY, lambda attempt: None if attempt.question is None else shown(attempt.question)),
     _optional("usage", USAGE.schema),
     _optional("steps", list_of(STEP.schema)),
 )

@@ -19,6 +19,7 @@ from lastgood.surfaces.api.schemas import (
     AppendBody,
     ContinueBody,
     CreateBody,
+    ElicitationBody,
     ForkBody,
     IdsBody,
     LaterBody,
@@ -307,6 +308,15 @@ def _of_approvals(approvals: ApprovalHandlers) -> Sequence[Route]:
             Scope.APPROVE,
             "Answer a question: approve or reject a tool call",
             takes=schema_of(ResumeBody),
+            gives=_json(ANSWERED),
+        ),
+        Route(
+            "POST",
+            f"{_ONE}/elicitation",
+            approvals.elicitation,
+            Scope.APPROVE,
+            "Answer a question that a tool asked",
+            takes=schema_of(ElicitationBody),
             gives=_json(ANSWERED),
         ),
     ]

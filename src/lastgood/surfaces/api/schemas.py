@@ -104,6 +104,14 @@ class ResumeBody(StrictModel):
     tool_name: Name | None = None
 
 
+class ElicitationBody(StrictModel):
+    """What a person says to a tool that needs information."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None
+    elicitation_id: Name | None = None
+
+
 class Rules(StrictModel):
     allow: list[Rule] | None = Field(default=None, max_length=RULES)
     ask: list[Rule] | None = Field(default=None, max_length=RULES)

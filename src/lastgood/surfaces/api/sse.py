@@ -13,6 +13,7 @@ from typing import Any, assert_never
 import orjson
 
 from lastgood.errors import error_of
+from lastgood.model.answers import QuestionKind
 from lastgood.model.attempts import Edit
 from lastgood.model.events import (
     AgentChanged,
@@ -132,6 +133,8 @@ def _attempt_body(
             given = {name: value for name, value in more.items() if value is not None}
             return {"type": "stream_started", "turn": data.turn, **_edit(data.edit), **given}
         case AttemptWaits():
+            if data.question.get("kind") == QuestionKind.ELICITATION.value:
+                return _elicitation(data.question)
             return _confirmation(data.question)
         case AttemptErred():
             return {"type": "error", **code_fields(data.code), "error": data.message}
@@ -170,6 +173,20 @@ def _confirmation(question: Mapping[str, Any]) -> Json:
         id = question.get("call", question.get("id", ""))
         body |= _call(id, question["tool"], question.get("arguments", ""))
     return body
+
+
+def _elicitation(question: Mapping[str, Any]) -> Json:
+    """docker-agent's. The id is what `POST …/elicitation` takes as `elicitation_id`."""
+    url = question.get("url")
+    return {
+        "type": "elicitation_request",
+        "message": question.get("message", ""),
+        "mode": "form" if url is None else "url",
+        "schema": question.get("schema"),
+        "elicitation_id": question["place"],
+        "question": question,
+        **({} if url is None else {"url": url}),
+    }
 
 
 def _edit(edit: Edit | None) -> Json:

@@ -1,0 +1,52 @@
+"""Replaces text in the shape of common API keys, tokens and passwords.
+
+It sees one piece of text at a time, and knows no values: a secret of another shape passes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from lastgood.model.messages import Message
+
+MARK = "[redacted]"
+
+#: Each is bounded and has no nested repetition: the text is a stranger's.
+_SHAPES = re.compile(
+    "|".join(
+        (
+            r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[\s\S]{0,8000}?(?:-----END [A-Z ]{0,30}KEY-----|\Z)",
+            r"\bsk-[A-Za-z0-9_-]{20,200}",  # OpenAI, Anthropic and others
+            r"\bgh[opsur]_[A-Za-z0-9]{30,255}\b",
+            r"\bgithub_pat_[A-Za-z0-9_]{30,255}\b",
+            r"\bglpat-[A-Za-z0-9_-]{20,100}",
+            r"\bxox[abeoprs]-[A-Za-z0-9-]{10,200}",
+            r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
+            r"\bAIza[A-Za-z0-9_-]{35}",
+            r"\bnpm_[A-Za-z0-9]{36}\b",
+            r"\bpypi-[A-Za-z0-9_-]{50,300}",
+            r"\blg_[A-Za-z0-9_-]{20,200}",
+            r"\beyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,1000}",  # JWT
+        )
+    )
+)
+_BEARER = re.compile(r"(?i)(\bbearer[ \t]{1,4})[A-Za-z0-9._~+/=-]{16,4000}")
+_IN_URL = re.compile(r"(://[^\s/:@]{1,200}:)[^\s/@]{1,200}(@)")
+
+
+def without_secret_shapes(text: str) -> str:
+    text = _SHAPES.sub(MARK, text)
+    text = _BEARER.sub(rf"\1{MARK}", text)
+    return _IN_URL.sub(rf"\1{MARK}\2", text)
+
+
+def redacted(message: Message) -> Message:
+    return replace(
+        message,
+        content=without_secret_shapes(message.content),
+        parts=tuple(without_secret_shapes(one) if isinstance(one, str) else one for one in message.parts),
+        tool_calls=tuple(
+            replace(call, arguments=without_secret_shapes(call.arguments)) for call in message.tool_calls
+        ),
+    )

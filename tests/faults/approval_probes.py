@@ -1,0 +1,91 @@
+"""Stories about questions that wait for a person: an answer is for one question, once, and on the record."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lastgood.core.approval import Confirmation
+from lastgood.core.session_rules import WantedRules
+from lastgood.errors import NothingPending
+from lastgood.flows.approvals import Approver
+from lastgood.model.answers import Answer, AnswerAction
+from lastgood.model.attempts import Attempt, AttemptStatus
+from lastgood.model.audit import AuditFilter
+from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.model.rules import Setter
+from lastgood.model.tokens import Scope
+from lastgood.wiring import Lastgood
+from tests.faults.faults import Mode
+from tests.faults.probes import Stage, probe
+
+ADMIN = Setter(Scope.ADMIN, "tok_admin")
+ANN = Approver(DEFAULT_TENANT, "tok_ann", "ann", Setter(Scope.APPROVE, "tok_ann"))
+TOOL = "ledger-repeat"
+CALL = f'!tool {TOOL} {{"text": "a"}}'
+SLOW = "!slow 1\n!say one two three four five six"
+
+
+async def waiting(stage: Stage, text: str) -> tuple[SessionId, Attempt]:
+    """A session whose turn waits for an approval."""
+    session = await stage.world.create(stage.node)
+    await stage.node.sessions.set_permissions(DEFAULT_TENANT, session, WantedRules(ask=(TOOL,)), ADMIN)
+    told = await stage.world.ask(stage.node, session, f"\n{text}", "tok1", durable=True)
+    told.outcome, told.code = "unknown", ""  # what becomes of it is decided later
+    (attempt,) = await stage.store.list_attempts(DEFAULT_TENANT, session)
+    assert attempt.status is AttemptStatus.WAITING, f"it is {attempt.status}"
+    return session, attempt
+
+
+async def approve(node: Lastgood, session: SessionId) -> bool:
+    """Whether this answer counted."""
+    try:
+        handle = await node.approvals.answer(session, Confirmation.APPROVE, ANN)
+    except NothingPending:
+        return False
+    assert handle is not None
+    await handle.outcome()
+    return True
+
+
+@probe
+async def an_answer_is_for_the_question_that_was_read(stage: Stage) -> None:
+    """Two calls of one response. Whoever read the first question has said nothing about the second one."""
+    also = f'!also {TOOL} {{"text": "b"}}'
+    session, attempt = await waiting(stage, f"{CALL}\n{also}\n!say done")
+    assert attempt.question is not None
+    assert await approve(stage.node, session)
+    assert len(stage.world.ledger) == 1, f"{len(stage.world.ledger)} calls ran after one approval"
+    said, place = Answer(AnswerAction.APPROVE), attempt.question["place"]
+    try:
+        late = await stage.other.turns.answer(DEFAULT_TENANT, session, attempt.id, said, place=place)
+        await late.outcome()
+    except NothingPending:
+        pass
+    assert len(stage.world.ledger) == 1, "a call ran that nobody approved"
+
+
+@probe
+async def two_answers_on_two_nodes_count_once(stage: Stage) -> None:
+    """Both have read the question before one of them takes the turn up. Only one is on the record."""
+    session, _ = await waiting(stage, f"{CALL}\n{SLOW}")
+
+    async def late(point: str) -> Mode | None:
+        if point == "store.resume_if_waiting":
+            await asyncio.sleep(1)
+        return None
+
+    stage.faults.jitter = late
+    answers = await asyncio.gather(approve(stage.node, session), approve(stage.other, session))
+    assert sorted(answers) == [False, True], f"answers that counted: {sum(answers)}"
+    assert len(stage.world.ledger) == 1, f"the call ran {len(stage.world.ledger)} times"
+    records = await stage.store.list_audit(DEFAULT_TENANT, AuditFilter(subject=session), limit=10)
+    approvals = [one for one in records if one.entry.actor == ANN.token]
+    assert len(approvals) == 1, f"{len(approvals)} approvals are on the record"
+
+
+@probe
+async def a_rule_that_denies_by_now_beats_an_approval(stage: Stage) -> None:
+    session, _ = await waiting(stage, f"{CALL}\n!say done")
+    await stage.other.sessions.set_permissions(DEFAULT_TENANT, session, WantedRules(deny=(TOOL,)), ADMIN)
+    await approve(stage.node, session)
+    assert stage.world.ledger == [], "a call ran that a rule denies"
