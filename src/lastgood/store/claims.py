@@ -24,7 +24,9 @@ from lastgood.model.tasks import (
     PointerReport,
     Task,
     TaskMessage,
+    TaskStatus,
 )
+from lastgood.store.announcements import of_task
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import EVENT_LEAP, to_attempt, to_request
 from lastgood.store.session_rows import to_session
@@ -231,6 +233,8 @@ async def _request(statements: Statements, task: dict[str, Any]) -> TurnRequest 
     await _end_expired(statements, task)
     broken = {"code": HistoryDamaged.code, "message": problem}
     await statements.rows("fail_unreadable_task", task | broken)
+    told = of_task(TaskStatus.FAILED, (broken["code"], problem))
+    await statements.rows("announce_task", task | told)
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TaskId, TenantId
 from lastgood.model.tasks import ClaimState, Question
+from lastgood.store.announcements import of_question
 from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text, to_question
 from lastgood.store.work_access import ClaimLost, Statements, WorkAccess, append_if_held, first
@@ -42,7 +43,9 @@ class SqlQuestions(WorkAccess):
                 return None
             if not await statements.rows("task_waits", parameters):
                 raise ClaimLost
-            return to_question((await statements.rows("insert_question", parameters))[0])
+            stored = to_question((await statements.rows("insert_question", parameters))[0])
+            await statements.rows("announce_attempt", parameters | of_question(question.body))
+            return stored
 
         return await self._unless_lost(work, None)
 

@@ -26,6 +26,7 @@ from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
 from lastgood.store.sqlite.tokens import SqliteTokens
 from lastgood.store.sqlite.work import SqliteWork
 from lastgood.store.tasks import SqlTasks
+from lastgood.store.webhooks import SqlWebhooks
 
 
 class SqliteStore(
@@ -43,6 +44,7 @@ class SqliteStore(
     SqlPointers,
     SqlImports,
     SqlAudit,
+    SqlWebhooks,
 ):
     #: The process that opened the file is its only writer, so attempts it finds running have no holder.
     alone = True
