@@ -102,8 +102,8 @@ def open_sqlite(
     return SqliteStore(open_database(path, read_only=read_only, inline=inline, clock=clock, migrate=migrate))
 
 
-class TokensBeside(SqliteTokens):
-    """Nothing but the tokens, while a server has the rest: it looks into the file for them, too."""
+class AdministrationBeside(SqliteTokens, SqliteWork, SqlWebhooks):
+    """Nothing but tokens and webhooks, while a server has the rest: it looks into the file for them, too."""
 
     def __init__(self, path: Path) -> None:
         self.db = open_beside(path)
