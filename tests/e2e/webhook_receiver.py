@@ -85,8 +85,10 @@ class WebhookReceiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                names = ("webhook-id", "webhook-timestamp", "webhook-signature")
-                receiver.got.append(Got(self.path, *(self.headers[name] for name in names), body))
+                id, at, signature = (
+                    self.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")
+                )
+                receiver.got.append(Got(self.path, id, at, signature, body))
                 receiver.behave(receiver, self)
 
             def log_message(self, format: str, *args: object) -> None:

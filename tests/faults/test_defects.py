@@ -6,6 +6,7 @@ import pytest
 
 from tests.faults.defects import Defect, caught_by_simulation
 from tests.faults.registry import ALL_DEFECTS, caught_by_probe
+from tests.faults.webhook_defects import OF_WEBHOOKS
 from tests.faults.work_defects import OF_WORK
 
 #: Defects that other nets of the product hide from random runs; their probes look behind these.
@@ -57,6 +58,7 @@ HIDDEN_FROM_SIMULATION = {
     "a follow-up is forgotten when its process dies",
     "a steer in adopted steps stays in the queue",
     *OF_WORK,
+    *OF_WEBHOOKS,
 }
 
 
