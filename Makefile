@@ -12,7 +12,7 @@ STRUCTURE := $(wildcard tests/test_rooms.py tests/test_docs.py)
 QUICK := $(wildcard tests/core tests/contract tests/flows) $(STRUCTURE)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-clis quick check format prove bench lock clean
+.PHONY: help install serve test test-clis test-browser quick check format prove bench lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
 test-clis: $(STAMP) ## run the runtime kinds on real agent CLIs, which npm installs into .clis
 	$(PY) -m tests.clis.install
 	$(PY) -m pytest --numprocesses=2 --dist=worksteal tests/clis $(ARGS)
+
+test-browser: $(STAMP) ## run the console in a real browser (chromium by apt-get, axe-core by npm into .browser)
+	$(PY) -m tests.browser.install
+	$(PY) -m pytest tests/browser $(ARGS)
 
 quick: $(STAMP) ## run the fast tests on SQLite, in about a minute
 	$(PY) -m pytest -q -m "not slow" -k "not postgres" $(QUICK) $(ARGS)
@@ -58,7 +62,7 @@ lock: $(STAMP) ## write requirements/*.txt anew from pyproject.toml (ARGS=--upgr
 	$(COMPILE) --group dev --all-extras --constraint requirements/run.txt --output-file requirements/dev.txt
 
 clean: ## remove .venv, caches and build results
-	rm -rf .venv .clis build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .clis .browser build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf .coverage .coverage.* coverage.xml htmlcov
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

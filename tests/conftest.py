@@ -32,7 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Real CLIs have to be installed first, so they run with `make test-clis` alone."""
-    clis = Path(__file__).parent / "clis"
-    named = any((config.invocation_params.dir / arg).is_relative_to(clis) for arg in config.args)
-    return True if collection_path == clis and not named else None
+    """Real CLIs and a browser have to be installed first: `make test-clis` and `make test-browser` do."""
+    if collection_path not in [Path(__file__).parent / name for name in ("clis", "browser")]:
+        return None
+    named = any((config.invocation_params.dir / arg).is_relative_to(collection_path) for arg in config.args)
+    return None if named else True

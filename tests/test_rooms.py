@@ -95,7 +95,8 @@ SURFACES_MAY_IMPORT: dict[str, set[str]] = {
     "api": {"http"},
     "openai": {"http"},
     "work": {"http"},
-    "routes": {"api", "openai", "work", "http"},
+    "console": {"http"},
+    "routes": {"api", "openai", "work", "console", "http"},
 }
 
 

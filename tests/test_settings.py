@@ -86,7 +86,7 @@ def test_the_path_of_a_socket_starts_where_every_path_does(
         assert read_settings({}, folder=tmp_path, **named, **given).listen == meant
 
 
-@pytest.mark.parametrize("words", ["console", "chat,worker", "API", "chat api"])
+@pytest.mark.parametrize("words", ["pages", "chat,worker", "API", "chat api"])
 def test_a_surface_that_does_not_exist_is_refused_by_naming_those_that_do(tmp_path: Path, words: str) -> None:
     with pytest.raises(SettingsInvalid, match="--only must be a list of api, chat"):
         read(tmp_path, only=words)

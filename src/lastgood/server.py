@@ -24,6 +24,7 @@ from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.model_references import SCRIPTED_SPEC
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
 from lastgood.flows.agent_directory import AgentDirectory
+from lastgood.flows.attention import Attention
 from lastgood.flows.audit import AuditReader
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.session_export import SessionImport
@@ -44,16 +45,19 @@ from lastgood.surfaces.api.audit import AuditHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.routes import session_routes
 from lastgood.surfaces.api.runs import RunHandlers
-from lastgood.surfaces.api.session_gate import SessionGate
 from lastgood.surfaces.api.sessions import SessionHandlers
 from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.api.webhooks import WebhookHandlers, webhook_routes
+from lastgood.surfaces.console.console_flows import ConsoleFlows
+from lastgood.surfaces.console.pages import Pages
+from lastgood.surfaces.console.routes import console_routes
 from lastgood.surfaces.http.access import AccessControl, host_of
 from lastgood.surfaces.http.app import AnsweredRequest, App, Route
 from lastgood.surfaces.http.loop_monitor import LoopMonitor
 from lastgood.surfaces.http.metrics import Metrics
 from lastgood.surfaces.http.principal import Principal
 from lastgood.surfaces.http.rate_limit import RateLimiter
+from lastgood.surfaces.http.session_gate import SessionGate
 from lastgood.surfaces.openai.handlers import ChatHandlers
 from lastgood.surfaces.routes import DIALECTS, probes, routes
 from lastgood.surfaces.work.routes import work_routes
@@ -240,6 +244,7 @@ def _apps(
         metrics=settings.metrics_listen is None,
         sessions=_session_routes(server, settings, agents, limiter),
         work=_work_routes(server, tokens, agents),
+        console=_console_routes(server, settings, agents, limiter, find_caller),
     )
 
     def seen(one: AnsweredRequest) -> None:
@@ -295,6 +300,36 @@ def _work_routes(server: Server, tokens: Tokens, agents: AgentDirectory) -> Sequ
         RuntimeHandlers(work, agents),
         TokenHandlers(tokens, enrolment),
     )
+
+
+def _console_routes(
+    server: Server,
+    settings: Settings,
+    agents: AgentDirectory,
+    limiter: RateLimiter,
+    find_caller: FindCaller | None,
+) -> Sequence[Route]:
+    lastgood = server.lastgood
+    access = WorkAccess(lastgood.deps.store)
+    flows = ConsoleFlows(
+        lastgood.sessions,
+        lastgood.submitter,
+        lastgood.turns,
+        lastgood.queue,
+        lastgood.approvals,
+        lastgood.work,
+        Attention(lastgood.deps, lastgood.approvals, access, lastgood.work.tasks),
+        agents,
+        limiter,
+        server.is_draining,
+    )
+    pages = Pages(
+        SessionGate(access),
+        settings.public_url,
+        asks_for_token=find_caller is not None,
+        only=settings.only,
+    )
+    return console_routes(pages, flows, find_caller)
 
 
 def _limiter(settings: Settings) -> RateLimiter:

@@ -5,6 +5,7 @@ from typing import Any
 
 from lastgood.core.commit import plan_commit
 from lastgood.model.attempts import Ask, AttemptStatus, Begun, Commit, Committed, Hold, TurnRequest
+from lastgood.model.events import AttemptFailed, Event
 from lastgood.model.ids import AttemptId, TaskId, TenantId, TurnId
 from lastgood.model.messages import user
 from lastgood.model.runtimes import NewRuntime, Registered, Registration, RuntimeIdentity
@@ -169,9 +170,13 @@ def claim_request(*runtimes: str, wanted: int = 1, **fields: Any) -> ClaimReques
     return replace(plain, **fields)
 
 
+def lease_ended(turn: TurnId, attempt: AttemptId) -> list[Event]:
+    return [Event(attempt, AttemptFailed(turn, "interrupted", "code", "why", attempt))]
+
+
 async def claim_some(store: Store, *runtimes: str, wanted: int = 100, **fields: Any) -> list[Claim]:
     request = claim_request(*runtimes, wanted=wanted, **fields)
-    claimed = await store.claim_tasks(request)
+    claimed = await store.claim_tasks(request, lease_ended)
     tokens = dict(zip(request.attempts, request.tokens, strict=True))
     return [Claim(each, tokens[each.hold.attempt], request.worker) for each in claimed]
 

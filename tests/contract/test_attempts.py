@@ -560,3 +560,31 @@ async def test_unknown_things_are_not_there(store: Store) -> None:
     assert await store.read_request(TENANT, TurnId("unknown")) is None
     assert await store.read_steps(TENANT, AttemptId("unknown")) == ()
     assert await store.list_attempts(TENANT, SessionId("unknown")) == ()
+
+
+# --- failures ----------------------------------------------------------------------------------------------
+
+
+async def test_failures_of_a_tenant_are_listed_newest_first(store: Store) -> None:
+    failed: list[AttemptId] = []
+    for status in (*ENDS, AttemptStatus.FAILED):
+        tried = await given.start(store, given.ask(await given.session(store)))
+        await store.finish_if_held(tried.hold, status, ("code", "why"), given.events("end"))
+        if status in (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED):
+            failed.insert(0, tried.hold.attempt)
+    await given.commit(store, await given.session(store))
+    theirs = await given.start(store, given.ask(await given.session(store, STRANGER)))
+    await store.finish_if_held(theirs.hold, AttemptStatus.FAILED, None, [])
+    assert [one.id for one in await store.failures(TENANT, age_seconds=60, limit=10)] == failed
+    assert [one.id for one in await store.failures(TENANT, age_seconds=60, limit=1)] == failed[:1]
+    assert await store.failures(TENANT, age_seconds=-60, limit=10) == ()
+
+
+async def test_sessions_that_wait_for_a_person_are_listed(store: Store) -> None:
+    sessions = [await given.session(store) for _ in range(3)]
+    tries = [await given.start(store, given.ask(session)) for session in sessions]
+    for tried in tries[:2]:
+        assert await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
+    assert await store.waiting_sessions(TENANT, limit=10) == (sessions[1].id, sessions[0].id)
+    assert await store.resume_if_waiting(tries[1].hold, "node", 60) is not None
+    assert await store.waiting_sessions(TENANT, limit=10) == (sessions[0].id,)

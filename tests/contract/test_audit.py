@@ -8,9 +8,11 @@ from lastgood.model.agents import Permissions
 from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TenantId
 from lastgood.model.rules import RuleLayer
+from lastgood.model.runtimes import AgentBinding, OnQueued
 from lastgood.model.tokens import Scope, Token
 from lastgood.ports import Store
-from tests.contract.given import session
+from tests.contract import given_work
+from tests.contract.given import TENANT, session
 
 pytestmark = pytest.mark.anyio
 
@@ -62,3 +64,47 @@ async def test_I42_tokens_are_recorded_with_their_change(store: Store) -> None:
     assert await store.revoke_token("tok_unknown", entry(AuditKind.TOKEN_REVOKED)) is None
     assert await store.revoke_token("tok_2", entry(AuditKind.TOKEN_REVOKED, "tok_2")) is not None
     assert [one.kind for one in await records(store)] == [AuditKind.TOKEN_CREATED, AuditKind.TOKEN_REVOKED]
+
+
+async def test_I42_only_another_instance_of_a_worker_is_recorded(store: Store) -> None:
+    replaced = entry(AuditKind.WORKER_REPLACED, "laptop")
+    for instance, recorded in (("one", []), ("one", []), ("two", [replaced]), ("two", [replaced])):
+        await store.register(given_work.registration(instance=instance), replaced)
+        assert await records(store) == recorded
+
+
+async def test_I42_runtimes_are_bound_and_recorded_at_once(store: Store) -> None:
+    made = await session(store)
+    bound = entry(AuditKind.RUNTIME_BOUND, "agent")
+    assert not await store.unbind_agent(TENANT, "agent", bound)
+    assert await store.pin_runtime(TENANT, SessionId("ses_gone"), "rt", OnQueued.KEEP, bound) is None
+    assert await records(store) == []
+    await store.bind_agent(AgentBinding(TENANT, "agent", "rt"), OnQueued.MOVE, bound)
+    assert await store.pin_runtime(TENANT, made.id, "rt", OnQueued.MOVE, bound) == 0
+    assert await store.unbind_agent(TENANT, "agent", bound)
+    assert await records(store) == [bound] * 3
+
+
+async def test_I42_a_resume_decision_is_recorded_with_the_claim_that_it_is_made_for(store: Store) -> None:
+    await given_work.register(store)
+    await given_work.task(store, await session(store))
+    lost = await given_work.claim(store, prepare_seconds=-1.0)
+    claim = await given_work.claim(store)
+    decided = entry(AuditKind.RESUME_DECIDED)
+    assert not await store.confirm_claim(lost.hold, lost.token, {}, 90.0, [], audit=decided)
+    assert not await store.confirm_claim(claim.hold, lost.token, {}, 90.0, [], audit=decided)
+    assert await records(store) == []
+    assert await store.confirm_claim(claim.hold, claim.token, {}, 90.0, [], audit=decided)
+    assert await records(store) == [decided]
+
+
+async def test_I42_the_answer_that_counts_is_recorded_and_no_other(store: Store) -> None:
+    await given_work.register(store)
+    await given_work.task(store, await session(store))
+    claim = await given_work.claim(store)
+    await store.ask_question(await claim.state(store), claim.token, given_work.question(claim), [])
+    allowed, denied = entry(AuditKind.APPROVAL, user="ada"), entry(AuditKind.APPROVAL, user="bob")
+    assert await store.answer_question(TENANT, claim.task, "other", {}, "ada", allowed) is None
+    assert await store.answer_question(TENANT, claim.task, "q", {"allowed": True}, "ada", allowed)
+    assert await store.answer_question(TENANT, claim.task, "q", {"allowed": False}, "bob", denied) is None
+    assert await records(store) == [allowed]

@@ -14,11 +14,13 @@ from lastgood.flows.verified_history import read_chain
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.messages import user
 from lastgood.model.stored_rows import StoredTable
+from lastgood.model.tasks import PointerOutcome
 from lastgood.ports import Store
 from lastgood.store.sqlite import open_sqlite
-from tests.contract import given
+from tests.contract import given, given_work
 from tests.contract.conftest import Backend, SqliteBackend
 from tests.contract.given import STRANGER, TENANT
+from tests.contract.given_work import Claim
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +129,51 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
         "fence = 3 AND tenant = 'stranger'",
         {"tenant": "'another'", "session_id": "'another'", "turn_id": "id"},
     ),
+    "tasks": (
+        "status = 'claimed'",
+        {
+            "id": "'another'",
+            "tenant": "'another'",
+            "session_id": "'another'",
+            "turn_id": "'another'",
+            "runtime_id": "'another'",
+            "directive": "'{'",
+            "claim_token": "{bytes}",
+            "attempt_id": "'another'",
+            "decision": "'{'",
+        },
+    ),
+    "claims": (
+        "report IS NOT NULL",
+        {
+            "token": "{bytes}",
+            "tenant": "'another'",
+            "task_id": "'another'",
+            "attempt_id": "'another'",
+            "report": "'{'",
+        },
+    ),
+    "pointers": (
+        "outcome = 'committed'",
+        {
+            "tenant": "'another'",
+            "session_id": "'another'",
+            "task_id": "'another'",
+            "attempt_id": "'another'",
+            "base_turn": "'another'",
+            "through_turn": "'another'",
+        },
+    ),
+    "snapshots": (
+        "tenant = 'stranger'",
+        {
+            "tenant": "'another'",
+            "session_id": "'another'",
+            "attempt_id": "'another'",
+            "turn_id": "'another'",
+            "summary": "'{'",
+        },
+    ),
 }
 #: These change after their row was written, or nobody who builds a prompt reads them.
 NOT_COVERED = {
@@ -155,6 +202,25 @@ async def furnished(store: Store) -> None:
     tried = await given.start(store, given.ask(owed, user("promised"), durable=True))
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
     await given.followup(store, empty)
+    await worked(store)
+
+
+async def worked(store: Store) -> tuple[Claim, Claim]:
+    """A task that is done, with all that it has left, and one that a worker has."""
+    session = await given.session(store, STRANGER)
+    await given_work.register(store, tenant=STRANGER)
+    claims = []
+    for _ in range(2):
+        await given_work.task(store, session)
+        claim = await given_work.claim(store, tenant=STRANGER)
+        await store.confirm_claim(claim.hold, claim.token, {}, 90.0, [], agent_digest="sha256:1")
+        claims.append(claim)
+        if len(claims) == 1:
+            state = await claim.state(store)
+            await store.put_snapshot(state, claim.token, given_work.snapshot(claim))
+            through = given_work.pointer(through=claim.claimed.task.turn, outcome=PointerOutcome.COMMITTED)
+            await claim.complete(store, pointer=through)
+    return claims[0], claims[1]
 
 
 async def change(backend: Backend, table: str, column: str) -> None:
@@ -204,6 +270,45 @@ async def test_every_column_is_tried_or_has_a_reason_not_to_be(backend: Backend)
         )
         columns = {name for (name,) in await backend.rows(sql)}
         assert columns == set(CHANGES[table][1]) | NOT_COVERED.get(table, set())
+
+
+async def found(store: Store) -> list[tuple[str, str, str]]:
+    return [(one.session, one.what, one.problem) for one in (await check_database(store)).findings]
+
+
+async def test_I6_a_task_and_a_session_that_disagree_are_reported(backend: Backend) -> None:
+    store = backend.store
+    _, claim = await worked(store)
+    session, task, attempt = claim.hold.session, claim.task, claim.hold.attempt
+    await backend.execute(f"UPDATE tasks SET status = 'queued' WHERE id = '{task}'")
+    of_attempt = f"it has not ended, but no worker has its task, {task}, by it"
+    assert await found(store) == [(session, f"attempt {attempt}", of_attempt)]
+    await backend.execute(f"UPDATE tasks SET status = 'running' WHERE id = '{task}'")
+    assert await found(store) == []
+    await backend.execute(f"UPDATE sessions SET attempt_id = NULL, lease_until = NULL WHERE id = '{session}'")
+    of_task = f"a worker has it, but its attempt, {attempt}, does not hold the session"
+    assert (session, f"task {task}", of_task) in await found(store)
+
+
+async def test_I6_two_tasks_of_a_session_that_workers_have_are_reported(backend: Backend) -> None:
+    done, claim = await worked(backend.store)
+    await backend.execute("DROP INDEX tasks_open")
+    await backend.execute(
+        f"UPDATE tasks SET status = 'running', ended_at = NULL, lease_until = 0 WHERE id = '{done.task}'"
+    )
+    told = await found(backend.store)
+    rival = "a worker has another task of the same session, too"
+    assert (claim.hold.session, f"task {claim.task}", rival) in told
+    assert [one for one in told if one[1] == f"task {done.task}"], "the other one does not hold the session"
+
+
+async def test_an_imported_pointer_names_a_task_of_another_system(backend: Backend) -> None:
+    done, _ = await worked(backend.store)
+    elsewhere = "task_id = 'theirs', attempt_id = 'their attempt', base_turn = NULL"
+    await backend.execute(f"UPDATE pointers SET {elsewhere}, agent_digest = '', runtime_id = NULL")
+    assert await found(backend.store) == []
+    await backend.execute(f"UPDATE pointers SET task_id = '{done.task}'")
+    assert len(await found(backend.store)) == 1
 
 
 async def test_I6_a_turn_that_no_session_reaches_is_reported(backend: Backend) -> None:

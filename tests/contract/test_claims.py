@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lastgood.model.attempts import AttemptStatus, Edit
+from lastgood.model.events import TERMINAL, EventKind
 from lastgood.model.ids import AttemptId
 from lastgood.model.runtimes import AgentBinding, Heartbeat, HeartbeatResult, LiveClaim, OnQueued
 from lastgood.model.sessions import SessionStatus
@@ -51,7 +52,6 @@ async def test_I9_a_claim_holds_the_session_under_a_new_fence(store: Store) -> N
     assert (claimed.task.status, claimed.task.worker, claimed.task.claims) == (TaskStatus.CLAIMED, WORKER, 1)
     assert claimed.task.attempt == claim.hold.attempt
     assert claimed.task == await given_work.again(store, task)
-    assert claimed.displaced is None
     attempt = claimed.attempt
     assert (attempt.task, attempt.number, attempt.base, attempt.head) == (task.id, 1, turn.id, turn.id)
     assert attempt.status is AttemptStatus.RUNNING
@@ -257,7 +257,6 @@ async def test_I31_a_claimed_again_task_is_the_new_claims_alone(backend: Backend
     state = await old.state(store)
     new = await given_work.claim(store)
     assert new.task == task.id
-    assert new.claimed.displaced == old.hold.attempt
     assert new.hold.fence == old.hold.fence + 1
     assert (new.claimed.task.claims, new.claimed.attempt.number) == (2, 2)
     ended = await store.get_attempt(TENANT, old.hold.attempt)
@@ -274,6 +273,22 @@ async def test_I31_a_claimed_again_task_is_the_new_claims_alone(backend: Backend
     assert not await old.fail(store)
     assert await dump(backend) == before
     assert (await new.complete(store)).value == "yes"
+
+
+async def test_I24_the_end_of_an_expired_claim_is_told_in_the_transaction_of_the_next(store: Store) -> None:
+    await given_work.register(store)
+    (task,) = await queue(store, 1)
+    old = await given_work.claim(store, prepare_seconds=-1.0)
+    assert await store.append_events_if_held(old.hold, given.events("said", attempt=old.hold.attempt))
+    new = await given_work.claim(store, prepare_seconds=-1.0)
+    said, ended = await store.read_events(TENANT, task.session, after=0)
+    assert (ended.attempt, ended.kind) == (old.hold.attempt, EventKind.TURN_FAILED)
+    assert ended.seq > said.seq + 1, "numbers that a power cut may have taken are not used again"
+    assert await store.append_events_if_held(new.hold, given.events("next")) == ended.seq + 1
+    await given_work.claim(store)
+    events = await store.read_events(TENANT, task.session, after=0)
+    told = [event.attempt for event in events if event.kind in TERMINAL]
+    assert told == [old.hold.attempt, new.hold.attempt], "each end once, whoever confirms"
 
 
 async def test_I10_a_token_of_another_claim_is_fenced_even_with_the_right_hold(backend: Backend) -> None:
@@ -381,6 +396,6 @@ async def test_a_worker_that_ended_its_task_itself_is_not_told_to_cancel_it(stor
 async def test_a_claim_for_no_task_and_attempt_is_empty(store: Store) -> None:
     await given_work.register(store)
     await queue(store, 1)
-    assert await store.claim_tasks(given_work.claim_request(wanted=0)) == ()
+    assert await store.claim_tasks(given_work.claim_request(wanted=0), given_work.lease_ended) == ()
     request = replace(given_work.claim_request(), attempts=(AttemptId("a"), AttemptId("b")))
-    assert len(await store.claim_tasks(request)) == 1
+    assert len(await store.claim_tasks(request, given_work.lease_ended)) == 1

@@ -339,3 +339,17 @@ async def test_tidying_counts_and_drops_no_more_than_it_may(store: Store) -> Non
 
 async def test_an_unknown_session_has_no_queue(store: Store) -> None:
     assert await store.read_queue(TENANT, SessionId("unknown")) == ()
+
+
+async def test_parked_ones_of_a_tenant_are_listed_newest_first(store: Store) -> None:
+    session, other = await given.session(store), await given.session(store)
+    theirs = await given.session(store, STRANGER)
+    first, waiting, dropped = [await given.followup(store, session) for _ in range(3)]
+    second, hidden = await given.followup(store, other), await given.followup(store, theirs)
+    for place, row in ((session, first), (session, dropped), (other, second), (theirs, hidden)):
+        assert await store.park_queued(place.tenant, place.id, row.number, "why")
+    assert await store.drop_queued(TENANT, session.id, dropped.number)
+    found = await store.parked(TENANT, limit=10)
+    assert [(one.number, one.parked) for one in found] == [(second.number, "why"), (first.number, "why")]
+    assert waiting.number not in {one.number for one in found}
+    assert len(await store.parked(TENANT, limit=1)) == 1

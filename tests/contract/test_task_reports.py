@@ -258,3 +258,46 @@ async def test_of_many_answers_one_counts(store: Store) -> None:
     found = [each for each in await asyncio.gather(*answers) if each]
     assert len(found) == 1
     assert await store.get_question(TENANT, claim.task, "q") == found[0]
+
+
+async def test_messages_and_earlier_claims_go_with_the_events_of_their_attempt(backend: Backend) -> None:
+    """What people and resuming need stays: the task, its newest claim with the report, and all pointers."""
+    store = backend.store
+    await given_work.register(store)
+    session = await given.session(store)
+    task = await given_work.task(store, session)
+    first = await given_work.claim(store, prepare_seconds=-1.0)
+    await given_work.report_everything(store, first)
+    newest = await given_work.claim(store)
+    await given_work.report_everything(store, newest)
+
+    async def tidied(age: float) -> list[int]:
+        await store.tidy(events_older_than=age, keys_older_than=3600)
+        attempts = (first.hold.attempt, newest.hold.attempt)
+        counted = [len(await store.read_messages(TENANT, attempt)) for attempt in attempts]
+        (claims,) = await backend.rows("SELECT count(*) FROM claims")
+        return [*counted, claims[0]]
+
+    assert await tidied(3600) == [1, 1, 2], "young ones stay"
+    assert await tidied(-1) == [0, 1, 1], "those of a claim that runs stay"
+    assert await store.find_claim(TENANT, task.id, first.token, given_work.WORKER) is None
+    assert (await newest.complete(store, pointer=given_work.pointer())).value == "yes"
+    assert await tidied(-1) == [0, 0, 1]
+    assert (await newest.state(store)).report == {"status": "completed"}
+    assert (await given_work.again(store, task)).status is TaskStatus.COMPLETED
+    assert len(await store.list_pointers(TENANT, session.id)) == 2
+
+
+async def test_tidying_tasks_takes_small_bites(store: Store) -> None:
+    await given_work.register(store)
+    for _ in range(3):
+        await given_work.task(store, await given.session(store))
+    claims = await given_work.claim_some(store)
+    for claim in claims:
+        await given_work.report_everything(store, claim)
+        await claim.complete(store)
+    left = []
+    for _ in range(2):
+        await store.tidy(events_older_than=-1, keys_older_than=3600, limit=2)
+        left.append(sum([len(await store.read_messages(TENANT, claim.hold.attempt)) for claim in claims]))
+    assert left == [1, 0]

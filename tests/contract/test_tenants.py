@@ -143,6 +143,9 @@ WITHOUT = {
     "expired_attempts",
     "running_attempts",
     "interrupted_asks",
+    "failures",
+    "waiting_sessions",
+    "parked",
     "tidy",
 }
 
@@ -209,7 +212,9 @@ async def test_the_owner_does_get_an_answer(store: Store, name: str) -> None:
 
 
 async def test_I35_a_stranger_lists_nothing(store: Store) -> None:
-    await known(store, waiting=False)
+    await known(store, waiting=True)
+    assert await store.waiting_sessions(STRANGER, limit=10) == ()
+    assert await store.parked(STRANGER, limit=10) == ()
     assert (await store.list_sessions(STRANGER, limit=10)).sessions == ()
     assert (await store.list_sessions(STRANGER, limit=10, query="title")).sessions == ()
     assert await store.usage_of_tenant(STRANGER) == {}

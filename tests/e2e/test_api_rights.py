@@ -87,7 +87,11 @@ def test_what_a_session_allows_answers_a_question_and_never_undoes_a_no(tmp_path
         plain, boss = Api(server, tokens["user"]), Api(server, tokens["boss"])
         session = plain.session("tools")
         note = f"{trace.note('x')}\n!say done"
-        assert "needs human approval" in tool_result(plain.good(session, note))
+        asked = plain.turn(session, note)
+        assert (asked.status, asked.json["status"]) == (202, "waiting")
+        assert asked.json["question"]["tool"] == "note"
+        assert plain.post(f"/api/sessions/{session}/resume", {"confirmation": "approve"}).status == 403
+        assert plain.post(f"/api/sessions/{session}/cancel").status == 200
         rules = {"permissions": {"allow": ["note", "hold"]}}
         for path in (f"/api/sessions/{session}/permissions",):
             assert plain.patch(path, rules).refusal == (403, "forbidden")

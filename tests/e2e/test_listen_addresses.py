@@ -425,7 +425,7 @@ async def test_what_is_not_served_is_not_there(tmp_path: Path, only: str) -> Non
 
 
 def test_a_surface_that_does_not_exist_is_one_line_that_names_those_that_do(tmp_path: Path) -> None:
-    done = Command(tmp_path)("serve", AGENT, "--only", "chat,console")
+    done = Command(tmp_path)("serve", AGENT, "--only", "chat,pages")
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
     assert "--only must be a list of api, chat" in done.err
 

@@ -157,6 +157,17 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("the end of an expired claim is not told")
+def _() -> Iterator[None]:
+    real = store_claims._end_expired
+
+    async def silent(statements: Any, task: dict[str, Any], ended: Any) -> None:
+        await real(statements, task, lambda turn, attempt: ())
+
+    with patch.object(store_claims, "_end_expired", silent):
+        yield
+
+
 @defect("the answer to a final report is not stored")
 def _() -> Iterator[None]:
     with statement("store_report", ("WHERE token", "WHERE 0 AND token")):

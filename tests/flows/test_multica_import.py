@@ -8,6 +8,7 @@ import pytest
 from lastgood.core.commit import broken_link
 from lastgood.core.resume import FreshStart, NativeResume, ResumeRequest, TranscriptReplay, decide_resume
 from lastgood.errors import InvalidRequest, StoreError, StoreUnavailable
+from lastgood.flows.database_check import check_database
 from lastgood.flows.import_report import ImportOptions, ImportReport
 from lastgood.flows.multica_import import MulticaImport
 from lastgood.flows.work.runtimes import runtime_id
@@ -54,7 +55,9 @@ class Importer:
 
     async def __call__(self, options: ImportOptions = OPTIONS) -> ImportReport:
         async with open_multica(self.dsn) as source:
-            return await MulticaImport(source, self.backend.store, RandomIds(), options).run()
+            report = await MulticaImport(source, self.backend.store, RandomIds(), options).run()
+        assert (await check_database(self.backend.store)).findings == []
+        return report
 
     async def session(self, kind: ScopeKind, id: str, agent: str = "coder") -> Session:
         session = await self.backend.store.find_scope(TENANT, TaskScope(kind, id), agent)

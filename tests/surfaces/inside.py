@@ -39,6 +39,11 @@ class Inside:
 
     @property
     def routes(self) -> list[Route]:
+        """Of the APIs."""
+        return [route for route in self.all_routes if not route.is_page]
+
+    @property
+    def all_routes(self) -> list[Route]:
         return [route for routes in self.server.app._table.values() for route in routes]
 
     # -- asking ----------------------------------------------------------------------

@@ -23,6 +23,10 @@ _NAMES = {
     StoredTable.STEPS: ("step", "steps"),
     StoredTable.REQUESTS: ("request", "requests"),
     StoredTable.QUEUED: ("queue entry", "queue entries"),
+    StoredTable.TASKS: ("task", "tasks"),
+    StoredTable.CLAIMS: ("claim", "claims"),
+    StoredTable.POINTERS: ("pointer", "pointers"),
+    StoredTable.SNAPSHOTS: ("snapshot", "snapshots"),
 }
 
 

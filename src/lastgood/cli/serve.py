@@ -50,21 +50,21 @@ def serve(args: argparse.Namespace) -> int:
                 f"no such file: {source.reference!r} (pulling agents from a registry is not supported yet); "
                 f"name a file or a built-in agent: {', '.join(BUILTIN_NAMES)}"
             )
+    _check_addresses(settings)
     with ExitStack() as places:
         main = places.enter_context(listen_on(settings.listen, "--listen"))
-        metrics = _metrics_place(settings)
-        if metrics is not None:
-            places.enter_context(metrics)
+        address = settings.metrics_listen
+        metrics = None if address is None else places.enter_context(listen_on(address, "--metrics-listen"))
         log_as_json(sys.stderr)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(settings, sources, main, metrics))
 
 
-def _metrics_place(settings: Settings) -> Listener | None:
+def _check_addresses(settings: Settings) -> None:
+    """Before anything is opened: whether a port is taken has nothing to do with it."""
     address = settings.metrics_listen
     if address == settings.listen and not address.endswith(":0"):
         raise WrongUsage(f"--listen and --metrics-listen are both {address}; leave out --metrics-listen")
-    return None if address is None else listen_on(address, "--metrics-listen")
 
 
 def _collect_seldom() -> None:
@@ -159,6 +159,8 @@ async def _greet(server: Server, settings: Settings, main: Listener, metrics: Li
     remark(f"Lastgood serves {agents or 'no agents'} on {main.place}")
     for line in await offline_agents(server):
         remark(f"  {line}")
+    if "console" in settings.only:
+        remark(f"  console                 {settings.public_url or main.url('/')}")
     if "chat" in settings.only:
         url = f"{settings.public_url}/v1" if settings.public_url else main.url("/v1")
         remark(f"  OpenAI-compatible API   {url}")

@@ -108,29 +108,29 @@ class Approvals:
     async def _give(
         self, session: SessionId, asked: PendingQuestion, decided: Decision, by: Approver
     ) -> TurnHandle | None:
-        audit = AuditEntry(
-            by.tenant,
-            AuditKind.APPROVAL,
-            by.token,
-            by.user,
-            session,
-            {
-                **asked.question,
-                "attempt": asked.attempt,
-                "decision": decided.answer.action.value,
-                "said": decided.answer.reason,
-                "rule": decided.allows,
-            },
-        )
-        if asked.task is None:
-            return await self._turns.answer(
-                by.tenant, session, asked.attempt, decided.answer, place=asked.id, audit=audit
+        if asked.task is not None:
+            await self._questions.answer(
+                by.tenant,
+                asked.task,
+                asked.id,
+                allowed=decided.answer.action is AnswerAction.APPROVE,
+                reason=decided.answer.reason,
+                user=by.user,
+                token=by.token,
+                rule=decided.allows,
             )
-        allowed = decided.answer.action is AnswerAction.APPROVE
-        await self._questions.answer(
-            by.tenant, asked.task, asked.id, allowed=allowed, reason=decided.answer.reason, user=by.user
+            return None
+        about = {
+            **asked.question,
+            "attempt": asked.attempt,
+            "decision": decided.answer.action.value,
+            "said": decided.answer.reason,
+            "rule": decided.allows,
+        }
+        audit = AuditEntry(by.tenant, AuditKind.APPROVAL, by.token, by.user, session, about)
+        return await self._turns.answer(
+            by.tenant, session, asked.attempt, decided.answer, place=asked.id, audit=audit
         )
-        return None
 
     async def _waiting(self, tenant: TenantId, session: SessionId) -> Attempt | None:
         found = await self._deps.store.get_session(tenant, session)

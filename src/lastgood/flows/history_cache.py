@@ -57,10 +57,24 @@ class HistoryCache:
         """After a commit: the next turn starts from here without reading anything."""
         if history.head is not None:
             self._forget(history.head.turn)
-            chain = self._forget_chain(history.head.turn)
-            if chain:
-                self._keep_chain((*chain, turn))
+            self._grow_chain(history.head, turn)
         self._keep(history.then(turn))
+
+    def follow(self, base: Head | None, turn: Turn) -> None:
+        """After a commit by somebody who has not read the history: what is kept of it grows."""
+        if base is None:
+            self._keep_chain((turn,))
+            return
+        history = self._kept.get(base.turn)
+        if history is not None and history.head == base:
+            self._forget(base.turn)
+            self._keep(history.then(turn))
+        self._grow_chain(base, turn)
+
+    def _grow_chain(self, base: Head, turn: Turn) -> None:
+        chain = self._forget_chain(base.turn)
+        if chain and chain[-1].head == base:
+            self._keep_chain((*chain, turn))
 
     def _keep_chain(self, turns: tuple[Turn, ...]) -> None:
         self._forget_chain(turns[-1].id)

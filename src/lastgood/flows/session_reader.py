@@ -12,7 +12,7 @@ from lastgood.core.history import history_of
 from lastgood.core.input_checks import check_text
 from lastgood.errors import AttemptNotFound, HistoryDamaged, InvalidRequest, SessionNotFound, TurnNotFound
 from lastgood.flows.verified_history import Chain, find_verified, read_chain, stream_chain
-from lastgood.model.attempts import Attempt, Step
+from lastgood.model.attempts import Attempt, Step, TurnRequest
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.sessions import Branch, EncodedTurn, Session, SessionPage, SessionStatus, Turn, Usage
@@ -134,6 +134,17 @@ class SessionReader:
         if turn is not None and turn.attempt == found.id:
             return AttemptDetails(found, steps, turn.usage)
         return AttemptDetails(found, steps, sum((step.usage for step in steps), Usage()))
+
+    async def find_conversation(self, tenant: TenantId, conversation: str) -> Session | None:
+        return await self._store.find_conversation(tenant, conversation)
+
+    async def request_of(self, tenant: TenantId, turn: TurnId) -> TurnRequest | None:
+        """Who asked for a turn, and what it was asked with until it was committed. None: not stored, or not
+        as it was stored."""
+        try:
+            return await self._store.read_request(tenant, turn)
+        except HistoryDamaged:
+            return None
 
     async def turn_of(self, source: Session, turn: TurnId) -> Turn:
         """The turn, if this session has committed it, in its chain or in a branch, or has inherited it.

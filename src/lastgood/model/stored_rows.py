@@ -16,6 +16,10 @@ class StoredTable(StrEnum):
     STEPS = "steps"
     REQUESTS = "requests"
     QUEUED = "queued"
+    TASKS = "tasks"
+    CLAIMS = "claims"
+    POINTERS = "pointers"
+    SNAPSHOTS = "snapshots"
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,6 @@ class Claimed:
     attempt: Attempt
     request: TurnRequest
     session: Session
-    displaced: AttemptId | None = None  # the attempt of the expired claim before this one, ended just now
 
 
 @dataclass(frozen=True, slots=True)

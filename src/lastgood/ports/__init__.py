@@ -249,6 +249,14 @@ class AttemptStore(Protocol):
 
     async def list_attempts(self, tenant: TenantId, session: SessionId) -> tuple[Attempt, ...]: ...
 
+    async def failures(self, tenant: TenantId, *, age_seconds: float, limit: int) -> tuple[Attempt, ...]:
+        """Attempts that failed or were interrupted within this time, newest first."""
+        ...
+
+    async def waiting_sessions(self, tenant: TenantId, *, limit: int) -> tuple[SessionId, ...]:
+        """Those whose turn on this server waits for a person, newest first."""
+        ...
+
     async def close_requests(
         self, tenant: TenantId, session: SessionId, *, fingerprint: str, caller: str
     ) -> None:
@@ -274,6 +282,10 @@ class QueueStore(Protocol):
 
     async def read_queue(self, tenant: TenantId, session: SessionId) -> tuple[Queued, ...]:
         """Entries that are not settled, including parked ones, in the order they were queued."""
+        ...
+
+    async def parked(self, tenant: TenantId, *, limit: int) -> tuple[Queued, ...]:
+        """Follow-ups that are not tried any more, of all sessions, newest first."""
         ...
 
     async def steers_of(self, hold: Hold) -> tuple[Queued, ...]:

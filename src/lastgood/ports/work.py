@@ -7,10 +7,11 @@ attempt, without end; so a commit or an end of it is `commit_if_head` or `finish
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from lastgood.model.attempts import Ask, Hold
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.runtimes import (
@@ -41,11 +42,14 @@ from lastgood.model.tasks import (
     TaskPage,
 )
 
+#: The events of an attempt that ends because the lease of its claim is over. Pure: it may be called twice.
+EndedEvents = Callable[[TurnId, AttemptId], Sequence[Event]]
+
 
 class RuntimeStore(Protocol):
-    async def register(self, registration: Registration) -> Registered:
+    async def register(self, registration: Registration, audit: AuditEntry | None = None) -> Registered:
         """Makes or updates the worker and its runtimes; a removed runtime is there again, under its old id.
-        Another instance than the stored one raises the epoch."""
+        Another instance than the stored one raises the epoch, and only that is recorded."""
         ...
 
     async def beat(self, heartbeat: Heartbeat, lease_seconds: float) -> HeartbeatResult:
@@ -72,18 +76,27 @@ class RuntimeStore(Protocol):
         """Its row, pointers and tasks stay; its queued tasks wait for the same machine, or are moved."""
         ...
 
-    async def bind_agent(self, binding: AgentBinding, queued: OnQueued) -> int:
+    async def bind_agent(
+        self, binding: AgentBinding, queued: OnQueued, audit: AuditEntry | None = None
+    ) -> int:
         """Returns how many queued tasks were moved. Those of sessions with a runtime of their own stay."""
         ...
 
-    async def unbind_agent(self, tenant: TenantId, agent_key: str) -> bool: ...
+    async def unbind_agent(
+        self, tenant: TenantId, agent_key: str, audit: AuditEntry | None = None
+    ) -> bool: ...
 
     async def get_binding(self, tenant: TenantId, agent_key: str) -> AgentBinding | None: ...
 
     async def list_bindings(self, tenant: TenantId) -> tuple[AgentBinding, ...]: ...
 
     async def pin_runtime(
-        self, tenant: TenantId, session: SessionId, runtime: str | None, queued: OnQueued
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        runtime: str | None,
+        queued: OnQueued,
+        audit: AuditEntry | None = None,
     ) -> int | None:
         """Binds one session alone; None as runtime: it follows its agent again. Returns how many queued
         tasks were moved; None: the session does not exist."""
@@ -136,9 +149,10 @@ class TaskStore(Protocol):
         """The unfinished ones, in their order."""
         ...
 
-    async def claim_tasks(self, request: ClaimRequest) -> tuple[Claimed, ...]:
+    async def claim_tasks(self, request: ClaimRequest, ended: EndedEvents) -> tuple[Claimed, ...]:
         """In one transaction, for each: picks the task, ends the attempt of an expired claim as
-        interrupted, holds the session under a new fence, and inserts the attempt.
+        interrupted and stores its `ended` events, holds the session under a new fence, and inserts the
+        attempt.
 
         Claimable: the runtime is the worker's own and not removed, and the epoch is the newest; the task is
         queued or due, not held, not past its expiry, or its claim's lease is over; it is the first
@@ -158,6 +172,7 @@ class TaskStore(Protocol):
         *,
         agent_digest: str = "",
         model: str = "",
+        audit: AuditEntry | None = None,
     ) -> bool:
         """Stores the resume decision with the task and its attempt, and starts the lease and the deadline.
         The attempt and its pointer have this agent digest and model; empty ones change nothing. False: the
@@ -216,7 +231,13 @@ class TaskStore(Protocol):
         ...
 
     async def answer_question(
-        self, tenant: TenantId, task: TaskId, question: str, answer: dict[str, Any], by: str
+        self,
+        tenant: TenantId,
+        task: TaskId,
+        question: str,
+        answer: dict[str, Any],
+        by: str,
+        audit: AuditEntry | None = None,
     ) -> Question | None:
         """waiting → running if no other question of the task is pending. None: it is not pending any more."""
         ...

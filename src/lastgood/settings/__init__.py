@@ -43,7 +43,7 @@ SAFETIES = ("strict", "balanced", "restricted", "autonomous")
 
 PRESETS = ("open-webui", "librechat")
 
-SURFACES = ("api", "chat", "work")
+SURFACES = ("api", "chat", "work", "console")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,9 @@ class Settings:
         ADDRESS, "serve /metrics on a separate address: HOST:PORT, unix://PATH or fd://N"
     )
     only: tuple[str, ...] = _row(
-        list_of("SURFACE", SURFACES), "serve only this surface: api, chat (/v1) or work", "api,chat,work"
+        list_of("SURFACE", SURFACES),
+        "serve only this surface: api, chat (/v1), work or console",
+        "api,chat,work,console",
     )
     migrate: str = _row(
         choice("MODE", ("auto", "check")),

@@ -9,6 +9,7 @@ import orjson
 from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind, AuditRecord
 from lastgood.model.ids import TenantId
 from lastgood.store.rows import Row
+from lastgood.store.task_rows import as_text
 from lastgood.store.work_access import Statements, WorkAccess
 
 
@@ -19,7 +20,7 @@ def of_audit(entry: AuditEntry) -> dict[str, Any]:
         "actor": entry.actor,
         "user": entry.user,
         "subject": entry.subject,
-        "detail": orjson.dumps(dict(entry.detail)).decode(),
+        "detail": as_text(dict(entry.detail)),
     }
 
 
@@ -29,12 +30,15 @@ def _to_record(row: Row) -> AuditRecord:
     return AuditRecord(number, at, entry)
 
 
+async def add_audit(statements: Statements, audit: AuditEntry | None) -> None:
+    """In the transaction of what it records. None: whoever did it wants no record."""
+    if audit is not None:
+        await statements.rows("insert_audit", of_audit(audit))
+
+
 class SqlAudit(WorkAccess):
     async def record(self, entry: AuditEntry) -> None:
-        async def work(statements: Statements) -> None:
-            await statements.rows("insert_audit", of_audit(entry))
-
-        await self._transact(work)
+        await self._transact(lambda statements: add_audit(statements, entry))
 
     async def list_audit(
         self, tenant: TenantId, filter: AuditFilter, *, limit: int, after: int = 0

@@ -14,6 +14,7 @@ import orjson
 
 from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import AttemptStatus, Hold, TurnRequest
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, TaskId, TenantId
 from lastgood.model.tasks import (
@@ -26,7 +27,9 @@ from lastgood.model.tasks import (
     TaskMessage,
     TaskStatus,
 )
+from lastgood.ports.work import EndedEvents
 from lastgood.store.announcements import of_task
+from lastgood.store.audit import add_audit
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import EVENT_LEAP, to_attempt, to_request
 from lastgood.store.session_rows import to_session
@@ -39,7 +42,7 @@ SPARE = 64
 
 
 class SqlClaims(WorkAccess):
-    async def claim_tasks(self, request: ClaimRequest) -> tuple[Claimed, ...]:
+    async def claim_tasks(self, request: ClaimRequest, ended: EndedEvents) -> tuple[Claimed, ...]:
         wanted = min(len(request.tokens), len(request.attempts))
         parameters = {
             "tenant": request.tenant,
@@ -62,9 +65,8 @@ class SqlClaims(WorkAccess):
             names = zip(request.tokens, request.attempts, strict=False)
             claimed = []
             for row, (token, attempt) in zip(picked, names, strict=False):
-                made = await _claim(
-                    statements, to_task(row), parameters | {"token": token, "attempt": attempt}
-                )
+                which = parameters | {"token": token, "attempt": attempt}
+                made = await _claim(statements, to_task(row), which, ended)
                 if made is not None:
                     claimed.append(made)
             return tuple(claimed)
@@ -81,6 +83,7 @@ class SqlClaims(WorkAccess):
         *,
         agent_digest: str = "",
         model: str = "",
+        audit: AuditEntry | None = None,
     ) -> bool:
         parameters = {
             "tenant": hold.tenant,
@@ -98,6 +101,7 @@ class SqlClaims(WorkAccess):
             await statements.rows("decide_attempt", parameters)
             if not await statements.rows("confirm_claim", parameters):
                 raise ClaimLost
+            await add_audit(statements, audit)
             return True
 
         return await self._unless_lost(work, False)
@@ -184,7 +188,9 @@ def _of_claim(state: ClaimState, token: bytes) -> dict[str, Any]:
     return {"tenant": task.tenant, "task": task.id, "session": task.session, "token": token}
 
 
-async def _claim(statements: Statements, task: Task, parameters: dict[str, Any]) -> Claimed | None:
+async def _claim(
+    statements: Statements, task: Task, parameters: dict[str, Any], ended: EndedEvents
+) -> Claimed | None:
     """One task that this transaction has locked. None: its session is somebody else's just now, or what was
     asked cannot be read."""
     which = {
@@ -196,16 +202,11 @@ async def _claim(statements: Statements, task: Task, parameters: dict[str, Any])
     }
     if not await statements.rows("lock_session_for_claim", which):
         return None
+    await _end_expired(statements, which, ended)
     request = await _request(statements, which)
     if request is None:
         return None
-    leap = 0
-    if which["expired"] is not None:
-        leap = EVENT_LEAP
-        await _end_expired(statements, which)
-    session = to_session(
-        (await statements.rows("hold_for_claim", which | {"leap": leap, "forever": math.inf}))[0]
-    )
+    session = to_session((await statements.rows("hold_for_claim", which | {"forever": math.inf}))[0])
     head = session.head.turn if session.head else None
     attempt = {
         "fence": session.fence,
@@ -217,7 +218,7 @@ async def _claim(statements: Statements, task: Task, parameters: dict[str, Any])
     made = to_attempt((await statements.rows("insert_claim_attempt", which | attempt))[0])
     await statements.rows("insert_claim", which)
     row = (await statements.rows("claim_task", which))[0]
-    return Claimed(to_task(row), made.hold, made, request, session, which["expired"])
+    return Claimed(to_task(row), made.hold, made, request, session)
 
 
 async def _request(statements: Statements, task: dict[str, Any]) -> TurnRequest | None:
@@ -230,7 +231,6 @@ async def _request(statements: Statements, task: dict[str, Any]) -> TurnRequest 
         problem = "The stored input of this task is missing; send it again as a new task"
     except HistoryDamaged as error:
         problem = error.message
-    await _end_expired(statements, task)
     broken = {"code": HistoryDamaged.code, "message": problem}
     await statements.rows("fail_unreadable_task", task | broken)
     told = of_task(TaskStatus.FAILED, (broken["code"], problem))
@@ -238,12 +238,16 @@ async def _request(statements: Statements, task: dict[str, Any]) -> TurnRequest 
     return None
 
 
-async def _end_expired(statements: Statements, task: dict[str, Any]) -> None:
-    """Ends the attempt of a claim whose lease is over, and frees its session."""
+async def _end_expired(statements: Statements, task: dict[str, Any], ended: EndedEvents) -> None:
+    """Ends the attempt of a claim whose lease is over, and frees its session. Its watchers learn it by
+    events of this transaction: a server that dies before the new claim is confirmed owes them nothing."""
     if task["expired"] is None:
         return
-    ended = {"attempt": task["expired"], "status": AttemptStatus.INTERRUPTED.value}
-    await statements.rows("end_expired_attempt", task | ended)
-    await statements.rows("withdraw_questions", task | ended)
-    await statements.rows("give_back_queued", task | ended | of_parking(None))
-    await statements.rows("free_expired_session", task)
+    expired = {"attempt": task["expired"], "status": AttemptStatus.INTERRUPTED.value}
+    events = ended(task["turn"], task["expired"])
+    numbers = {"numbers": EVENT_LEAP + len(events)}
+    for (last,) in await statements.rows("free_expired_session", task | numbers):
+        await statements.insert_events(task["session"], last, events)
+    await statements.rows("end_expired_attempt", task | expired)
+    await statements.rows("withdraw_questions", task | expired)
+    await statements.rows("give_back_queued", task | expired | of_parking(None))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TaskId, TenantId
 from lastgood.model.tasks import ClaimState, Question
 from lastgood.store.announcements import of_question
+from lastgood.store.audit import add_audit
 from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text, to_question
 from lastgood.store.work_access import ClaimLost, Statements, WorkAccess, append_if_held, first
@@ -50,7 +52,13 @@ class SqlQuestions(WorkAccess):
         return await self._unless_lost(work, None)
 
     async def answer_question(
-        self, tenant: TenantId, task: TaskId, question: str, answer: dict[str, Any], by: str
+        self,
+        tenant: TenantId,
+        task: TaskId,
+        question: str,
+        answer: dict[str, Any],
+        by: str,
+        audit: AuditEntry | None = None,
     ) -> Question | None:
         parameters = {
             "tenant": tenant,
@@ -59,7 +67,13 @@ class SqlQuestions(WorkAccess):
             "answer": as_text(answer),
             "by": writable(by),
         }
-        return await self._transact(lambda statements: _settle(statements, "answer_question", parameters))
+
+        async def work(statements: Statements) -> Question | None:
+            answered = await _settle(statements, "answer_question", parameters)
+            await add_audit(statements, audit if answered else None)
+            return answered
+
+        return await self._transact(work)
 
     async def list_questions(self, tenant: TenantId, session: SessionId) -> tuple[Question, ...]:
         rows = await self._rows("list_questions", {"tenant": tenant, "session": session})

@@ -17,8 +17,7 @@ from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.store.queue_rows import to_queued
 from lastgood.store.rows import Row, to_attempt, to_branch, to_request, to_steps, to_turn
 from lastgood.store.session_rows import to_session
-
-GONE = "its session does not exist"
+from lastgood.store.work_row_checks import GONE, check_claim, check_pointer, check_snapshot, check_task
 
 
 def check_turn(row: Row) -> StoredTurn:
@@ -68,7 +67,7 @@ def check_session(row: Row) -> StoredRow:
 
 
 def check_attempt(row: Row) -> StoredRow:
-    session_tenant, holder, has_turn, *plain = row
+    session_tenant, holder, has_turn, has_task, is_claimed, *plain = row
     id, tenant, session = str(plain[0]), str(plain[1]), str(plain[2])
 
     def found(problem: str = "") -> StoredRow:
@@ -80,6 +79,10 @@ def check_attempt(row: Row) -> StoredRow:
         return found("it cannot be read")
     if session_tenant != tenant:
         return found(GONE)
+    if attempt.task is not None and not has_task:
+        return found(f"its task, {attempt.task}, does not exist")
+    if attempt.task is not None and attempt.ended_at is None and not is_claimed:
+        return found(f"it has not ended, but no worker has its task, {attempt.task}, by it")
     if attempt.ended_at is None and holder != attempt.id:
         return found("it has not ended, but does not hold its session")
     if attempt.status is AttemptStatus.COMMITTED and not has_turn:
@@ -161,3 +164,11 @@ def checks_of(table: StoredTable) -> Callable[[Row], StoredRow | StoredTurn]:
             return check_request
         case StoredTable.QUEUED:
             return check_queued
+        case StoredTable.TASKS:
+            return check_task
+        case StoredTable.CLAIMS:
+            return check_claim
+        case StoredTable.POINTERS:
+            return check_pointer
+        case StoredTable.SNAPSHOTS:
+            return check_snapshot

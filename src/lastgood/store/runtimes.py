@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from lastgood.errors import Conflict
+from lastgood.model.audit import AuditEntry
 from lastgood.model.ids import SessionId, TaskId, TenantId
 from lastgood.model.runtimes import (
     AgentBinding,
@@ -22,6 +23,7 @@ from lastgood.model.runtimes import (
     Registration,
     Runtime,
 )
+from lastgood.store.audit import add_audit
 from lastgood.store.runtime_rows import (
     of_binding,
     of_runtime,
@@ -34,7 +36,7 @@ from lastgood.store.work_access import Statements, WorkAccess, first
 
 
 class SqlRuntimes(WorkAccess):
-    async def register(self, registration: Registration) -> Registered:
+    async def register(self, registration: Registration, audit: AuditEntry | None = None) -> Registered:
         worker = of_worker(registration)
 
         async def work(statements: Statements) -> Registered:
@@ -53,6 +55,7 @@ class SqlRuntimes(WorkAccess):
                 for new in registration.runtimes
             ]
             took_over = instance not in ("", registration.instance)
+            await add_audit(statements, audit if took_over else None)
             return Registered(epoch, took_over, tuple(map(to_runtime, found)))
 
         return await self._transact(work)
@@ -116,11 +119,14 @@ class SqlRuntimes(WorkAccess):
     async def remove_runtime(self, tenant: TenantId, runtime: str) -> bool:
         return bool(await self._write("remove_runtime", {"tenant": tenant, "runtime": runtime}))
 
-    async def bind_agent(self, binding: AgentBinding, queued: OnQueued) -> int:
+    async def bind_agent(
+        self, binding: AgentBinding, queued: OnQueued, audit: AuditEntry | None = None
+    ) -> int:
         parameters = of_binding(binding)
 
         async def work(statements: Statements) -> int:
             await statements.rows("put_binding", parameters)
+            await add_audit(statements, audit)
             if queued is OnQueued.KEEP:
                 return 0
             await statements.rows("lock_sessions_of_agent", parameters)
@@ -128,8 +134,14 @@ class SqlRuntimes(WorkAccess):
 
         return await self._transact(work)
 
-    async def unbind_agent(self, tenant: TenantId, agent_key: str) -> bool:
-        return bool(await self._write("delete_binding", {"tenant": tenant, "agent_key": agent_key}))
+    async def unbind_agent(self, tenant: TenantId, agent_key: str, audit: AuditEntry | None = None) -> bool:
+        async def work(statements: Statements) -> bool:
+            if not await statements.rows("delete_binding", {"tenant": tenant, "agent_key": agent_key}):
+                return False
+            await add_audit(statements, audit)
+            return True
+
+        return await self._transact(work)
 
     async def get_binding(self, tenant: TenantId, agent_key: str) -> AgentBinding | None:
         row = await self._row("get_binding", {"tenant": tenant, "agent_key": agent_key})
@@ -139,13 +151,19 @@ class SqlRuntimes(WorkAccess):
         return tuple(map(to_binding, await self._rows("list_bindings", {"tenant": tenant})))
 
     async def pin_runtime(
-        self, tenant: TenantId, session: SessionId, runtime: str | None, queued: OnQueued
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        runtime: str | None,
+        queued: OnQueued,
+        audit: AuditEntry | None = None,
     ) -> int | None:
         parameters = {"tenant": tenant, "session": session, "runtime": runtime}
 
         async def work(statements: Statements) -> int | None:
             if not await statements.rows("pin_runtime", parameters):
                 return None
+            await add_audit(statements, audit)
             if queued is OnQueued.KEEP:
                 return 0
             target = runtime

@@ -22,7 +22,7 @@ from lastgood.surfaces.openai.schemas import ChatRequest
 CHAT_BYTES = 32 * 1024 * 1024
 
 #: What can be served alone. Other routes are always served.
-SURFACES = ("api", "chat", "work")
+SURFACES = ("api", "chat", "work", "console")
 
 #: Which API words its errors in another way than the session API.
 DIALECTS: ErrorDialects = {"/v1/": OPENAI_ERRORS}
@@ -89,6 +89,7 @@ def routes(
     metrics: bool = True,
     sessions: Sequence[Route] = (),
     work: Sequence[Route] = (),
+    console: Sequence[Route] = (),
 ) -> Sequence[Route]:
     """`only`: the surfaces that are served. `metrics=False`: /metrics is served on a separate address."""
 
@@ -108,6 +109,7 @@ def routes(
         *(_chat_routes(chat, chat_bytes) if "chat" in only else ()),
         *(sessions if "api" in only else ()),
         *(work if "work" in only else ()),
+        *(console if "console" in only else ()),
     ]
     return served
 

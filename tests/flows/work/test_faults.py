@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -50,6 +51,26 @@ async def test_a_claim_that_fails_is_made_again(house: House, point: str, mode: 
     statuses = [one.status for one in await site.attempts(task.session)]
     assert statuses.count(AttemptStatus.COMMITTED) == 1
     assert (await site.session(task.session)).attempt is None
+    await site.check_ends(task.session)
+
+
+@pytest.mark.parametrize("point", ["get_runtime", "list_pointers", "confirm_claim"])
+async def test_I24_a_crash_before_the_confirmation_leaves_no_attempt_without_its_end(
+    house: House, point: str
+) -> None:
+    site = await site_of(house)
+    a = await site.machine()
+    task = await site.queue("fix it", runtime=a.id)
+    await claimed_at_last(a)
+
+    async def taken_over() -> bool:
+        house.strike(site.node, f"store.{point}", Mode.RAISE)
+        with contextlib.suppress(StoreUnavailable):
+            assert await a.claims() == ()
+        return len(await site.attempts(task.session)) == 2
+
+    await eventually(taken_over)
+    await site.check_ends(task.session)
 
 
 @pytest.mark.parametrize("mode", MODES)

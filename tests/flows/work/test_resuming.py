@@ -59,6 +59,22 @@ async def test_M4_1_M4_6_the_same_runtime_resumes_its_session(site: Site, scope:
     assert sent.claimed.session.id == first.claimed.session.id
 
 
+async def test_a_claim_reads_no_turn_that_this_node_has_committed(site: Site) -> None:
+    a = await site.machine()
+    hits = site.house.faults(site.node).hits
+    before = hits["store.read_turns"]
+    for number in range(4):
+        await a.turn(f"{number}", "done", "native-a")
+    assert hits["store.read_turns"] == before
+    site.node.deps.histories._chains.clear()
+    sent = await claimed(a)
+    assert [line["content"] for line in resume(sent)["transcript"]][::2] == ["0", "1", "2", "3"]
+    await a.complete(sent, "done")
+    again = await claimed(a)
+    assert hits["store.read_turns"] == before + 1, "a chain that was read grows, too"
+    assert resume(again)["transcript"][:-2] == resume(sent)["transcript"]
+
+
 async def test_M4_2_the_tasks_runtime_counts_and_not_the_agents(site: Site) -> None:
     a, b = await site.machine(), await site.machine("server")
     await site.bind(a)

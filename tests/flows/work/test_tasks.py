@@ -22,6 +22,7 @@ from lastgood.errors import (
 from lastgood.flows.work.enqueue import Enqueuer, RuntimeWish
 from lastgood.flows.work.questions import answer_json
 from lastgood.model.attempts import AttemptStatus
+from lastgood.model.audit import AuditFilter
 from lastgood.model.runtimes import OnOffline, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope
 from lastgood.model.tasks import PointerOutcome, QuestionStatus, TaskFilter, TaskStatus
@@ -337,3 +338,38 @@ async def test_the_only_runtime_of_a_harness_is_used_and_several_are_refused(sit
     await site.machine("server")
     with pytest.raises(RuntimeAmbiguous, match=r"laptop-claude .*server-claude"):
         await enqueuer.choose(wish)
+
+
+# -- the audit record ------------------------------------------------------------------------
+
+
+async def test_I42_who_decided_what_about_work_is_in_the_audit_record(site: Site) -> None:
+    await site.machine()
+    a = await site.machine(instance="two")
+    await site.bind(a)
+    task = await site.queue("fix it")
+    sent = await a.claim()
+    questions = site.work.questions
+    await questions.ask(a.key(sent), "q1", {"tool": "shell"}, None)
+    await questions.answer(
+        site.tenant, task.id, "q1", allowed=False, reason="no\ud800", user="ann", token="tok_1"
+    )
+    await site.work.runtimes.pin(site.tenant, task.session, a.id, OnQueued.KEEP, "ann", "tok_1")
+    await site.work.runtimes.unbind(site.tenant, AGENT, "ann", "tok_1")
+    records = await site.store.list_audit(site.tenant, AuditFilter(), limit=9)
+    found = [record.entry for record in records]
+    assert [(one.kind.value, one.subject) for one in found] == [
+        ("worker_replaced", "laptop"),
+        ("runtime_bound", AGENT),
+        ("resume_decided", task.session),
+        ("approval", task.session),
+        ("runtime_bound", task.session),
+        ("runtime_bound", AGENT),
+    ]
+    _, bound, decided, answered, pinned, unbound = (one.detail for one in found)
+    assert (bound["from"], bound["to"]) == (None, a.id)
+    assert (decided["task"], decided["decision"], decided["worker"]) == (task.id, "fresh", "laptop")
+    assert (answered["tool"], answered["decision"], answered["task"]) == ("shell", "reject", task.id)
+    assert (pinned["from"], pinned["to"]) == (a.id, a.id)
+    assert (unbound["from"], unbound["to"]) == (a.id, None)
+    assert {(one.actor, one.user) for one in found[3:]} == {("tok_1", "ann")}

@@ -34,9 +34,11 @@ from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import TaskWaiter, tell_workers
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import AttemptStatus
+from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.events import AttemptStarted, Event, ResumeDecided, UserSaid
-from lastgood.model.ids import TenantId
+from lastgood.model.ids import AttemptId, TenantId, TurnId
 from lastgood.model.messages import Role
+from lastgood.model.rules import LOCAL
 from lastgood.model.runtimes import RuntimeIdentity
 from lastgood.model.tasks import Claimed, ClaimRequest, TaskEnd, TaskStatus
 
@@ -59,6 +61,8 @@ class ClaimCall:
     runtimes: tuple[str, ...]
     max_tasks: int
     wait_seconds: float = 0.0
+    token: str = LOCAL.token  # of the worker, and whom it stands for
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +123,8 @@ class Claims:
         by_attempt = dict(zip(request.attempts, tokens, strict=True))
         sent: list[SentClaim] = []
         try:
-            for claimed in await self._deps.store.claim_tasks(request):
-                confirmed = await self._confirm(claimed, by_attempt[claimed.attempt.id])
+            for claimed in await self._deps.store.claim_tasks(request, _lease_ended):
+                confirmed = await self._confirm(call, claimed, by_attempt[claimed.attempt.id])
                 if confirmed is not None:
                     sent.append(confirmed)
         except Exception:
@@ -129,7 +133,7 @@ class Claims:
             raise
         return tuple(sent)
 
-    async def _confirm(self, claimed: Claimed, token: str) -> SentClaim | None:
+    async def _confirm(self, call: ClaimCall, claimed: Claimed, token: str) -> SentClaim | None:
         """None: nothing can be decided about it now, or somebody ended it meanwhile."""
         task, session = claimed.task, claimed.session
         try:
@@ -144,7 +148,7 @@ class Claims:
         except LastgoodError as error:
             await self._fail(claimed, token, error)
             return None
-        events = (*_displaced_events(claimed), *_claim_events(claimed, prepared, runtime.identity))
+        events = _claim_events(claimed, prepared, runtime.identity)
         confirmed = await self._deps.store.confirm_claim(
             claimed.hold,
             hash_of(token),
@@ -153,6 +157,7 @@ class Claims:
             events,
             agent_digest=prepared.agent.digest,
             model=claimed.attempt.model or runtime.identity.provider,
+            audit=_decided(call, claimed, prepared),
         )
         self._deps.signals.tell(session.id)
         if not confirmed:
@@ -205,7 +210,7 @@ class Claims:
             due_seconds=_AGENT_SECONDS if passes else None,
             error=None if passes else words_of(error),
         )
-        await self._end(claimed, AttemptStatus.FAILED, error, end, _displaced_events(claimed))
+        await self._end(claimed, AttemptStatus.FAILED, error, end)
 
     def _give_back_later(self, claiming: asyncio.Task[tuple[SentClaim, ...]]) -> None:
         if not claiming.cancelled() and claiming.exception() is None and claiming.result():
@@ -222,27 +227,24 @@ class Claims:
                 log.warning("task %s waits for the end of its lease: %s", sent.claimed.task.id, failed)
             tell_workers(self._deps.signals, sent.claimed.task.runtime)
 
-    async def _end(
-        self,
-        claimed: Claimed,
-        status: AttemptStatus,
-        error: LastgoodError,
-        end: TaskEnd,
-        before: Sequence[Event] = (),
-    ) -> None:
+    async def _end(self, claimed: Claimed, status: AttemptStatus, error: LastgoodError, end: TaskEnd) -> None:
         attempt = claimed.attempt
-        events = (*before, *failed_events(attempt.turn, attempt.id, status, error, has_effects=False))
+        events = failed_events(attempt.turn, attempt.id, status, error, has_effects=False)
         await self._deps.store.finish_if_held(claimed.hold, status, words_of(error), events, task=end)
         self._deps.signals.tell(attempt.session)
 
 
-def _displaced_events(claimed: Claimed) -> tuple[Event, ...]:
-    """The end of the claim before this one, for its watchers. What it did outside may have happened."""
-    if claimed.displaced is None:
-        return ()
+def _lease_ended(turn: TurnId, attempt: AttemptId) -> tuple[Event, ...]:
+    """The end of the claim before a new one, for its watchers. What it did outside may have happened."""
     error = TurnFailed("The lease of this attempt ended, and its task was claimed again")
-    turn, status = claimed.attempt.turn, AttemptStatus.INTERRUPTED
-    return failed_events(turn, claimed.displaced, status, error, has_effects=True)
+    return failed_events(turn, attempt, AttemptStatus.INTERRUPTED, error, has_effects=True)
+
+
+def _decided(call: ClaimCall, claimed: Claimed, prepared: Prepared) -> AuditEntry:
+    task = claimed.task
+    about = {"task": task.id, "attempt": claimed.attempt.id, "worker": call.worker, "runtime": task.runtime}
+    decided = {**about, **prepared.record}
+    return AuditEntry(task.tenant, AuditKind.RESUME_DECIDED, call.token, call.user, task.session, decided)
 
 
 def _claim_events(claimed: Claimed, prepared: Prepared, runtime: RuntimeIdentity) -> tuple[Event, ...]:

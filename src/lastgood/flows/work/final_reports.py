@@ -95,7 +95,10 @@ class FinalReports:
         )
         events = await self._good_events(attempt, commit, done, output)
         answer = await self._store.commit_if_head(hold, commit, events, task=end)
-        return report if answer is Committed.YES else None
+        if answer is not Committed.YES:
+            return None
+        self._deps.histories.follow(begun.base, commit.turn)
+        return report
 
     async def _begun(
         self, state: ClaimState, hold: Hold, attempt: Attempt, model: str | None

@@ -12,8 +12,11 @@ from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.report_content import ClaimKey, bounded, stale
 from lastgood.flows.work.reports import Reports
+from lastgood.model.answers import AnswerAction
+from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.events import AttemptWaits, Event
 from lastgood.model.ids import SessionId, TaskId, TenantId
+from lastgood.model.rules import LOCAL
 from lastgood.model.tasks import Question, QuestionStatus
 
 _NO_ANSWER = "nobody answered in time"
@@ -55,12 +58,34 @@ class Questions:
         return asked
 
     async def answer(
-        self, tenant: TenantId, task: TaskId, question: str, *, allowed: bool, reason: str, user: str
+        self,
+        tenant: TenantId,
+        task: TaskId,
+        question: str,
+        *,
+        allowed: bool,
+        reason: str,
+        user: str,
+        token: str = LOCAL.token,
+        rule: str | None = None,
     ) -> Question:
-        """NothingPending: it was answered, has expired, or its run is over."""
+        """`rule`: what is allowed from now on, too. NothingPending: it was answered, has expired, or its run
+        is over."""
         found = await self._access.task(tenant, task, user)
+        asked = await self._store.get_question(tenant, task, question)
         answer = {"allowed": allowed, "reason": cut(mend(reason), self._limits.error_characters)}
-        answered = await self._store.answer_question(tenant, task, question, answer, user)
+        answered = None
+        if asked is not None:
+            about = {
+                **asked.body,
+                "task": task,
+                "attempt": asked.attempt,
+                "decision": AnswerAction.APPROVE if allowed else AnswerAction.REJECT,
+                "said": answer["reason"],
+                "rule": rule,
+            }
+            audit = AuditEntry(tenant, AuditKind.APPROVAL, token, user, found.session, about)
+            answered = await self._store.answer_question(tenant, task, question, answer, user, audit)
         if answered is None:
             raise NothingPending("This question is not pending; read the task to see its state")
         self._deps.signals.tell(found.session)

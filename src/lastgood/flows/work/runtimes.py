@@ -14,7 +14,9 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import tell_workers
+from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.ids import SessionId, TenantId
+from lastgood.model.rules import LOCAL
 from lastgood.model.runtimes import (
     AgentBinding,
     Heartbeat,
@@ -50,7 +52,7 @@ class Runtimes:
 
     # -- workers -------------------------------------------------------------------------
 
-    async def register(self, registration: Registration) -> Registered:
+    async def register(self, registration: Registration, token: str = LOCAL.token) -> Registered:
         """Forbidden: the worker id is somebody else's. Their native sessions must not be found by it."""
         runtimes = tuple(self._identified(registration, one) for one in registration.runtimes)
         if len({one.identity.id for one in runtimes}) < len(runtimes):
@@ -62,7 +64,16 @@ class Runtimes:
             known = await self._store.get_runtime(registration.tenant, one.identity.id)
             if known is not None and known.owner != registration.owner:
                 raise Forbidden(f"Worker id {registration.worker!r} belongs to another user; use another one")
-        registered = await self._store.register(replace(registration, runtimes=runtimes))
+        about = {"instance": registration.instance, "version": registration.version}
+        audit = AuditEntry(
+            registration.tenant,
+            AuditKind.WORKER_REPLACED,
+            token,
+            registration.owner,
+            registration.worker,
+            about,
+        )
+        registered = await self._store.register(replace(registration, runtimes=runtimes), audit)
         if registered.took_over:
             log.warning(
                 "worker %s: another instance took over (epoch %s)", registration.worker, registered.epoch
@@ -124,38 +135,52 @@ class Runtimes:
 
     # -- bindings ------------------------------------------------------------------------
 
-    async def bind(self, binding: AgentBinding, queued: OnQueued) -> int:
+    async def bind(self, binding: AgentBinding, queued: OnQueued, token: str = LOCAL.token) -> int:
         """Returns how many queued tasks were moved. What runs stays where it is."""
-        await self._access.runtime(binding.tenant, binding.runtime, binding.bound_by)
-        await self._check_bound(binding.tenant, binding.agent_key, binding.bound_by)
-        moved = await self._store.bind_agent(binding, queued)
+        tenant, agent_key, user = binding.tenant, binding.agent_key, binding.bound_by
+        await self._access.runtime(tenant, binding.runtime, user)
+        bound = await self.binding(tenant, agent_key, user)
+        about = {
+            "agent": agent_key,
+            "from": bound and bound.runtime,
+            "to": binding.runtime,
+            "queued": queued.value,
+            "published": binding.published,
+        }
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
+        moved = await self._store.bind_agent(binding, queued, audit)
         tell_workers(self._deps.signals, binding.runtime)
         return moved
 
-    async def unbind(self, tenant: TenantId, agent_key: str, user: str) -> bool:
-        await self._check_bound(tenant, agent_key, user)
-        return await self._store.unbind_agent(tenant, agent_key)
-
-    async def _check_bound(self, tenant: TenantId, agent_key: str, user: str) -> None:
-        """An agent on somebody else's runtime is theirs: moving it would move their tasks."""
-        bound = await self._store.get_binding(tenant, agent_key)
-        if bound is not None:
-            await self._access.runtime(tenant, bound.runtime, user)
+    async def unbind(self, tenant: TenantId, agent_key: str, user: str, token: str = LOCAL.token) -> bool:
+        bound = await self.binding(tenant, agent_key, user)
+        about = {"agent": agent_key, "from": bound and bound.runtime, "to": None}
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
+        return await self._store.unbind_agent(tenant, agent_key, audit)
 
     async def binding(self, tenant: TenantId, agent_key: str, user: str) -> AgentBinding | None:
+        """RuntimeNotFound: it is on somebody else's runtime, and theirs: moving it would move their tasks."""
         bound = await self._store.get_binding(tenant, agent_key)
         if bound is not None:
             await self._access.runtime(tenant, bound.runtime, user)
         return bound
 
     async def pin(
-        self, tenant: TenantId, session: SessionId, runtime: str | None, queued: OnQueued, user: str
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        runtime: str | None,
+        queued: OnQueued,
+        user: str,
+        token: str = LOCAL.token,
     ) -> int:
         """Binds one session alone; None: it follows its agent again."""
-        await self._access.session(tenant, session, user)
+        found = await self._access.session(tenant, session, user)
         if runtime is not None:
             await self._access.runtime(tenant, runtime, user)
-        moved = await self._store.pin_runtime(tenant, session, runtime, queued)
+        about = {"session": session, "from": found.runtime_id, "to": runtime, "queued": queued.value}
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, session, about)
+        moved = await self._store.pin_runtime(tenant, session, runtime, queued, audit)
         if moved is None:
             raise SessionNotFound()
         if runtime is not None:

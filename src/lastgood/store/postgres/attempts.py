@@ -225,6 +225,14 @@ class PostgresAttempts:
     async def running_attempts(self, limit: int) -> tuple[Attempt, ...]:
         return tuple(readable(await self.db.rows("running_attempts", {"limit": limit}), to_attempt))
 
+    async def failures(self, tenant: TenantId, *, age_seconds: float, limit: int) -> tuple[Attempt, ...]:
+        page = {"tenant": tenant, "age": age_seconds, "limit": limit}
+        return tuple(readable(await self.db.rows("failures", page), to_attempt))
+
+    async def waiting_sessions(self, tenant: TenantId, *, limit: int) -> tuple[SessionId, ...]:
+        rows = await self.db.rows("waiting_sessions", {"tenant": tenant, "limit": limit})
+        return tuple(SessionId(str(row[0])) for row in rows)
+
     async def interrupted_asks(
         self, limit: int, *, deaths_below: int, skip: int = 0
     ) -> tuple[Interrupted | UnreadableAttempt, ...]:

@@ -37,6 +37,10 @@ class PostgresQueue:
         rows = await self.db.rows("read_queue", {"tenant": tenant, "session": session})
         return tuple(map(to_queued, rows))
 
+    async def parked(self, tenant: TenantId, *, limit: int) -> tuple[Queued, ...]:
+        rows = await self.db.rows("parked", {"tenant": tenant, "limit": limit})
+        return tuple(map(to_queued, rows))
+
     async def steers_of(self, hold: Hold) -> tuple[Queued, ...]:
         return tuple(map(to_queued, await self.db.rows("steers_of", of_hold(hold))))
 

@@ -54,15 +54,17 @@ SET status = :status, question = NULL, deadline = NULL, ended_at = clock(),
 WHERE tenant = :tenant AND id = :attempt AND ended_at IS NULL;
 
 -- name: free_expired_session
-UPDATE sessions SET attempt_id = NULL, holder = NULL, lease_until = NULL
-WHERE tenant = :tenant AND id = :session AND attempt_id = :expired;
+-- Before the end of its attempt, which holds the number of its last event. Whoever watched the attempt may have
+-- seen events that a power cut took, so their numbers are skipped.
+UPDATE sessions
+SET attempt_id = NULL, holder = NULL, lease_until = NULL, event_seq = event_seq + :numbers
+WHERE tenant = :tenant AND id = :session AND attempt_id = :expired
+RETURNING event_seq;
 
 -- name: hold_for_claim
--- Without end: the lease of the task says when it may be claimed again. Whoever watched the attempt of an
--- expired claim may have seen events that a power cut took, so their numbers are skipped.
+-- Without end: the lease of the task says when it may be claimed again.
 UPDATE sessions
-SET fence = fence + 1, attempt_id = :attempt, holder = :worker, lease_until = :forever, has_queued = false,
-    event_seq = event_seq + :leap
+SET fence = fence + 1, attempt_id = :attempt, holder = :worker, lease_until = :forever, has_queued = false
 WHERE tenant = :tenant AND id = :session AND attempt_id IS NULL
 RETURNING {session};
 

@@ -567,13 +567,25 @@ DELETE FROM turns WHERE id IN (SELECT id FROM reached EXCEPT SELECT id FROM need
 WITH mine AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock(hashtextextended('lastgood tidy', 0)) AS alone
 ), old AS MATERIALIZED (
-    SELECT attempts.id, attempts.session_id, attempts.last_event
+    SELECT attempts.id, attempts.session_id, attempts.last_event, attempts.task_id
     FROM attempts JOIN sessions ON sessions.id = attempts.session_id
     WHERE (SELECT alone FROM mine) AND attempts.ended_at IS NOT NULL AND NOT attempts.tidied
       AND attempts.ended_at < (SELECT clock() - :events_age)
     ORDER BY attempts.ended_at LIMIT :limit FOR NO KEY UPDATE OF sessions, attempts SKIP LOCKED
 ), dropped AS (
     DELETE FROM events USING old WHERE events.session_id = old.session_id AND events.seq <= old.last_event
+    RETURNING 1
+), unsaid_messages AS (
+    DELETE FROM task_messages USING old WHERE task_messages.attempt_id = old.id AND old.task_id IS NOT NULL
+    RETURNING 1
+), earlier_claims AS (
+    -- The newest claim stays with its task: its worker may have slept for days, and what it then reports is kept
+    -- beside the task.
+    DELETE FROM claims
+    WHERE claims.task_id IN (SELECT task_id FROM old)
+      AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = claims.task_id AND tasks.claim_token = claims.token)
+      AND EXISTS (SELECT 1 FROM attempts
+                  WHERE attempts.id = claims.attempt_id AND attempts.ended_at < (SELECT clock() - :events_age))
     RETURNING 1
 ), marked AS (
     UPDATE attempts SET tidied = true FROM old WHERE attempts.id = old.id RETURNING 1
@@ -596,7 +608,8 @@ WITH mine AS MATERIALIZED (
     DELETE FROM queued USING said WHERE queued.n = said.n RETURNING 1
 )
 SELECT (SELECT count(*) FROM dropped) + (SELECT count(*) FROM marked) + (SELECT count(*) FROM forgotten)
-       + (SELECT count(*) FROM unsaid),
+       + (SELECT count(*) FROM unsaid) + (SELECT count(*) FROM unsaid_messages)
+       + (SELECT count(*) FROM earlier_claims),
        {relaxed};
 
 -- name: lock_session

@@ -103,6 +103,17 @@ WHERE attempts.ended_at IS NULL AND sessions.attempt_id = attempts.id AND attemp
   AND attempts.task_id IS NULL
 LIMIT :limit;
 
+-- name: failures
+SELECT {attempt} FROM attempts
+WHERE tenant = :tenant AND status IN ('failed', 'interrupted') AND ended_at > (SELECT clock() - CAST(:age AS REAL))
+ORDER BY ended_at DESC LIMIT :limit;
+
+-- name: waiting_sessions
+-- By the index of attempts that have not ended: few of all have not.
+SELECT session_id FROM attempts
+WHERE ended_at IS NULL AND status = 'waiting' AND tenant = :tenant
+ORDER BY started_at DESC LIMIT :limit;
+
 -- name: interrupted_asks
 -- Durable, not committed, newest try interrupted, nobody on the session. There are few, so they come
 -- first: CROSS JOIN keeps SQLite from beginning with all attempts there ever were.
@@ -135,6 +146,10 @@ SELECT {queued} FROM queued WHERE tenant = :tenant AND key = :key;
 -- name: read_queue
 SELECT {queued} FROM queued
 WHERE tenant = :tenant AND session_id = :session AND settled_at IS NULL ORDER BY n;
+
+-- name: parked
+SELECT {queued} FROM queued
+WHERE tenant = :tenant AND settled_at IS NULL AND parked IS NOT NULL ORDER BY n DESC LIMIT :limit;
 
 -- name: steers_of
 SELECT {queued} FROM queued
@@ -233,6 +248,10 @@ ORDER BY branches.n;
 
 -- name: check_attempts
 SELECT sessions.tenant, sessions.attempt_id, EXISTS (SELECT 1 FROM turns WHERE turns.id = attempts.turn_id),
+       EXISTS (SELECT 1 FROM tasks WHERE tasks.id = attempts.task_id AND tasks.tenant = attempts.tenant),
+       EXISTS (SELECT 1 FROM tasks
+               WHERE tasks.id = attempts.task_id AND tasks.attempt_id = attempts.id
+                 AND tasks.status IN ('claimed', 'running', 'waiting')),
        {attempt}
 FROM attempts LEFT JOIN sessions ON sessions.id = attempts.session_id
 ORDER BY attempts.id;

@@ -285,11 +285,22 @@ WITH RECURSIVE reached (id, parent) AS (
 DELETE FROM turns WHERE id IN (SELECT id FROM reached EXCEPT SELECT id FROM needed);
 
 -- name: tidy_attempts
-SELECT id, session_id, last_event FROM attempts
+SELECT id, session_id, last_event, task_id FROM attempts
 WHERE ended_at IS NOT NULL AND tidied = 0 AND ended_at < clock() - :age ORDER BY ended_at LIMIT :limit;
 
 -- name: tidy_events
 DELETE FROM events WHERE session_id = :session AND seq <= :last;
+
+-- name: tidy_messages
+DELETE FROM task_messages WHERE attempt_id = :attempt;
+
+-- name: tidy_claims
+-- Earlier claims of the task. The newest one stays with it: its worker may have slept for days, and what it then
+-- reports is kept beside the task.
+DELETE FROM claims
+WHERE task_id = :task
+  AND NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = claims.task_id AND tasks.claim_token = claims.token)
+  AND EXISTS (SELECT 1 FROM attempts WHERE attempts.id = claims.attempt_id AND attempts.ended_at < clock() - :age);
 
 -- name: mark_dropped
 UPDATE sessions SET events_dropped = max(events_dropped, :last) WHERE id = :session;

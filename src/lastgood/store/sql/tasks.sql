@@ -130,3 +130,59 @@ ORDER BY expires_at LIMIT :limit;
 SELECT {task} FROM tasks
 WHERE status IN ('claimed', 'running', 'waiting') AND deadline_at < (SELECT clock())
 ORDER BY deadline_at LIMIT :limit;
+
+-- name: check_tasks
+-- The newest claim of a task stays with it, and so do its attempts, its runtime and, until it ends, its input.
+SELECT sessions.tenant, sessions.attempt_id,
+       EXISTS (SELECT 1 FROM runtimes WHERE runtimes.id = tasks.runtime_id AND runtimes.tenant = tasks.tenant),
+       EXISTS (SELECT 1 FROM requests
+               WHERE requests.turn_id = tasks.turn_id AND requests.tenant = tasks.tenant
+                 AND requests.session_id = tasks.session_id),
+       EXISTS (SELECT 1 FROM attempts
+               WHERE attempts.id = tasks.attempt_id AND attempts.tenant = tasks.tenant
+                 AND attempts.session_id = tasks.session_id AND attempts.turn_id = tasks.turn_id
+                 AND attempts.task_id = tasks.id),
+       EXISTS (SELECT 1 FROM claims
+               WHERE claims.token = tasks.claim_token AND claims.tenant = tasks.tenant AND claims.task_id = tasks.id
+                 AND claims.attempt_id = tasks.attempt_id),
+       tasks.claim_token,
+       EXISTS (SELECT 1 FROM tasks AS rival
+               WHERE rival.session_id = tasks.session_id AND rival.status IN ('claimed', 'running', 'waiting')
+                 AND rival.id <> tasks.id),
+       {task}
+FROM tasks LEFT JOIN sessions ON sessions.id = tasks.session_id
+ORDER BY tasks.n;
+
+-- name: check_claims
+SELECT coalesce(tasks.session_id, attempts.session_id), coalesce(tasks.tenant = claims.tenant, false),
+       coalesce(attempts.tenant = claims.tenant AND attempts.task_id = claims.task_id, false),
+       claims.tenant, claims.task_id, claims.attempt_id, claims.report
+FROM claims
+LEFT JOIN tasks ON tasks.id = claims.task_id
+LEFT JOIN attempts ON attempts.id = claims.attempt_id
+ORDER BY claims.token;
+
+-- name: check_pointers
+SELECT sessions.tenant,
+       EXISTS (SELECT 1 FROM tasks
+               WHERE tasks.id = pointers.task_id AND tasks.tenant = pointers.tenant
+                 AND tasks.session_id = pointers.session_id),
+       EXISTS (SELECT 1 FROM attempts
+               WHERE attempts.id = pointers.attempt_id AND attempts.tenant = pointers.tenant
+                 AND attempts.task_id = pointers.task_id),
+       pointers.base_turn IS NOT NULL AND NOT EXISTS (
+           SELECT 1 FROM turns WHERE turns.id = pointers.base_turn AND turns.tenant = pointers.tenant)
+       OR pointers.through_turn IS NOT NULL AND NOT EXISTS (
+           SELECT 1 FROM turns WHERE turns.id = pointers.through_turn AND turns.tenant = pointers.tenant),
+       pointers.tenant, pointers.session_id, {pointer}
+FROM pointers LEFT JOIN sessions ON sessions.id = pointers.session_id
+ORDER BY pointers.n;
+
+-- name: check_snapshots
+SELECT sessions.tenant,
+       EXISTS (SELECT 1 FROM attempts
+               WHERE attempts.id = snapshots.attempt_id AND attempts.tenant = snapshots.tenant
+                 AND attempts.session_id = snapshots.session_id AND attempts.turn_id = snapshots.turn_id),
+       snapshots.tenant, snapshots.session_id, snapshots.attempt_id, snapshots.summary
+FROM snapshots LEFT JOIN sessions ON sessions.id = snapshots.session_id
+ORDER BY snapshots.attempt_id;

@@ -96,9 +96,12 @@ class SqliteEvents:
             old = connection.execute(
                 sql["tidy_attempts"], {"age": events_older_than, "limit": limit}
             ).fetchall()
-            for attempt, session, last_event in old:
+            for attempt, session, last_event, task in old:
                 connection.execute(sql["tidy_events"], {"session": session, "last": last_event})
                 connection.execute(sql["mark_dropped"], {"session": session, "last": last_event})
+                if task is not None:
+                    connection.execute(sql["tidy_messages"], {"attempt": attempt})
+                    connection.execute(sql["tidy_claims"], {"task": task, "age": events_older_than})
                 connection.execute(sql["mark_tidied"], {"attempt": attempt})
             connection.execute(sql["tidy_requests"], {"age": keys_older_than, "limit": limit})
             connection.execute(sql["tidy_queued"], {"age": keys_older_than, "limit": limit})

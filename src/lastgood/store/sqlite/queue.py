@@ -56,6 +56,10 @@ class SqliteQueue:
         rows = self.db.rows("read_queue", {"tenant": tenant, "session": session})
         return tuple(map(to_queued, rows))
 
+    async def parked(self, tenant: TenantId, *, limit: int) -> tuple[Queued, ...]:
+        rows = self.db.rows("parked", {"tenant": tenant, "limit": limit})
+        return tuple(map(to_queued, rows))
+
     async def steers_of(self, hold: Hold) -> tuple[Queued, ...]:
         parameters = {"tenant": hold.tenant, "session": hold.session, "attempt": hold.attempt}
         return tuple(map(to_queued, self.db.rows("steers_of", parameters)))

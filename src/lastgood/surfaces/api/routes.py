@@ -35,11 +35,11 @@ from lastgood.surfaces.api.schemas import (
     TokensBody,
     TurnBody,
 )
-from lastgood.surfaces.api.session_gate import SessionGate
 from lastgood.surfaces.api.sessions import SessionHandlers
 from lastgood.surfaces.http.app import Contents, Route
 from lastgood.surfaces.http.asgi import JSON, Handler, Request, Response, json_reply
 from lastgood.surfaces.http.json_schema import schema_of
+from lastgood.surfaces.http.session_gate import SessionGate
 
 _ONE = "/api/sessions/{session}"
 _STREAM: dict[int, Contents] = {200: {"text/event-stream": None}}

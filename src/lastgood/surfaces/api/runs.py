@@ -25,7 +25,7 @@ from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
-from lastgood.model.attempts import After, Ask, Attempt
+from lastgood.model.attempts import After, Ask, Attempt, AttemptStatus
 from lastgood.model.events import TERMINAL
 from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Role
@@ -137,10 +137,13 @@ class RunHandlers:
                 outcome = await request.unless_gone(submitted.outcome())
             except LastgoodError as error:
                 return _refusal(request, submitted, error, has_effects=submitted.has_effects)
-            if outcome.turn is None:
+            if outcome.turn is not None:
+                # Another node may have taken it up and committed it, as an attempt of its own.
+                by = {"x-attempt-id": outcome.turn.attempt}
+                return json_reply(TURN.json(outcome.turn), 200, headers | by)
+            if outcome.status is not AttemptStatus.WAITING:
                 return _failed(request, submitted, outcome)
-            # Another node may have taken it up and committed it, as an attempt of its own.
-            return json_reply(TURN.json(outcome.turn), 200, headers | {"x-attempt-id": outcome.turn.attempt})
+            # A person has to answer, which may take a day: the attempt says what is asked.
         match await submitted.stored():
             case Attempt() as attempt:
                 return json_reply(ATTEMPT.json(attempt), 202, headers | {"x-attempt-id": attempt.id})

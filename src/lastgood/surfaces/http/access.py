@@ -3,7 +3,10 @@
 Any web page can make a browser on this machine send requests here. So unknown Host headers are
 rejected (DNS rebinding), unknown Origins are rejected (cross-site requests; those without an Origin,
 such as images, are recognised by Sec-Fetch-Site), and bodies must be application/json (a form
-cannot send that).
+cannot send that). Forms are accepted by pages of the console alone, and only from pages of this server.
+
+A token comes as a bearer token, or in the cookie that the console's login sets. The cookie counts only in
+requests of our own pages: SameSite lets it through from every port and subdomain of the same site.
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from lastgood.errors import Forbidden, UnsupportedMedia
-from lastgood.surfaces.http.asgi import Reply, Request
+from lastgood.surfaces.http.asgi import JSON, Reply, Request
+from lastgood.surfaces.http.cookies import login_of
 from lastgood.surfaces.http.principal import ANYBODY, Principal
+
+#: What a form of a page sends.
+FORM = "application/x-www-form-urlencoded"
 
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _NETLOC = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9_.-]+))(?::[0-9]{1,5})?")
@@ -48,7 +55,7 @@ class AccessControl:
     find_caller: Callable[[str], Awaitable[Principal | None]] | None
     any_address: bool = False
 
-    def check(self, request: Request, *, is_probe: bool) -> None:
+    def check(self, request: Request, *, is_probe: bool, takes_form: bool = False) -> None:
         if is_probe:
             return
         given = request.headers.get("host", "")
@@ -61,7 +68,9 @@ class AccessControl:
         if origin is None and _is_cross_site(request):
             raise Forbidden("Cross-site request not allowed; add the origin of the page with --cors-origin")
         if request.method in _CHANGES:
-            _check_media_type(request)
+            _check_media_type(request, FORM if takes_form else JSON)
+            if takes_form and not self.is_own_page(request):
+                raise Forbidden("Forms are accepted from the pages of this server only; open the page again")
 
     def _allows_origin(self, origin: str, host: str) -> bool:
         """Our own pages have the Host, with its port, as their Origin: another port is another server."""
@@ -71,10 +80,26 @@ class AccessControl:
     async def caller(self, request: Request) -> Principal | None:
         if self.find_caller is None:
             return ANYBODY
-        kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not token.strip():
-            return None
-        return await self.find_caller(token.strip())
+        token = _bearer(request) if "authorization" in request.headers else self._login(request)
+        return await self.find_caller(token) if token else None
+
+    def has_token(self, request: Request) -> bool:
+        return "authorization" in request.headers or self._login(request) is not None
+
+    def _login(self, request: Request) -> str | None:
+        return login_of(request) if self.is_own_page(request) else None
+
+    def is_own_page(self, request: Request) -> bool:
+        """Sent by a page of this server, or by a person who typed or followed an address. Browsers that do
+        not say where a request comes from send the Origin with everything that changes something."""
+        site = request.headers.get("sec-fetch-site")
+        if site is not None:
+            return site == "same-origin" or (site == "none" and request.method not in _CHANGES)
+        origin = request.headers.get("origin")
+        if origin is None:
+            return request.method not in _CHANGES
+        found = _ORIGIN.fullmatch(origin.lower())
+        return found is not None and found[1] == request.headers.get("host", "").lower()
 
     # -- other origins ---------------------------------------------------------------
 
@@ -133,7 +158,12 @@ def _is_cross_site(request: Request) -> bool:
     return request.headers.get("sec-fetch-site") == "cross-site" and not follows_link
 
 
-def _check_media_type(request: Request) -> None:
+def _bearer(request: Request) -> str | None:
+    kind, _, token = request.headers["authorization"].partition(" ")
+    return token.strip() if kind.lower() == "bearer" else None
+
+
+def _check_media_type(request: Request, wanted: str) -> None:
     """Compressed bodies are rejected: a small one could expand beyond every limit."""
     length = request.headers.get("content-length", "0")
     how = request.headers.get("transfer-encoding", "").lower()
@@ -145,5 +175,5 @@ def _check_media_type(request: Request) -> None:
             "Compressed request bodies are not supported; send the body without Content-Encoding"
         )
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise UnsupportedMedia()
+    if kind != wanted:
+        raise UnsupportedMedia() if wanted == JSON else UnsupportedMedia(f"Content-Type must be {wanted}")

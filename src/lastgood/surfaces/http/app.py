@@ -14,7 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -47,7 +47,7 @@ from lastgood.surfaces.http.asgi import (
     send_stream,
     skip_stream,
 )
-from lastgood.surfaces.http.error_responses import ErrorDialects, dialect_of
+from lastgood.surfaces.http.error_responses import ErrorDialect, ErrorDialects, dialect_of
 from lastgood.surfaces.http.loop_monitor import mark_request
 from lastgood.surfaces.http.principal import Principal
 
@@ -82,6 +82,9 @@ class Route:
     may_be_empty: bool = False  # the body is optional
     gives: Mapping[int, Contents] = field(default_factory=dict)
     probe: bool = False  # health checks; exempt from the Host check
+    #: A page for people: its POST takes a form of our own pages, and /openapi.json does not list it.
+    is_page: bool = False
+    errors: ErrorDialect | None = None  # None: by its path
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -183,7 +186,11 @@ class App:
             if preflight is not None:
                 return None, preflight
             route, allowed = self._find(request)
-            self._door.check(request, is_probe=route is not None and route.probe)
+            self._door.check(
+                request,
+                is_probe=route is not None and route.probe,
+                takes_form=route is not None and route.is_page,
+            )
             if route is None:
                 return None, _without_route(request, allowed)
             request.limit_bytes = route.limit_bytes
@@ -195,7 +202,7 @@ class App:
         except ClientGone:
             raise
         except Exception as error:
-            return route, self._error_reply(request, _public_error(request, error))
+            return route, self._error_reply(request, _public_error(request, error), route)
 
     async def _send(self, send: Send, request: Request, answer: Response) -> tuple[int, ResponseEnd]:
         """Returns the status, and how the response ended."""
@@ -236,17 +243,18 @@ class App:
             return answer.status, ResponseEnd.LEFT
         return answer.status, ResponseEnd.BROKEN if broken else ResponseEnd.SENT
 
-    def _error_reply(self, request: Request, error: LastgoodError) -> Reply:
-        reply = dialect_of(request.raw_path, self._dialects).reply(error, request)
+    def _error_reply(self, request: Request, error: LastgoodError, route: Route | None = None) -> Reply:
+        own = route.errors if route is not None else None
+        reply = (own or dialect_of(request.raw_path, self._dialects)).reply(error, request)
         if isinstance(error, MethodNotAllowed):
-            return Reply(reply.status, reply.body, {**reply.headers, "allow": error.detail["allow"]})
+            return replace(reply, headers={**reply.headers, "allow": error.detail["allow"]})
         if isinstance(error, Unauthorized):
-            return Reply(reply.status, reply.body, {**reply.headers, "www-authenticate": "Bearer"})
+            return replace(reply, headers={**reply.headers, "www-authenticate": "Bearer"})
         return reply
 
     async def _caller(self, request: Request, scope: TokenScope) -> Principal:
         caller = await self._door.caller(request)
-        if caller is None and "authorization" in request.headers:
+        if caller is None and self._door.has_token(request):
             raise Unauthorized("Unknown, expired or revoked token; use another one")
         if caller is None:
             raise Unauthorized()

@@ -51,6 +51,8 @@ def openapi(routes: Sequence[Route], dialects: ErrorDialects) -> Schema:
     paths: dict[str, Schema] = {}
     definitions: Schema = {}
     for route in routes:
+        if route.is_page:
+            continue
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, dialects, definitions)
     return {
         "openapi": "3.1.0",

@@ -180,6 +180,7 @@ class TaskHandlers:
             allowed=body.allowed,
             reason=body.reason or "",
             user=request.caller.user,
+            token=request.caller.name,
         )
         return json_reply(QUESTION.json(answered))
 
@@ -227,7 +228,7 @@ class RuntimeHandlers:
         if known is None:  # one that is bound may be served no more
             agent = (await self._agents.resolve(agent))[0].key
         if body.runtime_id is None:
-            await self._work.runtimes.unbind(caller.tenant, agent, caller.user)
+            await self._work.runtimes.unbind(caller.tenant, agent, caller.user, caller.name)
             return json_reply({"agent": agent, "runtime_id": None})
         old = known or AgentBinding(caller.tenant, agent, body.runtime_id)
         given = body.model_fields_set
@@ -242,7 +243,7 @@ class RuntimeHandlers:
             published=old.published if body.published is None else body.published,
             bound_by=caller.user,
         )
-        moved = await self._work.runtimes.bind(binding, OnQueued(body.queued or "keep"))
+        moved = await self._work.runtimes.bind(binding, OnQueued(body.queued or "keep"), caller.name)
         return json_reply(BINDING.json(binding) | {"moved": moved})
 
     async def binding(self, request: Request) -> Response:
@@ -256,7 +257,7 @@ class RuntimeHandlers:
         body = parse(PinRuntimeBody, await request.json())
         caller, session = request.caller, session_of(request)
         moved = await self._work.runtimes.pin(
-            caller.tenant, session, body.runtime_id, OnQueued(body.queued or "keep"), caller.user
+            caller.tenant, session, body.runtime_id, OnQueued(body.queued or "keep"), caller.user, caller.name
         )
         return json_reply({"session_id": session, "runtime_id": body.runtime_id, "moved": moved})
 

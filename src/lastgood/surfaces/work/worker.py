@@ -76,7 +76,8 @@ class WorkerHandlers:
                     )
                     for one in body.runtimes
                 ),
-            )
+            ),
+            request.caller.name,
         )
         return json_reply(
             {
@@ -128,6 +129,8 @@ class WorkerHandlers:
             runtimes=tuple(dict.fromkeys(body.runtime_ids)),
             max_tasks=body.max_tasks,
             wait_seconds=body.wait_seconds or 0.0,
+            token=request.caller.name,
+            user=request.caller.user,
         )
         sent = await request.unless_gone(self._work.claims.claim(call, self._is_draining))
         return json_reply({"tasks": [one.content for one in sent]})

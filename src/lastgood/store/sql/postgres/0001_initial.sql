@@ -163,6 +163,8 @@ CREATE TABLE attempts (
 ) WITH (fillfactor = 80);
 CREATE UNIQUE INDEX attempts_live ON attempts (session_id) WHERE ended_at IS NULL;
 CREATE INDEX attempts_to_tidy ON attempts (ended_at) WHERE ended_at IS NOT NULL AND NOT tidied;
+-- Few attempts fail, and the newest of them are what people look at.
+CREATE INDEX attempts_failed ON attempts (tenant, ended_at) WHERE status IN ('failed', 'interrupted');
 
 CREATE TABLE steps (
     attempt_id    TEXT NOT NULL,
@@ -215,6 +217,7 @@ CREATE INDEX queued_by_attempt ON queued (attempt_id) WHERE attempt_id IS NOT NU
 CREATE INDEX queued_to_run ON queued (session_id, n, tenant)
     WHERE settled_at IS NULL AND attempt_id IS NULL AND parked IS NULL;
 CREATE INDEX queued_settled ON queued (settled_at) WHERE settled_at IS NOT NULL;
+CREATE INDEX queued_parked ON queued (tenant, n) WHERE settled_at IS NULL AND parked IS NOT NULL;
 
 CREATE TABLE tokens (
     id           TEXT PRIMARY KEY,

@@ -31,20 +31,24 @@ class SessionGate:
 
     def _guarded(self, handler: Handler) -> Handler:
         async def handle(request: Request) -> Response:
-            session, check_caller = session_of(request), request.check_caller
-            if await self.hides(request.caller, session):
-                request.path = {**request.path, "session": NOBODYS}
-
-            async def check_both() -> None:
-                """While a stream is open: sharing may end as tokens do."""
-                await check_caller()
-                if await self.hides(request.caller, session):
-                    raise SessionNotFound()
-
-            request.check_caller = check_both
+            await self.conceal(request)
             return await handler(request)
 
         return handle
+
+    async def conceal(self, request: Request) -> None:
+        """Before anything reads the session of the path."""
+        session, check_caller = session_of(request), request.check_caller
+        if await self.hides(request.caller, session):
+            request.path = {**request.path, "session": NOBODYS}
+
+        async def check_both() -> None:
+            """While a stream is open: sharing may end as tokens do."""
+            await check_caller()
+            if await self.hides(request.caller, session):
+                raise SessionNotFound()
+
+        request.check_caller = check_both
 
     async def hides(self, caller: Principal, session: SessionId) -> bool:
         return await self._access.hides(caller.tenant, session, caller.user)

@@ -1,0 +1,70 @@
+"""Agents: what is served, from which source, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote_plus
+
+from lastgood.errors import AgentInvalid, LastgoodError
+from lastgood.flows.agent_directory import AgentDirectory
+from lastgood.model.agents import AgentSpec
+from lastgood.model.tokens import Scope
+from lastgood.surfaces.console.console_flows import ConsoleFlows
+from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.http.asgi import Request
+from lastgood.surfaces.http.principal import Principal
+
+
+class AgentPages:
+    def __init__(self, flows: ConsoleFlows) -> None:
+        self._flows = flows
+
+    async def list(self, request: Request) -> Page:
+        agents = await agent_views(self._flows.agents, request.caller)
+        return Page("agents.html", "Agents", {"agents": agents})
+
+
+async def agent_views(agents: AgentDirectory, caller: Principal) -> list[dict[str, Any]]:
+    """By key. One that cannot be loaded is listed with the reason."""
+    found = []
+    for key in sorted(agents.list_keys()):
+        try:
+            found.append(_loaded(key, await agents.load(key)))
+        except LastgoodError as error:
+            found.append(_unusable(key, error, caller))
+    return found
+
+
+def _loaded(key: str, agent: AgentSpec) -> dict[str, Any]:
+    return {
+        "key": key,
+        "source": _source(key),
+        "name": agent.name,
+        "description": agent.description,
+        "model": agent.model,
+        "harness": agent.harness,
+        "digest": agent.digest,
+        "toolsets": [toolset.type for toolset in agent.toolsets],
+        "team": [agent.name, *agent.members] if agent.members else [],
+        "commands": {command.name: command.description for command in agent.commands},
+        "welcome": agent.welcome_message,
+        "warnings": list(agent.warnings),
+        "stale": agent.stale,
+        "problem": "",
+    }
+
+
+def _unusable(key: str, error: LastgoodError, caller: Principal) -> dict[str, Any]:
+    """Paths and lines of a file are for the operator."""
+    is_private = isinstance(error, AgentInvalid) and not caller.may(Scope.ADMIN)
+    problem = "The agent file has errors; see the server log" if is_private else error.message
+    nothing: dict[str, Any] = {"name": "", "description": "", "model": "", "harness": None, "digest": ""}
+    more: dict[str, Any] = {"toolsets": [], "team": [], "commands": {}, "welcome": "", "warnings": []}
+    return {"key": key, "source": _source(key), **nothing, **more, "stale": "", "problem": problem}
+
+
+def _source(key: str) -> str:
+    plain = unquote_plus(key)
+    if plain.startswith(("http://", "https://")):
+        return "URL"
+    return "built-in" if key.startswith("builtin/") else "file"

@@ -1,0 +1,85 @@
+"""Questions that wait for a person: all of them, those of one session, and the answer.
+
+Only a form decides: links are opened by previews. A click counts for exactly the question that was shown:
+if it is another one by now, nothing is decided and the new one is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lastgood.core.approval import Confirmation
+from lastgood.errors import InvalidRequest, NothingPending
+from lastgood.flows.approvals import Approver, PendingQuestion
+from lastgood.model.sessions import Session
+from lastgood.surfaces.console.console_flows import ConsoleFlows
+from lastgood.surfaces.console.forms import Done
+from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.views import fingerprint, question_view, session_view
+from lastgood.surfaces.http.asgi import Request
+from lastgood.surfaces.http.principal import ANYBODY
+from lastgood.surfaces.http.turn_headers import session_of
+
+_WORDS = tuple(Confirmation)
+
+
+class ApprovalPages:
+    def __init__(self, flows: ConsoleFlows) -> None:
+        self._flows = flows
+
+    async def list(self, request: Request) -> Page:
+        caller = request.caller
+        found = await self._flows.attention.questions(caller.tenant, caller.user)
+        data = {
+            "waiting": [
+                {"session": session_view(one.session), "questions": [*map(question_view, one.questions)]}
+                for one in found
+            ]
+        }
+        return Page("approvals.html", "Approvals", data)
+
+    async def show(self, request: Request) -> Page:
+        caller = request.caller
+        session = await self._flows.sessions.get(caller.tenant, session_of(request))
+        found = await self._flows.approvals.pending(caller.tenant, session.id, caller.user)
+        views = [await asked_view(self._flows, request, session, one) for one in found]
+        data = {"session": session_view(session), "questions": views}
+        return Page("approval.html", "Approval", data)
+
+    async def decide(self, request: Request, fields: Mapping[str, str]) -> Done:
+        caller, session = request.caller, session_of(request)
+        if fields.get("answer") not in _WORDS:
+            raise InvalidRequest(f"`answer` must be one of {', '.join(_WORDS)}", param="answer")
+        pending = await self._flows.approvals.pending(caller.tenant, session, caller.user)
+        asked = next((one for one in pending if one.id == fields.get("question")), None)
+        if asked is None or fingerprint(asked) != fields.get("same"):
+            raise NothingPending(
+                "This question is not pending any more, so nothing was decided; "
+                "open the session to see what is pending now"
+            )
+        await self._flows.approvals.answer(
+            session,
+            Confirmation(fields["answer"]),
+            Approver(caller.tenant, caller.name, caller.user, caller.setter),
+            reason=fields.get("reason", ""),
+            question=asked.id,
+        )
+        return Done(f"/sessions/{session}")
+
+
+async def asked_view(
+    flows: ConsoleFlows, request: Request, session: Session, asked: PendingQuestion
+) -> dict[str, Any]:
+    """With what a person has to know before saying yes: the machine, the directory and the requester."""
+    caller, runtime = request.caller, ""
+    turn = asked.turn and await flows.sessions.request_of(caller.tenant, asked.turn)
+    if session.runtime_id is not None and asked.task is not None:
+        found = await flows.work.runtimes.get(caller.tenant, session.runtime_id, caller.user, is_admin=False)
+        runtime = f"{found.name} ({found.identity.worker})"
+    requester = (turn.user or turn.caller if turn else "") or session.owner
+    return question_view(asked) | {
+        "machine": runtime or "this server",
+        "folder": session.working_dir or "the session's own directory on that machine",
+        "requester": "somebody without a token" if requester == ANYBODY.name else requester or "not recorded",
+    }

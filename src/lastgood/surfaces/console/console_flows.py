@@ -1,0 +1,35 @@
+"""The flows that the pages call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lastgood.errors import ShuttingDown
+from lastgood.flows.agent_directory import AgentDirectory
+from lastgood.flows.approvals import Approvals
+from lastgood.flows.attention import Attention
+from lastgood.flows.queue import Queue
+from lastgood.flows.sessions import Sessions
+from lastgood.flows.submit import Submitter
+from lastgood.flows.turns import Turns
+from lastgood.flows.work.assembly import WorkFlows
+from lastgood.surfaces.http.rate_limit import RateLimiter
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleFlows:
+    sessions: Sessions
+    submitter: Submitter
+    turns: Turns
+    queue: Queue
+    approvals: Approvals
+    work: WorkFlows
+    attention: Attention
+    agents: AgentDirectory
+    limiter: RateLimiter
+    is_draining: Callable[[], bool]
+
+    def check_open(self) -> None:
+        if self.is_draining():
+            raise ShuttingDown()

@@ -1,0 +1,62 @@
+"""The first page: talk to an agent at once, and what needs attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lastgood.surfaces.console.agents import agent_views
+from lastgood.surfaces.console.console_flows import ConsoleFlows
+from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.views import question_view, queue_view, runtime_view, session_view, task_view
+from lastgood.surfaces.console.words import moment
+from lastgood.surfaces.http.asgi import Request
+from lastgood.surfaces.http.session_gate import SessionGate
+
+_NEWEST = 8
+
+
+class HomePage:
+    def __init__(self, flows: ConsoleFlows, gate: SessionGate) -> None:
+        self._flows = flows
+        self._gate = gate
+
+    async def show(self, request: Request) -> Page:
+        caller = request.caller
+
+        async def may_read(session: Any) -> bool:
+            return await self._gate.may_read(caller, session)
+
+        newest = await self._flows.sessions.list(caller.tenant, limit=_NEWEST, may_read=may_read)
+        agents = await agent_views(self._flows.agents, caller)
+        data = {
+            "agents": agents,
+            "sessions": [session_view(one) for one in newest.sessions],
+            "attention": await self._attention(request, agents),
+        }
+        return Page("home.html", "Home", data)
+
+    async def _attention(self, request: Request, agents: list[dict[str, Any]]) -> dict[str, Any]:
+        attention, caller = self._flows.attention, request.caller
+        waiting = await attention.questions(caller.tenant, caller.user)
+        failures = await attention.failures(caller.tenant, caller.user)
+        return {
+            "questions": [
+                {"session": session_view(one.session), "questions": [*map(question_view, one.questions)]}
+                for one in waiting
+            ],
+            "failures": [
+                {
+                    "code": one.code,
+                    "count": one.count,
+                    "sessions": one.sessions,
+                    "message": one.newest.error_message or "",
+                    "session": one.newest.session,
+                    "at": moment(one.newest.ended_at),
+                }
+                for one in failures
+            ],
+            "parked": [*map(queue_view, await attention.parked(caller.tenant, caller.user))],
+            "tasks": [*map(task_view, await attention.held(caller.tenant, caller.user))],
+            "runtimes": [*map(runtime_view, await attention.offline(caller.tenant, caller.user))],
+            "agents": [one for one in agents if one["problem"] or one["warnings"] or one["stale"]],
+        }

@@ -1,0 +1,79 @@
+"""The routes of the console, as data. Each page is also served as `.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lastgood.model.tokens import Scope
+from lastgood.surfaces.console.actions import SessionActions
+from lastgood.surfaces.console.agents import AgentPages
+from lastgood.surfaces.console.approvals import ApprovalPages
+from lastgood.surfaces.console.console_flows import ConsoleFlows
+from lastgood.surfaces.console.forms import MOST_BYTES, Action, handler
+from lastgood.surfaces.console.home import HomePage
+from lastgood.surfaces.console.login import FindCaller, LoginHandlers
+from lastgood.surfaces.console.pages import Pages, View
+from lastgood.surfaces.console.session_list import SessionListPage
+from lastgood.surfaces.console.session_page import SessionPages
+from lastgood.surfaces.console.work import WorkPages
+from lastgood.surfaces.http.app import Route
+from lastgood.surfaces.http.asgi import Handler
+
+_ONE = "/sessions/{session}"
+
+
+def console_routes(pages: Pages, flows: ConsoleFlows, find_caller: FindCaller | None) -> Sequence[Route]:
+    def view(path: str, view: View, summary: str) -> list[Route]:
+        """A path that ends in a parameter takes the suffix as part of it."""
+        paths = [path] if path.endswith("}") else [path, "/home.json" if path == "/" else f"{path}.json"]
+        return [_page("GET", one, pages.handler(view), Scope.READ, summary) for one in paths]
+
+    def act(path: str, action: Action, summary: str, scope: Scope = Scope.SESSION) -> Route:
+        return _page("POST", path, handler(pages, action), scope, summary)
+
+    def _page(method: str, path: str, handler: Handler, scope: Scope | None, summary: str) -> Route:
+        return Route(
+            method,
+            path,
+            handler,
+            scope,
+            summary,
+            limit_bytes=MOST_BYTES,
+            is_page=True,
+            errors=pages.errors,
+        )
+
+    login = LoginHandlers(pages, find_caller)
+    session, actions = SessionPages(flows), SessionActions(flows)
+    approvals, work = ApprovalPages(flows), WorkPages(flows)
+    return [
+        _page("GET", "/login", login.show, None, "Show the login"),
+        _page("POST", "/login", login.login, None, "Log in with a token"),
+        _page("POST", "/logout", login.logout, None, "Log out"),
+        _page("GET", "/static/{file}", pages.static, None, "Get a style sheet, script or icon"),
+        *view("/", HomePage(flows, pages.gate).show, "Show the home page"),
+        act("/chat", actions.chat, "Start a session with a message"),
+        *view("/sessions", SessionListPage(flows, pages.gate).show, "Show the sessions"),
+        *view(_ONE, session.show, "Show a session"),
+        *view(f"{_ONE}/attempts/{{attempt}}", session.attempt, "Show an attempt"),
+        *view(f"{_ONE}/turns/{{turn}}/prompt", session.prompt, "Show what the model saw"),
+        *view(f"{_ONE}/pointers", session.pointers, "Show the native sessions"),
+        act(f"{_ONE}/send", actions.send, "Send a message"),
+        act(f"{_ONE}/cancel", actions.cancel, "Cancel the running turn"),
+        act(f"{_ONE}/attempts/{{attempt}}/retry", actions.retry, "Retry a failed turn"),
+        act(f"{_ONE}/queue/{{entry}}/drop", actions.drop, "Delete a queue entry"),
+        act(f"{_ONE}/queue/{{entry}}/retry", actions.requeue, "Retry a parked queue entry"),
+        act(f"{_ONE}/fork", actions.fork, "Fork the session"),
+        act(f"{_ONE}/reset", actions.reset, "Reset the session"),
+        act(f"{_ONE}/star", actions.star, "Star the session"),
+        act(f"{_ONE}/rename", actions.rename, "Rename the session"),
+        act(f"{_ONE}/delete", actions.delete, "Delete the session"),
+        *view("/approvals", approvals.list, "Show the questions that wait for a person"),
+        *view(f"{_ONE}/approval", approvals.show, "Show the questions of a session"),
+        act(f"{_ONE}/approval", approvals.decide, "Answer a question", Scope.APPROVE),
+        *view("/work", work.show, "Show tasks and runtimes"),
+        *view("/work/tasks/{task}", work.task, "Show a task"),
+        act("/work/tasks/{task}/cancel", work.cancel, "Cancel a task"),
+        act("/work/tasks/{task}/continue", work.continue_held, "Continue a held task"),
+        *view("/agents", AgentPages(flows).list, "Show the agents"),
+    ]

@@ -1,0 +1,58 @@
+"""The list of sessions: searched, filtered, page by page."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lastgood.errors import InvalidRequest
+from lastgood.model.ids import SessionId
+from lastgood.model.sessions import Session, SessionStatus
+from lastgood.surfaces.console.console_flows import ConsoleFlows
+from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.views import session_view
+from lastgood.surfaces.http.asgi import Request
+from lastgood.surfaces.http.parsing import whole_number
+from lastgood.surfaces.http.session_gate import SessionGate
+
+_IN_PAGE = 50
+
+
+class SessionListPage:
+    def __init__(self, flows: ConsoleFlows, gate: SessionGate) -> None:
+        self._flows = flows
+        self._gate = gate
+
+    async def show(self, request: Request) -> Page:
+        query = request.query
+        q, status, agent = query.get("q", "").strip(), query.get("status", ""), query.get("agent", "")
+        if status and status not in {*SessionStatus}:
+            raise InvalidRequest(f"`status` must be one of {', '.join(SessionStatus)}", param="status")
+        found = await self._flows.sessions.list(
+            request.caller.tenant,
+            limit=_IN_PAGE,
+            cursor=whole_number(query, "cursor", None, most=2**62),
+            query=q,
+            agent=agent or None,
+            status=SessionStatus(status) if status else None,
+            may_read=partial(self._gate.may_read, request.caller),
+        )
+        exact = await self._named(request, q)
+        listed = [*exact, *(one for one in found.sessions if one not in exact)]
+        data = {
+            "sessions": [session_view(one) for one in listed],
+            "next_cursor": found.next_cursor,
+            "q": q,
+            "status": status,
+            "agent": agent,
+            "is_first": "cursor" not in query,
+        }
+        return Page("sessions.html", "Sessions", data, more={"statuses": [*SessionStatus]})
+
+    async def _named(self, request: Request, q: str) -> list[Session]:
+        """A session id or the name of a conversation finds its session, whatever its title is."""
+        if not q or "cursor" in request.query:
+            return []
+        tenant, sessions = request.caller.tenant, self._flows.sessions
+        both = (await sessions.find(tenant, SessionId(q)), await sessions.find_conversation(tenant, q))
+        known = {one.id: one for one in both if one is not None}
+        return [one for one in known.values() if await self._gate.may_read(request.caller, one)]

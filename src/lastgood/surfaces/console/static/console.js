@@ -1,0 +1,295 @@
+// The console's own script. Pages work without it; with it they follow sessions live, send forms without a
+// reload and copy snippets. Text from the server or a model only ever becomes text, never markup.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+
+// -- notices ------------------------------------------------------------------------------------------
+
+let noticeTimer;
+function notice(text, good = false) {
+  const box = byId("notice");
+  box.textContent = text;
+  box.classList.toggle("good", good);
+  clearTimeout(noticeTimer);
+  noticeTimer = setTimeout(() => { box.textContent = ""; }, good ? 2500 : 12000);
+}
+
+// -- reading the page again -------------------------------------------------------------------------------
+// Only regions whose markup has changed are replaced. What is open stays open, what has the focus keeps it,
+// and the scroll position stays where the reader left it.
+
+let refreshing = null;
+let again = false;
+async function refresh() {
+  if (refreshing) { again = true; return refreshing; }
+  refreshing = (async () => {
+    do {
+      again = false;
+      const answer = await fetch(location.pathname + location.search, { headers: { accept: "text/html" } });
+      if (answer.redirected && new URL(answer.url).pathname === "/login") { location.reload(); return; }
+      if (!answer.ok) throw new Error(String(answer.status));
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const region of document.querySelectorAll("[data-region]")) {
+        const next = fresh.getElementById(region.id);
+        if (next && next.innerHTML !== region.dataset.known) replaceRegion(region, next);
+      }
+    } while (again);
+  })().finally(() => { refreshing = null; });
+  return refreshing;
+}
+
+function replaceRegion(region, next) {
+  const known = next.innerHTML;
+  const busy = region.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
+  const selected = !document.getSelection().isCollapsed && region.contains(document.getSelection().anchorNode);
+  if ((busy && document.activeElement.value) || selected) return; // somebody is typing or selecting there
+  const open = new Set([...region.querySelectorAll("details[open][data-key]")].map((one) => one.dataset.key));
+  const focus = focusPath(region);
+  const scroll = [scrollX, scrollY];
+  region.replaceChildren(...next.childNodes);
+  region.dataset.known = known;
+  for (const one of region.querySelectorAll("details[data-key]")) if (open.has(one.dataset.key)) one.open = true;
+  if (focus !== null) region.querySelectorAll(FOCUSABLE)[focus]?.focus({ preventScroll: true });
+  scrollTo(...scroll);
+}
+
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, pre[tabindex]";
+function focusPath(region) {
+  const at = [...region.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  return at < 0 ? null : at;
+}
+
+// -- live, paused, lost -------------------------------------------------------------------------------------
+
+const bar = document.querySelector(".live-bar");
+const live = { paused: false, missed: 0 };
+function showState(word, kind = "") {
+  if (!bar) return;
+  bar.classList.toggle("paused", kind === "paused");
+  bar.classList.toggle("lost", kind === "lost");
+  const state = bar.querySelector(".live-state");
+  if (state.textContent !== word) state.textContent = word;
+}
+
+function startPolling(seconds) {
+  setInterval(async () => {
+    if (live.paused || document.hidden || (follower && follower.isOpen())) return;
+    try {
+      await refresh();
+      showState("Live");
+    } catch { showState("Server not reachable, trying again", "lost"); }
+  }, seconds * 1000);
+}
+
+function togglePause(button) {
+  live.paused = !live.paused;
+  button.setAttribute("aria-pressed", String(live.paused));
+  button.textContent = live.paused ? "Resume" : "Pause";
+  showState(live.paused ? "Paused" : "Live", live.paused ? "paused" : "");
+  if (!live.paused) { live.missed = 0; follower?.restart(); refresh().catch(() => {}); }
+}
+
+// -- one session's events ---------------------------------------------------------------------------------
+
+let follower = null;
+
+class Follower {
+  constructor(session) {
+    this.url = `/api/sessions/${encodeURIComponent(session)}/events`;
+    this.box = byId("live");
+    this.last = null; // the id of the last event that was seen
+    this.wait = 500;
+    this.open();
+  }
+
+  position() { return byId("position").dataset; }
+  isOpen() { return this.source?.readyState === EventSource.OPEN; }
+
+  open() {
+    const at = this.position();
+    // Of a turn that runs, everything is shown from its beginning; what belongs to others is skipped.
+    const since = this.last ?? (at.attempt ? at.firstEvent : at.lastEvent);
+    this.only = this.last === null && at.attempt ? at.attempt : null;
+    this.source = new EventSource(`${this.url}?since=${since}`);
+    this.source.onopen = () => {
+      this.wait = 500;
+      if (!live.paused) showState("Live");
+      if (this.wasLost) { this.wasLost = false; refresh().catch(() => {}); }
+    };
+    this.source.onmessage = (event) => {
+      if (event.lastEventId) this.last = event.lastEventId;
+      this.take(JSON.parse(event.data));
+    };
+    this.source.onerror = () => {
+      this.wasLost = true;
+      if (!live.paused) showState("Connection lost, reconnecting", "lost");
+      this.source.close();
+      setTimeout(() => this.open(), this.wait);
+      this.wait = Math.min(this.wait * 2, 8000);
+    };
+  }
+
+  restart() { this.clear(); }
+
+  take(event) {
+    if (live.paused) {
+      live.missed += 1;
+      showState(`Paused, ${live.missed} update${live.missed > 1 ? "s" : ""} not shown`, "paused");
+      return;
+    }
+    if (this.only && event.attempt && event.attempt !== this.only) return;
+    const follows = innerHeight + scrollY >= document.body.scrollHeight - 80;
+    this.show(event);
+    if (follows) scrollTo(0, document.body.scrollHeight);
+  }
+
+  show(event) {
+    switch (event.type) {
+      case "stream_started":
+        this.clear();
+        this.activity("Working…");
+        this.changed();
+        break;
+      case "agent_choice": this.piece("message assistant", "text", event.content); break;
+      case "agent_choice_reasoning": this.piece("message reasoning", "text", event.content); break;
+      case "tool_call": this.call(event.tool_call); break;
+      case "tool_call_output": this.output(event.tool_call_id, event.output, true); break;
+      case "tool_call_response": this.output(event.tool_call_id, event.response, false); break;
+      case "warning": this.activity(event.message); break;
+      case "model_fallback": this.activity("Another model is tried"); break;
+      case "tool_call_confirmation": this.activity("Waits for an approval"); this.changed(); break;
+      case "resync": case "session_title": this.changed(); break;
+      case "turn_committed": case "turn_failed": case "stream_stopped":
+        this.only = null;
+        refresh().then(() => this.clear()).catch(() => {});
+        break;
+      case "session_exited": this.source.close(); location.assign("/sessions"); break;
+    }
+  }
+
+  changed() { refresh().catch(() => {}); }
+  clear() { this.box.replaceChildren(); this.box.hidden = true; this.current = null; }
+
+  element(parent, tag, classes, text = "") {
+    const made = document.createElement(tag);
+    made.className = classes;
+    made.textContent = text;
+    parent.append(made);
+    this.box.hidden = false;
+    return made;
+  }
+
+  activity(text) {
+    const line = this.box.querySelector(".activity") ?? this.element(this.box, "p", "activity");
+    line.textContent = text;
+    this.box.hidden = false;
+  }
+
+  piece(classes, inner, text) {
+    this.box.querySelector(".activity")?.remove();
+    if (this.current?.kind !== classes) {
+      const message = this.element(this.box, "div", classes);
+      this.current = { kind: classes, text: this.element(message, "div", inner) };
+    }
+    this.current.text.append(text);
+  }
+
+  call(call) {
+    this.current = null;
+    this.box.querySelector(".activity")?.remove();
+    const box = this.element(this.box, "details", "tool pending");
+    box.dataset.call = call.id;
+    const summary = this.element(box, "summary", "");
+    this.element(summary, "span", "tool-name", call.function.name);
+    summary.append(" ");
+    this.element(summary, "code", "", call.function.arguments.slice(0, 100));
+    const pair = this.element(box, "div", "pair");
+    this.element(pair, "pre", "", call.function.arguments);
+    this.element(pair, "pre", "output");
+  }
+
+  output(id, text, isMore) {
+    const box = [...this.box.querySelectorAll("[data-call]")].find((one) => one.dataset.call === id);
+    if (!box) return;
+    const output = box.querySelector(".output");
+    output.textContent = isMore ? output.textContent + text : text;
+    if (!isMore) { box.classList.remove("pending"); this.activity("Working…"); }
+  }
+}
+
+// -- forms --------------------------------------------------------------------------------------------------
+
+async function send(form, submitter) {
+  const target = submitter?.hasAttribute("formaction") ? submitter.formAction : form.action;
+  const fields = new URLSearchParams(new FormData(form, submitter ?? undefined));
+  const buttons = [...form.querySelectorAll("button")];
+  buttons.forEach((one) => { one.disabled = true; });
+  try {
+    const answer = await fetch(target, { method: "POST", body: fields, headers: { accept: "application/json" } });
+    if (answer.status === 401) { location.reload(); return; }
+    const told = await answer.json();
+    if (!answer.ok) { notice(told.message ?? "Not possible"); return; }
+    if (target === form.action) sent(form);
+    const there = new URL(told.location, location.href);
+    if (there.pathname === location.pathname) await refresh();
+    else location.assign(there);
+  } catch {
+    notice("The server did not answer. Nothing was lost: send it again.");
+  } finally {
+    buttons.forEach((one) => { one.disabled = false; });
+  }
+}
+
+function sent(form) {
+  const text = form.querySelector("textarea");
+  if (text) { text.value = ""; text.focus(); }
+  // What was sent under the old key is done; the next message is another one.
+  const key = form.elements.namedItem("key");
+  if (key) key.value = [...crypto.getRandomValues(new Uint8Array(12))].map((n) => n.toString(16).padStart(2, "0")).join("");
+  if (form.matches(".composer")) scrollTo(0, document.body.scrollHeight);
+}
+
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("form[data-async]")) return;
+  event.preventDefault();
+  send(event.target, event.submitter);
+});
+
+document.addEventListener("keydown", (event) => {
+  const field = event.target;
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing && field.matches("[data-submit-on-enter] textarea")) {
+    event.preventDefault();
+    const form = field.form;
+    form.requestSubmit(form.querySelector("button[data-default]") ?? form.querySelector("button.primary"));
+  } else if (event.key === "/" && !event.ctrlKey && !event.metaKey && !field.matches("input, textarea, select")) {
+    const wanted = document.querySelector("[data-search]") ?? byId("text");
+    if (wanted) { event.preventDefault(); wanted.focus(); }
+  } else if (event.key === "Escape") {
+    for (const menu of document.querySelectorAll(".menu[open]")) { menu.open = false; menu.querySelector("summary").focus(); }
+  }
+});
+
+document.addEventListener("click", async (event) => {
+  const pause = event.target.closest("[data-pause]");
+  if (pause) { togglePause(pause); return; }
+  const copy = event.target.closest("[data-copy]");
+  if (copy) {
+    try {
+      await navigator.clipboard.writeText(byId(copy.dataset.copy).textContent);
+      notice("Copied", true);
+    } catch {
+      getSelection().selectAllChildren(byId(copy.dataset.copy));
+      notice("Select and copy: this browser allows no access to the clipboard here.");
+    }
+  }
+  for (const menu of document.querySelectorAll(".menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+
+// -- start ------------------------------------------------------------------------------------------------
+
+for (const region of document.querySelectorAll("[data-region]")) region.dataset.known = region.innerHTML;
+const session = document.querySelector("[data-session]");
+if (session && !location.hash && session.querySelector("#composer")) scrollTo(0, document.body.scrollHeight);
+if (session?.dataset.streams) follower = new Follower(session.dataset.session);
+if (bar) startPolling(Number(bar.dataset.refresh));

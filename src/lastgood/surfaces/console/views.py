@@ -1,0 +1,250 @@
+"""Sessions, turns, attempts, questions and runtimes as the pages show them: plain values, also as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from lastgood.core.runtime_choice import is_offline
+from lastgood.flows.approvals import PendingQuestion
+from lastgood.flows.task_queue import QueuedTask
+from lastgood.flows.work.tasks import ShownTask
+from lastgood.model.attempts import Attempt, AttemptStatus
+from lastgood.model.messages import File, Image, Message, Part, Role
+from lastgood.model.queue import Queued
+from lastgood.model.runtimes import Runtime
+from lastgood.model.sessions import Branch, Session, Turn
+from lastgood.surfaces.console.words import command_of, decisions, moment, resume_words, span
+
+#: A message on a page is cut after so many characters; the API has all of it.
+MOST_CHARACTERS = 20_000
+
+
+def session_view(session: Session) -> dict[str, Any]:
+    return {
+        "id": session.id,
+        "title": session.title or "Untitled session",
+        "has_title": bool(session.title),
+        "agent": session.agent_key,
+        "model": session.model,
+        "status": session.status.value,
+        "attempt": session.attempt,
+        "turns": session.turns,
+        "head": session.head.turn if session.head else None,
+        "input_tokens": session.usage.input_tokens,
+        "output_tokens": session.usage.output_tokens,
+        "cost": session.usage.cost,
+        "created": moment(session.created_at),
+        "updated": moment(session.updated_at),
+        "starred": session.starred,
+        "conversation": session.conversation,
+        "owner": session.owner,
+        "working_dir": session.working_dir,
+        "runtime": session.runtime_id,
+        "scope": {"kind": session.scope.kind.value, "id": session.scope.id} if session.scope else None,
+        "forked_from": _fork(session),
+        "last_event": session.last_event_seq,
+        "first_event": session.events_dropped,
+    }
+
+
+def _fork(session: Session) -> dict[str, Any] | None:
+    if session.forked_from is None:
+        return None
+    return {"session": session.forked_from[0], "turn": session.forked_from[1]}
+
+
+# -- messages ----------------------------------------------------------------------------
+
+
+def message_view(message: Message) -> dict[str, Any]:
+    text, left_out = _cut(_text(message))
+    return {
+        "role": message.role.value,
+        "text": text,
+        "left_out": left_out,
+        "reasoning": message.reasoning.text if message.reasoning else "",
+        "tool_call_id": message.tool_call_id,
+        "calls": [
+            {"id": call.id, "name": call.name, "arguments": _cut(call.arguments)[0]}
+            for call in message.tool_calls
+        ],
+    }
+
+
+def _text(message: Message) -> str:
+    return "\n".join(map(_part, message.parts)) if message.parts else message.content
+
+
+def _part(part: Part) -> str:
+    match part:
+        case str():
+            return part
+        case Image(url):
+            return f"[image: {'embedded' if url.startswith('data:') else url}]"
+        case File(name):
+            return f"[file: {name}]"
+
+
+def _cut(text: str) -> tuple[str, int]:
+    return text[:MOST_CHARACTERS], max(len(text) - MOST_CHARACTERS, 0)
+
+
+def with_results(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Each tool call with its result, so that a reader sees one thing and not two."""
+    views = [message_view(message) for message in messages]
+    results = {view["tool_call_id"]: view for view in views if view["role"] == Role.TOOL.value}
+    calls = {call["id"] for view in views for call in view["calls"]}
+    for view in views:
+        for call in view["calls"]:
+            result = results.get(call["id"])
+            call["result"] = result["text"] if result is not None else None
+    return [view for view in views if view["role"] != Role.TOOL.value or view["tool_call_id"] not in calls]
+
+
+# -- turns and attempts ------------------------------------------------------------------
+
+
+def turn_view(turn: Turn) -> dict[str, Any]:
+    return {
+        "id": turn.id,
+        "seq": turn.seq,
+        "parent": turn.parent,
+        "attempt": turn.attempt,
+        "kind": turn.kind.value,
+        "user": turn.user,
+        "model": turn.model,
+        "agent": turn.agent_key,
+        "digest": turn.agent_digest,
+        "input_tokens": turn.usage.input_tokens,
+        "output_tokens": turn.usage.output_tokens,
+        "cost": turn.usage.cost,
+        "created": moment(turn.created_at),
+        "inputs": with_results(turn.messages[: turn.inputs]),
+        "outputs": with_results(turn.messages[turn.inputs :]),
+        "decisions": decisions(turn.decision),
+        "damage": turn.damage,
+        "seconds": None,
+    }
+
+
+def attempt_view(attempt: Attempt) -> dict[str, Any]:
+    seconds = None if attempt.ended_at is None else max(attempt.ended_at - attempt.started_at, 0.0)
+    return {
+        "id": attempt.id,
+        "turn": attempt.turn,
+        "number": attempt.number,
+        "status": attempt.status.value,
+        "code": attempt.error_code,
+        "message": attempt.error_message or "",
+        "model": attempt.model,
+        "base": attempt.base,
+        "task": attempt.task,
+        "continues": attempt.continues,
+        "started": moment(attempt.started_at),
+        "span": None if seconds is None else span(seconds),
+        "decisions": decisions(attempt.decision),
+        "is_open": attempt.status in (AttemptStatus.RUNNING, AttemptStatus.WAITING),
+    }
+
+
+def branch_view(branch: Branch) -> dict[str, Any]:
+    return {
+        "head": branch.head,
+        "turns": branch.seq,
+        "after": branch.after,
+        "replaced_by": branch.replaced_by,
+        "created": moment(branch.created_at),
+    }
+
+
+def queue_view(entry: Queued | QueuedTask) -> dict[str, Any]:
+    if isinstance(entry, Queued):
+        return {
+            "id": entry.number,
+            "kind": entry.kind.value,
+            "text": "\n".join(_text(message) for message in entry.messages),
+            "parked": entry.parked,
+            "failures": entry.failures,
+            "session": entry.session,
+            "why": entry.parked or "waits until the session is free",
+        }
+    return {
+        "id": entry.number,
+        "kind": "followup",
+        "text": "\n".join(_text(message) for message in entry.messages),
+        "parked": entry.why if entry.task.held else None,
+        "failures": entry.task.failures,
+        "session": entry.task.session,
+        "why": entry.why,
+    }
+
+
+# -- questions, tasks, runtimes ----------------------------------------------------------
+
+
+def question_view(asked: PendingQuestion) -> dict[str, Any]:
+    question = asked.question
+    arguments = question.get("arguments", question.get("input"))
+    return {
+        "id": asked.id,
+        "attempt": asked.attempt,
+        "turn": asked.turn,
+        "task": asked.task,
+        "kind": question["kind"],
+        "tool": question.get("tool", ""),
+        "arguments": arguments,
+        "command": command_of(arguments) if arguments is not None else "",
+        "agent": question.get("agent", ""),
+        "reason": question.get("reason", question.get("title", "")),
+        "deadline": moment(asked.deadline_at),
+        "same": fingerprint(asked),
+    }
+
+
+def fingerprint(asked: PendingQuestion) -> str:
+    """Of everything a person saw: a click counts only for exactly this question."""
+    plain: Mapping[str, Any] = {"id": asked.id, "attempt": asked.attempt, "question": dict(asked.question)}
+    return hashlib.sha256(orjson.dumps(plain, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def task_view(shown: ShownTask) -> dict[str, Any]:
+    task = shown.task
+    return {
+        "id": task.id,
+        "status": "held" if task.held else task.status.value,
+        "why": shown.why,
+        "agent": task.agent_key,
+        "scope": {"kind": task.scope.kind.value, "id": task.scope.id},
+        "session": task.session,
+        "runtime": task.runtime,
+        "worker": task.worker,
+        "claims": task.claims,
+        "failures": task.failures,
+        "held": task.held,
+        "code": task.error_code,
+        "message": task.error_message or "",
+        "resume": resume_words(task.decision) if task.decision.get("decision") else "",
+        "created": moment(task.created_at),
+        "ended": moment(task.ended_at),
+        "is_open": task.ended_at is None,
+    }
+
+
+def runtime_view(runtime: Runtime) -> dict[str, Any]:
+    return {
+        "id": runtime.id,
+        "name": runtime.name,
+        "provider": runtime.identity.provider,
+        "worker": runtime.identity.worker,
+        "account": runtime.identity.account,
+        "owner": runtime.owner,
+        "shared_with": list(runtime.shared_with),
+        "online": not is_offline(runtime),
+        "seen": span(max(runtime.seen_seconds_ago, 0.0)),
+        "status": runtime.status,
+        "cli_version": runtime.cli_version,
+    }

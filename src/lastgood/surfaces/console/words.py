@@ -1,0 +1,147 @@
+"""How the console words things: times, sizes, statuses, and stored decisions as sentences."""
+
+from __future__ import annotations
+
+import json
+import time
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from lastgood.surfaces.http.resource import timestamp
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def span(seconds: float) -> str:
+    """`340 ms`, `12 s`, `3 min 5 s`, `2 h 10 min`: the two largest units."""
+    if seconds < 1:
+        return f"{max(round(seconds * 1000), 0)} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    parts: list[str] = []
+    for size, name in _UNITS:
+        if whole >= size or (parts and size == 1 and len(parts) < 2 and whole):
+            parts.append(f"{whole // size} {name}")
+            whole %= size
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
+
+
+def ago(seconds: float) -> str:
+    """Of a moment: how long before now, in one unit, or how far ahead."""
+    passed = time.time() - seconds
+    if passed < -5:
+        return f"in {span(-passed)}"
+    if passed < 5:
+        return "now"
+    size, name = next(unit for unit in _UNITS if passed >= unit[0])
+    return f"{int(passed // size)} {name} ago"
+
+
+def moment(seconds: float | None) -> dict[str, Any] | None:
+    return None if seconds is None else {"at": timestamp(seconds), "ago": ago(seconds)}
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def short(id: str) -> str:
+    """`ses_3f2a9c81`: enough for people to tell ids apart."""
+    kind, _, rest = id.partition("_")
+    return f"{kind}_{rest[:8]}" if rest else id[:12]
+
+
+def pretty(value: Any) -> str:
+    """JSON in lines, if it is JSON; otherwise as it is."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return str(value)
+        if not isinstance(value, dict | list):
+            return str(value)
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def visible(text: str) -> str:
+    """Control, bidirectional and zero-width characters as escapes: they make a text look like another one."""
+    return "".join(
+        f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cc", "Cf") and char not in "\n\t" else char
+        for char in text
+    )
+
+
+def command_of(arguments: Any) -> str:
+    """The whole command of a shell call, or all arguments, so that nothing stays hidden."""
+    return visible(_command(arguments))
+
+
+def _command(arguments: Any) -> str:
+    plain = arguments
+    if isinstance(plain, str):
+        try:
+            plain = json.loads(plain)
+        except ValueError:
+            return str(arguments)
+    if isinstance(plain, dict) and len(plain) == 1:
+        (only,) = plain.values()
+        if isinstance(only, str):
+            return only
+    return pretty(plain)
+
+
+def decisions(decision: Mapping[str, Any]) -> list[str]:
+    """A stored decision in plain words, one sentence each; what is not known here is shown as it is."""
+    said = [sentence for name, word in _SENTENCES.items() if (sentence := word(decision.get(name)))]
+    known = {*_SENTENCES, "agent", "name", "recorded", "candidates", "runtime"}
+    return said + [f"{name}: {pretty(value)}" for name, value in decision.items() if name not in known]
+
+
+def _sentence(form: str) -> Callable[[Any], str]:
+    return lambda value: form.format(value) if value not in (None, "", False, 0) else ""
+
+
+_SENTENCES: dict[str, Callable[[Any], str]] = {
+    "reason": _sentence("Agent: {}."),
+    "key": lambda _: "",
+    "stale": _sentence("An older definition answered: {}."),
+    "recovery": _sentence("Tried again: {}."),
+    "runtime_reason": _sentence("Runtime: {}."),
+    "left_out": _sentence("The model did not see the {} oldest messages: the prompt was too long."),
+    "cut_short": _sentence("The answer was cut at the limit of output tokens."),
+    "resume": lambda value: resume_words(value) if isinstance(value, Mapping) else "",
+}
+
+
+def resume_words(decision: Mapping[str, Any]) -> str:
+    """`Resumes native session 3f2a on this runtime: same runtime, last turn committed.`"""
+    match decision.get("decision"):
+        case "native":
+            what = f"Resumes native session {decision.get('native_session')}"
+        case "replay":
+            what = "Starts a new native session with the transcript"
+        case "fresh":
+            what = "Starts a new native session without history"
+        case other:
+            what = str(other)
+    return f"{what}: {decision.get('reason', '')}."
+
+
+def percent(text: str) -> str:
+    """As one segment of a path."""
+    return quote(text, safe="")
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "count": count,
+    "span": span,
+    "short": short,
+    "pretty": pretty,
+    "command": command_of,
+    "segment": percent,
+}
