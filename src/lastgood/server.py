@@ -30,6 +30,7 @@ from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.session_export import SessionImport
 from lastgood.flows.stateless_run import EphemeralTurns, StatelessRuns
 from lastgood.flows.tokens import Tokens
+from lastgood.flows.webhooks import Webhooks
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enrolment import Enrolment
 from lastgood.model.agents import AUTO, Safety
@@ -46,6 +47,7 @@ from lastgood.surfaces.api.routes import session_routes
 from lastgood.surfaces.api.runs import RunHandlers
 from lastgood.surfaces.api.sessions import SessionHandlers
 from lastgood.surfaces.api.turn_requests import TurnRequests
+from lastgood.surfaces.api.webhooks import WebhookHandlers, webhook_routes
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Pages
 from lastgood.surfaces.console.routes import console_routes
@@ -276,7 +278,8 @@ def _session_routes(
         lastgood.sessions, lastgood.submitter, lastgood.turns, lastgood.queue, agents, asking, limiter
     )
     branches = BranchHandlers(lastgood.sessions)
-    return session_routes(
+    webhooks = WebhookHandlers(Webhooks(lastgood.deps.store, lastgood.deps.clock))
+    listed = session_routes(
         life,
         runs,
         AgentHandlers(agents),
@@ -286,6 +289,7 @@ def _session_routes(
         gate,
         import_bytes=settings.max_request_size,
     )
+    return [*listed, *webhook_routes(webhooks)]
 
 
 def _work_routes(server: Server, tokens: Tokens, agents: AgentDirectory) -> Sequence[Route]:

@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,8 @@ from lastgood.flows.signals import Signals
 from lastgood.flows.submit import Submitter
 from lastgood.flows.task_queue import TaskQueue
 from lastgood.flows.turns import Turns
+from lastgood.flows.webhook_delivery import PostResult, WebhookDelivery
+from lastgood.flows.webhooks import RECEIVERS
 from lastgood.flows.work.assembly import WorkFlows, work_flows
 from lastgood.flows.work.enqueue import Enqueuer
 from lastgood.flows.work.limits import WorkLimits
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
 
 #: How much longer a model's connection may be silent than the turn that waits for it.
 _WATCHDOG_FIRST_SECONDS = 10.0
+
+#: From the connection to the status line of the receiver.
+_WEBHOOK_SECONDS = 10.0
 
 # Agents and the engine are imported where they are put together: whoever only
 # looks at sessions need not wait for HTTP clients and parsers.
@@ -243,6 +248,8 @@ async def running(
         sweeps = [asyncio.create_task(app.recovery.keep_sweeping(retries_durable=retries_durable))]
         if retries_durable:
             sweeps.append(asyncio.create_task(app.work.sweep.keep_sweeping()))
+            delivery = WebhookDelivery(app.deps.store, post_webhook, app.deps.clock)
+            sweeps.append(asyncio.create_task(delivery.keep_delivering()))
         try:
             yield app
         finally:
@@ -250,6 +257,16 @@ async def running(
             for sweep in sweeps:
                 await _end_task(sweep)
             await app.live.close(grace_seconds)
+
+
+async def post_webhook(url: str, body: bytes, headers: Mapping[str, str]) -> PostResult:
+    from lastgood.outside.network import EgressError, post
+
+    try:
+        status = await post(url, body, headers=headers, timeout_seconds=_WEBHOOK_SECONDS, policy=RECEIVERS)
+    except EgressError as error:
+        return PostResult(None, str(error))
+    return PostResult(status)
 
 
 async def _end_task(task: asyncio.Task[None]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.faults.approval_defects import OF_APPROVALS
 from tests.faults.defects import Defect, caught_by_simulation
 from tests.faults.registry import ALL_DEFECTS, caught_by_probe
+from tests.faults.webhook_defects import OF_WEBHOOKS
 from tests.faults.work_defects import OF_WORK
 
 #: Defects that other nets of the product hide from random runs; their probes look behind these.
@@ -59,6 +60,7 @@ HIDDEN_FROM_SIMULATION = {
     "a steer in adopted steps stays in the queue",
     *OF_WORK,
     *OF_APPROVALS,
+    *OF_WEBHOOKS,
 }
 
 

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "agents": "list agents, check agent files and print their JSON Schema",
     "init": "create a starter agent file",
     "tokens": "create, list and revoke API tokens, and enroll workers",
+    "webhooks": "add, list, test and remove webhooks, and list their deliveries",
     "audit": "list who decided what",
     "db": "check the database",
     "worker": "claim tasks from a server and run them with agent CLIs on this machine",

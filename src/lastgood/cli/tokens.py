@@ -21,7 +21,7 @@ from lastgood.flows.tokens import SECONDS_KEPT, Tokens
 from lastgood.flows.work.enrolment import check_worker
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope, Token
-from lastgood.store.database_url import open_store, open_tokens
+from lastgood.store.database_url import open_administration, open_store
 from lastgood.wiring import SystemClock
 
 _DEFAULT_SCOPES = "chat,session"
@@ -195,7 +195,7 @@ async def _revoke(args: argparse.Namespace) -> Token:
 async def _open_to_write(args: argparse.Namespace) -> AsyncIterator[Tokens]:
     """Only the store: tokens need no agents and no engine, and nothing is recovered."""
     settings = settings_of(args)
-    async with open_tokens(settings.database, settings.migrate) as store:
+    async with open_administration(settings.database, settings.migrate) as store:
         yield Tokens(store, SystemClock())
 
 

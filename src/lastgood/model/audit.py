@@ -18,6 +18,8 @@ class AuditKind(StrEnum):
     WORKER_REPLACED = "worker_replaced"
     TOKEN_CREATED = "token_created"
     TOKEN_REVOKED = "token_revoked"
+    WEBHOOK_ADDED = "webhook_added"
+    WEBHOOK_REMOVED = "webhook_removed"
     RESUME_DECIDED = "resume_decided"
 
 

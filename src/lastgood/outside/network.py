@@ -2,6 +2,7 @@
 
     fetched = await fetch(url, limit_bytes=1_000_000, timeout_seconds=10.0)
     fetched.status, fetched.headers["content-type"], fetched.body, fetched.url, fetched.truncated
+    status = await post(url, body, headers=signed, timeout_seconds=10.0)
 
 Any status is an answer; it is the caller's business. Everything else raises an EgressError
 whose text is one line, holds no key and may be shown to a model or a person:
@@ -27,7 +28,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 import aiohttp
@@ -51,6 +52,8 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: All that another origin than the one first asked gets to see.
 _HARMLESS = frozenset({"accept", "accept-language", "if-modified-since", "if-none-match", "user-agent"})
 _CHUNK_BYTES = 65536
+
+_Read = TypeVar("_Read")
 
 
 class EgressError(Exception):
@@ -121,12 +124,44 @@ async def fetch(
         raise type(error)(f"{shown(url)} redirects: {error}") from None
 
 
+async def post(
+    url: str,
+    body: bytes,
+    *,
+    headers: Mapping[str, str],
+    timeout_seconds: float,
+    policy: Policy = STRANGERS_ONLY,
+    network: Network = SYSTEM,
+) -> int:
+    """The status of the answer, whose body is not read. A redirect is a failure: it would send the body, and
+    whatever signs it, to somebody else."""
+    target, asked = _judged(url, lambda one: judge_url(one, policy))
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            answer = await _ask_once(target, asked, headers, network, _status, body)
+    except TimeoutError:
+        raise EgressTimedOut(f"{shown(url)} timed out after {timeout_seconds:g} s") from None
+    if isinstance(answer, str):
+        raise EgressFailed(f"{shown(url)} redirects, and redirects are not followed; use the final URL")
+    return answer
+
+
+async def _status(answer: aiohttp.ClientResponse) -> int:
+    return answer.status
+
+
+async def _fetched(url: str, limit: int, answer: aiohttp.ClientResponse) -> Fetched:
+    body, truncated = await _read(answer, limit)
+    found = {name.lower(): value for name, value in answer.headers.items()}
+    return Fetched(answer.status, found, body, url, truncated)
+
+
 async def _follow(
     url: str, headers: Mapping[str, str], limit: int, policy: Policy, network: Network
 ) -> Fetched:
     target, asked = _judged(url, lambda one: judge_url(one, policy))
     for _ in range(_MOST_REDIRECTS + 1):
-        answer = await _ask_once(target, asked, headers, limit, network)
+        answer = await _ask_once(target, asked, headers, network, partial(_fetched, str(target), limit))
         if isinstance(answer, Fetched):
             return answer
         before, onward = asked, _joined(target, answer)
@@ -165,9 +200,14 @@ def _checked(judged: AllowedUrl | Denial, url: str) -> AllowedUrl:
 
 
 async def _ask_once(
-    target: URL, asked: AllowedUrl, headers: Mapping[str, str], limit: int, network: Network
-) -> Fetched | str:
-    """The answer, or where it leads to."""
+    target: URL,
+    asked: AllowedUrl,
+    headers: Mapping[str, str],
+    network: Network,
+    read: Callable[[aiohttp.ClientResponse], Awaitable[_Read]],
+    body: bytes | None = None,
+) -> _Read | str:
+    """What `read` makes of the answer, or where it leads to. With a body it is posted."""
     url = str(target)
     addresses = await checked_addresses(asked, url, network)
     connector = aiohttp.TCPConnector(
@@ -186,12 +226,13 @@ async def _ask_once(
         headers={"User-Agent": "lastgood", "Accept-Encoding": "identity"},
     ) as session:
         try:
-            async with session.get(target, headers=dict(headers), allow_redirects=False) as answer:
+            method = "GET" if body is None else "POST"
+            async with session.request(
+                method, target, headers=dict(headers), data=body, allow_redirects=False
+            ) as answer:
                 if answer.status in _REDIRECTS and "Location" in answer.headers:
                     return answer.headers["Location"]
-                body, truncated = await _read(answer, limit)
-                found = {name.lower(): value for name, value in answer.headers.items()}
-                return Fetched(answer.status, found, body, url, truncated)
+                return await read(answer)
         except EgressError as error:
             raise type(error)(f"{shown(url)}: {error}") from None
         except TimeoutError:

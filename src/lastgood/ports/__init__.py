@@ -49,6 +49,7 @@ from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
 from lastgood.model.tasks import TaskEnd
 from lastgood.model.tokens import Token
 from lastgood.ports.imports import ImportStore
+from lastgood.ports.webhooks import WebhookStore
 from lastgood.ports.work import WorkStore
 
 #: Renews leases for this many seconds; returns the attempts that are still held, as they are now.
@@ -372,6 +373,7 @@ class Store(
     WorkStore,
     ImportStore,
     AuditStore,
+    WebhookStore,
     Protocol,
 ):
     alone: bool  # True: no other process can be using it, so whatever this one does not run is dead

@@ -25,8 +25,10 @@ from lastgood.model.tasks import (
     PointerReport,
     Task,
     TaskMessage,
+    TaskStatus,
 )
 from lastgood.ports.work import EndedEvents
+from lastgood.store.announcements import of_task
 from lastgood.store.audit import add_audit
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import EVENT_LEAP, to_attempt, to_request
@@ -231,6 +233,8 @@ async def _request(statements: Statements, task: dict[str, Any]) -> TurnRequest 
         problem = error.message
     broken = {"code": HistoryDamaged.code, "message": problem}
     await statements.rows("fail_unreadable_task", task | broken)
+    told = of_task(TaskStatus.FAILED, (broken["code"], problem))
+    await statements.rows("announce_task", task | told)
     return None
 
 

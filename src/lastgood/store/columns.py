@@ -91,5 +91,10 @@ COLUMNS = {
         "n attempt_id task_id native_session runtime_id worker_id provider account format work_dir base_turn"
         " through_turn outcome agent_digest dirty retired",
     ),
+    "delivery": _columns(
+        "webhook_outbox",
+        "n id tenant webhook_id kind detail created_at due_at tries last_error delivered_at session_id"
+        " turn_id attempt_id task_id",
+    ),
     "snapshot": _columns("snapshots", "attempt_id tenant session_id turn_id kind summary body created_at"),
 }

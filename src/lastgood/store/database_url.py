@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 from lastgood.errors import InvalidRequest, StoreLocked, WrongUsage
 from lastgood.ports import Store, TokenStore
-from lastgood.store.sqlite import TokensBeside, open_sqlite
+from lastgood.ports.webhooks import WebhookStore
+from lastgood.store.sqlite import AdministrationBeside, open_sqlite
+
+
+class Administration(TokenStore, WebhookStore, Protocol):
+    """What a server reads anew each time, so that a command may change it meanwhile."""
 
 
 def _sqlite_path(database: str) -> Path | None:
@@ -37,15 +43,15 @@ async def open_store(database: str, *, read_only: bool = False, migrate: str = "
 
 
 @asynccontextmanager
-async def open_tokens(database: str, migrate: str) -> AsyncIterator[TokenStore]:
-    """Opens the tokens for changes, also while a server uses the database."""
-    store: Store | TokensBeside
+async def open_administration(database: str, migrate: str) -> AsyncIterator[Administration]:
+    """Opens tokens and webhooks for changes, also while a server uses the database."""
+    store: Store | AdministrationBeside
     try:
         store = await open_store(database, migrate=migrate)
     except StoreLocked:
         path = _sqlite_path(database)
         assert path is not None
-        store = TokensBeside(path)
+        store = AdministrationBeside(path)
     try:
         yield store
     finally:

@@ -9,6 +9,7 @@ from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TaskId, TenantId
 from lastgood.model.tasks import ClaimState, Question
+from lastgood.store.announcements import of_question
 from lastgood.store.audit import add_audit
 from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text, to_question
@@ -44,7 +45,9 @@ class SqlQuestions(WorkAccess):
                 return None
             if not await statements.rows("task_waits", parameters):
                 raise ClaimLost
-            return to_question((await statements.rows("insert_question", parameters))[0])
+            stored = to_question((await statements.rows("insert_question", parameters))[0])
+            await statements.rows("announce_attempt", parameters | of_question(question.body))
+            return stored
 
         return await self._unless_lost(work, None)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lastgood.model.attempts import Hold
 from lastgood.model.tasks import ENDED_TASKS, PointerReport, TaskEnd, TaskStatus
+from lastgood.store.announcements import of_task
 from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text
 from lastgood.store.work_access import ClaimLost, Statements
@@ -42,6 +43,14 @@ async def end_claim(statements: Statements, hold: Hold, end: TaskEnd) -> None:
     if end.pointer is not None:
         await put_pointer(statements, parameters, end.pointer)
     await hold_others(statements, end, parameters)
+    await announce_end(statements, end, parameters)
+
+
+async def announce_end(statements: Statements, end: TaskEnd, task: Mapping[str, Any]) -> None:
+    """After the task's row was changed. A task that is tried again has not ended."""
+    if end.status in ENDED_TASKS:
+        which = {"tenant": task["tenant"], "task": end.task}
+        await statements.rows("announce_task", which | of_task(end.status, end.error))
 
 
 async def hold_others(statements: Statements, end: TaskEnd, session: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from lastgood.model.sessions import NewSession, Session, TaskScope
 from lastgood.model.tasks import ENDED_TASKS, NewTask, Task, TaskConflict, TaskEnd, TaskFilter, TaskPage
 from lastgood.store.rows import to_attempt, to_request, writable
 from lastgood.store.session_rows import NEWEST, of_new_session, to_session
-from lastgood.store.task_ends import hold_others, of_end
+from lastgood.store.task_ends import announce_end, hold_others, of_end
 from lastgood.store.task_rows import as_text, of_new_task, of_request, to_task
 from lastgood.store.work_access import Statements, WorkAccess, first
 
@@ -114,6 +114,7 @@ class SqlTasks(WorkAccess):
             if not await statements.rows("end_queued_task", parameters):
                 return False
             await hold_others(statements, end, session)
+            await announce_end(statements, end, session)
             last = (await statements.rows("touch_session", session | {"events": len(events)}))[0][0]
             await statements.insert_events(SessionId(row[0]), last, events)
             return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from lastgood.core.runtime_choice import OFFLINE_SECONDS
 from lastgood.errors import RuntimeOffline, SessionNotFound, StoreError, TaskDeadline
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.run import failed_events, unclaimed_events, words_of
@@ -35,6 +36,7 @@ class TaskSweep:
             ended += await (self._expire_claim(task) if task.status in HELD_TASKS else self._expire(task))
         for question in await self._store.expire_questions(_PAGE):
             self._deps.signals.tell(question.session)
+        await self._store.notice_offline(OFFLINE_SECONDS, _PAGE)
         await self._delete_ephemeral()
         return ended
 

@@ -31,6 +31,8 @@ from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
 from lastgood.model.tasks import TaskEnd
+from lastgood.model.webhooks import WebhookKind
+from lastgood.store.announcements import announcement, of_failure, of_question
 from lastgood.store.audit import of_audit
 from lastgood.store.columns import COLUMNS
 from lastgood.store.postgres.database import AlreadyThere, PostgresDatabase
@@ -135,6 +137,7 @@ class PostgresAttempts:
         self, hold: Hold, commit: Commit, events: Sequence[Event], task: TaskEnd | None = None
     ) -> Committed:
         parameters = of_hold(hold) | of_commit(commit) | of_events(events)
+        parameters |= announcement(WebhookKind.TURN_COMMITTED)
         row = await self._end("commit_if_head", "settle_queued", parameters, hold, task)
         if row is None:
             return Committed.LOST
@@ -187,12 +190,13 @@ class PostgresAttempts:
         if parking is not None:
             parking = replace(parking, reason=writable(parking.reason))
         parameters = of_hold(hold) | of_events(events, leap=leap) | end | of_parking(parking)
+        parameters |= of_failure(status, error, task)
         return await self._end("finish_if_held", "give_back_queued", parameters, hold, task) is not None
 
     async def wait_if_held(
         self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
     ) -> bool:
-        asked = {"question": orjson.dumps(question).decode(), "seconds": seconds}
+        asked = {"question": orjson.dumps(question).decode(), "seconds": seconds} | of_question(question)
         return bool(await self.db.write("wait_if_held", of_hold(hold) | of_events(events) | asked))
 
     async def resume_if_waiting(

@@ -26,6 +26,7 @@ from lastgood.store.questions import SqlQuestions
 from lastgood.store.row_checks import checks_of
 from lastgood.store.runtimes import SqlRuntimes
 from lastgood.store.tasks import SqlTasks
+from lastgood.store.webhooks import SqlWebhooks
 
 
 class PostgresStore(
@@ -43,6 +44,7 @@ class PostgresStore(
     SqlPointers,
     SqlImports,
     SqlAudit,
+    SqlWebhooks,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False

@@ -27,6 +27,12 @@ SELECT :session, held.event_seq - cardinality(:event_kinds::text[]) + item.n, it
 FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::bytea[])
      WITH ORDINALITY AS item (kind, attempt_id, body, n);
 
+-- name: announce_held
+-- A piece of others. If they changed nothing, there is nothing to announce.
+{into_outbox}, attempts.session_id, attempts.turn_id, attempts.id, attempts.task_id
+FROM held, webhooks JOIN attempts ON attempts.id = :attempt
+WHERE {webhooks_for};
+
 -- name: insert_session
 -- A piece of others.
 INSERT INTO sessions ({new_session},
@@ -349,6 +355,8 @@ WITH own AS (
     FROM held
 ), forgotten AS (
     UPDATE requests SET input = NULL FROM held WHERE turn_id = :turn
+), announced AS (
+    {announce_held}
 ), stored AS (
     {store_events}
 )
@@ -371,6 +379,8 @@ WITH held AS (
     SET status = :status, error_code = :code, error_message = :message, died = :died,
         question = NULL, deadline = NULL, last_event = held.event_seq, ended_at = clock()
     FROM held WHERE attempts.id = :attempt AND ended_at IS NULL
+), announced AS (
+    {announce_held}
 ), stored AS (
     {store_events}
 )
@@ -385,6 +395,8 @@ WITH held AS (
 ), waits AS (
     UPDATE attempts SET status = 'waiting', question = :question, deadline = clock() + :seconds
     FROM held WHERE attempts.id = :attempt AND status = 'running'
+), announced AS (
+    {announce_held}
 ), stored AS (
     {store_events}
 )

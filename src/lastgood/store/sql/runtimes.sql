@@ -21,7 +21,8 @@ VALUES (:id, :tenant, :worker, :provider, :profile, :account, :name, :owner, :fo
         :steerable, :enforces, clock(), clock())
 ON CONFLICT (tenant, worker_id, provider, profile, account) DO UPDATE
 SET name = excluded.name, format = excluded.format, cli_version = excluded.cli_version,
-    steerable = excluded.steerable, enforces = excluded.enforces, last_seen_at = excluded.last_seen_at, removed_at = NULL
+    steerable = excluded.steerable, enforces = excluded.enforces, last_seen_at = excluded.last_seen_at,
+    removed_at = NULL, offline_noticed = false
 RETURNING {runtime};
 
 -- name: worker_epoch
@@ -33,7 +34,7 @@ WHERE tenant = :tenant AND id = :worker AND epoch = :epoch
 RETURNING epoch;
 
 -- name: see_runtime
-UPDATE runtimes SET last_seen_at = clock()
+UPDATE runtimes SET last_seen_at = clock(), offline_noticed = false
 WHERE tenant = :tenant AND worker_id = :worker AND id = :runtime AND removed_at IS NULL
 RETURNING id;
 

@@ -298,3 +298,20 @@ WHERE page.bytes_before < :bytes ORDER BY turns.seq;
 
 -- name: usage_of_tenant
 SELECT created_by, count(*), coalesce(sum(stored_bytes), 0) FROM sessions WHERE tenant = :tenant GROUP BY created_by;
+
+-- name: into_outbox
+-- A piece of what announces something to webhooks.
+INSERT INTO webhook_outbox (id, tenant, webhook_id, kind, detail, created_at, due_at,
+                            session_id, turn_id, attempt_id, task_id)
+SELECT CAST(:announcement AS TEXT), webhooks.tenant, webhooks.id, CAST(:announces AS TEXT), CAST(:about AS TEXT),
+       clock(), clock();
+
+-- name: webhooks_for
+-- A piece of the same. Without a kind there are none.
+webhooks.tenant = :tenant AND webhooks.disabled_at IS NULL
+AND webhooks.kinds LIKE '%"' || CAST(:announces AS TEXT) || '"%';
+
+-- name: announce_attempt
+{into_outbox}, attempts.session_id, attempts.turn_id, attempts.id, attempts.task_id
+FROM webhooks JOIN attempts ON attempts.id = :attempt
+WHERE {webhooks_for};

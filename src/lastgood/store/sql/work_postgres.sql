@@ -73,3 +73,12 @@ SELECT {task} FROM best JOIN tasks ON tasks.n = best.n
 WHERE tasks.ended_at IS NULL AND {is_due}
 ORDER BY best.urgency DESC, best.place, best.n LIMIT :wanted
 FOR NO KEY UPDATE OF tasks SKIP LOCKED;
+
+-- name: pick_deliveries
+-- A few of each webhook: one with a long backlog must not keep the others waiting. What another node takes is skipped.
+SELECT found.n FROM webhooks CROSS JOIN LATERAL (
+    SELECT n, due_at FROM webhook_outbox
+    WHERE webhook_id = webhooks.id AND due_at <= (SELECT clock()) ORDER BY due_at LIMIT :per_webhook
+    FOR NO KEY UPDATE SKIP LOCKED) AS found
+WHERE webhooks.id NOT IN (SELECT json_array_elements_text(CAST(CAST(:skip AS text) AS json)))
+ORDER BY found.due_at LIMIT :limit;

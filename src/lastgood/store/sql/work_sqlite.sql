@@ -56,3 +56,11 @@ WITH RECURSIVE {claimable_groups}, ready AS MATERIALIZED (
 SELECT {task} FROM best CROSS JOIN tasks ON tasks.n = best.n
 WHERE tasks.ended_at IS NULL AND {is_due}
 ORDER BY best.urgency DESC, best.place, best.n LIMIT :wanted;
+
+-- name: pick_deliveries
+-- A few of each webhook: one with a long backlog must not keep the others waiting.
+SELECT outbox.n FROM webhooks CROSS JOIN webhook_outbox AS outbox ON outbox.n IN (
+    SELECT n FROM webhook_outbox
+    WHERE webhook_id = webhooks.id AND due_at <= (SELECT clock()) ORDER BY due_at LIMIT :per_webhook)
+WHERE webhooks.id NOT IN (SELECT value FROM json_each(:skip))
+ORDER BY outbox.due_at LIMIT :limit;

@@ -30,6 +30,8 @@ from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
 from lastgood.model.tasks import TaskEnd
+from lastgood.model.webhooks import WebhookKind
+from lastgood.store.announcements import announcement, of_failure, of_question
 from lastgood.store.audit import of_audit
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import (
@@ -167,6 +169,7 @@ class SqliteAttempts:
         self, hold: Hold, commit: Commit, events: Sequence[Event], task: TaskEnd | None = None
     ) -> Committed:
         parameters = of_hold(hold) | of_commit(commit) | {"events": len(events)}
+        parameters |= announcement(WebhookKind.TURN_COMMITTED)
 
         def work(connection: apsw.Connection) -> Committed:
             sql = self.db.sql
@@ -189,6 +192,7 @@ class SqliteAttempts:
             if row[1]:
                 connection.execute(sql["settle_queued"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
+            connection.execute(sql["announce_attempt"], parameters)
             self._end_claim(connection, hold, task)
             return Committed.YES
 
@@ -226,6 +230,7 @@ class SqliteAttempts:
                 "events": len(events) + leap,
             }
             | of_parking(parking)
+            | of_failure(status, error, task)
         )
 
         def work(connection: apsw.Connection) -> bool:
@@ -239,6 +244,8 @@ class SqliteAttempts:
             if parameters["park_others"] is not None:
                 connection.execute(sql["park_others"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
+            if parameters["announces"] is not None:
+                connection.execute(sql["announce_attempt"], parameters)
             self._end_claim(connection, hold, task)
             return True
 
@@ -251,13 +258,14 @@ class SqliteAttempts:
         self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
     ) -> bool:
         asked = {"question": orjson.dumps(question).decode(), "seconds": seconds, "events": len(events)}
-        parameters = of_hold(hold) | asked
+        parameters = of_hold(hold) | asked | of_question(question)
 
         def work(connection: apsw.Connection) -> bool:
             row = connection.execute(self.db.sql["give_lease_back"], parameters).fetchone()
             if row is None:
                 return False
             connection.execute(self.db.sql["set_waiting"], parameters)
+            connection.execute(self.db.sql["announce_attempt"], parameters)
             insert_events(connection, self.db.sql, hold.session, row[0], events)
             return True
 

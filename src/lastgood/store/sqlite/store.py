@@ -26,6 +26,7 @@ from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
 from lastgood.store.sqlite.tokens import SqliteTokens
 from lastgood.store.sqlite.work import SqliteWork
 from lastgood.store.tasks import SqlTasks
+from lastgood.store.webhooks import SqlWebhooks
 
 
 class SqliteStore(
@@ -43,6 +44,7 @@ class SqliteStore(
     SqlPointers,
     SqlImports,
     SqlAudit,
+    SqlWebhooks,
 ):
     #: The process that opened the file is its only writer, so attempts it finds running have no holder.
     alone = True
@@ -100,8 +102,8 @@ def open_sqlite(
     return SqliteStore(open_database(path, read_only=read_only, inline=inline, clock=clock, migrate=migrate))
 
 
-class TokensBeside(SqliteTokens):
-    """Nothing but the tokens, while a server has the rest: it looks into the file for them, too."""
+class AdministrationBeside(SqliteTokens, SqliteWork, SqlWebhooks):
+    """Nothing but tokens and webhooks, while a server has the rest: it looks into the file for them, too."""
 
     def __init__(self, path: Path) -> None:
         self.db = open_beside(path)

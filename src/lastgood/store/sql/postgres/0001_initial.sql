@@ -262,6 +262,7 @@ CREATE TABLE runtimes (
     steerable    BOOLEAN NOT NULL DEFAULT false,  -- its CLI takes messages while a turn runs
     enforces     TEXT NOT NULL DEFAULT '' CHECK (enforces IN ('', 'all', 'none')),  -- of permissions
     last_seen_at DOUBLE PRECISION NOT NULL,  -- 0: its worker has signed off
+    offline_noticed BOOLEAN NOT NULL DEFAULT false,  -- it was announced, and not seen since
     created_at   DOUBLE PRECISION NOT NULL,
     removed_at   DOUBLE PRECISION,
     UNIQUE (tenant, worker_id, provider, profile, account)
@@ -436,6 +437,45 @@ CREATE TABLE audit (
     detail     TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX audit_by_tenant ON audit (tenant, n);
+
+-- Who is told of what. The secret signs what is sent, so it is stored as it is, and listed nowhere.
+CREATE TABLE webhooks (
+    id          TEXT PRIMARY KEY,
+    tenant      TEXT NOT NULL,
+    url         TEXT NOT NULL,
+    secret      TEXT NOT NULL,
+    kinds       TEXT NOT NULL,              -- a JSON array
+    created_by  TEXT NOT NULL,              -- the token
+    created_at  DOUBLE PRECISION NOT NULL,
+    disabled_at DOUBLE PRECISION                    -- its receiver answered 410 Gone
+);
+CREATE INDEX webhooks_by_tenant ON webhooks (tenant);
+
+-- One row for each message to each webhook, written with what it announces.
+CREATE TABLE webhook_outbox (
+    n            BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    id           TEXT NOT NULL,             -- sent in every try, so that a receiver can tell duplicates
+    tenant       TEXT NOT NULL,
+    webhook_id   TEXT NOT NULL,
+    kind         TEXT NOT NULL,
+    detail       TEXT NOT NULL,
+    created_at   DOUBLE PRECISION NOT NULL,
+    due_at       DOUBLE PRECISION,                  -- the next try, or the end of a lease; NULL: delivered, or a dead letter
+    tries        INTEGER NOT NULL DEFAULT 0,
+    last_error   TEXT,
+    delivered_at DOUBLE PRECISION,
+    session_id   TEXT,
+    turn_id      TEXT,
+    attempt_id   TEXT,
+    task_id      TEXT,
+    UNIQUE (webhook_id, id),
+    CHECK (delivered_at IS NULL OR due_at IS NULL)
+);
+CREATE INDEX webhook_outbox_by_webhook ON webhook_outbox (tenant, webhook_id, n);
+CREATE INDEX webhook_outbox_due ON webhook_outbox (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX webhook_outbox_due_of_webhook ON webhook_outbox (webhook_id, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX webhook_outbox_delivered ON webhook_outbox (delivered_at) WHERE delivered_at IS NOT NULL;
+CREATE INDEX webhook_outbox_dead ON webhook_outbox (created_at) WHERE due_at IS NULL AND delivered_at IS NULL;
 
 -- One row, rewritten by the test writes of readiness probes.
 CREATE TABLE write_probe (
