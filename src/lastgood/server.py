@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from lastgood.agents.catalog import Catalog
+from lastgood.agents.file_copies import FileCopies
 from lastgood.agents.sources import Source
 from lastgood.agents.url_source import UrlPolicy
 from lastgood.core.client_presets import Preset
 from lastgood.core.quotas import Quota
 from lastgood.core.token_bucket import Allowance
 from lastgood.engine.agent_loop import AgentLoop
-from lastgood.engine.providers.model_references import SCRIPTED_SPEC
 from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.audit import AuditReader
@@ -149,7 +149,8 @@ async def open_server(
     """
     secrets = secrets_of(settings.env_file, os.environ)
     pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
-    agents = Catalog(sources, pulling)
+    agents = Catalog(sources, pulling, FileCopies(settings.data_dir / "file_cache"))
+    await agents.check_named_files()
     tracing = open_tracing(settings.tracing)
     engine = build_engine(settings, secrets, tracing)
     store = await open_store(settings.database, migrate=settings.migrate)
@@ -210,7 +211,7 @@ def _apps(
     """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
     counts.gauges["lastgood_turns_running"] = ("turns running on this server", lambda: lastgood.live.count)
-    agents = AgentDirectory(lastgood.deps.agents)
+    agents = AgentDirectory(lastgood.deps.agents, lambda agent: server.engine.why_no_answer(agent) is None)
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
     lastgood.queue.admit_by(limiter.running)
@@ -424,9 +425,11 @@ async def warn_of_agents(server: Server) -> list[str]:
         try:
             agent = await server.agents.load(key)
         except LastgoodError as error:
-            lines.append(f"{key}: {error.message}")
-        else:
-            lines += [f"{key}: {warning}" for warning in agent.warnings]
+            lines.append(f"{key} is not served: {error.message}")
+            continue
+        no_answer = server.engine.why_no_answer(agent)
+        found = (agent.stale, no_answer, *agent.warnings)
+        lines += [f"{key}: {warning}" for warning in found if warning]
     return lines
 
 
@@ -436,11 +439,8 @@ async def offline_agents(server: Server) -> list[str]:
     for key in server.agents.served():
         with suppress(LastgoodError):
             agent = await server.agents.load(key)
-            if agent.model == AUTO and server.engine.any_model == SCRIPTED_SPEC:
-                lines.append(
-                    f"no API key is set: {key} uses the offline scripted model; "
-                    "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another key, or run Ollama, and restart"
-                )
+            if (why := server.engine.why_offline(agent)) is not None:
+                lines.append(f"{key} uses the offline scripted model, which only repeats what you say: {why}")
             elif agent.model == AUTO and server.engine.any_model.provider == "ollama":
                 lines.append(f"no API key is set: {key} uses {server.engine.any_model.ref}")
     return lines
