@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from lastgood.core.client_presets import Preset
 from lastgood.core.quotas import Quota
 from lastgood.core.token_bucket import Allowance
 from lastgood.engine.agent_loop import AgentLoop
-from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
+from lastgood.errors import InvalidRequest, StoreError, WrongUsage
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.audit import AuditReader
 from lastgood.flows.dependencies import FlowLimits
@@ -31,7 +31,7 @@ from lastgood.flows.stateless_run import EphemeralTurns, StatelessRuns
 from lastgood.flows.tokens import Tokens
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enrolment import Enrolment
-from lastgood.model.agents import AUTO, Safety
+from lastgood.model.agents import Safety
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.tokens import Scope
 from lastgood.outside.env_file import secrets_of
@@ -306,22 +306,20 @@ def _log(seen: AnsweredRequest) -> None:
     """Logs the client, the route and the status of a request; never its content."""
     if seen.route is not None and seen.route.probe:
         return
-    log.info(
-        "request",
-        extra={
-            "fields": {
-                "request_id": seen.request.id,
-                "method": seen.request.method,
-                "route": seen.route.path if seen.route else None,
-                "status": seen.status,
-                "ended": seen.ended.value,
-                "ms": round(seen.seconds * 1000, 1),
-                "tenant": seen.request.caller.tenant,
-                "caller": seen.request.caller.name,
-                "peer": seen.request.peer,
-            }
-        },
-    )
+    fields = {
+        "request_id": seen.request.id,
+        "method": seen.request.method,
+        "route": seen.route.path if seen.route else None,
+        "status": seen.status,
+        "ended": seen.ended.value,
+        "ms": round(seen.seconds * 1000, 1),
+        "tenant": seen.request.caller.tenant,
+        "caller": seen.request.caller.name,
+        "peer": seen.request.peer,
+    }
+    if seen.request.failure:
+        fields["code"] = seen.request.failure
+    log.info("request", extra={"fields": fields})
 
 
 # -- access control ---------------------------------------------------------------------
@@ -416,31 +414,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-async def warn_of_agents(server: Server) -> list[str]:
-    """What is wrong with the agents that are served, one line each."""
-    lines = []
-    for key in server.agents.served():
-        try:
-            agent = await server.agents.load(key)
-        except LastgoodError as error:
-            lines.append(f"{key} is not served: {error.message}")
-            continue
-        no_answer = server.engine.why_no_answer(agent)
-        found = (agent.stale, no_answer, *agent.warnings)
-        lines += [f"{key}: {warning}" for warning in found if warning]
-    return lines
-
-
-async def offline_agents(server: Server) -> list[str]:
-    """Agents that wanted any model and found no key: people should know whom they talk to."""
-    lines = []
-    for key in server.agents.served():
-        with suppress(LastgoodError):
-            agent = await server.agents.load(key)
-            if (why := server.engine.why_offline(agent)) is not None:
-                lines.append(f"{key} uses the offline scripted model, which only repeats what you say: {why}")
-            elif agent.model == AUTO and server.engine.any_model.provider == "ollama":
-                lines.append(f"no API key is set: {key} uses {server.engine.any_model.ref}")
-    return lines

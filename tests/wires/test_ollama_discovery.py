@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from lastgood.agents.sources import parse
+from lastgood.cli.banner import offline_agents
 from lastgood.engine.providers.model_references import OFFLINE_SPEC
 from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
 from lastgood.engine.providers.provider_aliases import ALIASES
 from lastgood.model.agents import ModelSpec
 from lastgood.server import Server as Serving
-from lastgood.server import offline_agents, open_server
+from lastgood.server import open_server
 from lastgood.settings import Settings
 from tests.surfaces.asgi import ask
 from tests.wires.dialects import Chat, Says

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "tokens": "create, list and revoke API tokens, and enroll workers",
     "audit": "list who decided what",
     "db": "check the database",
+    "demo": "show the promise on a real server, offline, in about a minute",
     "worker": "claim tasks from a server and run them with agent CLIs on this machine",
     "import": "import sessions from another system",
 }

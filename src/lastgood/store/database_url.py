@@ -1,4 +1,7 @@
-"""Opens the store that a database URL names: `sqlite:///PATH` or `postgresql://…`."""
+"""Opens the store that a database URL names: `sqlite:///PATH` or `postgresql://…`.
+
+As in other database URLs, `sqlite:///x.db` is in the current directory and `sqlite:////x.db` is not.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ def _sqlite_path(database: str) -> Path | None:
         return None
     if not rest or rest.endswith((":memory:", "/")):
         raise WrongUsage(f"database {database!r} names no file; use sqlite:///PATH")
-    return Path(rest[1:] if rest.startswith("//") else rest)
+    return Path(rest.removeprefix("/"))
 
 
 async def open_store(database: str, *, read_only: bool = False, migrate: str = "auto") -> Store:

@@ -213,12 +213,13 @@ class App:
             return answer.status, ResponseEnd.SENT
         if answer.only_watches:
             request.ending = self._watching_ends
-        broken = False
 
         def last_words(error: Exception) -> bytes:
-            nonlocal broken
-            broken = True
+            if isinstance(error, Broken):
+                request.failure = error.code
+                return error.last
             shown = _public_error(request, error)
+            request.failure = shown.code
             return dialect_of(request.raw_path, self._dialects).last_frame(shown, request)
 
         try:
@@ -227,16 +228,17 @@ class App:
             raise
         except Exception as error:  # before it has begun
             if isinstance(error, Broken):
-                reply = error.reply
+                reply, request.failure = error.reply, error.code
             else:
                 reply = self._error_reply(request, _public_error(request, error))
             await send_reply(send, reply, headers)
             return reply.status, ResponseEnd.SENT
         if not is_there:
             return answer.status, ResponseEnd.LEFT
-        return answer.status, ResponseEnd.BROKEN if broken else ResponseEnd.SENT
+        return answer.status, ResponseEnd.BROKEN if request.failure else ResponseEnd.SENT
 
     def _error_reply(self, request: Request, error: LastgoodError) -> Reply:
+        request.failure = error.code
         reply = dialect_of(request.raw_path, self._dialects).reply(error, request)
         if isinstance(error, MethodNotAllowed):
             return Reply(reply.status, reply.body, {**reply.headers, "allow": error.detail["allow"]})
