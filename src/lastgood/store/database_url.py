@@ -14,7 +14,7 @@ from lastgood.ports import Store, TokenStore
 from lastgood.store.sqlite import TokensBeside, open_sqlite
 
 
-def _sqlite_path(database: str) -> Path | None:
+def sqlite_path(database: str) -> Path | None:
     """Returns the file of a SQLite database, or None for another kind of database."""
     scheme, _, rest = database.partition("://")
     if scheme != "sqlite":
@@ -27,7 +27,7 @@ def _sqlite_path(database: str) -> Path | None:
 async def open_store(database: str, *, read_only: bool = False, migrate: str = "auto") -> Store:
     """`migrate` is the setting: `auto` or `check`."""
     may_migrate = migrate == "auto"
-    path = _sqlite_path(database)
+    path = sqlite_path(database)
     if path is not None:
         if not read_only and may_migrate:
             _make_folder(path.parent)
@@ -46,7 +46,7 @@ async def open_tokens(database: str, migrate: str) -> AsyncIterator[TokenStore]:
     try:
         store = await open_store(database, migrate=migrate)
     except StoreLocked:
-        path = _sqlite_path(database)
+        path = sqlite_path(database)
         assert path is not None
         store = TokensBeside(path)
     try:
