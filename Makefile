@@ -1,4 +1,5 @@
-# Needs make and Python 3.11 or newer; everything else goes into .venv, pinned by requirements/dev.txt.
+# Needs make and Python 3.11 or newer; everything else goes into .venv, pinned by requirements/*.txt.
+# `make serve` installs what the server needs. Targets for developers install the rest.
 
 PYTHON ?= python3
 ARGS ?=
@@ -6,7 +7,11 @@ AGENT ?=
 
 BIN := .venv/bin
 PY := $(BIN)/python
+RUNTIME := .venv/.runtime
 STAMP := .venv/.installed
+
+# uv where it is there, because it takes seconds; otherwise pip, which comes with Python.
+UV ?= $(shell command -v uv)
 
 STRUCTURE := $(wildcard tests/test_rooms.py tests/test_docs.py)
 QUICK := $(wildcard tests/core tests/contract tests/flows) $(STRUCTURE)
@@ -19,8 +24,8 @@ help: ## show this list
 
 install: $(STAMP) ## make .venv and install the locked tools and this checkout into it
 
-serve: $(STAMP) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1:8080 (ARGS are passed on)
-	$(BIN)/lastgood serve $(AGENT) $(ARGS)
+serve: $(RUNTIME) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1:8080 (ARGS are passed on)
+	@exec $(BIN)/lastgood serve $(AGENT) $(ARGS)
 
 test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
 	$(PY) -m pytest --numprocesses=3 --dist=worksteal $(ARGS)
@@ -55,21 +60,42 @@ bench: $(STAMP) ## measure (ARGS are passed on)
 
 # The index address is a fact about one machine, so it stays out of the lock files.
 COMPILE = $(BIN)/uv pip compile --quiet --python $(PY) --python-version 3.11 --universal \
-	--generate-hashes --no-emit-index-url --no-header $(ARGS) pyproject.toml
+	--generate-hashes --no-emit-index-url --no-header $(ARGS)
 
 lock: $(STAMP) ## write requirements/*.txt anew from pyproject.toml (ARGS=--upgrade for newer versions)
-	$(COMPILE) --output-file requirements/run.txt
-	$(COMPILE) --group dev --all-extras --constraint requirements/run.txt --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --output-file requirements/run.txt
+	$(COMPILE) --group build --constraint requirements/run.txt --output-file requirements/build.txt
+	$(COMPILE) pyproject.toml --group dev --all-extras --constraint requirements/run.txt \
+		--constraint requirements/build.txt --output-file requirements/dev.txt
 
 clean: ## remove .venv, caches and build results
 	rm -rf .venv .clis .browser build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf .coverage .coverage.* coverage.xml htmlcov
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): requirements/dev.txt pyproject.toml
+ifneq ($(UV),)
+VENV = $(PYTHON) -m venv --without-pip .venv
+INSTALL = $(UV) pip install --python $(PY)
+else
+VENV = $(PYTHON) -m venv .venv
+# Bytecode is written at the first import, for the modules that are used.
+INSTALL = $(PY) -m pip install --disable-pip-version-check --no-compile
+endif
+NO_VENV = { echo "cannot create .venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+NO_INDEX = { echo "cannot install the packages (see above); if no package index can be reached, set PIP_INDEX_URL" \
+	"(with uv: UV_DEFAULT_INDEX) to one that can, or PIP_FIND_LINKS (UV_FIND_LINKS) to a folder of wheels" >&2; exit 1; }
+CHECKOUT = --no-build-isolation --no-deps -e .
+
+$(RUNTIME): requirements/run.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Lastgood needs Python 3.11 or newer, and '$(PYTHON)' is not; try: make PYTHON=python3.11" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@echo "Installing the server into .venv, about 60 MB (once) ..."
+	@$(VENV) || $(NO_VENV)
+	@$(INSTALL) --require-hashes -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
+	@$(INSTALL) $(CHECKOUT) || $(NO_INDEX)
+	@touch $@
+
+$(STAMP): $(RUNTIME) requirements/dev.txt
+	@echo "Installing the tools of developers into .venv, about 500 MB (once) ..."
+	@$(INSTALL) --require-hashes -r requirements/dev.txt || $(NO_INDEX)
 	@touch $@

@@ -10,19 +10,19 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from lastgood.agents.catalog import Catalog
+from lastgood.agents.file_copies import FileCopies
 from lastgood.agents.sources import Source
 from lastgood.agents.url_source import UrlPolicy
 from lastgood.core.client_presets import Preset
 from lastgood.core.quotas import Quota
 from lastgood.core.token_bucket import Allowance
 from lastgood.engine.agent_loop import AgentLoop
-from lastgood.engine.providers.model_references import SCRIPTED_SPEC
-from lastgood.errors import InvalidRequest, LastgoodError, StoreError, WrongUsage
+from lastgood.errors import InvalidRequest, StoreError, WrongUsage
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.attention import Attention
 from lastgood.flows.audit import AuditReader
@@ -33,7 +33,7 @@ from lastgood.flows.tokens import Tokens
 from lastgood.flows.webhooks import Webhooks
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enrolment import Enrolment
-from lastgood.model.agents import AUTO, Safety
+from lastgood.model.agents import Safety
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.tokens import Scope
 from lastgood.outside.env_file import secrets_of
@@ -155,7 +155,8 @@ async def open_server(
     """
     secrets = secrets_of(settings.env_file, os.environ)
     pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
-    agents = Catalog(sources, pulling)
+    agents = Catalog(sources, pulling, FileCopies(settings.data_dir / "file_cache"))
+    await agents.check_named_files()
     tracing = open_tracing(settings.tracing)
     engine = build_engine(settings, secrets, tracing)
     store = await open_store(settings.database, migrate=settings.migrate)
@@ -216,7 +217,7 @@ def _apps(
     """Everything that is served, and the probes alone."""
     lastgood, counts = server.lastgood, server.counts
     counts.gauges["lastgood_turns_running"] = ("turns running on this server", lambda: lastgood.live.count)
-    agents = AgentDirectory(lastgood.deps.agents)
+    agents = AgentDirectory(lastgood.deps.agents, lambda agent: server.engine.why_no_answer(agent) is None)
     presets = frozenset(map(Preset, settings.preset))
     limiter = _limiter(settings)
     lastgood.queue.admit_by(limiter.running)
@@ -344,22 +345,20 @@ def _log(seen: AnsweredRequest) -> None:
     """Logs the client, the route and the status of a request; never its content."""
     if seen.route is not None and seen.route.probe:
         return
-    log.info(
-        "request",
-        extra={
-            "fields": {
-                "request_id": seen.request.id,
-                "method": seen.request.method,
-                "route": seen.route.path if seen.route else None,
-                "status": seen.status,
-                "ended": seen.ended.value,
-                "ms": round(seen.seconds * 1000, 1),
-                "tenant": seen.request.caller.tenant,
-                "caller": seen.request.caller.name,
-                "peer": seen.request.peer,
-            }
-        },
-    )
+    fields = {
+        "request_id": seen.request.id,
+        "method": seen.request.method,
+        "route": seen.route.path if seen.route else None,
+        "status": seen.status,
+        "ended": seen.ended.value,
+        "ms": round(seen.seconds * 1000, 1),
+        "tenant": seen.request.caller.tenant,
+        "caller": seen.request.caller.name,
+        "peer": seen.request.peer,
+    }
+    if seen.request.failure:
+        fields["code"] = seen.request.failure
+    log.info("request", extra={"fields": fields})
 
 
 # -- access control ---------------------------------------------------------------------
@@ -454,32 +453,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-async def warn_of_agents(server: Server) -> list[str]:
-    """What is wrong with the agents that are served, one line each."""
-    lines = []
-    for key in server.agents.served():
-        try:
-            agent = await server.agents.load(key)
-        except LastgoodError as error:
-            lines.append(f"{key}: {error.message}")
-        else:
-            lines += [f"{key}: {warning}" for warning in agent.warnings]
-    return lines
-
-
-async def offline_agents(server: Server) -> list[str]:
-    """Agents that wanted any model and found no key: people should know whom they talk to."""
-    lines = []
-    for key in server.agents.served():
-        with suppress(LastgoodError):
-            agent = await server.agents.load(key)
-            if agent.model == AUTO and server.engine.any_model == SCRIPTED_SPEC:
-                lines.append(
-                    f"no API key is set: {key} uses the offline scripted model; "
-                    "set OPENAI_API_KEY, ANTHROPIC_API_KEY or another key, or run Ollama, and restart"
-                )
-            elif agent.model == AUTO and server.engine.any_model.provider == "ollama":
-                lines.append(f"no API key is set: {key} uses {server.engine.any_model.ref}")
-    return lines

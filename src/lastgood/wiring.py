@@ -159,14 +159,15 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
     from lastgood.agents.builtin import SCRIPTED
     from lastgood.engine.agent_loop import AgentLoop
     from lastgood.engine.providers.chat_limits import ChatLimits
-    from lastgood.engine.providers.registry import ProviderTable
+    from lastgood.engine.providers.model_references import offline_spec
+    from lastgood.engine.providers.registry import ProviderTable, unusable_key
     from lastgood.engine.providers.scripted import Scripted
     from lastgood.engine.tools.builtin import first_toolsets, live_toolsets
 
     log = file_log(settings.prompt_log) if settings.prompt_log else None
     # Longer than the turn may be silent: its watchdog says so, and not a connection that gives up first.
     limits = ChatLimits(idle_seconds=settings.turn_idle_timeout + _WATCHDOG_FIRST_SECONDS)
-    return AgentLoop(
+    engine = AgentLoop(
         tracing.providers(ProviderTable(secrets, {SCRIPTED: Scripted(log)}, limits=limits)),
         tracing.toolsets(first_toolsets(secrets)),
         live_toolsets(secrets),
@@ -176,14 +177,17 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
         working_dir_root=settings.working_dir_root,
         scrub=secrets.scrub,
     )
+    if (why := unusable_key(secrets)) is not None:
+        engine.answer_with(offline_spec(why))
+    return engine
 
 
 async def look_nearby(engine: AgentLoop, agents: Catalog, ollama: str | None = None) -> None:
     """Where no key is there and an agent takes any model, one of this machine is looked for, once."""
-    from lastgood.engine.providers.model_references import SCRIPTED_SPEC
+    from lastgood.engine.providers.model_references import why_offline
     from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
 
-    if engine.any_model != SCRIPTED_SPEC:
+    if why_offline(engine.any_model) is None:
         return
     for key in agents.served():
         with suppress(LastgoodError):  # reported when a request uses this agent

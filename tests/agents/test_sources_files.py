@@ -11,8 +11,9 @@ import pytest
 from lastgood.agents import file_source
 from lastgood.agents.builtin import scripted_agent
 from lastgood.agents.catalog import Catalog
+from lastgood.agents.file_copies import FileCopies
 from lastgood.agents.sources import BuiltinSource, DirectorySource, FileSource, OciSource
-from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable
+from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable, InvalidRequest
 from lastgood.model.agents import AgentSpec
 
 pytestmark = pytest.mark.anyio
@@ -367,3 +368,53 @@ async def test_a_change_beside_the_file_is_a_change_of_the_agent(file: Path, cat
     prompt.unlink()
     third = await catalog.load("team")
     assert (third.digest, bool(third.stale)) == (second.digest, True)
+
+
+# --- restarts --------------------------------------------------------------------------------------------
+
+
+async def test_the_last_good_version_of_a_file_survives_a_restart(file: Path, tmp_path: Path) -> None:
+    beside, copies = tmp_path / "rules.md", FileCopies(tmp_path / "copies")
+    beside.write_text("be brief")
+    write(file, agent_file("one", "    instruction_file: rules.md\n"))
+    before = await Catalog([FileSource(file)], copies=copies).load("team")
+    write(file, BROKEN)
+    beside.unlink()
+    catalog = Catalog([FileSource(file)], copies=copies)
+    await catalog.check_named_files()
+    after = await catalog.load("team")
+    assert "using the last good definition" in after.stale
+    assert (after.instruction, after.digest) == (before.instruction, before.digest)
+    write(file, agent_file("two"))
+    mended = await catalog.load("team")
+    assert (mended.description, mended.stale) == ("two", "")
+
+
+async def test_a_damaged_copy_is_no_good_copy(file: Path, tmp_path: Path) -> None:
+    copies = FileCopies(tmp_path / "copies")
+    await Catalog([FileSource(file)], copies=copies).load("team")
+    [kept] = (tmp_path / "copies").iterdir()
+    kept.write_bytes(kept.read_bytes().replace(b"one", b"two"))
+    write(file, BROKEN)
+    with pytest.raises(AgentInvalid):
+        await Catalog([FileSource(file)], copies=copies).load("team")
+
+
+async def test_a_file_that_left_its_folder_begins_anew_after_a_restart(file: Path, tmp_path: Path) -> None:
+    copies = FileCopies(tmp_path / "copies")
+    catalog = Catalog([DirectorySource(tmp_path)], copies=copies)
+    await catalog.load("team")
+    remove(file)
+    assert catalog.served() == ()
+    write(file, BROKEN)
+    with pytest.raises(AgentInvalid):
+        await Catalog([DirectorySource(tmp_path)], copies=copies).load("team")
+
+
+async def test_a_named_file_that_was_never_good_is_an_error_and_one_in_a_folder_is_not(
+    file: Path, tmp_path: Path
+) -> None:
+    write(file, BROKEN)
+    with pytest.raises(InvalidRequest, match=r"cannot serve team: .*team\.yaml:1"):
+        await Catalog([FileSource(file)], copies=FileCopies(tmp_path / "copies")).check_named_files()
+    await Catalog([DirectorySource(tmp_path)]).check_named_files()

@@ -185,3 +185,13 @@ def test_a_turn_says_what_the_model_did_not_see_or_could_not_say() -> None:
     steps = (replace(first, left_out=4), replace(last, left_out=2, cut_short=True))
     decision = plan_commit(BEGIN, begun(HEAD), steps, now=5.0).turn.decision
     assert decision == {"agent": "exact", "left_out": 4, "cut_short": True}
+
+
+def test_a_turn_records_the_model_that_gave_its_answer() -> None:
+    steps = (
+        replace(STEPS[0], model="first/one"),
+        replace(STEPS[1], model="other/two"),
+        replace(STEPS[0], model="sub/agent", within="call/"),
+    )
+    assert plan_commit(BEGIN, begun(HEAD), steps, now=5.0).turn.model == "other/two"
+    assert plan_commit(BEGIN, begun(HEAD), STEPS, now=5.0).turn.model == "override", "nothing else is known"

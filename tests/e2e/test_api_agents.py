@@ -292,12 +292,13 @@ def test_keys_that_are_no_addresses_work_escaped_once_or_twice(tmp_path: Path) -
 
 def test_agents_are_listed_and_read_by_either_spelling(site: Site, tmp_path: Path) -> None:
     light = site.url("?tag=light")
-    (tmp_path / "broken.yaml").write_text("agents: [broken")
-    (tmp_path / "solo.yaml").write_text(
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    (folder / "broken.yaml").write_text("agents: [broken")
+    (folder / "solo.yaml").write_text(
         "agents:\n  root:\n    model: builtin/scripted\n    instruction: a secret plan\n"
     )
-    names = [str(tmp_path / f"{name}.yaml") for name in ("broken", "solo")]
-    with served(tmp_path / "server", light, AGENT, *names) as server:
+    with served(tmp_path / "server", light, AGENT, str(folder)) as server:
         api = Api(server)
         agents: dict[str, Any] = {one["name"]: one for one in api.get("/api/agents")}
         assert list(agents) == sorted([key_of(light), AGENT, "broken", "solo"])
@@ -316,5 +317,8 @@ def test_agents_are_listed_and_read_by_either_spelling(site: Site, tmp_path: Pat
         broken = api.post(run_path(session, "broken"), {"messages": said("hello")})
         assert broken.refusal == (500, "agent_unavailable"), "the caller's request is fine"
         assert str(tmp_path) not in broken.body.decode()
-        assert "broken.yaml" in server.stderr.read_text()
+        assert "broken is not served: " in server.stderr.read_text()
+        listed = {model["id"] for model in api.get("/v1/models")["data"]}
+        assert "broken" not in listed
+        assert "solo" in listed
         assert api.read(session, "/attempts") == []

@@ -151,7 +151,8 @@ def test_M3_3_an_override_holds_for_this_turn_and_every_later_one_also_after_a_r
     assert ask(api, way, session, f"{word} 4", agent="models").status == 200
     assert [one["model"] for one in script.requests] == ["m", "other", "other", "other"]
     assert api.brief(session)["model"] == "other"
-    assert [turn["model"] for turn in api.read(session, "/turns")][1:] == ["other"] * 3
+    answered = [turn["model"] for turn in api.read(session, "/turns")]
+    assert answered[1:] == ["fake/other"] * 3, "turns name the model that answered, the session its override"
 
 
 @WAYS

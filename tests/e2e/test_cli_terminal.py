@@ -4,6 +4,7 @@ import ast
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from io import StringIO
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lastgood.cli as commands
-from lastgood.cli.logs import log_as_json
+from lastgood.cli.logs import configure_logs
 from lastgood.cli.output import harmless, one_line
 from lastgood.cli.render import TextScreen
 from lastgood.model.events import StoredEvent, TextStreamed
@@ -148,7 +149,7 @@ def test_logs_are_exact_json_that_steers_nothing() -> None:
     before, level = root.handlers[:], root.level
     lines = StringIO()
     try:
-        log_as_json(lines)
+        configure_logs(lines)
         for text in CORPUS.values():
             logging.getLogger("lastgood.test").info("%s", text)
     finally:
@@ -168,3 +169,26 @@ def test_only_the_output_module_prints() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
+
+
+def test_logs_on_a_terminal_are_lines_of_text() -> None:
+    import logging
+
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    lines = Terminal()
+    try:
+        configure_logs(lines)
+        fields = {"code": "model_error", "session": "ses_1", "route": None}
+        logging.getLogger("lastgood.test").warning("turn not committed", extra={"fields": fields})
+        for text in CORPUS.values():
+            logging.getLogger("lastgood.test").info("%s", text)
+    finally:
+        root.handlers[:], root.level = before, level
+    assert_harmless(lines.getvalue())
+    first = lines.getvalue().splitlines()[0]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d warning turn not committed code=model_error session=ses_1", first)

@@ -203,7 +203,7 @@ async def test_idle_is_when_the_last_request_is_answered() -> None:
 
 #: Longer than any test takes.
 PATIENT: dict[str, Any] = {"opening": b"data: 0\n\n", "patience_seconds": 60.0}
-BROKEN = Broken(Reply(502, b"{}", {"x-why": "broken"}), b"data: broken\n\n")
+BROKEN = Broken(Reply(502, b"{}", {"x-why": "broken"}), b"data: broken\n\n", "model_error")
 
 
 async def test_a_patient_stream_begins_with_its_first_piece() -> None:
@@ -258,7 +258,7 @@ async def test_after_its_patience_a_stream_begins_and_what_breaks_it_is_its_last
         given = await client.end()
         client.leave()
     assert (given.status, frames(given)) == (200, ["data: 0", "data: broken"])
-    assert [(one.status, one.ended) for one in seen] == [(200, ResponseEnd.SENT)]
+    assert [(one.status, one.ended) for one in seen] == [(200, ResponseEnd.BROKEN)]
 
 
 async def test_a_client_that_leaves_before_a_stream_begins_closes_it() -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from lastgood.agents.sources import parse
-from lastgood.engine.providers.model_references import SCRIPTED_SPEC
+from lastgood.cli.banner import offline_agents
+from lastgood.engine.providers.model_references import OFFLINE_SPEC
 from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
 from lastgood.engine.providers.provider_aliases import ALIASES
 from lastgood.model.agents import ModelSpec
 from lastgood.server import Server as Serving
-from lastgood.server import offline_agents, open_server
+from lastgood.server import open_server
 from lastgood.settings import Settings
 from tests.surfaces.asgi import ask
 from tests.wires.dialects import Chat, Says
@@ -147,7 +148,7 @@ async def test_without_one_the_start_goes_on_with_the_scripted_model(tmp_path: P
     async with Server() as other:
         other.say(NO_OLLAMA[name])
         async with serving(tmp_path, "default", at(other)) as server:
-            assert server.engine.any_model == SCRIPTED_SPEC
+            assert server.engine.any_model == OFFLINE_SPEC
             [line] = await offline_agents(server)
     assert "default uses the offline scripted model" in line
 
@@ -176,9 +177,11 @@ async def test_where_it_is_known_whom_to_ask_nobody_is_looked_for(
 async def test_it_is_looked_for_only_where_an_agent_takes_any_model(
     tmp_path: Path, text: str, connections: int
 ) -> None:
-    (tmp_path / "agent.yaml").write_text(text)
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    (folder / "agent.yaml").write_text(text)
     async with Server() as ollama:
         ollama.say(told(TAGS))
-        async with serving(tmp_path, str(tmp_path / "agent.yaml"), at(ollama)):
+        async with serving(tmp_path, str(folder), at(ollama)):
             pass
     assert ollama.connections == connections

@@ -12,9 +12,9 @@ import pytest
 from lastgood.engine.providers.chat_completions import ChatCompletions
 from lastgood.engine.providers.direct import Direct
 from lastgood.engine.providers.fallback_chain import FallbackChain
-from lastgood.engine.providers.model_references import AUTO_MODELS, chain_of, resolve_model
+from lastgood.engine.providers.model_references import AUTO_MODELS, chain_of, resolve_model, why_offline
 from lastgood.engine.providers.provider_aliases import ALIASES, Dialect, chat_url, key_names
-from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.providers.registry import ProviderTable, unusable_key
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.errors import KeyRefused, ModelUnknown
 from lastgood.model.agents import ModelSpec
@@ -312,3 +312,21 @@ def test_nothing_heavy_is_imported_before_it_is_asked() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+# -- what stands in for a model ------------------------------------------------------------------
+
+
+def test_a_key_that_cannot_be_used_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = Secrets({"ANTHROPIC_API_KEY": "k"})
+    assert unusable_key(secrets) is None
+    _without_extra(monkeypatch)
+    why = unusable_key(secrets) or ""
+    assert "ANTHROPIC_API_KEY is set" in why
+    assert "pip install 'lastgood[providers]'" in why
+    assert unusable_key(Secrets({"OPENAI_API_KEY": "k"})) is None
+
+
+def test_the_offline_model_is_offline_only_where_auto_means_it() -> None:
+    assert "no API key is set" in (why_offline(resolve_model("auto", {}, table().has_key)) or "")
+    assert why_offline(resolve_model("builtin/scripted", {}, table().has_key)) is None

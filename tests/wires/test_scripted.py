@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from lastgood.engine.providers.model_references import offline_spec
 from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.model.agents import ModelSpec
 from lastgood.model.call_options import CallOptions
-from lastgood.model.messages import user
+from lastgood.model.messages import Message, assistant, user
 from tests.surfaces.inside import AGENT, open_inside
 from tests.wires.conftest import listen
 
@@ -67,3 +68,27 @@ async def test_a_chat_completion_is_told_why_it_ended(
     assert (choice["message"]["content"], choice["finish_reason"]) == (text, reason)
     assert told["usage"]["completion_tokens"] == 2
     assert f'"finish_reason":"{reason}"'.encode() in streamed.body.replace(b" ", b"")
+
+
+OFFLINE = offline_spec("no API key is set; set one")
+SAID = "You said: hello"
+
+
+@pytest.mark.parametrize(
+    ("model", "messages", "options", "explains"),
+    [
+        (OFFLINE, (user("hello"),), CallOptions(), True),
+        (OFFLINE, (user("a"), assistant("b"), user("hello")), CallOptions(), False),
+        (OFFLINE, (user("!say You said: hello"),), CallOptions(), False),
+        (OFFLINE, (user("hello"),), CallOptions(response_format={"type": "json_object"}), False),
+        (ModelSpec("builtin", "scripted"), (user("hello"),), CallOptions(), False),
+    ],
+    ids=["first answer", "later answer", "directives", "JSON", "named"],
+)
+async def test_the_offline_model_says_so_in_the_first_answer_of_a_session(
+    model: ModelSpec, messages: tuple[Message, ...], options: CallOptions, explains: bool
+) -> None:
+    text = (await listen(Scripted(), ModelCall(model, messages, options=options))).text
+    assert text.endswith(SAID)
+    assert ("offline scripted model" in text and "no API key is set; set one" in text) is explains
+    assert (text == SAID) is not explains

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import assert_never
 
 from lastgood.agents.builtin import BUILTIN_NAMES, SCRIPTED, builtin_file, scripted_agent
+from lastgood.agents.file_copies import FileCopies
 from lastgood.agents.file_source import FileAgent, Folder, UnreadableFile
 from lastgood.agents.sources import (
     BuiltinSource,
@@ -33,12 +34,21 @@ from lastgood.model.agents import AgentSpec
 
 
 class Catalog:
-    def __init__(self, agents: Iterable[AgentSpec | Source], pulling: UrlPolicy | None = None) -> None:
-        """Raises InvalidRequest if two sources have the same key. Does not load the sources."""
+    def __init__(
+        self,
+        agents: Iterable[AgentSpec | Source],
+        pulling: UrlPolicy | None = None,
+        copies: FileCopies | None = None,
+    ) -> None:
+        """Raises InvalidRequest if two sources have the same key. Does not load the sources.
+
+        `copies`: where last good versions of files are kept; None keeps them in memory only.
+        """
         self._agents: tuple[Source, ...] = tuple(
             FixedSource(agent) if isinstance(agent, AgentSpec) else agent for agent in agents
         )
         self._pulling = pulling or UrlPolicy()
+        self._copies = copies
         self._folders: dict[Path, Folder] = {}
         self._kept: dict[FileSource | UrlSource, FileAgent | UrlAgent] = {}
         self._reading: dict[FileSource | UrlSource, asyncio.Task[Definition]] = {}
@@ -65,6 +75,15 @@ class Catalog:
             raise AgentNotFound(f"{key!r} has no agent {name!r}; available: {', '.join(found.agents)}")
         return replace(agent, stale=found.stale) if found.stale else agent
 
+    async def check_named_files(self) -> None:
+        """Raises InvalidRequest if a file that was named (not one of a folder) has no good definition."""
+        for source in self._agents:
+            if isinstance(source, FileSource):
+                try:
+                    await self._load(source)
+                except (UnreadableFile, AgentInvalid) as error:
+                    raise InvalidRequest(f"cannot serve {source.key}: {error}") from None
+
     async def close(self) -> None:
         reading = list(self._reading.values())
         for task in reading:
@@ -88,6 +107,8 @@ class Catalog:
         for gone in set(before) - set(now):
             # If it comes back, it begins anew: what it once was is no good copy of what it is then.
             self._kept.pop(gone, None)
+            if self._copies is not None:
+                self._copies.remove(gone.path)
         return now
 
     async def _load(self, source: Single) -> Definition:
@@ -123,7 +144,7 @@ class Catalog:
         kept = self._kept.get(source)
         if kept is None:
             if isinstance(source, FileSource):
-                kept = FileAgent(source)
+                kept = FileAgent(source, self._copies)
             else:
                 kept = UrlAgent(source, self._pulling)
             self._kept[source] = kept

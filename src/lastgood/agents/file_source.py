@@ -1,8 +1,8 @@
 """Agent files on disk: read when they have changed, and only regular ones, up to a size.
 
 A file that cannot be read any more, or not as an agent file, leaves its last good definition
-serving. A folder is listed again when it has changed: what is new in it is served, what is gone
-from it is not.
+serving; where copies are kept, also after a restart. A folder is listed again when it has changed:
+what is new in it is served, what is gone from it is not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from lastgood.agents.file_copies import FileCopies, FileCopy
 from lastgood.agents.sources import SUFFIXES, Definition, FileSource
 from lastgood.errors import AgentInvalid
 
@@ -35,8 +36,10 @@ class UnreadableFile(Exception):
 class FileAgent:
     """One file and its last good definition. One load at a time."""
 
-    def __init__(self, source: FileSource) -> None:
+    def __init__(self, source: FileSource, copies: FileCopies | None = None) -> None:
         self._source = source
+        self._copies = copies
+        self._saved: FileCopy | None = None
         self._good: Definition | None = None
         self._seen: dict[Path, Stamp] = {}  # the file, and what its definition takes from beside it
         self._settled = False
@@ -63,27 +66,48 @@ class FileAgent:
 
     def _read(self) -> Definition:
         try:
-            return self._parsed(self._source.path)
+            return self._from_disk()
         except (UnreadableFile, AgentInvalid) as error:
-            if self._good is None:
+            good = self._good or self._from_copy()
+            if good is None:
                 raise
             reason = " ".join(str(error).split())
-            return replace(self._good, stale=f"{reason}; using the last good definition")
+            return replace(good, stale=f"{reason}; using the last good definition")
 
-    def _parsed(self, path: Path) -> Definition:
-        from lastgood.agents.agent_file import read_agent_file  # YAML only where a file is read
-
-        read = beside(path)
+    def _from_disk(self) -> Definition:
+        path = self._source.path
+        read, found = beside(path), dict[str, bytes | None]()
 
         def look(name: str) -> bytes | None:
             self._seen[path.parent / name] = stamp(path.parent / name)
-            return read(name)
+            found[name] = read(name)
+            return found[name]
 
         # The stamp is taken before the reading: what is written in between shows at the next load.
         self._seen[path] = stamp(path)
-        file = read_agent_file(
-            read_file(path), where=str(path), key=self._source.key, trusted=True, read_beside=look
-        )
+        body = read_file(path)
+        good = self._parsed(body, look)
+        copy = FileCopy(body, found, time.time())
+        if self._copies is not None and not copy.says_the_same(self._saved):
+            self._copies.write(path, copy)
+            self._saved = copy
+        return good
+
+    def _from_copy(self) -> Definition | None:
+        """Of an earlier process. If only an older version accepted it, it is no good copy."""
+        copy = None if self._copies is None else self._copies.read(self._source.path)
+        if copy is None:
+            return None
+        try:
+            return self._parsed(copy.body, copy.beside.get)
+        except AgentInvalid:
+            return None
+
+    def _parsed(self, body: bytes, read_beside: Callable[[str], bytes | None]) -> Definition:
+        from lastgood.agents.agent_file import read_agent_file  # YAML only where a file is read
+
+        where, key = str(self._source.path), self._source.key
+        file = read_agent_file(body, where=where, key=key, trusted=True, read_beside=read_beside)
         return Definition(file.root, file.agents)
 
 

@@ -19,12 +19,12 @@ from lastgood.agents.sources import parse
 from lastgood.agents.url_source import UrlPolicy
 from lastgood.cli.output import one_line, print_json, print_line, remark
 from lastgood.cli.startup import settings_of
-from lastgood.engine.providers.model_references import resolve_model
+from lastgood.engine.providers.model_references import resolve_model, why_offline
 from lastgood.engine.providers.provider_aliases import key_names
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.errors import KeyRefused, LastgoodError
-from lastgood.model.agents import AUTO, AgentSpec, ModelSpec
+from lastgood.model.agents import AgentSpec, ModelSpec
 from lastgood.outside.env_file import secrets_of
 from lastgood.settings import Settings
 from lastgood.wiring import build_engine, look_nearby
@@ -100,9 +100,8 @@ def _model_of(
         return None, AgentFinding("warning", error.message)
     except LastgoodError as error:
         return None, AgentFinding("error", error.message)
-    if agent.model == AUTO and model.ref == SCRIPTED:
-        text = "no API key is set, so the offline scripted model answers; "
-        return model.ref, AgentFinding("warning", text + "set OPENAI_API_KEY or another key, or run Ollama")
+    if (why := why_offline(model)) is not None:
+        return model.ref, AgentFinding("warning", f"the offline scripted model answers: {why}")
     if not providers.has_key(model):
         names = " or ".join(key_names(model))
         return model.ref, AgentFinding("warning", f"no API key for {model.ref}; set {names}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ _LAST_EVENTS_SECONDS = 1.0
 
 @asynccontextmanager
 async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> AsyncIterator[Lastgood]:
+    # The terminal shows how turns end and what recovery did; log lines would say it twice.
+    for name in ("running_attempts", "recovery"):
+        logging.getLogger(f"lastgood.flows.{name}").setLevel(logging.ERROR)
     try:
         async with open_lastgood(settings, sources) as app:
             yield app

@@ -1,4 +1,4 @@
-"""Logs as JSON lines, one object each, on one stream.
+"""Logs on one stream: JSON lines, one object each, or lines of text on a terminal.
 
 An error is logged with its type and its location, never with its text, which may contain messages of users.
 """
@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import orjson
 
-from lastgood.cli.output import escape_json
+from lastgood.cli.output import escape_json, one_line
 
 
 class _Lines(logging.Formatter):
@@ -33,9 +33,25 @@ class _Lines(logging.Formatter):
         return escape_json(orjson.dumps(plain, default=str).decode())
 
 
-def log_as_json(stream: TextIO, level: int = logging.INFO) -> None:
+class _TextLines(logging.Formatter):
+    """`12:34:56 warning  turn not committed  code=model_error session=…`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        fields = {key: value for key, value in getattr(record, "fields", {}).items() if value is not None}
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            fields["error"] = type(error).__name__
+            for frame in traceback.extract_tb(error.__traceback__)[-1:]:
+                fields["at"] = f"{frame.filename}:{frame.lineno}"
+        shown = " ".join(f"{key}={value}" for key, value in fields.items())
+        return one_line(f"{time} {record.levelname.lower()} {record.getMessage()} {shown}")
+
+
+def configure_logs(stream: TextIO, level: int = logging.INFO) -> None:
+    """Text on a terminal, for people; JSON elsewhere, for programs."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_TextLines() if stream.isatty() else _Lines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -70,6 +70,11 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def announce(text: str) -> None:
+    """Prints a line on stderr that people should read."""
+    print(harmless(text), file=sys.stderr, flush=True)
+
+
 def harmless(text: str) -> str:
     """Control characters made visible: what a model says must not steer a terminal.
 

@@ -31,6 +31,8 @@ COMMANDS: Mapping[str, str] = {
     "webhooks": "add, list, test and remove webhooks, and list their deliveries",
     "audit": "list who decided what",
     "db": "check the database",
+    "demo": "show the promise on a real server, offline, in about a minute",
+    "doctor": "check what a server needs on this machine",
     "worker": "claim tasks from a server and run them with agent CLIs on this machine",
     "import": "import sessions from another system",
 }

@@ -25,10 +25,11 @@ from lastgood.core.identity import Missing, resolve
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, TooLarge, WrongUsage
 from lastgood.flows.dependencies import FlowLimits
-from lastgood.model.agents import AgentCommand
+from lastgood.model.agents import AgentCommand, AgentSpec
 from lastgood.model.attempts import After
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import File, Image, Message, Part, user, user_parts
+from lastgood.ports import Engine
 from lastgood.settings import Settings
 
 
@@ -116,6 +117,9 @@ async def _here(args: argparse.Namespace, message: Message | None, interrupts: I
         agent, _ = await app.turns.resolve(key)
         for warning in agent.warnings:
             remark(f"warning: {one_line(warning)}")
+        why = None if args.model else _why_offline(app.deps.engine, agent)
+        if why is not None:
+            remark(f"the offline scripted model answers, which only repeats what you say: {why}")
         place = LocalBackend(app, args.working_dir)
         talk = await _begin(place, key, args, interrupts)
         return await _talk(talk, args, message, agent.welcome_message, agent.commands)
@@ -130,6 +134,12 @@ async def _there(args: argparse.Namespace, message: Message | None, interrupts: 
             remark(f"warning: {one_line(warning)}")
         talk = await _begin(place, _member(agent.key, args), args, interrupts)
         return await _talk(talk, args, message, agent.welcome_message, ())
+
+
+def _why_offline(engine: Engine, agent: AgentSpec) -> str | None:
+    from lastgood.engine.agent_loop import AgentLoop  # `--help` needs no engine
+
+    return engine.why_offline(agent) if isinstance(engine, AgentLoop) else None
 
 
 def _member(key: str, args: argparse.Namespace) -> str:

@@ -20,13 +20,13 @@ import uvicorn
 
 from lastgood.agents.builtin import BUILTIN_NAMES
 from lastgood.agents.sources import OciSource, Source, parse
+from lastgood.cli.banner import greet
 from lastgood.cli.listener import BACKLOG, Listener, listen_on
-from lastgood.cli.logs import log_as_json, log_loop_errors
-from lastgood.cli.output import one_line, remark
+from lastgood.cli.logs import configure_logs, log_loop_errors
 from lastgood.cli.parser import CommandParser, add_agents, add_all_settings, configure_command
 from lastgood.cli.startup import settings_of
 from lastgood.errors import InvalidRequest, WrongUsage
-from lastgood.server import Server, offline_agents, open_server, warn_of_agents
+from lastgood.server import open_server
 from lastgood.settings import Settings
 from lastgood.surfaces.http.connection import Connection
 from lastgood.tracing.setup import Asgi
@@ -55,7 +55,7 @@ def serve(args: argparse.Namespace) -> int:
         main = places.enter_context(listen_on(settings.listen, "--listen"))
         address = settings.metrics_listen
         metrics = None if address is None else places.enter_context(listen_on(address, "--metrics-listen"))
-        log_as_json(sys.stderr)
+        configure_logs(sys.stderr)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(settings, sources, main, metrics))
 
@@ -100,7 +100,7 @@ async def _serve(
         if metrics is not None:
             places.append((metrics, server.probes))
         webs = [(place, _web(app, settings)) for place, app in places]
-        await _greet(server, settings, main, metrics)
+        await greet(server, settings, main, metrics)
         serving = [asyncio.create_task(web.serve(sockets=[place.socket])) for place, web in webs]
         ending = asyncio.create_task(stopping.wait())
         await asyncio.wait({*serving, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -148,35 +148,3 @@ def _signals() -> tuple[asyncio.Event, asyncio.Event]:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, hear)
     return stopping, hurried
-
-
-async def _greet(server: Server, settings: Settings, main: Listener, metrics: Listener | None) -> None:
-    for line in await warn_of_agents(server):
-        remark(f"warning: {one_line(line)}")
-    agents = ", ".join(server.agents.served())
-    if not agents:
-        remark("warning: no agents: the directory contains no agent file (*.yaml, *.yml)")
-    remark(f"Lastgood serves {agents or 'no agents'} on {main.place}")
-    for line in await offline_agents(server):
-        remark(f"  {line}")
-    if "console" in settings.only:
-        remark(f"  console                 {settings.public_url or main.url('/')}")
-    if "chat" in settings.only:
-        url = f"{settings.public_url}/v1" if settings.public_url else main.url("/v1")
-        remark(f"  OpenAI-compatible API   {url}")
-    if "api" in settings.only:
-        url = f"{settings.public_url}/api" if settings.public_url else main.url("/api")
-        remark(f"  session API             {url}")
-    remark(f"  database                {_without_password(settings.database)}")
-    if metrics is not None:
-        remark(f"  metrics                 {metrics.url('/metrics')}")
-    if not server.asks_for_token:
-        remark(
-            "  authentication is off: anyone who can reach this address has full access; to require a token, "
-            "run `lastgood tokens create` and restart"
-        )
-
-
-def _without_password(database: str) -> str:
-    scheme, slashes, rest = database.partition("://")
-    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"

@@ -17,7 +17,7 @@ import sys
 from contextlib import AsyncExitStack
 
 from lastgood.cli.listener import listen_on
-from lastgood.cli.logs import log_as_json, log_loop_errors
+from lastgood.cli.logs import configure_logs, log_loop_errors
 from lastgood.cli.output import print_json, print_line, remark
 from lastgood.cli.parser import CommandParser, add_command, add_settings, configure_command
 from lastgood.cli.startup import worker_settings_of
@@ -87,7 +87,7 @@ def work(args: argparse.Namespace) -> int:
             logging.getLogger().handlers[:] = [TerminalLog(sys.stderr)]
             logging.getLogger().setLevel(logging.INFO)
         else:
-            log_as_json(sys.stderr)
+            configure_logs(sys.stderr)
         return asyncio.run(_work(settings, options, token, metrics))
 
 

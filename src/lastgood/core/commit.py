@@ -38,7 +38,7 @@ def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -
         hash=b"",
         agent_key=begin.agent_key,
         agent_digest=begin.agent_digest,
-        model=begun.model,
+        model=_answered_by(steps) or begun.model,
         decision=begin.decision | _remarks(steps),
         usage=sum((step.usage for step in steps), Usage()),
         created_at=now,
@@ -51,6 +51,11 @@ def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -
     head = begun.session.head
     binds = ask.agent_key if not begun.session.agent_key else None
     return Commit(turn, head.turn if head else None, ask.model, binds)
+
+
+def _answered_by(steps: Sequence[Step]) -> str:
+    """The model that gave the last response: `auto` and fallbacks leave open which one that is."""
+    return next((step.model for step in reversed(steps) if step.model and not step.within), "")
 
 
 def _remarks(steps: Sequence[Step]) -> dict[str, int | bool]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lastgood.core.history import mend
 from lastgood.engine.providers.fallback_chain import FallbackChain
+from lastgood.engine.providers.model_references import why_offline
 from lastgood.engine.providers.provider import ModelAnswer, ModelCall, Providers
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolboxes
@@ -51,6 +52,14 @@ class AgentLoop:
     def any_model(self) -> ModelSpec:
         """Who answers to `auto`."""
         return self._asking.models(AUTO, (), {}, "")[0]
+
+    def why_offline(self, agent: AgentSpec) -> str | None:
+        """Why the offline model answers for this agent, and what to do; None: it does not."""
+        return why_offline(self.any_model) if agent.model == AUTO and agent.harness is None else None
+
+    def why_no_answer(self, agent: AgentSpec) -> str | None:
+        """Why none of the agent's models can be asked: no provider or no key; None: one can."""
+        return None if agent.harness is not None else self._asking.why_no_answer(agent)
 
     def answer_with(self, model: ModelSpec) -> None:
         """To `auto`, where no key is there. Said before the first turn."""

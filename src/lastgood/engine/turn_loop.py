@@ -162,6 +162,7 @@ class TurnLoop:
             within=stage.within,
             left_out=stage.left_out,
             cut_short=answer.cut_short,
+            model=model.ref,
             effects=self._effects(stage, message.tool_calls) if message.tool_calls else (),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote_plus, unquote, unquote_plus
 
@@ -14,8 +14,9 @@ from lastgood.ports import Agents
 
 
 class AgentDirectory:
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self, agents: Agents, can_answer: Callable[[AgentSpec], bool] = lambda _: True) -> None:
         self._agents = agents
+        self.can_answer = can_answer  # whether its model has a provider and a key
 
     def list_keys(self) -> Sequence[str]:
         return self._agents.served()

@@ -97,6 +97,13 @@ class Recovery:
         return ended
 
     async def _interrupt(self, attempt: Attempt, *, died: bool, only_if_expired: bool = False) -> bool:
+        ended = await self._end(attempt, died=died, only_if_expired=only_if_expired)
+        if ended:
+            why = "its process died" if died else "its lease or deadline ended"
+            log.warning("attempt ended by recovery: %s", why, extra={"fields": _about(attempt)})
+        return ended
+
+    async def _end(self, attempt: Attempt, *, died: bool, only_if_expired: bool) -> bool:
         end = self._turns.end
         if attempt.status is AttemptStatus.WAITING:
             error: LastgoodError = TurnFailed("The question was not answered in time; nothing was committed")
@@ -144,6 +151,7 @@ class Recovery:
             case GiveUp(error):
                 return await self._turns.fail_again(found.attempt, error)
             case TryAgain() as decided:
+                log.info("interrupted turn is run again", extra={"fields": _about(found.attempt)})
                 await self._turns.try_again(found.request, found.attempt, decided)
                 # The queue behind it is durable, too, and the process that would begin it is dead.
                 self._queue.drain(found.attempt.tenant, found.attempt.session)
@@ -174,3 +182,13 @@ class Recovery:
             except Exception:  # one row that cannot be read must not end all sweeps
                 log.exception("the sweep failed and is retried")
             await asyncio.sleep(limits.sweep_seconds)
+
+
+def _about(attempt: Attempt) -> dict[str, object]:
+    return {
+        "tenant": attempt.tenant,
+        "session": attempt.session,
+        "turn": attempt.turn,
+        "attempt": attempt.id,
+        "number": attempt.number,
+    }

@@ -21,7 +21,7 @@ from lastgood.flows.leases import Beat, Leases
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown
 from lastgood.flows.run import Run, StopReason, conduct, write_end
 from lastgood.flows.turn_outcome import Outcome
-from lastgood.model.attempts import OnLeave
+from lastgood.model.attempts import AttemptStatus, OnLeave
 from lastgood.model.ids import AttemptId
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ class RunningAttempts:
             # The hold ends before its end is published: a client that reads the end may begin at once.
             self._forget(run)
             run.done.set_result(outcome)
+            _log_failure(run, outcome)
             for callback in self._callbacks:
                 callback(outcome)
         except BaseException as error:
@@ -258,3 +259,22 @@ def _cut_off(run: Run) -> LastgoodError:
     if run.commit_is_unknown:
         return outcome_unknown(run.hold.session, run.hold.attempt)
     return AttemptLost("The server was stopped before the turn ended; send it again")
+
+
+def _log_failure(run: Run, outcome: Outcome) -> None:
+    """With the code of the error and never its text, which may contain messages of users."""
+    if outcome.status in (AttemptStatus.COMMITTED, AttemptStatus.WAITING):
+        return
+    fields = {
+        "status": outcome.status.value,
+        "code": outcome.error.code if outcome.error else None,
+        "tenant": run.hold.tenant,
+        "session": run.hold.session,
+        "turn": run.begun.turn,
+        "attempt": run.hold.attempt,
+        "number": run.begun.number,
+        "has_effects": outcome.has_effects,
+    }
+    by_person = outcome.status in (AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED)
+    level = logging.INFO if by_person else logging.WARNING
+    log.log(level, "turn not committed", extra={"fields": fields})

@@ -7,6 +7,7 @@ only tasks of sessions are claimed; that one ends with its client, too.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,14 @@ from functools import partial
 from lastgood.core.history import repair
 from lastgood.core.input_checks import check_input
 from lastgood.core.recovery import has_effects
-from lastgood.errors import InvalidRequest, NeedsAnswer, SessionNotFound, TurnFailed, TurnTimeout
+from lastgood.errors import (
+    InvalidRequest,
+    LastgoodError,
+    NeedsAnswer,
+    SessionNotFound,
+    TurnFailed,
+    TurnTimeout,
+)
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.submit import Reserve, Submission, Submitter
@@ -30,6 +38,8 @@ from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.rules import RuleLayer, Setter
 from lastgood.model.sessions import TurnKind
+
+log = logging.getLogger(__name__)
 
 #: Items that a slow reader may be behind the engine.
 _AHEAD = 16
@@ -120,10 +130,12 @@ async def _collected(
                 if isinstance(item, Step):
                     steps.append(item)
                 yield item
-    except NeedsAnswer as question:
-        raise TurnFailed(
-            "This tool call needs human approval, which is not available on this API"
-        ) from question
+    except LastgoodError as error:
+        fields = {"code": error.code, "tenant": tenant, "turn": id, "agent": agent.key}
+        log.warning("stateless turn failed", extra={"fields": fields})
+        if not isinstance(error, NeedsAnswer):
+            raise
+        raise TurnFailed("This tool call needs human approval, which is not available on this API") from error
     finally:
         await deps.engine.forget(hold.session)
 

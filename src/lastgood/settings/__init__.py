@@ -56,7 +56,7 @@ class Settings:
     )
     database: str = _row(
         URL,
-        "use this database: sqlite:///PATH or postgresql://…",
+        "use this database: sqlite:///PATH (sqlite:////PATH if absolute) or postgresql://…",
         shown="lastgood.db in the data directory",
         required=True,
     )

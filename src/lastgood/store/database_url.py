@@ -1,4 +1,7 @@
-"""Opens the store that a database URL names: `sqlite:///PATH` or `postgresql://…`."""
+"""Opens the store that a database URL names: `sqlite:///PATH` or `postgresql://…`.
+
+As in other database URLs, `sqlite:///x.db` is in the current directory and `sqlite:////x.db` is not.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,20 @@ class Administration(TokenStore, WebhookStore, Protocol):
     """What a server reads anew each time, so that a command may change it meanwhile."""
 
 
-def _sqlite_path(database: str) -> Path | None:
+def sqlite_path(database: str) -> Path | None:
     """Returns the file of a SQLite database, or None for another kind of database."""
     scheme, _, rest = database.partition("://")
     if scheme != "sqlite":
         return None
     if not rest or rest.endswith((":memory:", "/")):
         raise WrongUsage(f"database {database!r} names no file; use sqlite:///PATH")
-    return Path(rest[1:] if rest.startswith("//") else rest)
+    return Path(rest.removeprefix("/"))
 
 
 async def open_store(database: str, *, read_only: bool = False, migrate: str = "auto") -> Store:
     """`migrate` is the setting: `auto` or `check`."""
     may_migrate = migrate == "auto"
-    path = _sqlite_path(database)
+    path = sqlite_path(database)
     if path is not None:
         if not read_only and may_migrate:
             _make_folder(path.parent)
@@ -49,7 +52,7 @@ async def open_administration(database: str, migrate: str) -> AsyncIterator[Admi
     try:
         store = await open_store(database, migrate=migrate)
     except StoreLocked:
-        path = _sqlite_path(database)
+        path = sqlite_path(database)
         assert path is not None
         store = AdministrationBeside(path)
     try:

@@ -349,6 +349,8 @@ def _step_body(step: Step) -> dict[str, Any]:
         plain["left_out"] = step.left_out
     if step.cut_short:
         plain["cut_short"] = True
+    if step.model:
+        plain["model"] = step.model
     if step.queued:
         plain["queued"] = step.queued
     if step.effects:

@@ -14,10 +14,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from lastgood.core.fallback import Decision, ModelFailure, Next, NoMoreModels, Retry, after_failure, order
-from lastgood.engine.providers.model_references import SCRIPTED_SPEC, Models, chain_of
+from lastgood.engine.providers.model_references import OFFLINE_SPEC, Models, chain_of
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Providers
-from lastgood.errors import Garbled, ModelError, ModelUnknown
-from lastgood.model.agents import Fallback, ModelSpec
+from lastgood.engine.providers.provider_aliases import missing_key
+from lastgood.errors import Garbled, KeyRefused, ModelError, ModelUnknown
+from lastgood.model.agents import AgentSpec, Fallback, ModelSpec
 from lastgood.model.events import ModelFellBack, ModelRetried
 
 
@@ -62,12 +63,25 @@ class FallbackChain:
         self._clock = clock
         self._jitter = jitter
         self._cooling: dict[str, float] = {}  # reference to when it may be asked again
-        self.otherwise = SCRIPTED_SPEC  # who answers to `auto` where no key is there
+        self.otherwise = OFFLINE_SPEC  # who answers to `auto` where no key is there
 
     def check(self, ref: str, models: Models) -> None:
         """Raises ModelUnknown if no provider serves the model. Does not check whether its key is valid."""
         for model in self.models(ref, (), models, ""):
             self._providers.find(model)
+
+    def why_no_answer(self, agent: AgentSpec) -> str | None:
+        """Says what the first model lacks; None if a model of the chain has a provider and a key."""
+        reasons: list[str] = []
+        try:
+            for model in self.models(agent.model, agent.fallback.models, agent.models, ""):
+                self._providers.find(model)
+                if self._providers.has_key(model):
+                    return None
+                reasons.append(missing_key(model).message)
+        except (ModelUnknown, KeyRefused) as error:
+            reasons.append(error.message)
+        return reasons[0]
 
     def models(
         self, ref: str, fallbacks: Sequence[str], models: Models, choice: str

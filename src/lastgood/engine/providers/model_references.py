@@ -29,15 +29,30 @@ AUTO_MODELS = (
     ModelSpec("deepseek", "deepseek-chat"),
     ModelSpec("ollama", "llama3.2", token_key=OLLAMA_HOST),
 )
+_STANDS_IN = "stands_in"
+
+
+def offline_spec(why: str) -> ModelSpec:
+    """The scripted model, where it answers because there is no other. It says so in its first answer."""
+    return ModelSpec("builtin", "scripted", options={_STANDS_IN: why})
+
+
+def why_offline(model: ModelSpec) -> str | None:
+    """Why the scripted model stands in for another, and what to do; None: it does not."""
+    return model.options.get(_STANDS_IN)
+
+
 #: Answers without any key, offline.
-SCRIPTED_SPEC = ModelSpec("builtin", "scripted")
+OFFLINE_SPEC = offline_spec(
+    "no API key is set; set OPENAI_API_KEY, ANTHROPIC_API_KEY or another key, or run Ollama, and restart"
+)
 
 #: A name that stands for names that stand for names; more is a mistake, or a circle.
 _DEEPEST = 8
 
 
 def resolve_model(
-    ref: str, models: Models, has_key: HasKey, choice: str = "", otherwise: ModelSpec = SCRIPTED_SPEC
+    ref: str, models: Models, has_key: HasKey, choice: str = "", otherwise: ModelSpec = OFFLINE_SPEC
 ) -> ModelSpec:
     """The one model that is meant. Where any of several would do, the same `choice` gives the same one."""
     spec = _look_up(ref, models, has_key, otherwise)
@@ -57,7 +72,7 @@ def chain_of(
     models: Models,
     has_key: HasKey,
     choice: str = "",
-    otherwise: ModelSpec = SCRIPTED_SPEC,
+    otherwise: ModelSpec = OFFLINE_SPEC,
 ) -> tuple[ModelSpec, ...]:
     """The model that is meant and those to be asked when it fails, each of them once.
 

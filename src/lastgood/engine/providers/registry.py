@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.direct import Direct
+from lastgood.engine.providers.model_references import AUTO_MODELS
 from lastgood.engine.providers.provider import Provider
 from lastgood.engine.providers.provider_aliases import (
     ALIASES,
@@ -25,7 +26,7 @@ from lastgood.outside.secrets import Secrets
 if TYPE_CHECKING:
     from lastgood.engine.providers.chat_completions import ChatCompletions
 
-EXTRA = "pip install 'lastgood[providers]'"
+EXTRA = "pip install 'lastgood[providers]' (in a checkout: make install)"
 
 
 class ProviderTable:
@@ -54,7 +55,7 @@ class ProviderTable:
         if alias.dialect is Dialect.CHAT:
             return self._chat_completions()
         if not _has_extra():
-            raise ModelUnknown(f"{model.provider} needs an extra that is not installed: {EXTRA}")
+            raise ModelUnknown(f"{model.provider} needs a package that is not installed; run {EXTRA}")
         return self._direct
 
     def has_key(self, model: ModelSpec) -> bool:
@@ -93,6 +94,20 @@ class ProviderTable:
             f"no such provider: {model.provider!r} of {model.ref!r}; {hint} "
             "A provider of your own needs a base_url in the agent's file"
         )
+
+
+def unusable_key(secrets: Secrets) -> str | None:
+    """Why the key of a model that `auto` could mean cannot be used, and what to do; None: it can."""
+    if _has_extra():
+        return None
+    for model in AUTO_MODELS:
+        alias = alias_of(model)
+        if alias is not None and alias.dialect is Dialect.DIRECT:
+            for name in filter(secrets.has, key_names(model)):
+                return (
+                    f"{name} is set, but {model.provider} needs a package that is not installed; run {EXTRA}"
+                )
+    return None
 
 
 def _has_extra() -> bool:

@@ -17,6 +17,9 @@ Without a directive it repeats what was said. A word is a token: the limit of ou
 tokens cuts an answer after that many words, and a stop sequence before its first
 occurrence. The same prompt always gives the same answer. Every prompt is given to
 `log` before anything else happens: what the model saw can be judged from outside.
+
+Where it stands in for a model that nobody configured, it says so in the first answer of a session,
+unless the message has directives: whoever writes those knows whom they talk to.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lastgood.engine.providers.model_references import why_offline
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
 from lastgood.errors import ModelError
+from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import Message, Reasoning, Role, ToolCall, as_json, assistant
 from lastgood.model.sessions import Usage
 from lastgood.time_slices import paced_map
@@ -43,6 +48,7 @@ _WORDS = re.compile(r"\s*\S+\s*|\s+")
 @dataclass(slots=True)
 class _Script:
     says: str
+    has_directives: bool = False
     thinks: str = ""
     calls: list[list[tuple[str, str]]] = field(default_factory=list)  # one list per response
     slow: float = 0.0
@@ -58,6 +64,7 @@ def _read(messages: Sequence[Message]) -> _Script:
         directive = _directive(line)
         if directive is None:
             continue
+        script.has_directives = True
         verb, rest = directive[1], directive[2] or ""
         try:
             _apply(script, verb, rest.strip(), said)
@@ -119,6 +126,8 @@ class Scripted:
             prompt = await paced_map(as_json, call.messages)
             self._log({**call.about, "model": call.model.ref, "prompt": prompt})
         script = _read(call.messages)
+        if _should_explain(script, call):
+            script.says = f"{_notice(call.model)}\n\n{script.says}"
         message, cut_short = _limited(_response(script, call.messages), call)
         fails = None if message.tool_calls else _fails(script, call)
         if fails == "before":
@@ -136,6 +145,19 @@ class Scripted:
         if fails is not None:
             raise ModelError("scripted model: failed after the answer, as directed")
         yield ModelAnswer(message, _usage(call.messages, message), cut_short)
+
+
+def _should_explain(script: _Script, call: ModelCall) -> bool:
+    """Not in JSON and not in a title: programs read those."""
+    is_text = call.output is None and call.options.response_format is None and "purpose" not in call.about
+    is_first = all(message.role is not Role.ASSISTANT for message in call.messages)
+    return why_offline(call.model) is not None and is_first and is_text and not script.has_directives
+
+
+def _notice(model: ModelSpec) -> str:
+    return (
+        f"(Lastgood's offline scripted model answers, which only repeats what you say: {why_offline(model)}.)"
+    )
 
 
 def _fails(script: _Script, call: ModelCall) -> str | None:

@@ -26,7 +26,7 @@ from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
 from lastgood.model.attempts import After, Ask, Attempt, AttemptStatus
-from lastgood.model.events import TERMINAL
+from lastgood.model.events import TERMINAL, AttemptFailed
 from lastgood.model.ids import AttemptId
 from lastgood.model.messages import Role
 from lastgood.model.queue import NewQueued, Queued, QueueKind
@@ -86,7 +86,7 @@ class RunHandlers:
         ask = self._asking.ask(request, body, plain, agent, durable=False)
         named = _is_named(request)  # before anything begins: it may be refused
         submitted = await self._submit(request, ask, body.where())
-        frames = self._frames(submitted, named=named)
+        frames = self._frames(request, submitted, named=named)
         return Stream(_while_allowed(request, frames), _headers(submitted))
 
     async def turn(self, request: Request) -> Response:
@@ -169,12 +169,14 @@ class RunHandlers:
             {"type": "session_exited", "session_id": session.id, "reason": "deleted"}, named=named
         )
 
-    async def _frames(self, submitted: TurnHandle, *, named: bool) -> Frames:
+    async def _frames(self, request: Request, submitted: TurnHandle, *, named: bool) -> Frames:
         ended = False
         try:
             async with aclosing(submitted.events()) as events:
                 async for event in events:
                     ended = ended or event.kind in TERMINAL
+                    if isinstance(event.data, AttemptFailed):
+                        request.failure = event.data.code
                     yield frame(event, submitted.session, named=named)
         except StoreUnavailable:
             pass  # the turn may still commit, so its end is read before anything is sent

@@ -220,12 +220,13 @@ class App:
             return answer.status, ResponseEnd.SENT
         if answer.only_watches:
             request.ending = self._watching_ends
-        broken = False
 
         def last_words(error: Exception) -> bytes:
-            nonlocal broken
-            broken = True
+            if isinstance(error, Broken):
+                request.failure = error.code
+                return error.last
             shown = _public_error(request, error)
+            request.failure = shown.code
             return dialect_of(request.raw_path, self._dialects).last_frame(shown, request)
 
         try:
@@ -234,16 +235,17 @@ class App:
             raise
         except Exception as error:  # before it has begun
             if isinstance(error, Broken):
-                reply = error.reply
+                reply, request.failure = error.reply, error.code
             else:
                 reply = self._error_reply(request, _public_error(request, error))
             await send_reply(send, reply, headers)
             return reply.status, ResponseEnd.SENT
         if not is_there:
             return answer.status, ResponseEnd.LEFT
-        return answer.status, ResponseEnd.BROKEN if broken else ResponseEnd.SENT
+        return answer.status, ResponseEnd.BROKEN if request.failure else ResponseEnd.SENT
 
     def _error_reply(self, request: Request, error: LastgoodError, route: Route | None = None) -> Reply:
+        request.failure = error.code
         own = route.errors if route is not None else None
         reply = (own or dialect_of(request.raw_path, self._dialects)).reply(error, request)
         if isinstance(error, MethodNotAllowed):

@@ -59,10 +59,11 @@ class ClientGone(Exception):
 class Broken(Exception):
     """A stream that cannot go on. `reply` is the answer if it has not begun, `last` its end if it has."""
 
-    def __init__(self, reply: Reply, last: bytes) -> None:
-        super().__init__(reply, last)
+    def __init__(self, reply: Reply, last: bytes, code: str) -> None:
+        super().__init__(reply, last, code)
         self.reply = reply
         self.last = last
+        self.code = code
 
 
 @dataclass(slots=True)
@@ -83,6 +84,8 @@ class Request:
     check_caller: Callable[[], Awaitable[object]] = field(default=lambda: _nothing())
     #: Ends the connection at once, in the middle of whatever is being sent.
     abort: Callable[[], None] = field(default=lambda: None)
+    #: The code of the error that its response ended with, for logs.
+    failure: str = ""
     _read: bytes | None = None
 
     @property
@@ -280,8 +283,6 @@ async def send_stream(
 
 
 def _last(broken: BaseException | None, last_words: Callable[[Exception], bytes]) -> bytes:
-    if isinstance(broken, Broken):
-        return broken.last
     return last_words(broken) if isinstance(broken, Exception) else b""
 
 

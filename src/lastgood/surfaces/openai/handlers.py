@@ -101,7 +101,7 @@ class ChatHandlers:
         self._presets = presets
 
     async def models(self, request: Request) -> Response:
-        """Those that the caller reaches: an agent on a runtime must be published."""
+        """Those that can answer the caller: an agent on a runtime must be published."""
         created, found = 0, await self._reached(request)
         data = [{"id": id, "object": "model", "created": created, "owned_by": "lastgood"} for id in found]
         return json_reply({"object": "list", "data": data})
@@ -112,11 +112,12 @@ class ChatHandlers:
             try:
                 agent = await self._agents.load(key)
             except LastgoodError:
-                found.append(key)
                 continue
             members = [f"{key}/{name}" for name in agent.members]
             for id, member in zip([key, *members], [agent, *agent.members.values()], strict=True):
                 with suppress(AgentNotFound):
+                    if not self._agents.can_answer(member):
+                        continue
                     await self._submitter.tasks.reach_by_chat(request.caller.tenant, member)
                     found.append(id)
         return found

@@ -45,6 +45,5 @@ async def _pieces(frames: Frames, chunks: Chunks, headers: Mapping[str, str]) ->
             async for frame in frames:
                 yield frame
         except StreamFailed as failed:
-            raise Broken(
-                failed.reply(headers), chunks.failure(failed.error, has_effects=failed.has_effects)
-            ) from failed
+            last = chunks.failure(failed.error, has_effects=failed.has_effects)
+            raise Broken(failed.reply(headers), last, failed.error.code) from failed

@@ -1,0 +1,60 @@
+"""`lastgood demo`: plays the promise on a real server process, offline, and checks every step."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+from lastgood.cli.output import complain, one_line, print_line
+from lastgood.cli.parser import CommandParser, configure_command
+
+
+def configure(parser: CommandParser) -> None:
+    configure_command(
+        parser,
+        run_demo,
+        json=None,
+        details="Starts a server in a temporary directory, lets turns fail, kills the server, and shows what "
+        "the scripted model saw after each step. Needs no network and no API key. Exits with 1 if a step is "
+        "not true.",
+    )
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    # Not in the data directory: a socket's path must be short.
+    with tempfile.TemporaryDirectory(prefix="lastgood-demo-", ignore_cleanup_errors=True) as folder:
+        return asyncio.run(_play(Path(folder)))
+
+
+async def _play(folder: Path) -> int:
+    from lastgood.cli.demo_server import DemoServer  # an HTTP client only where it is used
+    from lastgood.cli.demo_steps import STEPS, Demo, NotTrue
+    from lastgood.client import AsyncClient
+    from lastgood.errors import LastgoodError
+
+    server, began = DemoServer(folder), time.monotonic()
+    server.write_agent("the agent of the demo")
+    print_line("Starting a server with the offline scripted model ...")
+    try:
+        await server.start()
+        async with AsyncClient(server.url) as client:
+            session = (await client.create("demo")).id
+            demo = Demo(server, client, session)
+            for number, (name, step) in enumerate(STEPS, 1):
+                demo.shown_in = session
+                try:
+                    happened = await step(demo)
+                except (NotTrue, LastgoodError, TimeoutError) as error:
+                    print_line(f"✗ {number:2} {name:14} {one_line(str(error) or 'timed out')}")
+                    complain("the demo failed; please report it")
+                    return 1
+                print_line(f"✓ {number:2} {name:14} {happened}")
+                print_line(f"{'':19}the model saw: {' | '.join(server.last_prompt(demo.shown_in))}")
+    finally:
+        await server.kill()
+    print_line(f"All {len(STEPS)} steps are true, in {time.monotonic() - began:.0f} s.")
+    print_line("Next: lastgood serve, then lastgood sessions show -1. Promises and tests: docs/guarantees.md")
+    return 0
