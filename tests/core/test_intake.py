@@ -8,6 +8,7 @@ from lastgood.core.input_checks import (
     MOST_IN_METADATA_BYTES,
     check_input,
     check_metadata,
+    check_remote_dir,
     check_title,
     first_words,
     fork_title,
@@ -146,3 +147,14 @@ def test_metadata_have_a_bound_in_bytes() -> None:
         assert check_metadata({"a": text}) == {"a": text}
         with pytest.raises(TooLarge, match=f"{MOST_IN_METADATA_BYTES:,}"):
             check_metadata({"a": text + "x"})
+
+
+@pytest.mark.parametrize("path", ["/", "/home/ann/project", "~/project"])
+def test_a_folder_of_another_machine_is_taken_as_it_is(path: str) -> None:
+    assert check_remote_dir(path) == path
+
+
+@pytest.mark.parametrize("path", ["", "project", "../up", "~", "~bob/project", "C:\\project", "/a\0b"])
+def test_a_folder_of_another_machine_is_absolute_text(path: str) -> None:
+    with pytest.raises(InvalidRequest):
+        check_remote_dir(path)

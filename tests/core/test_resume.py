@@ -298,6 +298,7 @@ def test_M4_3_a_directory_lacks_what_later_turns_did_elsewhere(
     decision = decide_resume(asked, numbered(rows))
     assert decision.work_dir is not None
     assert decision.work_dir.is_outdated == is_outdated
+    assert decision.work_dir.lacks_files == (is_outdated or asked.runtime is B)
     assert ("is_outdated" in as_record(decision)["work_dir"]) == is_outdated
 
 

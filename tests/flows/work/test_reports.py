@@ -15,7 +15,6 @@ from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.sessions import Usage
 from lastgood.model.tasks import PointerOutcome, TaskMessage, TaskStatus
-from tests.flows.house import eventually
 from tests.flows.work.site import Site
 
 pytestmark = pytest.mark.anyio
@@ -265,12 +264,8 @@ async def test_a_worker_that_disconnects_claims_nothing(site: Site) -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-
-    async def is_free() -> bool:
-        return (await site.task(task.id)).task.status is TaskStatus.QUEUED
-
-    await eventually(is_free)
-    assert (await a.claim()).claimed.task.id == task.id
+    # The claim may still be on its way to the database, and is given back when it has arrived.
+    assert (await a.claim_again()).claimed.task.id == task.id
     await site.check_ends(task.session)
 
 
