@@ -41,7 +41,8 @@ from lastgood.flows.work.limits import WorkLimits
 from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
-from lastgood.ports import Agents, Clock, Engine, Ids, Store
+from lastgood.ports import Clock, Ids, Store
+from lastgood.ports.engine import Agents, Engine
 from lastgood.settings import Settings
 from lastgood.store.database_url import open_store
 from lastgood.tracing.setup import OFF, Tracing

@@ -31,7 +31,7 @@ from lastgood.model.events import EventKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId
 from lastgood.model.messages import Message, assistant, user
 from lastgood.model.sessions import Session, Turn, Usage
-from lastgood.ports import Agents
+from lastgood.ports.engine import Agents
 from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite import open_sqlite
 from lastgood.wiring import Lastgood, assemble, flows_of

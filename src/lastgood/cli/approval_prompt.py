@@ -109,7 +109,7 @@ def _property_prompt(name: str, about: Mapping[str, Any], *, is_required: bool) 
 
 
 def value_of(about: Mapping[str, Any], line: str) -> Any:
-    """The line as a value of the property; None: it is none, and the person is asked again."""
+    """The line as a value of the property. None: it does not fit, and the person is asked again."""
     try:
         match about.get("type", "string"):
             case "integer":

@@ -79,7 +79,7 @@ class Chat:
     screen: Screen
     interrupts: Interrupts
     last: tuple[Message, TurnEnd] | None = None
-    person: AskPerson | None = None  # None: nobody can be asked here
+    person: AskPerson | None = None  # None: no terminal to ask at
 
     async def say(
         self,

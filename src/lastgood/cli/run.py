@@ -29,7 +29,7 @@ from lastgood.model.agents import AgentCommand, AgentSpec
 from lastgood.model.attempts import After
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import File, Image, Message, Part, user, user_parts
-from lastgood.ports import Engine
+from lastgood.ports.engine import Engine
 from lastgood.settings import Settings
 
 

@@ -18,7 +18,7 @@ from lastgood.engine.turn_loop import TurnLoop
 from lastgood.model.agents import AUTO, AgentSpec, ModelSpec, Safety
 from lastgood.model.ids import SessionId
 from lastgood.model.messages import Message, Role, user
-from lastgood.ports import Emit, Work
+from lastgood.ports.engine import Emit, Work
 
 
 class AgentLoop:

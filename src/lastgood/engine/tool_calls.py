@@ -24,7 +24,7 @@ from lastgood.model.answers import AnswerAction, QuestionKind
 from lastgood.model.attempts import ToolOutcome
 from lastgood.model.messages import ToolCall
 from lastgood.model.rules import RuleLayer
-from lastgood.ports import Work
+from lastgood.ports.engine import Work
 from lastgood.time_slices import paced
 
 _CANCELLED = ("error: the tool was cancelled", ToolOutcome.UNKNOWN)

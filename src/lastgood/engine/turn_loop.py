@@ -47,7 +47,7 @@ from lastgood.model.events import (
     UserSaid,
 )
 from lastgood.model.messages import ToolCall, tool_result
-from lastgood.ports import Emit, Work
+from lastgood.ports.engine import Emit, Work
 from lastgood.time_slices import paced_map
 
 #: How long a person may take to say what became of a call.

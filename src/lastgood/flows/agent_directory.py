@@ -10,7 +10,7 @@ from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest
 from lastgood.flows.agent_resolution import resolve
 from lastgood.model.agents import AgentSpec
-from lastgood.ports import Agents
+from lastgood.ports.engine import Agents
 
 
 class AgentDirectory:

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from lastgood.core import identity
 from lastgood.errors import AgentNotFound
 from lastgood.model.agents import AgentSpec
-from lastgood.ports import Agents
+from lastgood.ports.engine import Agents
 
 
 async def resolve(agents: Agents, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:

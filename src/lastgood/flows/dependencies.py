@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from lastgood.flows.history_cache import HistoryCache
 from lastgood.flows.quotas import Quotas
 from lastgood.flows.signals import Signals
-from lastgood.ports import Agents, Clock, Engine, Ids, Store
+from lastgood.ports import Clock, Ids, Store
+from lastgood.ports.engine import Agents, Engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lastgood.engine.providers.provider import Providers
     from lastgood.engine.tools.tool import Toolsets
     from lastgood.flows.running_attempts import RunningAttempts
-    from lastgood.ports import Engine
+    from lastgood.ports.engine import Engine
 
 EXTRA = "pip install 'lastgood[tracing]'"
 

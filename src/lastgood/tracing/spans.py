@@ -21,7 +21,7 @@ from lastgood import __version__
 from lastgood.engine.providers.provider import Providers
 from lastgood.engine.tools.tool import Toolsets
 from lastgood.flows.running_attempts import RunningAttempts
-from lastgood.ports import Engine
+from lastgood.ports.engine import Engine
 from lastgood.tracing.request_spans import seeing, traced_app
 from lastgood.tracing.setup import Asgi, S, Tracing
 from lastgood.tracing.work_spans import TracedEngine, TracedProviders, WorkSpans, traced_toolsets

@@ -26,7 +26,7 @@ from lastgood.model.attempts import AttemptStatus, Step
 from lastgood.model.events import Event, ToolAnswered, ToolCalled
 from lastgood.model.ids import AttemptId, SessionId
 from lastgood.model.messages import Message
-from lastgood.ports import Emit, Engine, Work
+from lastgood.ports.engine import Emit, Engine, Work
 from lastgood.tracing import semconv
 from lastgood.tracing.request_spans import begun_in
 from lastgood.tracing.span_errors import TOOL_FAILED, fail, fail_with

@@ -115,7 +115,7 @@ class Connection:
         if isinstance(message, mcp_types.ToolListChangedNotification):
             self._tools = None
         elif isinstance(message, Exception):
-            return  # a message that is none: the request that waits for it times out
+            return  # not a message of the protocol: the request that waits for it times out
 
     async def _listen(self, client: Client) -> None:
         """Servers of the newest era say that their list has changed only to those who asked for it."""

@@ -1,0 +1,96 @@
+"""The seams to what runs a turn: the agents, and the engine that works on one attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from lastgood.model.agents import AgentSpec
+from lastgood.model.answers import Answer
+from lastgood.model.attempts import Hold, Step
+from lastgood.model.call_options import CallOptions
+from lastgood.model.events import Event
+from lastgood.model.ids import SessionId, TurnId
+from lastgood.model.messages import Message
+from lastgood.model.rules import RuleLayer
+
+
+class Work(Protocol):
+    """What an engine is given: everything the attempt may see, and nothing that it may change."""
+
+    @property
+    def agent(self) -> AgentSpec: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def hold(self) -> Hold: ...
+    @property
+    def turn(self) -> TurnId: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def steps(self) -> tuple[Step, ...]: ...
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        """What a person said about calls, by the place of the call."""
+        ...
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can be asked: some APIs have no way to answer."""
+        ...
+
+    @property
+    def options(self) -> CallOptions: ...
+    @property
+    def working_dir(self) -> str | None: ...
+    async def rules(self) -> tuple[RuleLayer, ...]:
+        """The session's own, as they are now: they may be changed while the turn runs."""
+        ...
+
+    async def steers(self) -> tuple[Step, ...]:
+        """What was said to this turn while it ran and is not in its steps yet."""
+        ...
+
+    @property
+    def earlier(self) -> tuple[Message, ...]:
+        """What was said before this turn."""
+        ...
+
+    def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
+        """The turn's input, and these steps as its continuation. After `earlier`, it is the whole prompt."""
+        ...
+
+
+#: Takes what the engine did. Returns after the journal has the step. What it raises ends the turn.
+Emit = Callable[[Event | Step], Awaitable[None]]
+
+
+class Engine(Protocol):
+    async def run(self, work: Work, emit: Emit) -> None:
+        """Works until the turn has its answer. Cancelling it stops its models and tools."""
+        ...
+
+    def check_model(self, model: str, agent: AgentSpec | None = None) -> None:
+        """Raises ModelUnknown if no provider serves the model and the agent's file does not define it."""
+        ...
+
+    def check_working_dir(self, path: str) -> str:
+        """The folder as it is recorded; InvalidRequest: no session may work there."""
+        ...
+
+    async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None: ...
+
+    async def forget(self, session: SessionId) -> None:
+        """Frees what was built for a session that was deleted."""
+        ...
+
+
+class Agents(Protocol):
+    def served(self) -> Sequence[str]:
+        """The keys of the sources served now."""
+        ...
+
+    async def load(self, key: str, name: str | None = None) -> AgentSpec:
+        """The agent of that source, or the member of its team with that name."""
+        ...
