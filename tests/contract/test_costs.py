@@ -223,6 +223,8 @@ def test_every_statement_about_tasks_finds_them_by_an_index(tmp_path: Path) -> N
     connection.create_scalar_function("clock", lambda *_: 0.0, 0)
     checked = 0
     for name, statement in named("sqlite").items():
+        if name.startswith("check_"):
+            continue  # `db check` reads all rows of every table
         parameters = dict.fromkeys(positional(statement).names)
         try:
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]

@@ -575,7 +575,8 @@ def test_check_finds_what_was_changed(lastgood: Command) -> None:
     good, bad = lastgood.new_session("good"), lastgood.new_session("bad")
     lastgood.say("more", "--session", bad)
     checked = (
-        "2 sessions, 3 turns, 0 branches, 3 attempts, 0 steps, 3 requests and 0 queue entries of 1 tenant"
+        "2 sessions, 3 turns, 0 branches, 3 attempts, 0 steps, 3 requests, "
+        "0 queue entries, 0 tasks, 0 claims, 0 pointers and 0 snapshots of 1 tenant"
     )
     assert lastgood("db", "check").out == f"checked {checked}: no damage\n"
     as_json = lastgood("db", "check", "--json").json
