@@ -408,7 +408,7 @@ async def work_of(wire: Wire, name: str) -> dict[str, list[str]]:
 def name_known_things(operation: dict[str, Any], things: list[dict[str, list[str]]]) -> None:
     """Else nothing made up would ever be let in."""
     known: dict[str, list[str]] = {"agent": [AGENT], "name": ["nobody"], "model": [AGENT, "nobody"]}
-    known |= {"kind": ["issue", "chat"], "question": ["q1"], "token": ["tok_1"]}
+    known |= {"kind": ["issue", "chat"], "question": ["q1"], "token": ["tok_1"], "webhook": ["wh_1"]}
     for thing in things:
         for name, ids in thing.items():
             known[name] = [*known.get(name, []), *ids]
