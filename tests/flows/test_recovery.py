@@ -20,7 +20,7 @@ from lastgood.model.sessions import SessionStatus, TurnKind
 from lastgood.wiring import Lastgood
 from tests.faults.faults import Mode
 from tests.faults.world import OTHER_MODEL
-from tests.flows.house import PATIENCE_SECONDS, SHORT_LEASE, Gate, House, eventually, gate_tool
+from tests.flows.house import LIMITS, PATIENCE_SECONDS, SHORT_LEASE, Gate, House, eventually, gate_tool
 from tests.present import present
 
 pytestmark = pytest.mark.anyio
@@ -70,9 +70,10 @@ async def buried(house: House, node: Lastgood, died: asyncio.Event) -> None:
 
 
 async def next_node(house: House, name: str = "next", **fields: Any) -> Lastgood:
-    """The next process: at once on SQLite, by lease on PostgreSQL."""
+    """The next process: at once on SQLite, by lease on PostgreSQL. Its own lease is one that a slow machine
+    keeps: only the dead node's has to end."""
     await house.reopen()
-    fields.setdefault("limits", SHORT_LEASE)
+    fields.setdefault("limits", LIMITS)
     return await house.node(name, alone=True, **fields)
 
 
