@@ -381,6 +381,8 @@ EVENTS = "/api/sessions/{session}/events"
 
 async def things_of(wire: Wire) -> dict[str, list[str]]:
     """A session with a turn, an attempt that failed, and an entry of its queue that is parked."""
+    # A made-up request may have bound the agent to a runtime where nobody works.
+    await wire.ask("DELETE", f"/api/agents/{quote(AGENT, safe='')}/runtime", None)
     session = (await wire.ask("POST", "/api/sessions", {})).json["id"]
     path = f"/api/sessions/{session}"
     good = await wire.ask("POST", f"{path}/turns", {"messages": [{"content": "hi"}], "wait": True})

@@ -48,7 +48,18 @@ class ServerProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._tail = bytearray()
-        self.has_ended = False  # it closed its output, and will answer nothing more
+        self.has_closed = False  # its output: it will answer nothing more
+
+    @property
+    def has_ended(self) -> bool:
+        """Asked before a call: a call that was never sent did not take effect, and one that was may have."""
+        if self.has_closed or self._process.returncode is not None:
+            return True
+        try:
+            # The end of its output may not have been read yet. Its exit status is left for whoever reaps it.
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
 
     @property
     def pid(self) -> int:
@@ -148,7 +159,7 @@ async def _read(
                     await _deliver(line, incoming)
                     line = _Line()
                 line.add(rest)
-            state.has_ended = True
+            state.has_closed = True
 
 
 class _Line:
