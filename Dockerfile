@@ -1,17 +1,23 @@
-# A server in a container. It keeps what it must in its database and in /data, and runs as nobody special.
+# A server in a container: no root, and nothing is written outside /data and /tmp, so the root file system can be
+# read-only (`docker run --read-only --tmpfs /tmp --init`). Every package is locked with its hashes.
 FROM python:3.13-slim
 
-RUN useradd --create-home --uid 10001 lastgood \
-    && mkdir -p /data/work /agents && chown -R lastgood /data
+RUN useradd --no-create-home --home-dir /data --uid 10001 lastgood \
+    && install -d -o lastgood -m 0700 /data /data/work && mkdir /agents
 WORKDIR /app
 COPY requirements/run.txt requirements/build.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/run.txt -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
+# The build backend is the locked one from above.
 RUN pip install --no-cache-dir --no-build-isolation --no-deps .
 
 USER lastgood
-ENV LASTGOOD_DATA_DIR=/data LASTGOOD_LISTEN=0.0.0.0:8080
+WORKDIR /data
+VOLUME /data
+ENV LASTGOOD_DATA_DIR=/data LASTGOOD_LISTEN=0.0.0.0:8080 PYTHONDONTWRITEBYTECODE=1
 EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/ready', timeout=2)"]
 ENTRYPOINT ["lastgood"]
 CMD ["serve"]

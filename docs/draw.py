@@ -8,13 +8,19 @@ fails while drawing would change a page, so a table here cannot lie for long.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from inspect import cleandoc
 from pathlib import Path
+from typing import Any
 
 from lastgood.agents.schema import tables
+from lastgood.agents.sources import parse
 from lastgood.cli.parser import build_parser
 from lastgood.core.lifecycle import ATTEMPT, Move, is_final
 from lastgood.core.task_lifecycle import TASK, TaskMove, is_task_over
@@ -22,11 +28,14 @@ from lastgood.errors import LastgoodError
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.tasks import TaskStatus
-from lastgood.settings import ROWS
+from lastgood.server import open_server
+from lastgood.settings import ROWS, read_settings
 from lastgood.settings.rows import Row
 from lastgood.settings.worker import WORKER_ROWS
+from lastgood.worker import metrics as worker
 
 DOCS = Path(__file__).parent
+OPENAPI = DOCS / "openapi.json"
 
 #: One line each. A state, a move or a limit that is missing here fails the drawing.
 STATES: Mapping[AttemptStatus, str] = {
@@ -174,6 +183,19 @@ def limits() -> Iterator[str]:
         yield _row(name.replace("_", " "), f"{value:,.10g} {unit}", LIMITS[field.name])
 
 
+def metrics() -> Iterator[str]:
+    yield from _table("metric", "type", "meaning")
+    about = dict(re.findall(r"^# HELP (\S+) (.+)$", served("/metrics"), re.MULTILINE))
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", served("/metrics"), re.MULTILINE):
+        yield _row(f"`{name}`", kind, about[name])
+
+
+def worker_metrics() -> Iterator[str]:
+    yield from _table("metric", "type", "meaning")
+    for name, (kind, about) in worker.METRICS.items():
+        yield _row(f"`{worker.PREFIX}{name}`", kind, about)
+
+
 def commands() -> Iterator[str]:
     for name, parser in walk(build_parser()):
         yield f"### `{name}`"
@@ -196,6 +218,8 @@ PAGES: Mapping[str, Mapping[str, Callable[[], Iterable[str]]]] = {
         "task states": task_states,
         "task moves": task_moves,
     },
+    "server.md": {"metrics": metrics},
+    "worker.md": {"metrics": worker_metrics},
     "agent-files.md": {"toolsets": tables.toolsets, "keys": tables.keys},
     "reference.md": {
         "commands": commands,
@@ -207,7 +231,56 @@ PAGES: Mapping[str, Mapping[str, Callable[[], Iterable[str]]]] = {
 }
 
 
+# -- a server ------------------------------------------------------------------------
+
+
+def openapi() -> str:
+    """The description of every route, as a server with default settings returns it."""
+    return (
+        json.dumps(json.loads(served("/openapi.json")), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    )
+
+
+@cache
+def served(path: str) -> str:
+    """The body of a response of a server with default settings, on a database of its own."""
+    return asyncio.run(_get(path))
+
+
+async def _get(path: str) -> str:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return await asyncio.Future()  # the client neither sends nor leaves
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        settings = read_settings({}, data_dir=folder)
+        async with open_server(settings, [parse("builtin/scripted")], "localhost") as server:
+            await server.app(scope, receive, send)
+            await server.finish(asyncio.Event())
+    assert sent[0]["status"] == 200, sent
+    return b"".join(message.get("body", b"") for message in sent[1:]).decode()
+
+
 # -- the command line --------------------------------------------------------------
+
+
+@cache
+def options_of_every_command() -> frozenset[str]:
+    return frozenset(option for action in build_parser()._actions for option in action.option_strings)
 
 
 def walk(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -220,13 +293,13 @@ def walk(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argume
 
 
 def _arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Its own, names before options. What every command takes is told once, at the top."""
-    top = {option for action in build_parser()._actions for option in action.option_strings}
+    """Its own, names before options. What every command takes is documented once, at the top."""
+    top, is_top = options_of_every_command(), " " not in parser.prog
     own = [
         action
         for action in parser._actions
         if not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
-        and (parser.prog == build_parser().prog or not top & set(action.option_strings))
+        and (is_top or not top & set(action.option_strings))
     ]
     return sorted(own, key=lambda action: bool(action.option_strings))
 
@@ -279,6 +352,7 @@ def main() -> None:
     for name in PAGES:
         page = DOCS / name
         page.write_text(drawn(name, page.read_text()))
+    OPENAPI.write_text(openapi())
 
 
 if __name__ == "__main__":
