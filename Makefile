@@ -13,11 +13,15 @@ STAMP := .venv/.installed
 # uv where it is there, because it takes seconds; otherwise pip, which comes with Python.
 UV ?= $(shell command -v uv)
 
-STRUCTURE := $(wildcard tests/test_rooms.py tests/test_docs.py)
+# Tests start hundreds of interpreters, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+STRUCTURE := $(wildcard tests/test_rooms.py tests/test_sleeps.py tests/test_docs.py tests/test_docs_commands.py \
+	tests/test_docs_facts.py)
 QUICK := $(wildcard tests/core tests/contract tests/flows) $(STRUCTURE)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-clis test-browser quick check format prove bench lock clean
+.PHONY: help install serve providers test test-clis test-mcp test-browser quick check format prove bench lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,19 +31,26 @@ install: $(STAMP) ## make .venv and install the locked tools and this checkout i
 serve: $(RUNTIME) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1:8080 (ARGS are passed on)
 	@exec $(BIN)/lastgood serve $(AGENT) $(ARGS)
 
+providers: $(RUNTIME) ## install the clients of Anthropic, Google and Amazon Bedrock into .venv
+	@$(INSTALL) --no-build-isolation -e '.[providers]' || $(NO_INDEX)
+
 test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
-	$(PY) -m pytest --numprocesses=3 --dist=worksteal $(ARGS)
+	$(PY) -m pytest --numprocesses=4 --dist=worksteal $(ARGS)
 
 test-clis: $(STAMP) ## run the runtime kinds on real agent CLIs, which npm installs into .clis
 	$(PY) -m tests.clis.install
 	$(PY) -m pytest --numprocesses=2 --dist=worksteal tests/clis $(ARGS)
+
+test-mcp: $(STAMP) ## run agents with the reference MCP servers, which pip and npm install into .mcp
+	$(PY) -m tests.mcp.install
+	$(PY) -m pytest tests/mcp/test_reference.py $(ARGS)
 
 test-browser: $(STAMP) ## run the console in a real browser (chromium by apt-get, axe-core by npm into .browser)
 	$(PY) -m tests.browser.install
 	$(PY) -m pytest tests/browser $(ARGS)
 
 quick: $(STAMP) ## run the fast tests on SQLite, in about a minute
-	$(PY) -m pytest -q -m "not slow" -k "not postgres" $(QUICK) $(ARGS)
+	$(PY) -m pytest -q --numprocesses=2 --dist=worksteal -m "not slow" -k "not postgres" $(QUICK) $(ARGS)
 
 check: $(STAMP) ## check format, lint, types, room boundaries and documentation
 	$(BIN)/ruff format --check
@@ -69,17 +80,27 @@ lock: $(STAMP) ## write requirements/*.txt anew from pyproject.toml (ARGS=--upgr
 		--constraint requirements/build.txt --output-file requirements/dev.txt
 
 clean: ## remove .venv, caches and build results
-	rm -rf .venv .clis .browser build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .clis .mcp .browser build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf .coverage .coverage.* coverage.xml htmlcov
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Neither pip nor bytecode is put into .venv: pip of $(PYTHON) installs from outside where it can (22.3 or newer), and
+# bytecode is written at the first import, for the modules that are used. The lock files name every package with its
+# hash, so nothing is resolved.
+PIP = --disable-pip-version-check --no-compile --no-input
 ifneq ($(UV),)
 VENV = $(PYTHON) -m venv --without-pip .venv
 INSTALL = $(UV) pip install --python $(PY)
+LOCKED = --require-hashes
+else
+LOCKED = --require-hashes --no-deps
+ifeq ($(shell $(PYTHON) -c 'import pip; print(tuple(map(int, pip.__version__.split(".")[:2])) >= (22, 3))' 2>/dev/null),True)
+VENV = $(PYTHON) -m venv --without-pip .venv
+INSTALL = $(PYTHON) -m pip --python $(PY) install $(PIP)
 else
 VENV = $(PYTHON) -m venv .venv
-# Bytecode is written at the first import, for the modules that are used.
-INSTALL = $(PY) -m pip install --disable-pip-version-check --no-compile
+INSTALL = $(PY) -m pip install $(PIP)
+endif
 endif
 NO_VENV = { echo "cannot create .venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 NO_INDEX = { echo "cannot install the packages (see above); if no package index can be reached, set PIP_INDEX_URL" \
@@ -89,13 +110,13 @@ CHECKOUT = --no-build-isolation --no-deps -e .
 $(RUNTIME): requirements/run.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Lastgood needs Python 3.11 or newer, and '$(PYTHON)' is not; try: make PYTHON=python3.11" >&2; exit 1; }
-	@echo "Installing the server into .venv, about 60 MB (once) ..."
+	@echo "Installing the server into .venv, about 90 MB (once) ..."
 	@$(VENV) || $(NO_VENV)
-	@$(INSTALL) --require-hashes -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
+	@$(INSTALL) $(LOCKED) -r requirements/run.txt -r requirements/build.txt || $(NO_INDEX)
 	@$(INSTALL) $(CHECKOUT) || $(NO_INDEX)
 	@touch $@
 
 $(STAMP): $(RUNTIME) requirements/dev.txt
-	@echo "Installing the tools of developers into .venv, about 500 MB (once) ..."
-	@$(INSTALL) --require-hashes -r requirements/dev.txt || $(NO_INDEX)
+	@echo "Installing the development tools into .venv, about 500 MB (once) ..."
+	@$(INSTALL) $(LOCKED) -r requirements/dev.txt || $(NO_INDEX)
 	@touch $@

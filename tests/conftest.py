@@ -1,8 +1,14 @@
+import signal
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import pytest
 
 from tests.postgres import postgres_server as postgres_server
+
+# A shell starts its background jobs with SIGINT ignored, and every process of the tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +35,32 @@ def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
+#: Their tests start processes and wait for them: some take many seconds.
+LONG_FOLDERS = ("e2e", "faults", "mcp", "worker")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begins with the long ones, so that no worker is left with one of them when all others are done.
+
+    Each worker gets an equal share of the list, and steals from the ends of the others' shares later.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    workers = config.workerinput["workercount"]
+    folder = Path(__file__).parent
+    is_long = [item.path.relative_to(folder).parts[0] in LONG_FOLDERS for item in items]
+    files = groupby((item for item, long in zip(items, is_long, strict=True) if long), lambda item: item.path)
+    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for number, (_, tests) in enumerate(files):
+        shares[number % workers] += tests
+    rest = iter([item for item, long in zip(items, is_long, strict=True) if not long])
+    for number, share in enumerate(shares):
+        size = len(items) * (number + 1) // workers - len(items) * number // workers
+        share += islice(rest, max(0, size - len(share)))
+    items[:] = [*chain.from_iterable(shares), *rest]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

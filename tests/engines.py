@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.provider import Provider
 from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.tool import Tool, Toolset
 from lastgood.model.agents import Safety, ToolsetSpec
 from lastgood.outside.secrets import Secrets
@@ -38,6 +40,7 @@ class Kit:
             work_dirs=self.work_dirs,
             working_dir_root=self.working_dir_root,
             scrub=self.secrets.scrub,
+            environment=Environment(os.environ, self.secrets),
         )
 
 

@@ -286,6 +286,10 @@ def _run_child(request: dict[str, Any], files: list[int]) -> NoReturn:
             started.send(str(os.getpid()).encode())  # from here on, signals find it as it should be
         if is_executed:
             os.execv(sys.executable, [sys.executable, "-m", "lastgood", *request["args"]])
+        if "TESTS_SABOTAGE" in os.environ:
+            from tests.process_faults import arm
+
+            arm(os.environ.pop("TESTS_SABOTAGE"))
         from lastgood.cli import main
 
         code = main(request["args"])

@@ -26,6 +26,7 @@ class Relay:
 
     def __init__(self, upstream: str) -> None:
         self.cuts = 0  # connections that were cut before an answer
+        self.felt = 0  # refused connections and held requests: how often a client has met the outage
         self._upstream = upstream
         self._flows = asyncio.Event()
         self._flows.set()
@@ -53,6 +54,7 @@ class Relay:
 
     async def carry(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         if self._is_cut:
+            self.felt += 1
             to_client.transport.abort()
             return
         with suppress(OSError):
@@ -72,6 +74,7 @@ class Relay:
 
     async def _ask(self, client: asyncio.StreamReader, server: asyncio.StreamWriter, link: _Link) -> None:
         while data := await client.read(65536):
+            self.felt += not self._flows.is_set()
             await self._flows.wait()
             if self._lost is not None and self._lost[0] in data:
                 link.answers_left, self._lost = self._lost[1], None
@@ -124,6 +127,10 @@ class PostgresProxy:
     @property
     def cuts(self) -> int:
         return self._relay.cuts
+
+    @property
+    def felt(self) -> int:
+        return self._relay.felt
 
     # -- faults ----------------------------------------------------------------------
 

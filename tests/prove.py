@@ -2,8 +2,8 @@
 
 Prints what was planted and what caught it, the fault cells on both stores, seeded
 simulations, working processes that are ended by SIGKILL and SIGTERM, streams that are cut at random bytes,
-and a storm over two servers. Ends with 1 if anything was missed or broken. Every line
-names the seeds that repeat it.
+a storm over two servers, and workers that sleep or are cut off for longer than their lease. Ends with 1
+if anything was missed or broken. Every line names the seeds that repeat it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.e2e.api import Api
-from tests.e2e.cuts import Follower, Story, objections, uncut
+from tests.e2e.cuts import CutScenario, Follower, objections, uncut
 from tests.e2e.load import Log, judge, storm, under_load
 from tests.e2e.neighbours import (
     REQUESTS,
@@ -30,7 +30,9 @@ from tests.e2e.neighbours import (
     silence_without_neighbours,
 )
 from tests.e2e.nodes import two_nodes
+from tests.e2e.runtime_faults import partition, sleep_cancel_and_move
 from tests.e2e.server import LiveServer
+from tests.e2e.task_server import TaskServer
 from tests.faults.cells import RECOVERY_POINTS, TURNS, cells, count_hits, run_any, run_recovery_killed
 from tests.faults.defects import caught_by_simulation
 from tests.faults.kills import rounds
@@ -43,6 +45,8 @@ from tests.postgres import PostgresServer
 KILLS_PER_DATABASE = 25
 CUTS_PER_STORY = 200
 STORM_SECONDS = 60.0
+#: Longer than the lease of a claim.
+LEASE_SECONDS = 100.0
 
 
 def say(text: str) -> None:
@@ -86,12 +90,12 @@ def fault_cells(options: argparse.Namespace, server: PostgresServer) -> bool:
             places = Places(Path(folder), kind, shared=True)
             for turn in TURNS:
                 for cell in cells(turn, asyncio.run(count_hits(places.new(), turn))):
-                    found, hit = run_any(places.new(), cell, places.diary())
+                    found, hit = run_any(places.new(), cell, places.client_log())
                     run, broken, struck = run + 1, broken + bool(found), struck + hit
                     if found:
                         say(f"  {places.kind}: {cell}: {found[0]}")
             for point in RECOVERY_POINTS:
-                found, hit = run_recovery_killed(places.new(), point, places.diary())
+                found, hit = run_recovery_killed(places.new(), point, places.client_log())
                 run, broken, struck = run + 1, broken + bool(found), struck + hit
                 if found:
                     say(f"  {places.kind}: recovering, {point}: {found[0]}")
@@ -129,7 +133,7 @@ def kills(options: argparse.Namespace, server: PostgresServer) -> bool:
             places = Places(Path(folder), kind)
             outages = stack.enter_context(outages_of(server.dsn("x"))) if kind is not None else None
             for seed in seeds:
-                result = rounds(places.new(), places.diary(), seed, KILLS_PER_DATABASE, outages=outages)
+                result = rounds(places.new(), places.client_log(), seed, KILLS_PER_DATABASE, outages=outages)
                 away += result.outages
                 endings.update(result.endings)
                 acknowledged, edits = acknowledged + result.acknowledged, edits + result.edits
@@ -155,7 +159,7 @@ def streams(options: argparse.Namespace, server: PostgresServer) -> bool:
             caught = _notices_a_wrong_join(servers[0])
             say(f"  {'caught' if caught else 'MISSED'}  a reader that goes on with another event, on {kind}")
             for seed in stories:
-                told = Story(servers, seed, CUTS_PER_STORY, restarts=2).tell()
+                told = CutScenario(servers, seed, CUTS_PER_STORY, restarts=2).tell()
                 cuts, restarts = cuts + told.cuts, restarts + told.restarts
                 violations += len(told.found)
                 for found in told.found:
@@ -241,6 +245,26 @@ def _neighbours_on(database: str | None) -> bool:
     return all(good)
 
 
+def _let_the_lease_end(_: TaskServer) -> None:
+    time.sleep(LEASE_SECONDS)  # real time: a lease as it is
+
+
+def runtimes(options: argparse.Namespace, _: PostgresServer) -> bool:
+    """Leases of claims as they are, 90 s: the suite moves the clock of the database instead."""
+    good = True
+    for scenario in (sleep_cancel_and_move, partition):
+        with tempfile.TemporaryDirectory() as folder:
+            found = ""
+            try:
+                scenario(Path(folder), _let_the_lease_end)
+            except AssertionError as error:
+                found = str(error) or "an assertion failed"
+        say(f"  {'MISSED' if found else 'kept'}  {scenario.__doc__} {found}")
+        good = good and not found
+    say(f"runtimes: a sleep and a partition of {LEASE_SECONDS:.0f} s, {'' if good else 'not '}survived")
+    return good
+
+
 PARTS: dict[str, Callable[[argparse.Namespace, PostgresServer], bool]] = {
     "defects": defects,
     "probes": probes,
@@ -250,6 +274,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, PostgresServer], bool]] = {
     "streams": streams,
     "nodes": nodes,
     "neighbours": neighbours,
+    "runtimes": runtimes,
 }
 
 

@@ -191,11 +191,37 @@ def test_the_image_is_made_of_what_is_there() -> None:
     words = dict(instructions(DOCKERFILE))
     assert words["USER"] != ["root"]
     assert build_parser().parse_args(json.loads(DOCKERFILE.split("\nCMD ")[1])).agents == [DEFAULT_AGENT]
-    assert set(environment_of_image(DOCKERFILE)) <= SETTINGS
+    ours = {name for name in environment_of_image(DOCKERFILE) if not name.startswith("PYTHON")}
+    assert ours <= SETTINGS
     lines = (ROOT / "requirements" / "run.txt").read_text().split("\n")
     pinned = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9].*==", line)]
     assert len(pinned) > 10
     assert all("--hash=sha256:" in lines[number + 1] for number in pinned)
+
+
+def test_the_image_checks_its_own_health_as_the_nodes_do() -> None:
+    check = next(" ".join(rest) for word, rest in instructions(DOCKERFILE) if word == "HEALTHCHECK")
+    for name in NODES:
+        assert COMPOSE["services"][name]["healthcheck"]["test"][-1] in check
+
+
+def test_nodes_write_only_where_something_is_mounted() -> None:
+    """The image's volume is mounted where compose mounts nothing."""
+    volumes = [rest[0] for word, rest in instructions(DOCKERFILE) if word == "VOLUME"]
+    for name in NODES:
+        service = COMPOSE["services"][name]
+        assert service["read_only"] is True
+        assert service["tmpfs"] == ["/tmp"]
+        assert service["cap_drop"] == ["ALL"]
+        assert environment_of_image(DOCKERFILE)["LASTGOOD_DATA_DIR"] in volumes
+
+
+def test_what_is_copied_is_in_the_build_context() -> None:
+    lines = (ROOT / ".dockerignore").read_text().split()
+    copied = {
+        name.split("/")[0] for word, rest in instructions(DOCKERFILE) if word == "COPY" for name in rest[:-1]
+    }
+    assert lines.index("*") < min(lines.index(f"!{name}") for name in copied)
 
 
 def test_what_the_package_needs_to_be_built_is_copied() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.draw import DOCS, PAGES, drawn, walk
+from docs.draw import DOCS, OPENAPI, PAGES, drawn, openapi, served, walk
 from lastgood import errors
 from lastgood.cli.parser import build_parser
 from lastgood.core import limits
@@ -129,6 +129,16 @@ def test_generated_parts_are_current(page: str) -> None:
     assert drawn(page, text) == text, "run `python docs/draw.py`"
 
 
+def test_the_openapi_file_is_current() -> None:
+    assert OPENAPI.read_text() == openapi(), "run `python docs/draw.py`"
+
+
+def test_every_metric_is_documented() -> None:
+    names = re.findall(r"^# TYPE (\S+)", served("/metrics"), re.MULTILINE)
+    assert "lastgood_turns_total" in names
+    assert missing(names, (DOCS / "server.md").read_text()) == []
+
+
 # --- commands --------------------------------------------------------------------------------------------
 
 
@@ -197,13 +207,16 @@ def _unsaid(wanted: Iterable[str], said: str) -> Iterator[str]:
             return
 
 
+README = ROOT / "README.md"
 CONSOLES = [
     pytest.param(block, id=f"{name_of(document)}-{number}")
     for document in DOCUMENTS
+    if document != README  # its blocks belong together; tests/test_readme.py runs them
     for number, block in enumerate(console_blocks(document.read_text()), 1)
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", CONSOLES)
 def test_shown_commands_run(block: list[Shown], tmp_path: Path) -> None:
     assert objections(block, tmp_path) == []
@@ -319,10 +332,25 @@ def test_files_that_are_named_exist(document: Path) -> None:
     assert missing_paths(document.read_text()) == []
 
 
-def test_readme_leads_to_every_document() -> None:
-    text = (ROOT / "README.md").read_text()
-    others = [document for document in DOCUMENTS if document.name != "README.md"]
-    assert [name_of(one) for one in others if f"]({name_of(one)})" not in text] == []
+def reached_from(start: Path) -> set[Path]:
+    """The documents that a reader gets to by following links."""
+    reached, waiting = set[Path](), [start]
+    while waiting:
+        document = waiting.pop()
+        if document in reached or document.suffix != ".md":
+            continue
+        reached.add(document)
+        targets = re.findall(r"\]\(([^)\s#]+)", document.read_text())
+        waiting += [(document.parent / target).resolve() for target in targets]
+    return reached
+
+
+def test_readme_and_the_index_lead_to_every_document() -> None:
+    index = DOCS / "README.md"
+    assert "](docs/README.md)" in (ROOT / "README.md").read_text()
+    assert [name_of(one) for one in DOCUMENTS if one not in reached_from(ROOT / "README.md")] == []
+    others = [one for one in DOCUMENTS if one.parent == DOCS and one != index]
+    assert [name_of(one) for one in others if f"]({one.name})" not in index.read_text()] == []
 
 
 # --- guarantees ------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_contracts_say_what_the_table_says(importer: str) -> None:
     assert {imported for imported in others if allowed((importer, imported))} == MAY_IMPORT[importer]
 
 
-#: Inside `surfaces/`. A new protocol is a new package here, next to `api` and `openai`.
+#: InProcessServer `surfaces/`. A new protocol is a new package here, next to `api` and `openai`.
 SURFACES_MAY_IMPORT: dict[str, set[str]] = {
     "http": set(),
     "api": {"http"},

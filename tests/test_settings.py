@@ -111,6 +111,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key(tmp_path: Path) -> None:
         "allowed_host": ("a.example, b.example", ("a.example", "b.example")),
         "cors_origin": ("https://a.example", ("https://a.example",)),
         "trusted_proxy": ("10.0.0.1", ("10.0.0.1",)),
+        "proxy_user_header": ("X-Remote-User", "X-Remote-User"),
         "public_url": ("https://a.example", "https://a.example"),
         "max_request_size": ("500K", 512_000),
         "turn_idle_timeout": ("1m", 60.0),

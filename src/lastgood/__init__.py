@@ -1,3 +1,3 @@
-"""Lastgood: an agent server whose sessions go on from their last good turn."""
+"""Lastgood: an agent server whose sessions continue from their last good turn."""
 
 __version__ = "0.1.0.dev0"

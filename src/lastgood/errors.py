@@ -15,7 +15,8 @@ The docstring of an error is its default message: what is wrong, then what to do
     │                        RuntimeNotFound
     ├── Conflict             SessionBusy, StaleHead, NothingPending, AttemptLost, StaleClaim,
     │                        RuntimeAmbiguous
-    ├── TurnFailed           TurnTimeout, TurnCancelled, TaskDeadline, AgentUnavailable, LoopDetected
+    ├── TurnFailed           TurnTimeout, TurnCancelled, TaskDeadline, AgentUnavailable, LoopDetected,
+    │   │                    HookBlocked, BudgetExceeded
     │   └── ModelError       KeyRefused, QuotaUsedUp, ProviderRateLimited, ContextOverflow, Overloaded,
     │                        Unreachable, Garbled
     ├── NeedsAnswer
@@ -264,6 +265,18 @@ class LoopDetected(TurnFailed):
     code = "loop_detected"
 
 
+class HookBlocked(TurnFailed):
+    """A hook of the agent file ended the turn; nothing was committed. Change the request, or the hook."""
+
+    code = "hook_blocked"
+
+
+class BudgetExceeded(TurnFailed):
+    """Budget of the agent file exceeded; nothing was committed. Ask for less, or raise the budget."""
+
+    code = "budget_exceeded"
+
+
 class ModelError(TurnFailed):
     """Model call failed; nothing was committed. Send the turn again."""
 
@@ -404,7 +417,7 @@ class DatabaseDamaged(StoreError):
 
 
 class OlderDatabase(StoreError):
-    """Database schema is out of date; it was not changed. Start once with --migrate auto."""
+    """Database schema is out of date; it was not changed. Run `lastgood db upgrade`."""
 
     code = "older_database"
 

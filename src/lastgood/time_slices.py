@@ -1,6 +1,6 @@
 """Long work on the event loop, in slices.
 
-One request must not hold the loop: everybody's streams, timers and leases wait meanwhile. Threads do
+One request must not block the loop: all streams, timers and leases would wait meanwhile. Threads do
 not help, because Python code holds the interpreter there as well. So long work is written as a
 generator that yields wherever it may be paused, and `paced` lets others run between slices.
 """

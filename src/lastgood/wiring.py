@@ -1,4 +1,4 @@
-"""The composition root: settings in, a working Lastgood out. Decides nothing."""
+"""The composition root: builds everything but the server from the settings. Decides nothing."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ _WATCHDOG_FIRST_SECONDS = 10.0
 #: From the connection to the status line of the receiver.
 _WEBHOOK_SECONDS = 10.0
 
-# Agents and the engine are imported where they are put together: whoever only
-# looks at sessions need not wait for HTTP clients and parsers.
+# Agents and the engine are imported where they are built: commands that only read sessions need no HTTP
+# clients and parsers.
 
 
 class SystemClock:
@@ -164,6 +164,7 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
     from lastgood.engine.providers.registry import ProviderTable, unusable_key
     from lastgood.engine.providers.scripted import Scripted
     from lastgood.engine.tools.builtin import first_toolsets, live_toolsets
+    from lastgood.engine.tools.environment import Environment
 
     log = file_log(settings.prompt_log) if settings.prompt_log else None
     # Longer than the turn may be silent: its watchdog says so, and not a connection that gives up first.
@@ -177,6 +178,7 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
         work_dirs=settings.data_dir / "work",
         working_dir_root=settings.working_dir_root,
         scrub=secrets.scrub,
+        environment=Environment(os.environ, secrets),
     )
     if (why := unusable_key(secrets)) is not None:
         engine.answer_with(offline_spec(why))
@@ -184,7 +186,7 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
 
 
 async def look_nearby(engine: AgentLoop, agents: Catalog, ollama: str | None = None) -> None:
-    """Where no key is there and an agent takes any model, one of this machine is looked for, once."""
+    """If no key is set and an agent accepts any model, looks for an Ollama on this machine, once."""
     from lastgood.engine.providers.model_references import why_offline
     from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
 
@@ -201,7 +203,7 @@ async def look_nearby(engine: AgentLoop, agents: Catalog, ollama: str | None = N
 
 
 def file_log(path: Path) -> Callable[[dict[str, Any]], None]:
-    """One line per prompt, in one write each, before the model is asked."""
+    """One line per prompt, in one write each, before the model is called."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     except OSError as error:

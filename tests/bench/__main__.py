@@ -30,7 +30,7 @@ from lastgood.core.commit import plan_commit
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.engine.tools.echo import ECHO
 from lastgood.flows.dependencies import FlowLimits
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask, Begin, Begun, Committed, Step, StepKind
 from lastgood.model.events import AttemptEnded, AttemptStarted, Event
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
@@ -41,7 +41,7 @@ from lastgood.store.migrations import migrations
 from lastgood.store.rows import event_body, of_begin
 from lastgood.store.session_rows import of_new_session, to_session
 from lastgood.store.sqlite import open_sqlite
-from lastgood.store.sqlite.database import upgrade
+from lastgood.store.sqlite.schema_ledger import upgrade
 from lastgood.store.statements import named
 from lastgood.wiring import RandomIds, assemble
 from tests.bench.history_reads import reading_cost
@@ -96,7 +96,7 @@ async def one_turn(store: Store, session: SessionId, ids: RandomIds) -> None:
     assert isinstance(begun, Begun)
     plan = plan_commit(begin, begun, [Step(StepKind.MODEL, assistant(ANSWER), Usage(20, 80))], time.time())
     end = Event(begin.attempt, AttemptEnded("committed"))
-    assert await store.commit_if_head(begun.hold, plan, (end,)) is Committed.YES
+    assert (await store.commit_if_head(begun.hold, plan, (end,))).outcome is Committed.YES
 
 
 async def callers(store: Store, turns: int) -> None:

@@ -21,7 +21,7 @@ from lastgood.model.attempts import Committed
 from lastgood.model.tasks import Task, TaskStatus
 from lastgood.ports import Store
 from lastgood.store.postgres import open_postgres
-from tests.contract import given, given_work
+from tests.contract import builders, work_builders
 from tests.postgres import PostgresServer
 
 AGENTS = 5
@@ -30,8 +30,8 @@ GREEDY = 0.6
 AT_ONCE = 4
 RUNTIME = "rt"
 AGEING_SECONDS = 600.0
-#: What a claim may cost with all tasks queued.
-TARGET_MS = 50.0
+#: What a claim may cost with all tasks queued. The quickest one counts: other load of the machine only adds.
+TARGET_MS = 10.0
 
 
 @dataclass
@@ -43,11 +43,11 @@ class Run:
 
 async def fill(store: Store, outside: asyncpg.Connection[asyncpg.Record], tasks: int, finished: int) -> Task:
     """Returns the oldest one, of the lowest priority."""
-    await given_work.register(store, RUNTIME)
+    await work_builders.register(store, RUNTIME)
 
     async def add(agent: int, priority: int = 5) -> Task:
-        session = await given.session(store, agent_key=f"agent{agent}")
-        return await given_work.task(store, session, runtime=RUNTIME, priority=priority)
+        session = await builders.session(store, agent_key=f"agent{agent}")
+        return await work_builders.task(store, session, runtime=RUNTIME, priority=priority)
 
     greedy = int(tasks * GREEDY)
     others = [1 + number % (AGENTS - 1) for number in range(tasks - greedy - 1)]
@@ -75,7 +75,7 @@ async def fill(store: Store, outside: asyncpg.Connection[asyncpg.Record], tasks:
 async def claimer(store: Store, run: Run) -> None:
     while True:
         began = time.perf_counter()
-        claims = await given_work.claim_some(store, RUNTIME, wanted=AT_ONCE, ageing_seconds=AGEING_SECONDS)
+        claims = await work_builders.claim_some(store, RUNTIME, wanted=AT_ONCE, ageing_seconds=AGEING_SECONDS)
         run.seconds.append(time.perf_counter() - began)
         if not claims:
             return
@@ -115,10 +115,13 @@ async def measure(dsn: str, tasks: int, finished: int, claimers: int) -> bool:
     alone = []
     for _ in range(15):
         start = time.perf_counter()
-        claims = await given_work.claim_some(store, RUNTIME, wanted=1, ageing_seconds=AGEING_SECONDS)
+        claims = await work_builders.claim_some(store, RUNTIME, wanted=1, ageing_seconds=AGEING_SECONDS)
         alone.append((time.perf_counter() - start) * 1e3)
         assert await claims[0].fail(store, TaskStatus.QUEUED)
-    print(f"one claim, alone, all tasks queued: {statistics.median(alone):.1f} ms")
+    print(
+        f"one claim, alone, all tasks queued: {min(alone):.1f} ms at best, "
+        f"median {statistics.median(alone):.1f} ms"
+    )
     run, began = Run(), time.perf_counter()
     await asyncio.gather(*(claimer(store, run) for _ in range(claimers)))
     took = time.perf_counter() - began
@@ -130,8 +133,8 @@ async def measure(dsn: str, tasks: int, finished: int, claimers: int) -> bool:
         f"{statistics.median(run.seconds) * 1e3:.0f} ms, worst {max(run.seconds) * 1e3:.0f} ms"
     )
     found = problems(run, oldest, tasks, claimers)
-    if statistics.median(alone) > TARGET_MS:
-        found.append(f"a claim costs {statistics.median(alone):.0f} ms (target {TARGET_MS:.0f} or less)")
+    if min(alone) > TARGET_MS:
+        found.append(f"a claim costs {min(alone):.0f} ms (target {TARGET_MS:.0f} or less)")
     print("\n".join(found) if found else "no double claim, nothing lost, agents took turns, nobody starved")
     return not found
 

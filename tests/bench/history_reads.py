@@ -48,7 +48,7 @@ async def _turn(store: Store, session: SessionId, ids: RandomIds, said: str, ans
     begun = await store.begin_if_free(begin, ())
     assert isinstance(begun, Begun)
     plan = plan_commit(begin, begun, [Step(StepKind.MODEL, assistant(answer))], time.time())
-    assert await store.commit_if_head(begun.hold, plan, ()) is Committed.YES
+    assert (await store.commit_if_head(begun.hold, plan, ())).outcome is Committed.YES
 
 
 async def _compare(folder: Path, size: int) -> tuple[float, float]:

@@ -31,6 +31,7 @@ from lastgood.model.events import Event
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
 from lastgood.model.rules import RuleLayer
+from lastgood.model.usage import ModelAsked
 from lastgood.outside.secrets import Secrets
 
 CHUNKS = 50
@@ -157,6 +158,8 @@ class BenchWork:
     working_dir: str | None = None
     earlier: tuple[Message, ...] = ()
     options: CallOptions = CallOptions()
+    opens_session: bool = False
+    is_followup: bool = False
 
     @property
     def answers(self) -> Mapping[str, Answer]:
@@ -179,7 +182,7 @@ class BenchWork:
 async def by_lastgood(loop: AgentLoop, work: BenchWork) -> str:
     steps: list[Step] = []
 
-    async def emit(item: Event | Step) -> None:
+    async def emit(item: Event | Step | ModelAsked) -> None:
         if isinstance(item, Step):
             steps.append(item)
 
@@ -218,7 +221,9 @@ async def compare(url: str, rounds: int = 10, times: int = 30) -> tuple[float, f
 
 def loop_cost() -> float:
     """Prints what a turn costs, and returns how many times the hand loop that is."""
-    server = subprocess.Popen([sys.executable, "-m", "tests.bench.loop"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.loop", "calls"], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert server.stdout is not None
         url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
@@ -233,4 +238,7 @@ def loop_cost() -> float:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    if len(sys.argv) > 1:  # `calls` or `words`: the model of a benchmark, until it is killed
+        asyncio.run(_serve())
+    else:
+        loop_cost()

@@ -15,7 +15,7 @@ from tests.e2e.server import LiveServer
 
 SHOTS = FOLDER / "screenshots"
 TOKEN = "a-token-for-the-browser-alone"
-_FLAGS = [
+FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
     "--disable-background-networking",
@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
     if found is None:
         pytest.skip("chromium is missing; `make test-browser` installs it, as root")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=_FLAGS)
+        started = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield started
         started.close()
 

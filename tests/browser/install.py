@@ -21,7 +21,7 @@ def chromium() -> str | None:
 def main() -> None:
     if chromium() is None and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        packages = ["chromium", "fonts-dejavu-core"]
+        packages = ["chromium", "fonts-inter", "fonts-jetbrains-mono"]
         if subprocess.run(["apt-get", "update", "-q"], env=environment).returncode == 0:
             subprocess.run(
                 ["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages], env=environment

@@ -86,9 +86,16 @@ def _responses(body: dict[str, Any]) -> Conversation:
     outputs = [item for item in given if str(item.get("type", "")).endswith("_output")]
     assistants = sum(item.get("role") == "assistant" for item in given)
     ends = bool(given) and str(given[-1].get("type", "")).endswith("_output")
-    tools = frozenset(str(tool.get("name", tool.get("type"))) for tool in body.get("tools", ()))
+    tools = frozenset(name for tool in body.get("tools", ()) for name in _responses_tools(tool))
     results = tuple(str(item.get("output")) for item in outputs)
     return Conversation(tuple(users), assistants, tools, ends, str(body.get("instructions", "")), results)
+
+
+def _responses_tools(tool: dict[str, Any]) -> Iterator[str]:
+    """A tool of a namespace is `NAMESPACE/TOOL` here."""
+    name = str(tool.get("name", tool.get("type")))
+    yield name
+    yield from (f"{name}/{inner['name']}" for inner in tool.get("tools", ()))
 
 
 def _chat(body: dict[str, Any]) -> Conversation:
@@ -134,11 +141,13 @@ def _responses_events(said: Conversation) -> Iterator[dict[str, Any]]:
         item = {"type": "custom_tool_call", "call_id": f"call_{time.time_ns()}", "name": call[0]}
         item["input"] = json.loads(call[1])["patch"]
     elif call:
+        namespace, _, name = call[0].rpartition("/")
         item = {
             "type": "function_call",
             "call_id": f"call_{time.time_ns()}",
-            "name": call[0],
+            "name": name,
             "arguments": call[1],
+            **({"namespace": namespace} if namespace else {}),
         }
     else:
         content = [{"type": "output_text", "text": said.answer()}]
@@ -176,6 +185,7 @@ class ModelServer:
 
     port: int = 0
     fail_with: int | None = None
+    cuts: int = 0  # so many streams end before their first event
     conversations: list[Conversation] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     slow: threading.Event = field(default_factory=threading.Event)
@@ -223,6 +233,13 @@ def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
             if server.fail_with is not None:
                 error = {"type": "api_error", "message": f"planted {server.fail_with}"}
                 return self._json(server.fail_with, {"type": "error", "error": error})
+            if body.get("stream") is True and said.tools and server.cuts:
+                server.cuts -= 1
+                self.close_connection = True
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.end_headers()
+                return None
             if body.get("stream") is not True:
                 return self._json(200, _whole(self.path, said))
             return self._stream(said, wire[1](said))
@@ -268,12 +285,17 @@ def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
 
 
 def _whole(path: str, said: Conversation) -> dict[str, Any]:
-    text = said.answer()
+    text, call = said.answer(), said.tool_call()
     if "/messages" in path:
-        content = [{"type": "text", "text": text}]
+        # Claude asks once more like this if a stream was cut, also for a call of a tool.
+        content: list[dict[str, Any]] = [{"type": "text", "text": text}]
+        if call:
+            number = f"toolu_{time.time_ns()}"
+            content = [{"type": "tool_use", "id": number, "name": call[0], "input": json.loads(call[1])}]
         usage = {"input_tokens": 11, "output_tokens": 7}
         head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "fake-model"}
-        return {**head, "content": content, "stop_reason": "end_turn", "usage": usage}
+        reason = "tool_use" if call else "end_turn"
+        return {**head, "content": content, "stop_reason": reason, "usage": usage}
     message = {"role": "assistant", "content": text}
     choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
     return {

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.clis.harness import RealCli
 from tests.clis.install import path_of
-from tests.e2e.office import Office
+from tests.e2e.task_server import TaskServer
 from tests.worker.live_worker import LiveWorker
 
 #: What every CLI gets from its worker anyway.
@@ -25,11 +25,11 @@ class RealWorker(LiveWorker):
     """The runtime has the name of its CLI."""
 
     def __init__(
-        self, folder: Path, office: Office, cli: RealCli, *options: str, ceiling: str = "autonomous"
+        self, folder: Path, task_server: TaskServer, cli: RealCli, *options: str, ceiling: str = "autonomous"
     ) -> None:
         given = {name: value for name, value in cli.environment().items() if name not in ("LANG", "TERM")}
-        super().__init__(folder, office.server.url, *options, env=given)
-        self.office, self.cli, self.ceiling = office, cli, ceiling
+        super().__init__(folder, task_server.server.url, *options, env=given)
+        self.task_server, self.cli, self.ceiling = task_server, cli, ceiling
 
     def words(self) -> list[str]:
         passed = [name for name in self.cli.environment() if name not in _PASSED_ANYWAY]
@@ -54,11 +54,11 @@ class RealWorker(LiveWorker):
 
     def runtime(self) -> str | None:
         """None: it has not registered yet."""
-        return next((one["id"] for one in self.office.runtimes() if one["name"] == self.cli.name), None)
+        return next((one["id"] for one in self.task_server.runtimes() if one["name"] == self.cli.name), None)
 
     def work_dir(self) -> Path:
         (found,) = (self.root / "work").iterdir()
         return found
 
     def activity(self, task: str) -> list[dict[str, Any]]:
-        return list(self.office.call("GET", f"/api/tasks/{task}/messages"))
+        return list(self.task_server.call("GET", f"/api/tasks/{task}/messages"))

@@ -76,6 +76,16 @@ async def test_a_turn_edits_a_file(cli: RealCli) -> None:
     assert "MARK-edit" in result.output
 
 
+async def test_a_stream_of_the_model_that_is_cut_costs_no_edit(cli: RealCli) -> None:
+    if cli.name != "claude":
+        pytest.skip("the others end the turn, which is no success")
+    cli.model.cuts = 1
+    await cli.run(f"MARK-edit {cli.write_file('a.txt', 'written')}")
+    assert cli.model.cuts == 0
+    assert any(body.get("stream") is not True and body.get("tools") for body in cli.model.bodies)
+    assert content_of(cli.folder / "a.txt") == "written", cli.recorder.outputs()
+
+
 async def test_an_unknown_session_is_never_a_silent_fresh_start(cli: RealCli) -> None:
     for native in (unknown_id(cli), *FOREIGN_IDS[cli.name]):
         failure = await failure_of(cli, "MARK-lost", native)

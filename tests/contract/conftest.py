@@ -35,9 +35,15 @@ class Backend(Protocol):
         ...
 
 
+USAGE_SUMS = "SELECT tenant, sum(attempts), sum(calls), sum(input_tokens) FROM usage GROUP BY tenant"
+
+
 async def dump(backend: Backend) -> Dump:
-    """Every row of every table."""
-    found = {table: await backend.rows(f"SELECT * FROM {table}") for table in await backend.tables()}
+    """Every row of every table; of usage its sums, because a sweep merges its rows whenever it likes."""
+    found = {
+        table: await backend.rows(USAGE_SUMS if table == "usage" else f"SELECT * FROM {table}")
+        for table in await backend.tables()
+    }
     return {table: sorted(rows, key=repr) for table, rows in found.items()}
 
 

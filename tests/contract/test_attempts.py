@@ -21,9 +21,9 @@ from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import ToolCall, assistant, user
 from lastgood.model.sessions import Session, SessionStatus, TurnKind
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT
 
 pytestmark = pytest.mark.anyio
 
@@ -40,13 +40,13 @@ async def status_of(store: Store, attempt: AttemptId) -> AttemptStatus:
 
 
 async def test_a_free_session_is_held_by_whoever_begins(store: Store) -> None:
-    session = await given.session(store, model="session/model")
-    turn = await given.commit(store, session)
-    tried = await given.start(store, given.ask(session, user("next")))
+    session = await builders.session(store, model="session/model")
+    turn = await builders.commit(store, session)
+    tried = await builders.start(store, builders.ask(session, user("next")))
     begun = tried.begun
     assert (begun.turn, begun.number, begun.base) == (tried.begin.turn, 1, turn.head)
     assert begun.model == "session/model"
-    assert begun.session == await given.again(store, session)
+    assert begun.session == await builders.again(store, session)
     assert (begun.session.status, begun.session.attempt) == (SessionStatus.RUNNING, tried.hold.attempt)
     assert begun.session.fence == begun.hold.fence
 
@@ -61,8 +61,8 @@ async def test_a_free_session_is_held_by_whoever_begins(store: Store) -> None:
 
 
 async def test_the_request_is_stored_as_it_was_asked(store: Store) -> None:
-    session = await given.session(store)
-    asked = given.ask(
+    session = await builders.session(store)
+    asked = builders.ask(
         session,
         user("one 🧭"),
         assistant("", ToolCall("1", "read", "{}")),
@@ -75,7 +75,7 @@ async def test_the_request_is_stored_as_it_was_asked(store: Store) -> None:
         on_leave=OnLeave.ORPHAN,
         durable=True,
     )
-    tried = await given.start(store, asked)
+    tried = await builders.start(store, asked)
     request = await store.read_request(TENANT, tried.begin.turn)
     assert request is not None
     for field in (
@@ -104,53 +104,55 @@ async def test_the_request_is_stored_as_it_was_asked(store: Store) -> None:
 async def test_M3_3_the_model_is_the_asked_one_else_the_sessions_else_the_agents(
     store: Store, asked: str | None, of_session: str | None, runs_on: str
 ) -> None:
-    session = await given.session(store, model=of_session)
-    assert (await given.start(store, given.ask(session, model=asked))).begun.model == runs_on
+    session = await builders.session(store, model=of_session)
+    assert (await builders.start(store, builders.ask(session, model=asked))).begun.model == runs_on
 
 
 async def test_I13_M3_1_a_held_session_is_busy_and_the_second_request_changes_nothing(
     backend: Backend,
 ) -> None:
     store = backend.store
-    session = await given.session(store)
-    first = await given.start(store, given.ask(session, fingerprint="first", caller="somebody"))
+    session = await builders.session(store)
+    first = await builders.start(store, builders.ask(session, fingerprint="first", caller="somebody"))
     before = await dump(backend)
-    standing = await given.refused(store, given.ask(session, key="key"), given.events("x"))
+    standing = await builders.refused(store, builders.ask(session, key="key"), builders.events("x"))
     assert await dump(backend) == before
-    assert standing.session == await given.again(store, session)
+    assert standing.session == await builders.again(store, session)
     assert standing.holder == await store.get_attempt(TENANT, first.hold.attempt)
     assert (standing.lease_expired, standing.prior, standing.prior_attempt) == (False, None, None)
 
 
 async def test_M2_5_other_sessions_go_on(store: Store) -> None:
-    await given.start(store, given.ask(await given.session(store)))
-    await given.start(store, given.ask(await given.session(store)))
+    await builders.start(store, builders.ask(await builders.session(store)))
+    await builders.start(store, builders.ask(await builders.session(store)))
 
 
 async def test_an_unknown_session_cannot_begin(backend: Backend) -> None:
-    session = await given.session(backend.store)
+    session = await builders.session(backend.store)
     before = await dump(backend)
     unknown = Ask(TENANT, SessionId("unknown"), (user("x"),), key="key")
-    assert await given.refused(backend.store, unknown, given.events("x")) == BeginConflict(None)
+    assert await builders.refused(backend.store, unknown, builders.events("x")) == BeginConflict(None)
     assert await dump(backend) == before
-    assert await given.again(backend.store, session) == session
+    assert await builders.again(backend.store, session) == session
 
 
 async def test_an_expected_head_is_compared_where_the_session_is_taken(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    first = await given.commit(store, session)
-    second = await given.commit(store, session)
+    session = await builders.session(store)
+    first = await builders.commit(store, session)
+    second = await builders.commit(store, session)
     before = await dump(backend)
-    standing = await given.refused(store, given.ask(session, expected_head=first.id), given.events("x"))
+    standing = await builders.refused(
+        store, builders.ask(session, expected_head=first.id), builders.events("x")
+    )
     assert standing.holder is None
     assert await dump(backend) == before
-    await given.start(store, given.ask(session, expected_head=second.id))
+    await builders.start(store, builders.ask(session, expected_head=second.id))
 
 
 async def test_an_expected_head_of_an_empty_session_is_refused(store: Store) -> None:
-    session = await given.session(store)
-    await given.refused(store, given.ask(session, expected_head=TurnId("some")))
+    session = await builders.session(store)
+    await builders.refused(store, builders.ask(session, expected_head=TurnId("some")))
 
 
 @pytest.mark.parametrize(
@@ -160,20 +162,20 @@ async def test_the_head_that_a_begin_expects_is_compared_where_the_session_is_ta
     backend: Backend, expected: str, begins: bool
 ) -> None:
     store = backend.store
-    session = await given.session(store)
-    first, second = await given.talk(store, session, 2)
+    session = await builders.session(store)
+    first, second = await builders.talk(store, session, 2)
     heads = {"first": Expected(first.id), "second": Expected(second.id), "none yet": Expected(None)}
     condition = heads.get(expected, NO_SUCH_HEAD)
     before = await dump(backend)
     if begins:
-        await given.start(store, given.ask(session), expected=condition)
+        await builders.start(store, builders.ask(session), expected=condition)
     else:
-        await given.refused(store, given.ask(session), given.events("x"), expected=condition)
+        await builders.refused(store, builders.ask(session), builders.events("x"), expected=condition)
         assert await dump(backend) == before
 
 
 async def test_a_session_without_turns_is_taken_by_who_expects_that(store: Store) -> None:
-    await given.start(store, given.ask(await given.session(store), is_first=True))
+    await builders.start(store, builders.ask(await builders.session(store), is_first=True))
 
 
 BODY: dict[str, Any] = {"fingerprint": "print", "caller": "caller"}
@@ -181,16 +183,16 @@ BODY: dict[str, Any] = {"fingerprint": "print", "caller": "caller"}
 
 async def prior_of(store: Store, session: Session, **fields: Any) -> BeginConflict:
     """What an SDK's retry with this body finds."""
-    return await store.look_up(given.ask(session, is_retry=True, **(BODY | fields)))
+    return await store.look_up(builders.ask(session, is_retry=True, **(BODY | fields)))
 
 
 async def test_I21_a_retry_finds_the_newest_request_with_its_body(store: Store) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     for fields in (BODY | {"caller": "other"}, BODY | {"fingerprint": "other"}, BODY):
-        await given.commit(store, session, on_leave=OnLeave.ORPHAN, **fields)
-    turn = await given.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
-    await given.commit(store, session, on_leave=OnLeave.ORPHAN, fingerprint="newer", caller="caller")
-    await given.commit(store, session, on_leave=OnLeave.CONTINUE, **BODY)
+        await builders.commit(store, session, on_leave=OnLeave.ORPHAN, **fields)
+    turn = await builders.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
+    await builders.commit(store, session, on_leave=OnLeave.ORPHAN, fingerprint="newer", caller="caller")
+    await builders.commit(store, session, on_leave=OnLeave.CONTINUE, **BODY)
     standing = await prior_of(store, session)
     assert standing.prior == await store.read_request(TENANT, turn.id)
     assert standing.prior_attempt == await store.get_attempt(TENANT, turn.attempt)
@@ -200,15 +202,15 @@ async def test_I21_a_retry_finds_the_newest_request_with_its_body(store: Store) 
     async def older() -> bool:
         return (await prior_of(store, session)).prior_age_seconds > first
 
-    await given.eventually(older)
+    await builders.eventually(older)
     for fields in ({"caller": "nobody"}, {"fingerprint": "nothing"}):
         assert (await prior_of(store, session, **fields)).prior is None
 
 
 async def test_I21_a_retry_finds_what_failed_or_runs_too(store: Store) -> None:
-    session = await given.session(store)
-    await given.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
-    tried = await given.start(store, given.ask(session, on_leave=OnLeave.ORPHAN, **BODY))
+    session = await builders.session(store)
+    await builders.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
+    tried = await builders.start(store, builders.ask(session, on_leave=OnLeave.ORPHAN, **BODY))
     standing = await prior_of(store, session)
     assert standing.prior_attempt == standing.holder == await store.get_attempt(TENANT, tried.hold.attempt)
     assert standing.prior_age_seconds == 0
@@ -217,30 +219,30 @@ async def test_I21_a_retry_finds_what_failed_or_runs_too(store: Store) -> None:
     assert standing.prior is not None
     assert standing.prior.turn == tried.begin.turn
     # A later try of an older turn is newer than a turn that was begun before it.
-    await given.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
-    again = await given.start(store, given.ask(session), turn=tried.begin.turn, again=True)
+    await builders.commit(store, session, on_leave=OnLeave.ORPHAN, **BODY)
+    again = await builders.start(store, builders.ask(session), turn=tried.begin.turn, again=True)
     assert (await prior_of(store, session)).prior_attempt == await store.get_attempt(
         TENANT, again.hold.attempt
     )
 
 
 async def test_I21_a_retry_finds_nothing_in_an_empty_session_or_in_another(store: Store) -> None:
-    one, other = await given.session(store), await given.session(store)
-    await given.commit(store, one, on_leave=OnLeave.ORPHAN, **BODY)
+    one, other = await builders.session(store), await builders.session(store)
+    await builders.commit(store, one, on_leave=OnLeave.ORPHAN, **BODY)
     assert (await prior_of(store, other)).prior is None
 
 
 async def test_I21_closed_requests_are_not_found_and_running_ones_stay_open(store: Store) -> None:
-    session, other = await given.session(store), await given.session(store)
+    session, other = await builders.session(store), await builders.session(store)
     for to, fields in ((session, BODY), (session, BODY | {"fingerprint": "other"}), (other, BODY)):
-        await given.commit(store, to, on_leave=OnLeave.ORPHAN, **fields)
+        await builders.commit(store, to, on_leave=OnLeave.ORPHAN, **fields)
     await store.close_requests(STRANGER, session.id, **BODY)
     assert (await prior_of(store, session)).prior is not None
     await store.close_requests(TENANT, session.id, **BODY)
     assert (await prior_of(store, session)).prior is None
     for to, fields in ((session, {"fingerprint": "other"}), (other, {})):
         assert (await prior_of(store, to, **fields)).prior is not None
-    running = await given.start(store, given.ask(session, on_leave=OnLeave.ORPHAN, **BODY))
+    running = await builders.start(store, builders.ask(session, on_leave=OnLeave.ORPHAN, **BODY))
     await store.close_requests(TENANT, session.id, **BODY)
     assert (await prior_of(store, session)).prior_attempt is not None
     await store.finish_if_held(running.hold, AttemptStatus.FAILED, None, [])
@@ -250,17 +252,17 @@ async def test_I21_closed_requests_are_not_found_and_running_ones_stay_open(stor
 
 async def test_I33_a_try_that_adopts_steps_begins_only_after_the_try_it_was_decided_on(store: Store) -> None:
     """Two nodes retry: the slower one would adopt fewer steps than are finished by then."""
-    session = await given.session(store)
-    first = await given.start(store, given.ask(session))
-    await store.journal_if_held(first.hold, [given.answer("one")], [])
+    session = await builders.session(store)
+    first = await builders.start(store, builders.ask(session))
+    await store.journal_if_held(first.hold, [builders.answer("one")], [])
     await store.finish_if_held(first.hold, AttemptStatus.FAILED, None, [])
     again: dict[str, Any] = {"turn": first.begin.turn, "again": True, "continues": first.hold.attempt}
-    second = await given.start(store, given.ask(session), **again, follows=1)
+    second = await builders.start(store, builders.ask(session), **again, follows=1)
     await store.finish_if_held(second.hold, AttemptStatus.FAILED, None, [])
-    standing = await given.refused(store, given.ask(session), **again, follows=1)
+    standing = await builders.refused(store, builders.ask(session), **again, follows=1)
     assert standing.holder is None
     assert standing.prior_attempt == await store.get_attempt(TENANT, second.hold.attempt)
-    third = await given.start(store, given.ask(session), **again, follows=2)
+    third = await builders.start(store, builders.ask(session), **again, follows=2)
     assert third.begun.number == 3
     assert [step.message.content for step in await store.read_steps(TENANT, third.hold.attempt)] == ["one"]
 
@@ -269,21 +271,23 @@ async def test_I33_a_try_that_adopts_steps_begins_only_after_the_try_it_was_deci
 async def test_a_turn_that_failed_is_tried_again_under_its_own_id(
     store: Store, status: AttemptStatus
 ) -> None:
-    session = await given.session(store)
-    first = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    first = await builders.start(store, builders.ask(session))
     await store.finish_if_held(first.hold, status, None, [])
-    second = await given.start(store, first.begin.ask, turn=first.begin.turn, again=True)
+    second = await builders.start(store, first.begin.ask, turn=first.begin.turn, again=True)
     assert (second.begun.turn, second.begun.number) == (first.begin.turn, 2)
-    assert await store.commit_if_head(second.hold, second.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(second.hold, second.plan(), [])).outcome is Committed.YES
     assert [attempt.number for attempt in await store.list_attempts(TENANT, session.id)] == [1, 2]
 
 
 async def test_I3_a_turn_that_was_committed_meanwhile_takes_no_further_attempt(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    turn = await given.commit(store, session)
+    session = await builders.session(store)
+    turn = await builders.commit(store, session)
     before = await dump(backend)
-    standing = await given.refused(store, given.ask(session), given.events("x"), turn=turn.id, again=True)
+    standing = await builders.refused(
+        store, builders.ask(session), builders.events("x"), turn=turn.id, again=True
+    )
     assert await dump(backend) == before
     assert standing.holder is None
     assert standing.prior is not None
@@ -294,10 +298,10 @@ async def test_I3_a_turn_that_was_committed_meanwhile_takes_no_further_attempt(b
 
 async def test_I3_a_turn_id_is_asked_for_once(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    turn = await given.commit(store, session)
+    session = await builders.session(store)
+    turn = await builders.commit(store, session)
     before = await dump(backend)
-    await given.refused(store, given.ask(session), given.events("x"), turn=turn.id)
+    await builders.refused(store, builders.ask(session), builders.events("x"), turn=turn.id)
     assert await dump(backend) == before
 
 
@@ -305,10 +309,10 @@ async def test_I3_a_turn_id_is_asked_for_once(backend: Backend) -> None:
 
 
 async def test_steps_come_back_in_order(store: Store) -> None:
-    tried = await given.start(store, given.ask(await given.session(store)))
-    steps = (given.answer("one"), given.result("1", "two é"), given.answer("three"))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
+    steps = (builders.answer("one"), builders.result("1", "two é"), builders.answer("three"))
     assert await store.journal_if_held(tried.hold, steps[:1], [])
-    assert await store.journal_if_held(tried.hold, steps[1:], given.events("x"))
+    assert await store.journal_if_held(tried.hold, steps[1:], builders.events("x"))
     assert await store.read_steps(TENANT, tried.hold.attempt) == steps
 
 
@@ -319,31 +323,31 @@ async def test_I10_steps_and_events_are_written_only_under_the_hold(
     backend: Backend, wrong: dict[str, Any]
 ) -> None:
     store = backend.store
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     before = await dump(backend)
     hold = replace(tried.hold, **wrong)
-    assert not await store.journal_if_held(hold, [given.answer("x")], given.events("x"))
-    assert await store.append_events_if_held(hold, given.events("x")) is None
-    assert not await store.wait_if_held(hold, {}, 60, given.events("x"))
-    assert not await store.finish_if_held(hold, AttemptStatus.FAILED, None, given.events("x"))
+    assert not await store.journal_if_held(hold, [builders.answer("x")], builders.events("x"))
+    assert await store.append_events_if_held(hold, builders.events("x")) is None
+    assert not await store.wait_if_held(hold, {}, 60, builders.events("x"))
+    assert not await store.finish_if_held(hold, AttemptStatus.FAILED, None, builders.events("x"))
     assert await store.renew_leases([hold], 60) == {}
     assert await dump(backend) == before
 
 
 async def test_I33_a_new_try_adopts_the_finished_steps_of_another(store: Store) -> None:
-    session = await given.session(store)
-    first = await given.start(store, given.ask(session, durable=True))
-    steps = (given.answer("one"), given.result("1", "two"))
+    session = await builders.session(store)
+    first = await builders.start(store, builders.ask(session, durable=True))
+    steps = (builders.answer("one"), builders.result("1", "two"))
     await store.journal_if_held(first.hold, steps, [])
     await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])
-    second = await given.start(
+    second = await builders.start(
         store, first.begin.ask, turn=first.begin.turn, again=True, continues=first.hold.attempt
     )
     assert await store.read_steps(TENANT, second.hold.attempt) == steps
     attempt = await store.get_attempt(TENANT, second.hold.attempt)
     assert attempt is not None
     assert attempt.continues == first.hold.attempt
-    await store.journal_if_held(second.hold, [given.answer("three")], [])
+    await store.journal_if_held(second.hold, [builders.answer("three")], [])
     assert len(await store.read_steps(TENANT, second.hold.attempt)) == 3
     assert await store.read_steps(TENANT, first.hold.attempt) == steps
 
@@ -356,14 +360,14 @@ async def test_I2_an_attempt_without_success_leaves_the_history_unchanged(
     backend: Backend, status: AttemptStatus
 ) -> None:
     store = backend.store
-    session = await given.session(store)
-    await given.talk(store, session, 2)
-    before, turns = await given.again(store, session), (await dump(backend))["turns"]
-    tried = await given.start(store, given.ask(session, model="other/model"))
-    await store.journal_if_held(tried.hold, [given.answer("half")], given.events("half"))
-    assert await store.finish_if_held(tried.hold, status, ("code", "why"), given.events("end"))
+    session = await builders.session(store)
+    await builders.talk(store, session, 2)
+    before, turns = await builders.again(store, session), (await dump(backend))["turns"]
+    tried = await builders.start(store, builders.ask(session, model="other/model"))
+    await store.journal_if_held(tried.hold, [builders.answer("half")], builders.events("half"))
+    assert await store.finish_if_held(tried.hold, status, ("code", "why"), builders.events("end"))
 
-    after = await given.again(store, session)
+    after = await builders.again(store, session)
     assert (after.head, after.usage, after.model) == (before.head, before.usage, before.model)
     assert (after.status, after.attempt) == (SessionStatus.IDLE, None)
     assert (await dump(backend))["turns"] == turns
@@ -371,13 +375,13 @@ async def test_I2_an_attempt_without_success_leaves_the_history_unchanged(
     assert attempt is not None
     assert (attempt.status, attempt.error_code, attempt.error_message) == (status, "code", "why")
     assert attempt.ended_at is not None
-    await given.commit(store, session)
+    await builders.commit(store, session)
 
 
-async def brought_to(store: Store, status: AttemptStatus) -> given.Try:
-    tried = await given.start(store, given.ask(await given.session(store)))
+async def brought_to(store: Store, status: AttemptStatus) -> builders.Try:
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     if status is AttemptStatus.COMMITTED:
-        assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+        assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
     elif status is AttemptStatus.WAITING:
         assert await store.wait_if_held(tried.hold, {"ask": "?"}, 60, [])
     elif status is not AttemptStatus.RUNNING:
@@ -393,11 +397,11 @@ async def test_I14_an_attempt_ends_as_the_table_says(
     store = backend.store
     tried = await brought_to(store, status)
     if end in ATTEMPT[status].values():
-        assert await store.finish_if_held(tried.hold, end, None, given.events("x"))
+        assert await store.finish_if_held(tried.hold, end, None, builders.events("x"))
         assert await status_of(store, tried.hold.attempt) is end
     elif is_final(status):
         before = await dump(backend)
-        assert not await store.finish_if_held(tried.hold, end, ("late", "late"), given.events("x"))
+        assert not await store.finish_if_held(tried.hold, end, ("late", "late"), builders.events("x"))
         assert await dump(backend) == before
 
 
@@ -408,10 +412,12 @@ async def test_I14_an_attempt_that_has_ended_writes_nothing_any_more(
     store = backend.store
     tried = await brought_to(store, status)
     before = await dump(backend)
-    assert await store.commit_if_head(tried.hold, tried.plan(), given.events("x")) is Committed.LOST
-    assert not await store.journal_if_held(tried.hold, [given.answer("x")], given.events("x"))
-    assert await store.append_events_if_held(tried.hold, given.events("x")) is None
-    assert not await store.wait_if_held(tried.hold, {}, 60, given.events("x"))
+    assert (
+        await store.commit_if_head(tried.hold, tried.plan(), builders.events("x"))
+    ).outcome is Committed.LOST
+    assert not await store.journal_if_held(tried.hold, [builders.answer("x")], builders.events("x"))
+    assert await store.append_events_if_held(tried.hold, builders.events("x")) is None
+    assert not await store.wait_if_held(tried.hold, {}, 60, builders.events("x"))
     assert await store.resume_if_waiting(tried.hold, "node", 60) is None
     assert not await store.set_orphaned(tried.hold, True)
     assert not await store.ask_cancel(tried.hold)
@@ -420,10 +426,10 @@ async def test_I14_an_attempt_that_has_ended_writes_nothing_any_more(
 
 
 async def test_exactly_one_attempt_of_a_session_is_live(store: Store) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     for status in ENDS:
-        tried = await given.start(store, given.ask(session))
-        await given.refused(store, given.ask(session))
+        tried = await builders.start(store, builders.ask(session))
+        await builders.refused(store, builders.ask(session))
         live = [each for each in await store.list_attempts(TENANT, session.id) if not is_final(each.status)]
         assert [attempt.id for attempt in live] == [tried.hold.attempt]
         await store.finish_if_held(tried.hold, status, None, [])
@@ -431,10 +437,10 @@ async def test_exactly_one_attempt_of_a_session_is_live(store: Store) -> None:
 
 
 async def test_attempts_are_listed_in_the_order_of_their_fences(store: Store) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     begun = []
     for _ in range(4):
-        tried = await given.start(store, given.ask(session))
+        tried = await builders.start(store, builders.ask(session))
         begun.append(tried.hold.attempt)
         await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
     assert [attempt.id for attempt in await store.list_attempts(TENANT, session.id)] == begun
@@ -444,12 +450,12 @@ async def test_attempts_are_listed_in_the_order_of_their_fences(store: Store) ->
 
 
 async def test_a_waiting_attempt_keeps_its_session_busy_and_shows_its_question(store: Store) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
     asked = [Event(tried.hold.attempt, AttemptWaits(tried.hold.attempt, {}))]
     assert await store.wait_if_held(tried.hold, {"question": ["é?"]}, 60, asked)
-    assert (await given.again(store, session)).status is SessionStatus.WAITING
-    standing = await given.refused(store, given.ask(session))
+    assert (await builders.again(store, session)).status is SessionStatus.WAITING
+    standing = await builders.refused(store, builders.ask(session))
     assert standing.holder is not None
     assert standing.holder.status is AttemptStatus.WAITING
     assert standing.holder.question == {"question": ["é?"]}
@@ -463,8 +469,8 @@ async def test_a_waiting_attempt_keeps_its_session_busy_and_shows_its_question(s
 
 async def test_I10_a_resumed_attempt_has_a_new_fence_and_the_old_one_is_dead(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
     old = tried.hold
     await store.wait_if_held(old, {"q": 1}, 60, [])
     new = await store.resume_if_waiting(old, "other node", 60)
@@ -475,29 +481,29 @@ async def test_I10_a_resumed_attempt_has_a_new_fence_and_the_old_one_is_dead(bac
     assert attempt is not None
     assert (attempt.hold, attempt.status) == (new, AttemptStatus.RUNNING)
     assert (attempt.question, attempt.deadline) == (None, None)
-    assert (await given.again(store, session)).status is SessionStatus.RUNNING
+    assert (await builders.again(store, session)).status is SessionStatus.RUNNING
 
     before = await dump(backend)
-    assert await store.commit_if_head(old, tried.plan(), []) is Committed.LOST
-    assert not await store.journal_if_held(old, [given.answer("x")], [])
+    assert (await store.commit_if_head(old, tried.plan(), [])).outcome is Committed.LOST
+    assert not await store.journal_if_held(old, [builders.answer("x")], [])
     assert not await store.finish_if_held(old, AttemptStatus.FAILED, None, [])
     assert await store.resume_if_waiting(old, "node", 60) is None
     assert not await store.ask_cancel(old)
     assert not await store.set_orphaned(old, True)
     assert await dump(backend) == before
-    assert await store.commit_if_head(new, tried.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(new, tried.plan(), [])).outcome is Committed.YES
 
 
 async def test_an_attempt_that_does_not_wait_cannot_be_resumed(backend: Backend) -> None:
     store = backend.store
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     before = await dump(backend)
     assert await store.resume_if_waiting(tried.hold, "node", 60) is None
     assert await dump(backend) == before
 
 
 async def test_a_waiting_attempt_has_no_lease_to_renew(store: Store) -> None:
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     await store.wait_if_held(tried.hold, {}, 60, [])
     assert await store.renew_leases([tried.hold], 60) == {}
 
@@ -507,7 +513,9 @@ async def test_I14_only_a_running_attempt_commits(backend: Backend) -> None:
     store = backend.store
     tried = await brought_to(store, AttemptStatus.WAITING)
     before = await dump(backend)
-    assert await store.commit_if_head(tried.hold, tried.plan(), given.events("x")) is Committed.LOST
+    assert (
+        await store.commit_if_head(tried.hold, tried.plan(), builders.events("x"))
+    ).outcome is Committed.LOST
     assert await dump(backend) == before
 
 
@@ -515,7 +523,7 @@ async def test_who_waits_cannot_wait_once_more(backend: Backend) -> None:
     store = backend.store
     tried = await brought_to(store, AttemptStatus.WAITING)
     before = await dump(backend)
-    assert not await store.wait_if_held(tried.hold, {"another": "?"}, 60, given.events("x"))
+    assert not await store.wait_if_held(tried.hold, {"another": "?"}, 60, builders.events("x"))
     assert await dump(backend) == before
 
 
@@ -524,29 +532,31 @@ async def test_who_waits_cannot_wait_once_more(backend: Backend) -> None:
 
 async def test_I21_an_orphan_never_commits_until_somebody_is_there_again(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session, on_leave=OnLeave.ORPHAN))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session, on_leave=OnLeave.ORPHAN))
     assert await store.set_orphaned(tried.hold, True)
     before = await dump(backend)
-    assert await store.commit_if_head(tried.hold, tried.plan(), given.events("x")) is Committed.ORPHANED
+    assert (
+        await store.commit_if_head(tried.hold, tried.plan(), builders.events("x"))
+    ).outcome is Committed.ORPHANED
     assert await dump(backend) == before
-    standing = await given.refused(store, given.ask(session))
+    standing = await builders.refused(store, builders.ask(session))
     assert standing.holder is not None
     assert standing.holder.orphaned
 
     assert await store.set_orphaned(tried.hold, False)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
 
 
 async def test_an_orphan_that_lost_its_hold_is_lost(store: Store) -> None:
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     await store.set_orphaned(tried.hold, True)
     await store.finish_if_held(tried.hold, AttemptStatus.SUPERSEDED, None, [])
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.LOST
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.LOST
 
 
 async def test_a_cancel_is_seen_when_the_lease_is_renewed(store: Store) -> None:
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     renewed = await store.renew_leases([tried.hold], 60)
     assert not renewed[tried.hold.attempt].cancel_asked
     assert await store.ask_cancel(tried.hold)
@@ -568,12 +578,12 @@ async def test_unknown_things_are_not_there(store: Store) -> None:
 async def test_failures_of_a_tenant_are_listed_newest_first(store: Store) -> None:
     failed: list[AttemptId] = []
     for status in (*ENDS, AttemptStatus.FAILED):
-        tried = await given.start(store, given.ask(await given.session(store)))
-        await store.finish_if_held(tried.hold, status, ("code", "why"), given.events("end"))
+        tried = await builders.start(store, builders.ask(await builders.session(store)))
+        await store.finish_if_held(tried.hold, status, ("code", "why"), builders.events("end"))
         if status in (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED):
             failed.insert(0, tried.hold.attempt)
-    await given.commit(store, await given.session(store))
-    theirs = await given.start(store, given.ask(await given.session(store, STRANGER)))
+    await builders.commit(store, await builders.session(store))
+    theirs = await builders.start(store, builders.ask(await builders.session(store, STRANGER)))
     await store.finish_if_held(theirs.hold, AttemptStatus.FAILED, None, [])
     assert [one.id for one in await store.failures(TENANT, age_seconds=60, limit=10)] == failed
     assert [one.id for one in await store.failures(TENANT, age_seconds=60, limit=1)] == failed[:1]
@@ -581,8 +591,8 @@ async def test_failures_of_a_tenant_are_listed_newest_first(store: Store) -> Non
 
 
 async def test_sessions_that_wait_for_a_person_are_listed(store: Store) -> None:
-    sessions = [await given.session(store) for _ in range(3)]
-    tries = [await given.start(store, given.ask(session)) for session in sessions]
+    sessions = [await builders.session(store) for _ in range(3)]
+    tries = [await builders.start(store, builders.ask(session)) for session in sessions]
     for tried in tries[:2]:
         assert await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
     assert await store.waiting_sessions(TENANT, limit=10) == (sessions[1].id, sessions[0].id)

@@ -11,8 +11,8 @@ from lastgood.model.rules import RuleLayer
 from lastgood.model.runtimes import AgentBinding, OnQueued
 from lastgood.model.tokens import Scope, Token
 from lastgood.ports import Store
-from tests.contract import given_work
-from tests.contract.given import TENANT, session
+from tests.contract import work_builders
+from tests.contract.builders import TENANT, session
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_I42_tokens_are_recorded_with_their_change(store: Store) -> None:
 async def test_I42_only_another_instance_of_a_worker_is_recorded(store: Store) -> None:
     replaced = entry(AuditKind.WORKER_REPLACED, "laptop")
     for instance, recorded in (("one", []), ("one", []), ("two", [replaced]), ("two", [replaced])):
-        await store.register(given_work.registration(instance=instance), replaced)
+        await store.register(work_builders.registration(instance=instance), replaced)
         assert await records(store) == recorded
 
 
@@ -86,10 +86,10 @@ async def test_I42_runtimes_are_bound_and_recorded_at_once(store: Store) -> None
 
 
 async def test_I42_a_resume_decision_is_recorded_with_the_claim_that_it_is_made_for(store: Store) -> None:
-    await given_work.register(store)
-    await given_work.task(store, await session(store))
-    lost = await given_work.claim(store, prepare_seconds=-1.0)
-    claim = await given_work.claim(store)
+    await work_builders.register(store)
+    await work_builders.task(store, await session(store))
+    lost = await work_builders.claim(store, prepare_seconds=-1.0)
+    claim = await work_builders.claim(store)
     decided = entry(AuditKind.RESUME_DECIDED)
     assert not await store.confirm_claim(lost.hold, lost.token, {}, 90.0, [], audit=decided)
     assert not await store.confirm_claim(claim.hold, lost.token, {}, 90.0, [], audit=decided)
@@ -99,10 +99,10 @@ async def test_I42_a_resume_decision_is_recorded_with_the_claim_that_it_is_made_
 
 
 async def test_I42_the_answer_that_counts_is_recorded_and_no_other(store: Store) -> None:
-    await given_work.register(store)
-    await given_work.task(store, await session(store))
-    claim = await given_work.claim(store)
-    await store.ask_question(await claim.state(store), claim.token, given_work.question(claim), [])
+    await work_builders.register(store)
+    await work_builders.task(store, await session(store))
+    claim = await work_builders.claim(store)
+    await store.ask_question(await claim.state(store), claim.token, work_builders.question(claim), [])
     allowed, denied = entry(AuditKind.APPROVAL, user="ada"), entry(AuditKind.APPROVAL, user="bob")
     assert await store.answer_question(TENANT, claim.task, "other", {}, "ada", allowed) is None
     assert await store.answer_question(TENANT, claim.task, "q", {"allowed": True}, "ada", allowed)

@@ -15,7 +15,7 @@ from lastgood.model.sessions import EncodedTurn, Session, Turn
 from lastgood.ports import Store
 from lastgood.store import chain_reader
 from lastgood.store.rows import Row, to_encoded_turn
-from tests.contract import given
+from tests.contract import builders
 from tests.contract.conftest import Backend
 
 pytestmark = pytest.mark.anyio
@@ -46,14 +46,19 @@ async def test_pages_of_any_size_give_the_whole_chain_in_order(
     """Also through forks of forks, from any turn on."""
     monkeypatch.setattr(chain_reader, "PAGE_BYTES", page_bytes)
     monkeypatch.setattr(chain_reader, "PAGE_TURNS", page_turns)
-    root = await given.session(store)
-    turns = await given.talk(store, root, 5)
-    fork = await given.fork(store, await given.again(store, root), turns[2])
-    more = await given.talk(store, fork, 3)
-    leaf = await given.fork(store, await given.again(store, fork), more[1])
-    await given.talk(store, leaf, 2)
-    for session in (root, fork, leaf, await given.fork(store, await given.again(store, leaf), turns[0])):
-        known = await given.again(store, session)
+    root = await builders.session(store)
+    turns = await builders.talk(store, root, 5)
+    fork = await builders.fork(store, await builders.again(store, root), turns[2])
+    more = await builders.talk(store, fork, 3)
+    leaf = await builders.fork(store, await builders.again(store, fork), more[1])
+    await builders.talk(store, leaf, 2)
+    for session in (
+        root,
+        fork,
+        leaf,
+        await builders.fork(store, await builders.again(store, leaf), turns[0]),
+    ):
+        known = await builders.again(store, session)
         for after in range(known.turns + 1):
             whole = await read(store, known, after)
             assert [encoded(turn) for turn in whole] == await streamed(store, known, after)
@@ -63,10 +68,10 @@ async def test_a_page_holds_no_more_than_its_bytes_and_one_turn(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain_reader, "PAGE_BYTES", 10_000)
-    session = await given.session(backend.store)
+    session = await builders.session(backend.store)
     for _ in range(20):
-        await given.commit(backend.store, session, user("x" * 4000))
-    known = await given.again(backend.store, session)
+        await builders.commit(backend.store, session, user("x" * 4000))
+    known = await builders.again(backend.store, session)
     pages: list[int] = []
     assert known.head is not None
 
@@ -88,9 +93,9 @@ async def test_a_session_deleted_while_it_is_read_is_an_error_and_not_a_shorter_
 ) -> None:
     """I18."""
     monkeypatch.setattr(chain_reader, "PAGE_TURNS", 2)
-    session = await given.session(store)
-    await given.talk(store, session, 6)
-    known = await given.again(store, session)
+    session = await builders.session(store)
+    await builders.talk(store, session, 6)
+    known = await builders.again(store, session)
     assert known.head is not None
     stream = SessionReader(store).stream(known)
     await anext(stream)
@@ -101,7 +106,7 @@ async def test_a_session_deleted_while_it_is_read_is_an_error_and_not_a_shorter_
 
 
 async def test_I35_a_foreign_or_unknown_head_has_no_turns(store: Store) -> None:
-    session = await given.session(store)
-    (turn,) = await given.talk(store, session, 1)
-    for tenant, head in ((given.STRANGER, turn.id), (given.TENANT, TurnId("nothing"))):
+    session = await builders.session(store)
+    (turn,) = await builders.talk(store, session, 1)
+    for tenant, head in ((builders.STRANGER, turn.id), (builders.TENANT, TurnId("nothing"))):
         assert [one async for one in store.stream_turns(tenant, head)] == []

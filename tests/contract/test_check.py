@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import LastgoodError
-from lastgood.flows.database_check import Report, check_database
+from lastgood.flows.database_check import CheckReport, check_database
 from lastgood.flows.verified_history import read_chain
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.messages import user
@@ -17,10 +17,10 @@ from lastgood.model.stored_rows import StoredTable
 from lastgood.model.tasks import PointerOutcome
 from lastgood.ports import Store
 from lastgood.store.sqlite import open_sqlite
-from tests.contract import given, given_work
+from tests.contract import builders, work_builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, SqliteBackend
-from tests.contract.given import STRANGER, TENANT
-from tests.contract.given_work import Claim
+from tests.contract.work_builders import Claim
 
 pytestmark = pytest.mark.anyio
 
@@ -187,38 +187,38 @@ CASES = [(table, column) for table, (_, columns) in CHANGES.items() for column i
 async def furnished(store: Store) -> None:
     """Two tenants, forks, edits, a turn that runs, one that was promised, and one that waits."""
     for tenant in (TENANT, STRANGER):
-        session = await given.session(store, tenant)
-        turns = await given.talk(store, session, 3)
-        fork = await given.fork(store, await given.again(store, session), turns[1])
-        await given.talk(store, fork, 2)
-        await given.fork(store, await given.again(store, fork), turns[0])
-        edited = await given.session(store, tenant)
-        await given.talk(store, edited, 1)
-        await given.edit(store, edited, None)
-    empty = await given.session(store)
-    running = await given.start(store, given.ask(empty))
-    await store.journal_if_held(running.hold, (given.answer("one"), given.result("1", "two")), [])
-    owed = await given.session(store, STRANGER)
-    tried = await given.start(store, given.ask(owed, user("promised"), durable=True))
+        session = await builders.session(store, tenant)
+        turns = await builders.talk(store, session, 3)
+        fork = await builders.fork(store, await builders.again(store, session), turns[1])
+        await builders.talk(store, fork, 2)
+        await builders.fork(store, await builders.again(store, fork), turns[0])
+        edited = await builders.session(store, tenant)
+        await builders.talk(store, edited, 1)
+        await builders.edit(store, edited, None)
+    empty = await builders.session(store)
+    running = await builders.start(store, builders.ask(empty))
+    await store.journal_if_held(running.hold, (builders.answer("one"), builders.result("1", "two")), [])
+    owed = await builders.session(store, STRANGER)
+    tried = await builders.start(store, builders.ask(owed, user("promised"), durable=True))
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
-    await given.followup(store, empty)
+    await builders.followup(store, empty)
     await worked(store)
 
 
 async def worked(store: Store) -> tuple[Claim, Claim]:
     """A task that is done, with all that it has left, and one that a worker has."""
-    session = await given.session(store, STRANGER)
-    await given_work.register(store, tenant=STRANGER)
+    session = await builders.session(store, STRANGER)
+    await work_builders.register(store, tenant=STRANGER)
     claims = []
     for _ in range(2):
-        await given_work.task(store, session)
-        claim = await given_work.claim(store, tenant=STRANGER)
+        await work_builders.task(store, session)
+        claim = await work_builders.claim(store, tenant=STRANGER)
         await store.confirm_claim(claim.hold, claim.token, {}, 90.0, [], agent_digest="sha256:1")
         claims.append(claim)
         if len(claims) == 1:
             state = await claim.state(store)
-            await store.put_snapshot(state, claim.token, given_work.snapshot(claim))
-            through = given_work.pointer(through=claim.claimed.task.turn, outcome=PointerOutcome.COMMITTED)
+            await store.put_snapshot(state, claim.token, work_builders.snapshot(claim))
+            through = work_builders.pointer(through=claim.claimed.task.turn, outcome=PointerOutcome.COMMITTED)
             await claim.complete(store, pointer=through)
     return claims[0], claims[1]
 
@@ -281,7 +281,7 @@ async def test_I6_a_task_and_a_session_that_disagree_are_reported(backend: Backe
     _, claim = await worked(store)
     session, task, attempt = claim.hold.session, claim.task, claim.hold.attempt
     await backend.execute(f"UPDATE tasks SET status = 'queued' WHERE id = '{task}'")
-    of_attempt = f"it has not ended, but no worker has its task, {task}, by it"
+    of_attempt = f"it has not ended, but is not the claim of its task, {task}"
     assert await found(store) == [(session, f"attempt {attempt}", of_attempt)]
     await backend.execute(f"UPDATE tasks SET status = 'running' WHERE id = '{task}'")
     assert await found(store) == []
@@ -314,8 +314,8 @@ async def test_an_imported_pointer_names_a_task_of_another_system(backend: Backe
 async def test_I6_a_turn_that_no_session_reaches_is_reported(backend: Backend) -> None:
     """A head that was put back to an earlier turn fits together, and an acknowledged turn is lost."""
     store = backend.store
-    session = await given.session(store)
-    turns = await given.talk(store, session, 3)
+    session = await builders.session(store)
+    turns = await builders.talk(store, session, 3)
     earlier = turns[1]
     value = f"x'{earlier.hash.hex()}'" if backend.name == "sqlite" else f"'\\x{earlier.hash.hex()}'"
     await backend.execute(f"UPDATE sessions SET head = '{earlier.id}', seq = 2, head_hash = {value}")
@@ -327,11 +327,11 @@ async def test_I6_a_turn_that_no_session_reaches_is_reported(backend: Backend) -
 
 async def test_a_check_sees_one_moment_while_others_write(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    await given.talk(store, session, 3)
+    session = await builders.session(store)
+    await builders.talk(store, session, 3)
     async with store.inspect() as look:
         seen = [row async for row in look.rows(StoredTable.SESSIONS)]
-        await given.talk(store, session, 2)
+        await builders.talk(store, session, 2)
         assert len([row async for row in look.rows(StoredTable.TURNS)]) == 3
     assert len(seen) == 1
     assert (await check_database(store)).rows[StoredTable.TURNS] == 5
@@ -361,7 +361,7 @@ async def prompts_of(store: Store) -> list[Any]:
     return found
 
 
-async def judged(path: Path) -> Report | None:
+async def judged(path: Path) -> CheckReport | None:
     """None: it was refused, in words."""
     try:
         store = open_sqlite(path, read_only=True)

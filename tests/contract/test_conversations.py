@@ -15,9 +15,9 @@ from lastgood.model.sessions import NewSession, Session
 from lastgood.ports import Store
 from lastgood.store.postgres import PostgresStore, open_postgres
 from lastgood.wiring import assemble
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT
 from tests.contract.test_postgres_races import Outside, queued
 from tests.engines import Kit
 
@@ -27,70 +27,73 @@ CREATORS = 16
 
 
 def named(name: str = "c") -> NewSession:
-    return given.new_session(conversation=name)
+    return builders.new_session(conversation=name)
 
 
 # --- one name, one session ---------------------------------------------------------------------------------
 
 
 async def test_a_conversation_is_found_by_its_name_as_it_is_now(store: Store) -> None:
-    session = await given.session(store, conversation="c")
-    await given.session(store, conversation="other")
+    session = await builders.session(store, conversation="c")
+    await builders.session(store, conversation="other")
     assert await store.find_conversation(TENANT, "c") == session
-    await given.talk(store, session, 2)
+    await builders.talk(store, session, 2)
     found = await store.find_conversation(TENANT, "c")
-    assert found == await given.again(store, session)
+    assert found == await builders.again(store, session)
     assert found is not None
     assert (found.turns, found.conversation) == (2, "c")
 
 
 async def test_an_unknown_name_is_no_conversation(store: Store) -> None:
-    session = await given.session(store, title="title")  # has no name, and its id and title are none
+    session = await builders.session(store, title="title")  # has no name, and its id and title are none
     for name in ("unknown", "", session.id, "title", "None"):
         assert await store.find_conversation(TENANT, name) is None
 
 
 async def test_a_name_that_is_taken_makes_no_second_session_and_changes_nothing(backend: Backend) -> None:
-    await given.commit(backend.store, await given.session(backend.store, conversation="c"))
+    await builders.commit(backend.store, await builders.session(backend.store, conversation="c"))
     before = await dump(backend)
     assert await backend.store.create_session(named()) is None
     assert await dump(backend) == before
 
 
 async def test_sessions_without_a_name_never_meet(store: Store) -> None:
-    made = {(await given.session(store)).id for _ in range(3)}
+    made = {(await builders.session(store)).id for _ in range(3)}
     assert len(made) == 3
 
 
 @pytest.mark.parametrize("name", ["C", "c ", " c", "ç", "c\u0327", "c%", "_", "🧭", "c\n"])
 async def test_names_that_differ_in_anything_are_different_conversations(store: Store, name: str) -> None:
-    plain, other = await given.session(store, conversation="c"), await given.session(store, conversation=name)
+    plain, other = (
+        await builders.session(store, conversation="c"),
+        await builders.session(store, conversation=name),
+    )
     assert await store.find_conversation(TENANT, "c") == plain
     assert await store.find_conversation(TENANT, name) == other
 
 
 async def test_I35_the_same_name_in_two_tenants_is_two_sessions(store: Store) -> None:
-    ours = await given.session(store, conversation="c")
+    ours = await builders.session(store, conversation="c")
     assert await store.find_conversation(STRANGER, "c") is None
-    theirs = await given.session(store, STRANGER, conversation="c")
+    theirs = await builders.session(store, STRANGER, conversation="c")
     assert await store.find_conversation(TENANT, "c") == ours
     assert await store.find_conversation(STRANGER, "c") == theirs
 
 
 async def test_a_fork_leaves_the_name_to_its_source(store: Store) -> None:
-    session = await given.session(store, conversation="c")
-    turn = await given.commit(store, session)
-    fork = await given.fork(store, await given.again(store, session), turn)
+    session = await builders.session(store, conversation="c")
+    turn = await builders.commit(store, session)
+    fork = await builders.fork(store, await builders.again(store, session), turn)
     assert fork.conversation is None
-    assert await store.find_conversation(TENANT, "c") == await given.again(store, session)
+    assert await store.find_conversation(TENANT, "c") == await builders.again(store, session)
 
 
 async def test_I15_a_deleted_conversation_can_be_made_anew_and_begins_empty(store: Store) -> None:
-    first = await given.session(store, conversation="c")
-    await given.commit(store, first)
+    first = await builders.session(store, conversation="c")
+    await builders.commit(store, first)
     assert await store.delete_session(TENANT, first.id)
     assert await store.find_conversation(TENANT, "c") is None
-    second = await given.session(store, conversation="c")
+    second = await builders.session(store, conversation="c")
     assert second.id != first.id
     assert (second.head, second.turns) == (None, 0)
     assert await store.find_conversation(TENANT, "c") == second
@@ -165,7 +168,7 @@ async def test_I15_a_creator_that_waited_for_a_delete_makes_the_conversation_ane
     nodes: tuple[PostgresStore, PostgresStore, Outside],
 ) -> None:
     one, other, outside = nodes
-    first = await given.session(one, conversation="c")
+    first = await builders.session(one, conversation="c")
     async with outside.connection.transaction():
         await outside.value("DELETE FROM sessions WHERE id = $1", first.id)
         task = asyncio.ensure_future(other.create_session(named()))
@@ -185,9 +188,9 @@ async def test_a_conversation_is_made_when_it_is_first_asked_for(store: Store) -
     sessions = sessions_on(store)
     first = await sessions.of_conversation(TENANT, "c", "agent")
     assert (first.conversation, first.agent_key) == ("c", "agent")
-    await given.commit(store, first)
+    await builders.commit(store, first)
     again = await sessions.of_conversation(TENANT, "c", "other agent")
-    assert again == await given.again(store, first)
+    assert again == await builders.again(store, first)
     theirs = await sessions.of_conversation(STRANGER, "c", "agent")
     assert (theirs.id != first.id, theirs.tenant) == (True, STRANGER)
 

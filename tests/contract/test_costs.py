@@ -15,9 +15,9 @@ from lastgood.model.tasks import TaskStatus
 from lastgood.ports import Store
 from lastgood.store.sqlite import SqliteStore, open_sqlite, writer
 from lastgood.store.statements import named, positional
-from tests.contract import given, given_work
+from tests.contract import builders, work_builders
+from tests.contract.builders import TENANT
 from tests.contract.conftest import Backend, SqliteBackend, dump
-from tests.contract.given import TENANT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -45,7 +45,7 @@ async def cost_of_turns(written: Written, store: Store, session: Session, turns:
     costs = []
     for number in range(turns):
         before = await written.now()
-        await given.commit(store, session, user(f"question {number:4}"))
+        await builders.commit(store, session, user(f"question {number:4}"))
         costs.append(await written.now() - before)
     return statistics.median(costs)
 
@@ -54,21 +54,21 @@ async def test_the_thousandth_turn_costs_what_the_first_did_and_a_fork_next_to_n
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, written = backend.store, Written(backend, monkeypatch)
-    session = await given.session(store)
+    session = await builders.session(store)
     # The pages of an empty database fill up and split; what counts begins after that.
-    await given.talk(store, await given.session(store), 60)
+    await builders.talk(store, await builders.session(store), 60)
     first = await cost_of_turns(written, store, session, 15)
-    await given.talk(store, session, LONG - 30)
+    await builders.talk(store, session, LONG - 30)
     last = await cost_of_turns(written, store, session, 15)
-    assert (await given.again(store, session)).turns == LONG
+    assert (await builders.again(store, session)).turns == LONG
     assert last < 1.5 * first, (first, last)
 
-    source = await given.again(store, session)
+    source = await builders.again(store, session)
     assert source.head is not None
     at = await store.find_turn(TENANT, source.head.turn)
     rows = await dump(backend)
     before = await written.now()
-    fork = await given.fork(store, source, at)
+    fork = await builders.fork(store, source, at)
     # A row, its index entries and, on PostgreSQL, some of their pages logged whole.
     assert await written.now() - before < 80_000
     after = await dump(backend)
@@ -95,8 +95,8 @@ async def analyzed(backend: Backend) -> None:
 
 async def test_a_page_of_ten_thousand_sessions_reads_a_page(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store, title="needle")
-    await given.talk(store, session, 3)
+    session = await builders.session(store, title="needle")
+    await builders.talk(store, session, 3)
     await ten_thousand_more(backend)
     await analyzed(backend)
     await backend.execute("ALTER TABLE turns RENAME TO taken_turns")
@@ -126,8 +126,8 @@ async def test_a_page_of_ten_thousand_sessions_costs_little_and_a_filter_no_more
 ) -> None:
     store = backend.store
     for _ in range(3):  # at the very end of the list
-        await given.start(store, given.ask(await given.session(store, agent_key="rare")))
-    await given.session(store)
+        await builders.start(store, builders.ask(await builders.session(store, agent_key="rare")))
+    await builders.session(store)
     await ten_thousand_more(backend)
     await analyzed(backend)
     for how in ({}, {"agent": "agent"}, {"status": SessionStatus.IDLE}):
@@ -142,7 +142,7 @@ async def test_a_page_of_ten_thousand_sessions_costs_little_and_a_filter_no_more
 async def test_the_queue_is_found_by_its_indexes(backend: Backend) -> None:
     """An end of an attempt looks into the queue every time, and a sweep looks for what can be run."""
     store = backend.store
-    session = await given.session(store)
+    session = await builders.session(store)
     await ten_thousand_more(backend)
     for settled in ("NULL", "1"):
         await backend.execute(
@@ -151,7 +151,7 @@ async def test_the_queue_is_found_by_its_indexes(backend: Backend) -> None:
             f"SELECT tenant, id, id || '{settled}', 'followup', '', '', '', 'why', 0, {settled}, '', '' "
             "FROM sessions"
         )
-    await given.followup(store, session)
+    await builders.followup(store, session)
     await analyzed(backend)
     sql = named(backend.name)
     plans = {
@@ -181,9 +181,9 @@ def pages_read(store: Store) -> int:
 async def test_a_claim_reads_no_finished_task_and_no_other_runtimes(backend: Backend) -> None:
     """However many there are: workers ask every few seconds."""
     store = backend.store
-    await given_work.register(store)
-    session = await given.session(store)
-    task = await given_work.task(store, session)
+    await work_builders.register(store)
+    session = await builders.session(store)
+    task = await work_builders.task(store, session)
     await ten_thousand_more(backend)
     columns = "tenant, agent_key, scope_kind, scope_id, created_by, end_user, deadline_seconds, created_at"
     for kind, state in (("done", "'completed', 1, tasks.runtime_id"), ("other", "'queued', NULL, 'other'")):
@@ -208,11 +208,11 @@ async def test_a_claim_reads_no_finished_task_and_no_other_runtimes(backend: Bac
         assert "Seq Scan on sessions" not in plan, plan
         assert "SCAN tasks" not in plan, plan
         assert "SCAN sessions" not in plan, plan
-    claim = await given_work.claim(store)
+    claim = await work_builders.claim(store)
     assert claim.task == task.id
     assert await claim.fail(store, TaskStatus.QUEUED)
     began = time.perf_counter()
-    assert len(await given_work.claim_some(store)) == 1
+    assert len(await work_builders.claim_some(store)) == 1
     assert time.perf_counter() - began < 0.5
 
 
@@ -223,8 +223,8 @@ def test_every_statement_about_tasks_finds_them_by_an_index(tmp_path: Path) -> N
     connection.create_scalar_function("clock", lambda *_: 0.0, 0)
     checked = 0
     for name, statement in named("sqlite").items():
-        if name.startswith("check_"):
-            continue  # `db check` reads all rows of every table
+        if name.startswith(("check_", "stats_", "restored_")):
+            continue  # commands of `lastgood db`, which read all rows of every table
         parameters = dict.fromkeys(positional(statement).names)
         try:
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]

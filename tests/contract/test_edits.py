@@ -20,9 +20,9 @@ from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import user
 from lastgood.model.sessions import Session, Turn
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import TENANT
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ HISTORY = ("sessions", "turns", "branches")
 
 
 async def chain(store: Store, session: Session) -> list[Turn]:
-    head = (await given.again(store, session)).head
+    head = (await builders.again(store, session)).head
     return list(await store.read_turns(session.tenant, head.turn)) if head else []
 
 
@@ -39,13 +39,13 @@ async def chain(store: Store, session: Session) -> list[Turn]:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 async def test_an_edit_goes_on_from_its_base_and_keeps_what_it_replaced(store: Store, place: int) -> None:
-    session = await given.session(store)
-    turns = await given.talk(store, session, 3)
+    session = await builders.session(store)
+    turns = await builders.talk(store, session, 3)
     base = turns[place - 1] if place else None
-    new = await given.edit(store, session, base, user("other"))
+    new = await builders.edit(store, session, base, user("other"))
     assert (new.parent, new.seq) == (base.id if base else None, place + 1)
     assert await chain(store, session) == [*turns[:place], new]
-    found = await given.again(store, session)
+    found = await builders.again(store, session)
     assert (found.head, found.turns) == (new.head, place + 1)
     (branch,) = await store.list_branches(TENANT, session.id, limit=9)
     assert (branch.head, branch.seq) == (turns[-1].id, 3)
@@ -54,14 +54,14 @@ async def test_an_edit_goes_on_from_its_base_and_keeps_what_it_replaced(store: S
 
 
 async def test_I1_siblings_never_mix_however_often_is_edited(store: Store) -> None:
-    session = await given.session(store)
-    first, second, third = await given.talk(store, session, 3)
-    other = await given.edit(store, session, first, user("other"))
-    more = await given.talk(store, session, 2)
+    session = await builders.session(store)
+    first, second, third = await builders.talk(store, session, 3)
+    other = await builders.edit(store, session, first, user("other"))
+    more = await builders.talk(store, session, 2)
     assert await chain(store, session) == [first, other, *more]
-    again = await given.edit(store, session, more[0], user("again"))
+    again = await builders.edit(store, session, more[0], user("again"))
     assert await chain(store, session) == [first, other, more[0], again]
-    new = await given.edit(store, session, None, user("from the beginning"))
+    new = await builders.edit(store, session, None, user("from the beginning"))
     assert await chain(store, session) == [new]
     assert [turn.seq for turn in (other, *more, again, new)] == [2, 3, 4, 4, 1]
     branches = await store.list_branches(TENANT, session.id, limit=9)
@@ -71,21 +71,21 @@ async def test_I1_siblings_never_mix_however_often_is_edited(store: Store) -> No
 
 
 async def test_I5_after_an_edit_turns_are_appended_to_it(store: Store) -> None:
-    session = await given.session(store)
-    first, _ = await given.talk(store, session, 2)
-    new = await given.edit(store, session, first)
-    more = await given.talk(store, session, 3)
+    session = await builders.session(store)
+    first, _ = await builders.talk(store, session, 2)
+    new = await builders.edit(store, session, first)
+    more = await builders.talk(store, session, 3)
     assert await chain(store, session) == [first, new, *more]
     assert [turn.seq for turn in more] == [3, 4, 5]
     assert len(await store.read_turns(TENANT, more[-1].id, after_seq=2)) == 3
 
 
 async def test_usage_stays_cumulative(store: Store) -> None:
-    session = await given.session(store)
-    await given.talk(store, session, 2)
-    before = (await given.again(store, session)).usage
-    await given.edit(store, session, None)
-    after = (await given.again(store, session)).usage
+    session = await builders.session(store)
+    await builders.talk(store, session, 2)
+    before = (await builders.again(store, session)).usage
+    await builders.edit(store, session, None)
+    after = (await builders.again(store, session)).usage
     assert (after.input_tokens, after.output_tokens) == (before.input_tokens + 10, before.output_tokens + 5)
 
 
@@ -95,21 +95,21 @@ async def test_I2_an_edit_that_comes_to_nothing_leaves_history_and_branches_unch
     backend: Backend, status: AttemptStatus
 ) -> None:
     store = backend.store
-    session = await given.session(store)
-    await given.talk(store, session, 3)
-    head, before = (await given.again(store, session)).head, await dump(backend)
-    tried = await given.start_edit(store, session, None, user("other"))
-    assert (await given.again(store, session)).head == head, "begin moves nothing"
+    session = await builders.session(store)
+    await builders.talk(store, session, 3)
+    head, before = (await builders.again(store, session)).head, await dump(backend)
+    tried = await builders.start_edit(store, session, None, user("other"))
+    assert (await builders.again(store, session)).head == head, "begin moves nothing"
     assert await store.finish_if_held(tried.hold, status, ("code", "message"), [])
     after = await dump(backend)
     assert (after["turns"], after["branches"]) == (before["turns"], before["branches"])
-    assert (await given.again(store, session)).head == head
+    assert (await builders.again(store, session)).head == head
 
 
 async def test_the_base_and_the_head_of_an_edit_are_stored_with_its_attempt_and_request(store: Store) -> None:
-    session = await given.session(store)
-    first, second = await given.talk(store, session, 2)
-    tried = await given.start_edit(store, session, first)
+    session = await builders.session(store)
+    first, second = await builders.talk(store, session, 2)
+    tried = await builders.start_edit(store, session, first)
     attempt = await store.get_attempt(TENANT, tried.hold.attempt)
     assert attempt is not None
     assert (attempt.base, attempt.head) == (first.id, second.id)
@@ -120,9 +120,9 @@ async def test_the_base_and_the_head_of_an_edit_are_stored_with_its_attempt_and_
 
 
 async def test_an_append_is_no_edit(store: Store) -> None:
-    session = await given.session(store)
-    turn = await given.commit(store, session)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    turn = await builders.commit(store, session)
+    tried = await builders.start(store, builders.ask(session))
     attempt = await store.get_attempt(TENANT, tried.hold.attempt)
     request = await store.read_request(TENANT, tried.begin.turn)
     assert attempt is not None
@@ -132,17 +132,17 @@ async def test_an_append_is_no_edit(store: Store) -> None:
 
 @pytest.mark.parametrize("names", ["edit", "expected_head", "is_first", "nothing"])
 async def test_the_head_that_an_ask_names_is_stored_with_its_request(store: Store, names: str) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     if names == "is_first":
-        tried, condition = await given.start(store, given.ask(session, is_first=True)), Expected(None)
+        tried, condition = await builders.start(store, builders.ask(session, is_first=True)), Expected(None)
     else:
-        first, second = await given.talk(store, session, 2)
+        first, second = await builders.talk(store, session, 2)
         condition = Expected(second.id)
         if names == "edit":
-            tried = await given.start_edit(store, session, first)
+            tried = await builders.start_edit(store, session, first)
         else:
-            asked = given.ask(session, expected_head=second.id if names == "expected_head" else None)
-            tried = await given.start(store, asked)
+            asked = builders.ask(session, expected_head=second.id if names == "expected_head" else None)
+            tried = await builders.start(store, asked)
     request = await store.read_request(TENANT, tried.begin.turn)
     assert request is not None
     assert request.condition == (None if names == "nothing" else condition)
@@ -150,50 +150,52 @@ async def test_the_head_that_an_ask_names_is_stored_with_its_request(store: Stor
 
 async def test_an_edit_begins_only_at_the_head_that_it_replaces(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    first, second = await given.talk(store, session, 2)
-    await given.edit(store, session, first)  # as many turns as before, but other ones
+    session = await builders.session(store)
+    first, second = await builders.talk(store, session, 2)
+    await builders.edit(store, session, first)  # as many turns as before, but other ones
     before = await dump(backend)
-    stale = given.begin(given.ask(session, edit=Edit(first.id, second.id)), base=first.head)
-    assert isinstance(await store.begin_if_free(stale, given.events("x")), BeginConflict)
+    stale = builders.begin(builders.ask(session, edit=Edit(first.id, second.id)), base=first.head)
+    assert isinstance(await store.begin_if_free(stale, builders.events("x")), BeginConflict)
     assert await dump(backend) == before
 
 
 @pytest.mark.parametrize("wrong", ["head", "parent", "both"])
 async def test_I10_a_commit_of_an_edit_compares_the_head_and_the_base(backend: Backend, wrong: str) -> None:
     store = backend.store
-    session = await given.session(store)
-    first, second, _ = await given.talk(store, session, 3)
-    tried = await given.start_edit(store, session, first)
+    session = await builders.session(store)
+    first, second, _ = await builders.talk(store, session, 3)
+    tried = await builders.start_edit(store, session, first)
     plan = tried.plan()
     if wrong in ("head", "both"):
         plan = replace(plan, head=second.id)
     if wrong in ("parent", "both"):
         plan = replace(plan, turn=replace(plan.turn, parent=second.id, seq=3))
     before = await dump(backend)
-    assert await store.commit_if_head(tried.hold, plan, given.events("x")) is Committed.LOST
+    assert (await store.commit_if_head(tried.hold, plan, builders.events("x"))).outcome is Committed.LOST
     assert await dump(backend) == before
 
 
 async def test_of_an_edit_and_an_append_at_once_exactly_one_begins(store: Store) -> None:
     for _ in range(10):
-        session = await given.session(store)
-        (first, second) = await given.talk(store, session, 2)
-        edit = given.begin(given.ask(session, edit=Edit(first.id, second.id)), base=first.head)
-        append = given.begin(given.ask(session, expected_head=second.id))
+        session = await builders.session(store)
+        (first, second) = await builders.talk(store, session, 2)
+        edit = builders.begin(builders.ask(session, edit=Edit(first.id, second.id)), base=first.head)
+        append = builders.begin(builders.ask(session, expected_head=second.id))
         found = await asyncio.gather(store.begin_if_free(edit, []), store.begin_if_free(append, []))
         assert sum(isinstance(one, Begun) for one in found) == 1
 
 
 async def test_an_edit_is_tried_again_as_the_edit_that_it_was(store: Store) -> None:
-    session = await given.session(store)
-    first, second = await given.talk(store, session, 2)
-    tried = await given.start_edit(store, session, first, user("other"), durable=True)
+    session = await builders.session(store)
+    first, second = await builders.talk(store, session, 2)
+    tried = await builders.start_edit(store, session, first, user("other"), durable=True)
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, ("c", "m"), [])
     (found,) = await store.interrupted_asks(9, deaths_below=3)
     assert isinstance(found, Interrupted)
     assert (found.request.edit, found.head) == (Edit(first.id, second.id), second.id)
-    again = replace(given.begin(replace(tried.begin.ask), turn=tried.begin.turn, base=first.head), again=True)
+    again = replace(
+        builders.begin(replace(tried.begin.ask), turn=tried.begin.turn, base=first.head), again=True
+    )
     begun = await store.begin_if_free(again, [])
     assert isinstance(begun, Begun)
     assert (begun.base, begun.number) == (first.head, 2)
@@ -203,11 +205,11 @@ async def test_an_edit_is_tried_again_as_the_edit_that_it_was(store: Store) -> N
 
 
 async def test_a_turn_is_found_at_its_place_of_a_chain(store: Store) -> None:
-    session = await given.session(store)
-    turns = await given.talk(store, session, 4)
-    fork = await given.fork(store, await given.again(store, session), turns[2])
-    own = await given.talk(store, fork, 2)
-    new = await given.edit(store, fork, turns[1])
+    session = await builders.session(store)
+    turns = await builders.talk(store, session, 4)
+    fork = await builders.fork(store, await builders.again(store, session), turns[2])
+    own = await builders.talk(store, fork, 2)
+    new = await builders.edit(store, fork, turns[1])
     chains = [turns, [*turns[:3], *own], [*turns[:2], new]]
     for whole in chains:
         for turn in whole:
@@ -218,10 +220,10 @@ async def test_a_turn_is_found_at_its_place_of_a_chain(store: Store) -> None:
 
 
 async def test_branches_are_listed_page_by_page(store: Store) -> None:
-    session, other = await given.session(store), await given.session(store)
-    await given.commit(store, session)
+    session, other = await builders.session(store), await builders.session(store)
+    await builders.commit(store, session)
     for _ in range(5):
-        await given.edit(store, session, None)
+        await builders.edit(store, session, None)
     seen: list[TurnId] = []
     after = 0
     while page := await store.list_branches(TENANT, session.id, after=after, limit=2):
@@ -246,14 +248,14 @@ class Family:
     chains: dict[int, list[list[Turn]]] = field(default_factory=dict)  # the head's is the last
 
     async def create(self) -> int:
-        return self._add(await given.session(self.store, self.tenant), [])
+        return self._add(await builders.session(self.store, self.tenant), [])
 
     async def fork(self, source: int, turn: Turn | None) -> int:
         inherited: list[Turn] = []
         if turn is not None:
             (*_, found) = [whole for whole in self.chains[source] if turn in whole]
             inherited = found[: found.index(turn) + 1]
-        return self._add(await given.fork(self.store, self.sessions[source], turn), inherited)
+        return self._add(await builders.fork(self.store, self.sessions[source], turn), inherited)
 
     def _add(self, session: Session, chain: list[Turn]) -> int:
         self.sessions.append(session)
@@ -261,12 +263,12 @@ class Family:
         return len(self.sessions) - 1
 
     async def talk(self, place: int, turns: int = 1) -> None:
-        self.chains[place][-1] += await given.talk(self.store, self.sessions[place], turns)
+        self.chains[place][-1] += await builders.talk(self.store, self.sessions[place], turns)
 
     async def edit(self, place: int, kept: int) -> None:
         """Replaces everything after the first `kept` turns of the head's chain."""
         before = self.chains[place][-1][:kept]
-        new = await given.edit(self.store, self.sessions[place], before[-1] if before else None)
+        new = await builders.edit(self.store, self.sessions[place], before[-1] if before else None)
         self.chains[place].append([*before, new])
 
     async def delete(self, place: int) -> None:

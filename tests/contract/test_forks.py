@@ -12,7 +12,7 @@ from lastgood.core.commit import broken_link
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.sessions import Session, Turn
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import builders
 from tests.contract.conftest import Backend
 
 pytestmark = pytest.mark.anyio
@@ -55,12 +55,12 @@ class Family:
         for parent, at, own in shape:
             chain: list[Turn] = []
             if parent is None:
-                session = await given.session(self.store, self.tenant)
+                session = await builders.session(self.store, self.tenant)
             else:
                 chain = self.chains[parent][:at]
-                session = await given.fork(self.store, self.sessions[parent], chain[-1] if chain else None)
+                session = await builders.fork(self.store, self.sessions[parent], chain[-1] if chain else None)
             self.sessions.append(session)
-            self.chains.append(chain + await given.talk(self.store, session, own))
+            self.chains.append(chain + await builders.talk(self.store, session, own))
         self.living = set(range(len(shape)))
 
     def needed(self) -> set[TurnId]:
@@ -71,7 +71,7 @@ class Family:
         assert {id for (id,) in rows} == self.needed(), what
         for place in self.living:
             chain = self.chains[place]
-            head = (await given.again(self.store, self.sessions[place])).head
+            head = (await builders.again(self.store, self.sessions[place])).head
             assert (head and head.turn) == (chain[-1].id if chain else None)
             if head is not None:
                 found = await self.store.read_turns(self.tenant, head.turn)
@@ -95,20 +95,20 @@ async def test_I6_a_delete_erases_exactly_what_no_living_session_reaches(
 
 async def test_a_fork_outlives_its_source_and_goes_on(backend: Backend) -> None:
     store = backend.store
-    family = Family(store, given.TENANT)
+    family = Family(store, builders.TENANT)
     await family.build([(None, 0, 3), (0, 2, 0)])
-    await store.delete_session(given.TENANT, family.sessions[0].id)
+    await store.delete_session(builders.TENANT, family.sessions[0].id)
     family.living.remove(0)
-    family.chains[1] += await given.talk(store, family.sessions[1], 2)
+    family.chains[1] += await builders.talk(store, family.sessions[1], 2)
     await family.check(backend, "after going on")
     assert [turn.seq for turn in family.chains[1]] == [1, 2, 3, 4]
 
 
 async def test_forks_are_counted_while_they_live(store: Store) -> None:
-    source = await given.session(store)
-    (turn,) = await given.talk(store, source, 1)
-    first, second = await given.fork(store, source, turn), await given.fork(store, source, None)
-    nested = await given.fork(store, first, turn)
+    source = await builders.session(store)
+    (turn,) = await builders.talk(store, source, 1)
+    first, second = await builders.fork(store, source, turn), await builders.fork(store, source, None)
+    nested = await builders.fork(store, first, turn)
     counted = [await store.count_forks(source.tenant, each.id) for each in (source, first, second, nested)]
     assert counted == [2, 1, 0, 0]
     await store.delete_session(source.tenant, second.id)

@@ -10,21 +10,21 @@ from lastgood.flows.turns import ask_of
 from lastgood.model.attempts import AttemptStatus, Committed, Interrupted
 from lastgood.model.call_options import CallOptions
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import STRANGER, TENANT, eventually
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT, eventually
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_I20_a_key_used_before_finds_its_request_and_its_newest_try(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    asked = given.ask(session, key="key", fingerprint="print")
-    first = await given.start(store, asked)
+    session = await builders.session(store)
+    asked = builders.ask(session, key="key", fingerprint="print")
+    first = await builders.start(store, asked)
     await store.finish_if_held(first.hold, AttemptStatus.FAILED, None, [])
     before = await dump(backend)
-    standing = await given.refused(store, asked, given.events("x"))
+    standing = await builders.refused(store, asked, builders.events("x"))
     assert await dump(backend) == before
     assert standing.prior == await store.read_request(TENANT, first.begin.turn)
     assert standing.prior_attempt == await store.get_attempt(TENANT, first.hold.attempt)
@@ -32,62 +32,62 @@ async def test_I20_a_key_used_before_finds_its_request_and_its_newest_try(backen
 
     decision = admit(asked, standing)
     assert decision == Admitted(first.begin.turn)
-    second = await given.start(store, asked, turn=first.begin.turn, again=True)
-    standing = await given.refused(store, asked)
+    second = await builders.start(store, asked, turn=first.begin.turn, again=True)
+    standing = await builders.refused(store, asked)
     assert standing.prior_attempt == standing.holder == await store.get_attempt(TENANT, second.hold.attempt)
     assert isinstance(admit(asked, standing), Attach)
 
-    assert await store.commit_if_head(second.hold, second.plan(), []) is Committed.YES
-    standing = await given.refused(store, asked)
+    assert (await store.commit_if_head(second.hold, second.plan(), [])).outcome is Committed.YES
+    standing = await builders.refused(store, asked)
     assert isinstance(admit(asked, standing), Replay)
     assert len(await store.read_turns(TENANT, first.begin.turn)) == 1
 
 
 async def test_I20_a_key_used_in_another_session_is_found_too(store: Store) -> None:
-    one, other = await given.session(store), await given.session(store)
-    turn = await given.commit(store, one, key="key")
-    asked = given.ask(other, key="key")
-    standing = await given.refused(store, asked)
+    one, other = await builders.session(store), await builders.session(store)
+    turn = await builders.commit(store, one, key="key")
+    asked = builders.ask(other, key="key")
+    standing = await builders.refused(store, asked)
     assert standing.prior is not None
     assert (standing.prior.session, standing.prior.turn) == (one.id, turn.id)
     decision = admit(asked, standing)
     assert isinstance(decision, Rejected)
     assert isinstance(decision.error, IdempotencyMismatch)
-    await given.start(store, given.ask(other))
+    await builders.start(store, builders.ask(other))
 
 
 async def test_I35_another_tenant_may_use_the_same_key(store: Store) -> None:
-    ours, theirs = await given.session(store), await given.session(store, STRANGER)
+    ours, theirs = await builders.session(store), await builders.session(store, STRANGER)
     turns = {
-        session.tenant: (await given.start(store, given.ask(session, key="key"))).begin.turn
+        session.tenant: (await builders.start(store, builders.ask(session, key="key"))).begin.turn
         for session in (ours, theirs)
     }
     for session in (ours, theirs):
-        standing = await given.refused(store, given.ask(session, key="key"))
+        standing = await builders.refused(store, builders.ask(session, key="key"))
         assert standing.prior is not None
         assert (standing.prior.tenant, standing.prior.turn) == (session.tenant, turns[session.tenant])
 
 
 async def test_requests_without_a_key_never_meet(store: Store) -> None:
-    session = await given.session(store)
-    await given.commit(store, session)
-    await given.commit(store, session)
+    session = await builders.session(store)
+    await builders.commit(store, session)
+    await builders.commit(store, session)
 
 
 async def test_I20_a_key_is_stored_with_its_begin_or_not_at_all(store: Store) -> None:
-    session = await given.session(store)
-    holder = await given.start(store, given.ask(session))
-    standing = await given.refused(store, given.ask(session, key="key"))
+    session = await builders.session(store)
+    holder = await builders.start(store, builders.ask(session))
+    standing = await builders.refused(store, builders.ask(session, key="key"))
     assert standing.prior is None
     await store.finish_if_held(holder.hold, AttemptStatus.FAILED, None, [])
-    await given.start(store, given.ask(session, key="key"))
+    await builders.start(store, builders.ask(session, key="key"))
 
 
 async def test_I20_a_busy_session_still_finds_the_prior_request(store: Store) -> None:
-    session = await given.session(store)
-    turn = await given.commit(store, session, key="key")
-    holder = await given.start(store, given.ask(session))
-    standing = await given.refused(store, given.ask(session, key="key"))
+    session = await builders.session(store)
+    turn = await builders.commit(store, session, key="key")
+    holder = await builders.start(store, builders.ask(session))
+    standing = await builders.refused(store, builders.ask(session, key="key"))
     assert standing.holder is not None
     assert standing.holder.id == holder.hold.attempt
     assert standing.prior is not None
@@ -97,9 +97,9 @@ async def test_I20_a_busy_session_still_finds_the_prior_request(store: Store) ->
 
 
 async def test_I20_tidying_keeps_young_keys_and_drops_old_ones_of_committed_turns(store: Store) -> None:
-    session = await given.session(store)
-    turn = await given.commit(store, session, key="committed")
-    failed = await given.start(store, given.ask(session, key="failed"))
+    session = await builders.session(store)
+    turn = await builders.commit(store, session, key="committed")
+    failed = await builders.start(store, builders.ask(session, key="failed"))
     await store.finish_if_held(failed.hold, AttemptStatus.FAILED, None, [])
 
     await store.tidy(events_older_than=3600, keys_older_than=3600)
@@ -112,7 +112,7 @@ async def test_I20_tidying_keeps_young_keys_and_drops_old_ones_of_committed_turn
     await eventually(dropped)
     assert await store.read_request(TENANT, failed.begin.turn) is not None
     assert await store.find_turn(TENANT, turn.id) == turn
-    await given.start(store, given.ask(session, key="committed"))
+    await builders.start(store, builders.ask(session, key="committed"))
 
 
 # --- what was asked of the model ---------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def test_no_option_is_missing_here() -> None:
 @pytest.mark.parametrize("options", [OPTIONS, FALSE, CallOptions(), CallOptions(temperature=1.0)])
 async def test_options_are_stored_as_they_were_asked(backend: Backend, options: CallOptions) -> None:
     store = backend.store
-    tried = await given.start(store, given.ask(await given.session(store), options=options))
+    tried = await builders.start(store, builders.ask(await builders.session(store), options=options))
     request = await store.read_request(TENANT, tried.begin.turn)
     assert request is not None
     assert request.options == options
@@ -169,11 +169,11 @@ async def test_options_are_stored_as_they_were_asked(backend: Backend, options: 
 
 async def test_a_turn_that_is_tried_again_is_asked_with_the_same_options(store: Store) -> None:
     """Whichever way the request is come by: by its turn, its key, or among the dead."""
-    session = await given.session(store)
-    asked = given.ask(session, key="key", durable=True, options=OPTIONS)
-    first = await given.start(store, asked)
+    session = await builders.session(store)
+    asked = builders.ask(session, key="key", durable=True, options=OPTIONS)
+    first = await builders.start(store, asked)
     await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])
-    standing = await given.refused(store, asked)
+    standing = await builders.refused(store, asked)
     assert standing.prior is not None
     assert ask_of(standing.prior) == asked
 
@@ -181,29 +181,31 @@ async def test_a_turn_that_is_tried_again_is_asked_with_the_same_options(store: 
     assert isinstance(owed, Interrupted)
     assert ask_of(owed.request) == asked
     again = ask_of(owed.request)
-    second = await given.start(store, again, turn=first.begin.turn, again=True, continues=first.hold.attempt)
+    second = await builders.start(
+        store, again, turn=first.begin.turn, again=True, continues=first.hold.attempt
+    )
     assert await store.read_request(TENANT, first.begin.turn) == owed.request
 
-    assert await store.commit_if_head(second.hold, second.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(second.hold, second.plan(), [])).outcome is Committed.YES
     request = await store.read_request(TENANT, first.begin.turn)
     assert request == replace(owed.request, messages=None)
 
 
 async def test_a_later_try_cannot_change_what_was_asked(store: Store) -> None:
-    session = await given.session(store)
-    first = await given.start(store, given.ask(session, options=OPTIONS))
+    session = await builders.session(store)
+    first = await builders.start(store, builders.ask(session, options=OPTIONS))
     await store.finish_if_held(first.hold, AttemptStatus.FAILED, None, [])
-    other = given.ask(session, options=FALSE)
-    await given.start(store, other, turn=first.begin.turn, again=True)
+    other = builders.ask(session, options=FALSE)
+    await builders.start(store, other, turn=first.begin.turn, again=True)
     request = await store.read_request(TENANT, first.begin.turn)
     assert request is not None
     assert request.options == OPTIONS
 
 
 async def test_options_are_of_one_turn_and_not_of_the_next(store: Store) -> None:
-    session = await given.session(store)
-    await given.commit(store, session, options=OPTIONS)
-    second = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    await builders.commit(store, session, options=OPTIONS)
+    second = await builders.start(store, builders.ask(session))
     request = await store.read_request(TENANT, second.begin.turn)
     assert request is not None
     assert request.options == CallOptions()

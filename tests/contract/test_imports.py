@@ -14,19 +14,19 @@ from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, SessionStatus, TitleBy, Turn, Usage
 from lastgood.model.tokens import Scope
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import TENANT
 
 pytestmark = pytest.mark.anyio
 
 
 async def made_elsewhere(store: Store, count: int) -> tuple[NewSession, list[Turn]]:
     """Turns as an export has them, under new ids. What they were made in is gone."""
-    source = await given.session(store)
-    turns = await given.talk(store, source, count)
+    source = await builders.session(store)
+    turns = await builders.talk(store, source, count)
     await store.delete_session(TENANT, source.id)
-    new = given.new_session(
+    new = builders.new_session(
         title="from elsewhere",
         title_by=TitleBy.PERSON,
         model="some/model",
@@ -36,13 +36,13 @@ async def made_elsewhere(store: Store, count: int) -> tuple[NewSession, list[Tur
     linked: list[Turn] = []
     for place, turn in enumerate(turns):
         base = linked[-1].head if linked else None
-        id = TurnId(given.new_id())
+        id = TurnId(builders.new_id())
         moved = replace(
             turn,
             id=id,
             session=new.id,
             parent=base.turn if base else None,
-            attempt=AttemptId(given.new_id()),
+            attempt=AttemptId(builders.new_id()),
             created_at=1000.0 + place,
             user="somebody",
             usage=Usage(place + 1, 10 * place, 0.5),
@@ -54,7 +54,7 @@ async def made_elsewhere(store: Store, count: int) -> tuple[NewSession, list[Tur
 async def test_an_imported_session_is_its_turns(store: Store) -> None:
     new, turns = await made_elsewhere(store, 4)
     session = await store.import_session(new, turns)
-    assert session == await given.again(store, session)
+    assert session == await builders.again(store, session)
     for field in new.__dataclass_fields__:
         assert getattr(session, field) == getattr(new, field)
     assert session.head == turns[-1].head
@@ -72,9 +72,9 @@ async def test_an_imported_session_goes_on_is_forked_and_deleted_like_any_other(
     store = backend.store
     new, turns = await made_elsewhere(store, 3)
     session = await store.import_session(new, turns)
-    turns.append(await given.commit(store, session, user("more")))
+    turns.append(await builders.commit(store, session, user("more")))
     assert turns[-1].seq == 4
-    fork = await given.fork(store, await given.again(store, session), turns[1])
+    fork = await builders.fork(store, await builders.again(store, session), turns[1])
     assert await store.delete_session(TENANT, session.id)
     assert list(await store.read_turns(TENANT, turns[1].id)) == turns[:2]
     assert await store.delete_session(TENANT, fork.id)
@@ -86,15 +86,15 @@ async def test_a_session_without_turns_is_one_as_well(store: Store) -> None:
     session = await store.import_session(new, [])
     assert (session.head, session.usage) == (None, Usage())
     assert 1_600_000_000 < session.created_at <= session.updated_at
-    await given.commit(store, session)
+    await builders.commit(store, session)
 
 
 @pytest.mark.parametrize("why", ["id", "conversation", "turn", "gap", "first"])
 async def test_what_cannot_come_in_whole_does_not_come_in(backend: Backend, why: str) -> None:
     store = backend.store
     new, turns = await made_elsewhere(store, 3)
-    there = await given.session(store, conversation="c")
-    turn = await given.commit(store, there)
+    there = await builders.session(store, conversation="c")
+    turn = await builders.commit(store, there)
     match why:
         case "id":
             new = replace(new, id=there.id)
@@ -120,9 +120,9 @@ async def test_an_import_is_nobodys_attempt(store: Store) -> None:
     session = await store.import_session(new, turns)
     assert await store.list_attempts(TENANT, session.id) == ()
     assert await store.tidy(events_older_than=-60, keys_older_than=-60) == 0
-    tried = await given.start(store, given.ask(session))
+    tried = await builders.start(store, builders.ask(session))
     assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
-    assert (await given.again(store, session)).head == turns[-1].head
+    assert (await builders.again(store, session)).head == turns[-1].head
 
 
 async def test_an_import_of_many_turns_is_its_turns(store: Store) -> None:
@@ -130,7 +130,7 @@ async def test_an_import_of_many_turns_is_its_turns(store: Store) -> None:
     new, turns = await made_elsewhere(store, 3)
     while len(turns) < 450:
         last = turns[-1]
-        more = replace(last, id=TurnId(given.new_id()), seq=last.seq + 1, parent=last.id)
+        more = replace(last, id=TurnId(builders.new_id()), seq=last.seq + 1, parent=last.id)
         turns.append(replace(more, hash=link(last.head, more)))
     await store.import_session(new, turns)
     assert list(await store.read_turns(TENANT, turns[-1].id)) == turns

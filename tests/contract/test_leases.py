@@ -9,9 +9,9 @@ from lastgood.model.attempts import AttemptStatus, Committed, Hold, Interrupted
 from lastgood.model.ids import AttemptId
 from lastgood.ports import Store
 from lastgood.store.sqlite import open_sqlite
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import TENANT, eventually
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import TENANT, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -23,27 +23,27 @@ async def expired(store: Store) -> list[AttemptId]:
 
 
 async def test_I9_fences_rise_with_every_holder(store: Store) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     fences = [session.fence]
     for status in (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED, AttemptStatus.CANCELLED):
-        tried = await given.start(store, given.ask(session))
+        tried = await builders.start(store, builders.ask(session))
         fences.append(tried.hold.fence)
         await store.wait_if_held(tried.hold, {}, 60, [])
         resumed = await store.resume_if_waiting(tried.hold, "node", 60)
         assert resumed is not None
         fences.append(resumed.fence)
         await store.finish_if_held(resumed, status, None, [])
-        await given.commit(store, session)
-    fences.append((await given.again(store, session)).fence)
+        await builders.commit(store, session)
+    fences.append((await builders.again(store, session)).fence)
     assert fences[:-1] == sorted(set(fences[:-1]))
     assert fences[-1] > fences[-2]
 
 
 async def test_I11_a_lease_ends_by_itself(store: Store) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session), lease_seconds=SHORT)
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session), lease_seconds=SHORT)
     await eventually(lambda: expired(store))
-    standing = await given.refused(store, given.ask(session))
+    standing = await builders.refused(store, builders.ask(session))
     assert standing.lease_expired
     assert standing.holder is not None
     assert standing.holder.id == tried.hold.attempt
@@ -52,21 +52,21 @@ async def test_I11_a_lease_ends_by_itself(store: Store) -> None:
 
 
 async def test_I12_an_expired_attempt_is_ended_and_the_session_goes_on(store: Store) -> None:
-    session = await given.session(store)
-    dead = await given.start(store, given.ask(session), lease_seconds=SHORT)
+    session = await builders.session(store)
+    dead = await builders.start(store, builders.ask(session), lease_seconds=SHORT)
     await eventually(lambda: expired(store))
     assert await store.finish_if_held(dead.hold, AttemptStatus.INTERRUPTED, None, [], only_if_expired=True)
     assert await expired(store) == []
-    await given.commit(store, session)
-    assert await store.commit_if_head(dead.hold, dead.plan(), []) is Committed.LOST
+    await builders.commit(store, session)
+    assert (await store.commit_if_head(dead.hold, dead.plan(), [])).outcome is Committed.LOST
 
 
 async def test_a_sweep_never_ends_an_attempt_that_lives(backend: Backend) -> None:
     store = backend.store
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     before = await dump(backend)
     ended = await store.finish_if_held(
-        tried.hold, AttemptStatus.INTERRUPTED, None, given.events("x"), only_if_expired=True
+        tried.hold, AttemptStatus.INTERRUPTED, None, builders.events("x"), only_if_expired=True
     )
     assert not ended
     assert await dump(backend) == before
@@ -74,8 +74,8 @@ async def test_a_sweep_never_ends_an_attempt_that_lives(backend: Backend) -> Non
 
 
 async def test_a_renewed_lease_is_kept(store: Store) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session), lease_seconds=SHORT)
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session), lease_seconds=SHORT)
     await eventually(lambda: expired(store))
     # Late, but nobody has taken the session: the hold still stands.
     renewed = await store.renew_leases([tried.hold], 60)
@@ -84,12 +84,12 @@ async def test_a_renewed_lease_is_kept(store: Store) -> None:
     assert not await store.finish_if_held(
         tried.hold, AttemptStatus.INTERRUPTED, None, [], only_if_expired=True
     )
-    assert not (await given.refused(store, given.ask(session))).lease_expired
+    assert not (await builders.refused(store, builders.ask(session))).lease_expired
 
 
 async def test_I11_a_lost_lease_cannot_be_renewed(store: Store) -> None:
-    lost = await given.start(store, given.ask(await given.session(store)))
-    kept = await given.start(store, given.ask(await given.session(store)))
+    lost = await builders.start(store, builders.ask(await builders.session(store)))
+    kept = await builders.start(store, builders.ask(await builders.session(store)))
     await store.finish_if_held(lost.hold, AttemptStatus.INTERRUPTED, None, [])
     stale = Hold(TENANT, kept.hold.session, kept.hold.attempt, kept.hold.fence - 1)
     renewed = await store.renew_leases([lost.hold, kept.hold], 60)
@@ -99,17 +99,17 @@ async def test_I11_a_lost_lease_cannot_be_renewed(store: Store) -> None:
 
 
 async def test_I12_a_waiting_attempt_expires_by_its_deadline_alone(store: Store) -> None:
-    session = await given.session(store)
-    patient = await given.start(store, given.ask(session), lease_seconds=SHORT)
+    session = await builders.session(store)
+    patient = await builders.start(store, builders.ask(session), lease_seconds=SHORT)
     await store.wait_if_held(patient.hold, {}, 60, [])
-    other = await given.start(store, given.ask(await given.session(store)), lease_seconds=SHORT)
+    other = await builders.start(store, builders.ask(await builders.session(store)), lease_seconds=SHORT)
     # The other lease began later, so by now the waiting one's would be over too.
     await eventually(lambda: expired(store))
     assert await expired(store) == [other.hold.attempt]
-    assert not (await given.refused(store, given.ask(session))).lease_expired
+    assert not (await builders.refused(store, builders.ask(session))).lease_expired
     assert not await store.finish_if_held(patient.hold, AttemptStatus.FAILED, None, [], only_if_expired=True)
 
-    asked = await given.start(store, given.ask(await given.session(store)))
+    asked = await builders.start(store, builders.ask(await builders.session(store)))
     await store.wait_if_held(asked.hold, {}, SHORT, [])
 
     async def over() -> bool:
@@ -120,19 +120,19 @@ async def test_I12_a_waiting_attempt_expires_by_its_deadline_alone(store: Store)
 
 
 async def test_running_attempts_are_those_with_a_lease(store: Store) -> None:
-    running = await given.start(store, given.ask(await given.session(store)))
-    waiting = await given.start(store, given.ask(await given.session(store)))
+    running = await builders.start(store, builders.ask(await builders.session(store)))
+    waiting = await builders.start(store, builders.ask(await builders.session(store)))
     await store.wait_if_held(waiting.hold, {}, 60, [])
-    failed = await given.start(store, given.ask(await given.session(store)))
+    failed = await builders.start(store, builders.ask(await builders.session(store)))
     await store.finish_if_held(failed.hold, AttemptStatus.FAILED, None, [])
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     assert [attempt.id for attempt in await store.running_attempts(10)] == [running.hold.attempt]
 
 
 async def test_limits_are_kept(store: Store) -> None:
     for _ in range(3):
-        await given.start(store, given.ask(await given.session(store)), lease_seconds=-1.0)
-        promised = await given.start(store, given.ask(await given.session(store), durable=True))
+        await builders.start(store, builders.ask(await builders.session(store)), lease_seconds=-1.0)
+        promised = await builders.start(store, builders.ask(await builders.session(store), durable=True))
         await store.finish_if_held(promised.hold, AttemptStatus.INTERRUPTED, None, [])
     assert len(await store.expired_attempts(2)) == 2
     assert len(await store.running_attempts(2)) == 2
@@ -140,10 +140,10 @@ async def test_limits_are_kept(store: Store) -> None:
 
 
 async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(store: Store) -> None:
-    session = await given.session(store)
-    turn = await given.commit(store, session)
-    tried = await given.start(store, given.ask(session, durable=True))
-    steps = (given.answer("one"), given.result("1", "two"))
+    session = await builders.session(store)
+    turn = await builders.commit(store, session)
+    tried = await builders.start(store, builders.ask(session, durable=True))
+    steps = (builders.answer("one"), builders.result("1", "two"))
     await store.journal_if_held(tried.hold, steps, [])
     assert await store.interrupted_asks(10, deaths_below=3) == ()
     await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
@@ -155,34 +155,34 @@ async def test_promised_asks_that_were_interrupted_are_found_with_their_steps(st
 
 
 async def test_only_the_newest_try_of_a_promised_ask_counts(store: Store) -> None:
-    session = await given.session(store)
-    first = await given.start(store, given.ask(session, durable=True))
+    session = await builders.session(store)
+    first = await builders.start(store, builders.ask(session, durable=True))
     await store.finish_if_held(first.hold, AttemptStatus.INTERRUPTED, None, [])
-    second = await given.start(store, first.begin.ask, turn=first.begin.turn, again=True)
+    second = await builders.start(store, first.begin.ask, turn=first.begin.turn, again=True)
     assert await store.interrupted_asks(10, deaths_below=3) == ()  # it is being tried
     await store.finish_if_held(second.hold, AttemptStatus.INTERRUPTED, None, [])
     (found,) = await store.interrupted_asks(10, deaths_below=3)
     assert (found.attempt.id, found.attempt.number) == (second.hold.attempt, 2)
-    third = await given.start(store, first.begin.ask, turn=first.begin.turn, again=True)
+    third = await builders.start(store, first.begin.ask, turn=first.begin.turn, again=True)
     await store.finish_if_held(third.hold, AttemptStatus.FAILED, None, [])
     assert await store.interrupted_asks(10, deaths_below=3) == ()
 
 
 @pytest.mark.parametrize("status", [AttemptStatus.FAILED, AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED])
 async def test_an_ask_that_has_its_outcome_is_not_tried_again(store: Store, status: AttemptStatus) -> None:
-    tried = await given.start(store, given.ask(await given.session(store), durable=True))
+    tried = await builders.start(store, builders.ask(await builders.session(store), durable=True))
     await store.finish_if_held(tried.hold, status, None, [])
-    await given.commit(store, await given.session(store), durable=True)
+    await builders.commit(store, await builders.session(store), durable=True)
     assert await store.interrupted_asks(10, deaths_below=3) == ()
 
 
 async def test_a_plain_request_and_a_busy_session_are_left_alone(store: Store) -> None:
-    plain = await given.start(store, given.ask(await given.session(store)))
+    plain = await builders.start(store, builders.ask(await builders.session(store)))
     await store.finish_if_held(plain.hold, AttemptStatus.INTERRUPTED, None, [])
-    session = await given.session(store)
-    promised = await given.start(store, given.ask(session, durable=True))
+    session = await builders.session(store)
+    promised = await builders.start(store, builders.ask(session, durable=True))
     await store.finish_if_held(promised.hold, AttemptStatus.INTERRUPTED, None, [])
-    other = await given.start(store, given.ask(session))
+    other = await builders.start(store, builders.ask(session))
     assert await store.interrupted_asks(10, deaths_below=3) == ()
     await store.finish_if_held(other.hold, AttemptStatus.FAILED, None, [])
     assert len(await store.interrupted_asks(10, deaths_below=3)) == 1
@@ -211,7 +211,7 @@ async def clocked(tmp_path: Path, hands: Hands) -> AsyncIterator[Store]:
 
 
 async def test_I11_a_lease_holds_to_its_last_moment_and_not_longer(clocked: Store, hands: Hands) -> None:
-    tried = await given.start(clocked, given.ask(await given.session(clocked)), lease_seconds=15.0)
+    tried = await builders.start(clocked, builders.ask(await builders.session(clocked)), lease_seconds=15.0)
     hands.now += 15.0
     assert await expired(clocked) == []
     assert not await clocked.finish_if_held(
@@ -223,7 +223,7 @@ async def test_I11_a_lease_holds_to_its_last_moment_and_not_longer(clocked: Stor
 
 
 async def test_I11_a_renewed_lease_counts_from_its_renewal(clocked: Store, hands: Hands) -> None:
-    tried = await given.start(clocked, given.ask(await given.session(clocked)), lease_seconds=15.0)
+    tried = await builders.start(clocked, builders.ask(await builders.session(clocked)), lease_seconds=15.0)
     for _ in range(10):
         hands.now += 14.0
         assert await clocked.renew_leases([tried.hold], 15.0)
@@ -233,7 +233,7 @@ async def test_I11_a_renewed_lease_counts_from_its_renewal(clocked: Store, hands
 
 
 async def test_I12_a_question_waits_exactly_as_long_as_it_may(clocked: Store, hands: Hands) -> None:
-    tried = await given.start(clocked, given.ask(await given.session(clocked)), lease_seconds=15.0)
+    tried = await builders.start(clocked, builders.ask(await builders.session(clocked)), lease_seconds=15.0)
     await clocked.wait_if_held(tried.hold, {}, 3600.0, [])
     attempt = await clocked.get_attempt(TENANT, tried.hold.attempt)
     assert attempt is not None
@@ -242,19 +242,21 @@ async def test_I12_a_question_waits_exactly_as_long_as_it_may(clocked: Store, ha
     assert await expired(clocked) == []
     hands.now += 1.0
     assert await expired(clocked) == [tried.hold.attempt]
-    # An answer that comes before the sweep still counts; its lease is a new one.
-    resumed = await clocked.resume_if_waiting(tried.hold, "node", 15.0)
-    assert resumed is not None
+    # An answer that comes before the sweep is too late all the same.
+    assert await clocked.resume_if_waiting(tried.hold, "node", 15.0) is None
+    assert await expired(clocked) == [tried.hold.attempt]
+    hands.now -= 1.0
+    assert await clocked.resume_if_waiting(tried.hold, "node", 15.0) is not None
     assert await expired(clocked) == []
 
 
 async def test_I5_a_clock_that_goes_back_orders_nothing(clocked: Store, hands: Hands) -> None:
-    session = await given.session(clocked)
+    session = await builders.session(clocked)
     made = []
     for _ in range(3):
-        made.append(await given.commit(clocked, session))
+        made.append(await builders.commit(clocked, session))
         hands.now -= 1000.0
     assert list(await clocked.read_turns(TENANT, made[-1].id)) == made
-    others = [(await given.session(clocked)).id for _ in range(2)]
+    others = [(await builders.session(clocked)).id for _ in range(2)]
     page = await clocked.list_sessions(TENANT, limit=10)
     assert [each.id for each in page.sessions] == [*others[::-1], session.id]

@@ -31,9 +31,9 @@ from lastgood.store.migrations import Migration, migrations
 from lastgood.store.postgres import open_postgres
 from lastgood.store.sqlite import SqliteStore, open_sqlite
 from lastgood.store.sqlite.database import open_beside, open_database
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import TENANT
 from tests.contract.conftest import SqliteBackend, dump
-from tests.contract.given import TENANT
 from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -56,8 +56,8 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 async def test_I16_what_was_written_is_there_after_opening_again(path: Path) -> None:
     store = open_sqlite(path)
-    session = await given.session(store)
-    turns = await given.talk(store, session, 3)
+    session = await builders.session(store)
+    turns = await builders.talk(store, session, 3)
     await store.close()
     store = open_sqlite(path)
     assert list(await store.read_turns(TENANT, turns[-1].id)) == turns
@@ -68,7 +68,7 @@ async def test_a_closed_store_says_so(path: Path) -> None:
     store = open_sqlite(path)
     await store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
-        await given.session(store)
+        await builders.session(store)
 
 
 def test_I41_the_file_is_for_its_owner_alone(path: Path) -> None:
@@ -121,7 +121,7 @@ def test_I30_a_newer_database_is_refused_and_left_as_it_is(path: Path, mode: str
 async def test_I30_a_newer_database_that_we_can_serve_is_opened(path: Path) -> None:
     open_database(path, steps=(*migrations("sqlite"), COMPATIBLE)).close()
     store = open_sqlite(path)
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     await store.close()
 
 
@@ -159,7 +159,7 @@ async def test_I18_a_database_that_is_gone_beside_its_log_is_refused_and_left_as
 ) -> None:
     """SQLite would delete the log, and the server would start with no session at all."""
     store = open_sqlite(path)
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     lost = tmp_path / "lost" / path.name
     lost.parent.mkdir()
     for suffix in ("", "-wal"):
@@ -200,7 +200,7 @@ def test_a_refused_open_leaves_no_lock_behind(path: Path) -> None:
 async def test_without_migrating_a_schema_that_is_ours_is_opened(path: Path) -> None:
     await open_sqlite(path).close()
     store = open_sqlite(path, migrate=False)
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     await store.close()
 
 
@@ -287,20 +287,22 @@ async def test_I18_a_full_disk_is_said_and_changes_nothing(path: Path) -> None:
     backend = SqliteBackend(path)
     store = backend.store
     assert isinstance(store, SqliteStore)
-    session = await given.session(store)
-    await given.talk(store, session, 2)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    await builders.talk(store, session, 2)
+    tried = await builders.start(store, builders.ask(session))
     before = await dump(backend)
     await writer_limited_to(store, 1)  # SQLite takes the size that the file has
     with pytest.raises(StoreFull):
-        await store.commit_if_head(tried.hold, tried.plan(given.answer("x" * 100_000)), given.events("x"))
+        await store.commit_if_head(
+            tried.hold, tried.plan(builders.answer("x" * 100_000)), builders.events("x")
+        )
     with pytest.raises(StoreFull):
-        await given.session(store, title="x" * 100_000)
+        await builders.session(store, title="x" * 100_000)
     assert await dump(backend) == before
-    assert (await given.again(store, session)).attempt == tried.hold.attempt
+    assert (await builders.again(store, session)).attempt == tried.hold.attempt
 
     await writer_limited_to(store, 1_000_000)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) == "yes"
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome == "yes"
     await backend.close()
 
 
@@ -309,12 +311,12 @@ async def test_I16_on_a_full_disk_exactly_what_was_acknowledged_is_there(path: P
     backend = SqliteBackend(path)
     store = backend.store
     assert isinstance(store, SqliteStore)
-    await given.session(store)
+    await builders.session(store)
     await writer_limited_to(store, 1)
     acknowledged: set[str] = set()
 
     async def make(size: int) -> None:
-        new = given.new_session(title="x" * size)
+        new = builders.new_session(title="x" * size)
         try:
             await store.create_session(new)
         except StoreFull:
@@ -327,7 +329,7 @@ async def test_I16_on_a_full_disk_exactly_what_was_acknowledged_is_there(path: P
     await writer_limited_to(store, 1_000_000)
     kept = {id for (id,) in await backend.rows("SELECT id FROM sessions WHERE title <> ''")}
     assert kept == acknowledged
-    await given.session(store)
+    await builders.session(store)
     await backend.close()
 
 
@@ -403,16 +405,16 @@ def test_I9_of_two_processes_that_open_a_new_file_one_wins(path: Path) -> None:
 
 async def test_a_store_opened_for_reading_sees_the_writer_and_writes_nothing(path: Path) -> None:
     writer = open_sqlite(path)
-    session = await given.session(writer)
+    session = await builders.session(writer)
     reader = open_sqlite(path, read_only=True)
-    turn = await given.commit(writer, session)
+    turn = await builders.commit(writer, session)
     assert await reader.read_turns(TENANT, turn.id) == (turn,)
     with pytest.raises(StoreLocked):
         await reader.set_field(TENANT, session.id, "starred", True)
     with pytest.raises(StoreLocked):
-        await given.session(reader)
+        await builders.session(reader)
     await reader.close()
-    await given.commit(writer, session)
+    await builders.commit(writer, session)
     await writer.close()
 
 
@@ -441,7 +443,7 @@ async def test_I30_a_newer_schema_on_postgres_is_opened_only_if_we_can_serve_it(
     before = await tables_of(empty)
     if newer is COMPATIBLE:
         store = await open_postgres(empty)
-        await given.commit(store, await given.session(store))
+        await builders.commit(store, await builders.session(store))
         await store.close()
     else:
         with pytest.raises(NewerDatabase, match="Upgrade"):
@@ -473,7 +475,7 @@ async def test_without_migrating_a_schema_on_postgres_is_opened_only_as_it_is(em
         await open_postgres(empty, steps=(*migrations("postgres"), INCOMPATIBLE), migrate=False)
     assert await tables_of(empty) == before
     store = await open_postgres(empty, migrate=False)
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     await store.close()
     await (await open_postgres(empty, steps=(*migrations("postgres"), COMPATIBLE))).close()
     await (await open_postgres(empty, migrate=False)).close()
@@ -500,10 +502,10 @@ async def test_a_database_that_is_not_there_is_an_error_of_ours(postgres_server:
 
 async def test_two_nodes_on_one_postgres_see_each_others_turns(empty: str) -> None:
     one, other = await open_postgres(empty), await open_postgres(empty)
-    session = await given.session(one)
-    turn = await given.commit(one, session)
+    session = await builders.session(one)
+    turn = await builders.commit(one, session)
     assert await other.read_turns(TENANT, turn.id) == (turn,)
-    await given.commit(other, session)
-    assert (await given.again(one, session)).turns == 2
+    await builders.commit(other, session)
+    assert (await builders.again(one, session)).turns == 2
     await one.close()
     await other.close()

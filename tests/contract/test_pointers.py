@@ -7,31 +7,31 @@ import pytest
 from lastgood.model.ids import TurnId
 from lastgood.model.tasks import PointerOutcome, TaskStatus
 from lastgood.ports import Store
-from tests.contract import given, given_work
+from tests.contract import builders, work_builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT
-from tests.contract.given_work import RUNTIME, WORKER, Claim, pointer
+from tests.contract.work_builders import RUNTIME, WORKER, Claim, pointer
 
 pytestmark = pytest.mark.anyio
 
 
 async def claimed(store: Store, **fields: Any) -> Claim:
-    await given_work.register(store)
-    await given_work.task(store, await given.session(store), **fields)
-    return await given_work.claim(store)
+    await work_builders.register(store)
+    await work_builders.task(store, await builders.session(store), **fields)
+    return await work_builders.claim(store)
 
 
 async def test_I27_a_pointer_has_its_parts_from_its_own_attempt(store: Store) -> None:
-    await given_work.register(store)
-    session = await given.session(store)
-    turn = await given.commit(store, session)
-    task = await given_work.task(store, session)
-    claim = await given_work.claim(store)
+    await work_builders.register(store)
+    session = await builders.session(store)
+    turn = await builders.commit(store, session)
+    task = await work_builders.task(store, session)
+    claim = await work_builders.claim(store)
     await store.confirm_claim(claim.hold, claim.token, {}, 90.0, [], agent_digest="sha256:1")
     assert await store.report_pointer(await claim.state(store), claim.token, pointer())
     (stored,) = await store.list_pointers(TENANT, session.id)
     assert (stored.attempt, stored.task, stored.base) == (claim.hold.attempt, task.id, turn.id)
-    assert stored.runtime == given_work.new_runtime().identity
+    assert stored.runtime == work_builders.new_runtime().identity
     assert (stored.native_session, stored.work_dir, stored.worker) == ("native", "/work", WORKER)
     assert (stored.outcome, stored.is_dirty, stored.through) == (PointerOutcome.UNCOUNTED, True, None)
     assert (stored.agent_digest, stored.retired) == ("sha256:1", None)
@@ -55,7 +55,7 @@ async def test_I27_an_absent_value_never_wipes_a_stored_one(store: Store) -> Non
 async def test_I27_each_attempt_has_a_row_of_its_own_and_numbers_rise(store: Store) -> None:
     first = await claimed(store)
     await first.fail(store, TaskStatus.QUEUED, pointer=pointer(native_session="a"))
-    second = await given_work.claim(store)
+    second = await work_builders.claim(store)
     await second.complete(store, pointer=pointer(native_session="b", outcome=PointerOutcome.COMMITTED))
     stored = await store.list_pointers(TENANT, first.hold.session)
     assert [(each.attempt, each.native_session) for each in stored] == [
@@ -68,11 +68,11 @@ async def test_I27_each_attempt_has_a_row_of_its_own_and_numbers_rise(store: Sto
 
 async def test_a_pin_of_a_cancelled_task_is_kept_unless_a_newer_attempt_has_one(store: Store) -> None:
     claim = await claimed(store)
-    behind = await given_work.task(store, claim.claimed.session)
+    behind = await work_builders.task(store, claim.claimed.session)
     await claim.cancel(store)
     state = await claim.state(store)
     assert await store.report_pointer(state, claim.token, pointer(native_session="late"))
-    newer = await given_work.claim(store)
+    newer = await work_builders.claim(store)
     assert newer.task == behind.id
     assert await store.report_pointer(state, claim.token, pointer(native_session="later"))
     assert await store.report_pointer(await newer.state(store), newer.token, pointer(native_session="new"))
@@ -91,11 +91,11 @@ async def test_a_claim_that_has_reported_its_end_points_nowhere_any_more(backend
 
 
 async def test_a_native_session_is_retired_on_its_runtime_alone(store: Store) -> None:
-    await given_work.register(store, "a", "b")
-    session = await given.session(store)
+    await work_builders.register(store, "a", "b")
+    session = await builders.session(store)
     for runtime in ("a", "b", "a"):
-        await given_work.task(store, session, runtime=runtime)
-        claim = await given_work.claim(store, runtime)
+        await work_builders.task(store, session, runtime=runtime)
+        claim = await work_builders.claim(store, runtime)
         await claim.fail(store, pointer=pointer(native_session="same"))
     assert await store.retire_native_session(STRANGER, session.id, "a", "same", "why") == 0
     assert await store.retire_native_session(TENANT, session.id, None, "same", "why") == 0
@@ -108,7 +108,7 @@ async def test_a_native_session_is_retired_on_its_runtime_alone(store: Store) ->
 async def test_a_report_retires_what_it_names_in_its_own_transaction(store: Store) -> None:
     claim = await claimed(store)
     await claim.fail(store, TaskStatus.QUEUED, pointer=pointer(native_session="bad"))
-    second = await given_work.claim(store)
+    second = await work_builders.claim(store)
     report = pointer(native_session="good", retires=(("bad", "it was lost"),))
     assert await store.report_pointer(await second.state(store), second.token, report)
     stored = await store.list_pointers(TENANT, claim.hold.session)
@@ -120,7 +120,7 @@ async def test_a_pointer_survives_the_removal_of_its_runtime(store: Store) -> No
     await store.remove_runtime(TENANT, RUNTIME)
     assert await claim.fail(store, pointer=pointer())
     (stored,) = await store.list_pointers(TENANT, claim.hold.session)
-    assert stored.runtime == given_work.new_runtime().identity
+    assert stored.runtime == work_builders.new_runtime().identity
 
 
 # --- snapshots ---------------------------------------------------------------------------------------------
@@ -130,9 +130,9 @@ async def test_a_snapshot_replaces_that_of_its_attempt_and_counts_in_the_session
     claim = await claimed(store)
     state = await claim.state(store)
     for size in (100, 7):
-        snapshot = given_work.snapshot(claim, bytes(size))
+        snapshot = work_builders.snapshot(claim, bytes(size))
         assert await store.put_snapshot(state, claim.token, snapshot)
-        assert (await given.again(store, claim.claimed.session)).stored_bytes == size
+        assert (await builders.again(store, claim.claimed.session)).stored_bytes == size
         stored = await store.get_snapshot(TENANT, claim.hold.attempt)
         assert stored is not None
         assert (stored.body, stored.summary, stored.turn) == (bytes(size), {"files": 1}, snapshot.turn)
@@ -140,17 +140,17 @@ async def test_a_snapshot_replaces_that_of_its_attempt_and_counts_in_the_session
 
 
 async def test_only_the_snapshot_of_a_committed_attempt_speaks_for_its_turn(store: Store) -> None:
-    await given_work.register(store)
-    session = await given.session(store)
+    await work_builders.register(store)
+    session = await builders.session(store)
     turns = []
     for name in (b"first", b"second"):
-        await given_work.task(store, session)
-        failed = await given_work.claim(store)
-        failed_snapshot = given_work.snapshot(failed, b"failed")
+        await work_builders.task(store, session)
+        failed = await work_builders.claim(store)
+        failed_snapshot = work_builders.snapshot(failed, b"failed")
         await store.put_snapshot(await failed.state(store), failed.token, failed_snapshot)
         await failed.fail(store, TaskStatus.QUEUED)
-        claim = await given_work.claim(store)
-        snapshot = given_work.snapshot(claim, name)
+        claim = await work_builders.claim(store)
+        snapshot = work_builders.snapshot(claim, name)
         await store.put_snapshot(await claim.state(store), claim.token, snapshot)
         assert await store.newest_snapshot(TENANT, session.id, [claim.claimed.task.turn]) is None
         await claim.complete(store)

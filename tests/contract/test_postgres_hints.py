@@ -13,7 +13,7 @@ import pytest
 
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.event_feed import follow
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask
 from lastgood.model.events import EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId

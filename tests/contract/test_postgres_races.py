@@ -15,12 +15,12 @@ import pytest
 
 from lastgood.core.commit import broken_link
 from lastgood.errors import InvalidRequest, NotADatabase, OutcomeUnknown, StoreError, StoreUnavailable
-from lastgood.model.attempts import AttemptStatus, BeginConflict, Begun, Committed
+from lastgood.model.attempts import AttemptStatus, BeginConflict, Begun, CommitResult, Committed
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.sessions import Session
 from lastgood.store.postgres import PostgresStore, open_postgres
 from lastgood.store.postgres.database import split_dsn
-from tests.contract import given
+from tests.contract import builders
 from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ class Outside:
                 )
             )
 
-        await given.eventually(waiting)
+        await builders.eventually(waiting)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ ATTEMPT_ROW = "SELECT 1 FROM attempts WHERE id = $1 FOR UPDATE"
 
 async def chain_is_whole(store: PostgresStore, session: Session) -> int:
     """The number of turns, after checking that they are a chain."""
-    now = await given.again(store, session)
+    now = await builders.again(store, session)
     turns = await store.read_turns(now.tenant, now.head.turn) if now.head else ()
     assert [turn.seq for turn in turns] == list(range(1, now.turns + 1))
     assert broken_link(turns) is None
@@ -104,9 +104,9 @@ async def chain_is_whole(store: PostgresStore, session: Session) -> int:
 
 async def test_I9_of_sixteen_begins_one_holds_the_session(store: PostgresStore) -> None:
     for _ in range(10):
-        session = await given.session(store)
-        begins = [given.begin(given.ask(session)) for _ in range(16)]
-        found = await asyncio.gather(*(store.begin_if_free(each, given.events("x")) for each in begins))
+        session = await builders.session(store)
+        begins = [builders.begin(builders.ask(session)) for _ in range(16)]
+        found = await asyncio.gather(*(store.begin_if_free(each, builders.events("x")) for each in begins))
         begun = [each for each in found if isinstance(each, Begun)]
         assert len(begun) == 1
         for each in found:
@@ -114,13 +114,13 @@ async def test_I9_of_sixteen_begins_one_holds_the_session(store: PostgresStore) 
                 assert each.holder is not None
                 assert each.holder.hold == begun[0].hold
         assert len(await store.list_attempts(session.tenant, session.id)) == 1
-        assert (await given.again(store, session)).last_event_seq == 1
+        assert (await builders.again(store, session)).last_event_seq == 1
 
 
 async def test_I20_one_key_on_two_sessions_begins_once(store: PostgresStore, outside: Outside) -> None:
     for number in range(10):
-        sessions = [await given.session(store) for _ in range(8)]
-        begins = [given.begin(given.ask(each, key=f"key {number}")) for each in sessions]
+        sessions = [await builders.session(store) for _ in range(8)]
+        begins = [builders.begin(builders.ask(each, key=f"key {number}")) for each in sessions]
         found = await asyncio.gather(*(store.begin_if_free(each, []) for each in begins))
         assert sum(isinstance(each, Begun) for each in found) == 1
         for each in found:
@@ -133,33 +133,33 @@ async def test_I20_one_key_on_two_sessions_begins_once(store: PostgresStore, out
 async def test_I3_a_begin_that_waited_for_the_commit_of_its_turn_does_not_try_it_again(
     store: PostgresStore, outside: Outside
 ) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
     assert await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
-    again = replace(tried.begin, attempt=AttemptId(given.new_id()), again=True)
+    again = replace(tried.begin, attempt=AttemptId(builders.new_id()), again=True)
     async with outside.connection.transaction():
         # All that another node leaves of a try that began and was committed meanwhile.
         await outside.value("UPDATE sessions SET fence = fence + 1 WHERE id = $1", session.id)
         await outside.value("UPDATE requests SET input = NULL WHERE turn_id = $1", tried.begin.turn)
-        begin = asyncio.ensure_future(store.begin_if_free(again, given.events("x")))
+        begin = asyncio.ensure_future(store.begin_if_free(again, builders.events("x")))
         await outside.until_waiting(1)
     assert isinstance(await begin, BeginConflict)
-    now = await given.again(store, session)
+    now = await builders.again(store, session)
     assert (now.attempt, now.fence, now.last_event_seq) == (None, 2, 2**20)
 
 
 async def test_I3_of_sixteen_more_tries_of_one_turn_one_begins(store: PostgresStore) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session, key="k"))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session, key="k"))
     for number in range(2, 8):
         assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, ("code", "why\0"), [])
-        begins = [replace(tried.begin, attempt=AttemptId(given.new_id()), again=True) for _ in range(16)]
+        begins = [replace(tried.begin, attempt=AttemptId(builders.new_id()), again=True) for _ in range(16)]
         found = await asyncio.gather(*(store.begin_if_free(each, []) for each in begins))
         (begun,) = [each for each in found if isinstance(each, Begun)]
         assert begun.number == number
-        tried = given.Try(next(each for each in begins if each.attempt == begun.hold.attempt), begun)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
-    again = replace(tried.begin, attempt=AttemptId(given.new_id()), again=True)
+        tried = builders.Try(next(each for each in begins if each.attempt == begun.hold.attempt), begun)
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
+    again = replace(tried.begin, attempt=AttemptId(builders.new_id()), again=True)
     assert isinstance(await store.begin_if_free(again, []), BeginConflict)
 
 
@@ -168,40 +168,40 @@ async def test_I3_of_sixteen_more_tries_of_one_turn_one_begins(store: PostgresSt
 
 async def test_I21_no_orphan_commits_after_it_was_told_so(store: PostgresStore) -> None:
     for _ in range(60):
-        session = await given.session(store)
-        tried = await given.start(store, given.ask(session))
+        session = await builders.session(store)
+        tried = await builders.start(store, builders.ask(session))
         committed, orphaned = await asyncio.gather(
-            store.commit_if_head(tried.hold, tried.plan(), given.events("end")),
+            store.commit_if_head(tried.hold, tried.plan(), builders.events("end")),
             store.set_orphaned(tried.hold, True),
         )
-        assert (committed, orphaned) in {(Committed.YES, False), (Committed.ORPHANED, True)}
-        assert await chain_is_whole(store, session) == (committed is Committed.YES)
+        assert (committed.outcome, orphaned) in {(Committed.YES, False), (Committed.ORPHANED, True)}
+        assert await chain_is_whole(store, session) == (committed.outcome is Committed.YES)
 
 
 async def test_I21_a_commit_that_waits_for_set_orphaned_sees_it(
     store: PostgresStore, outside: Outside
 ) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
     orphaned, committed = await queued(
         outside,
         ATTEMPT_ROW,
         tried.hold.attempt,
         store.set_orphaned(tried.hold, True),
-        store.commit_if_head(tried.hold, tried.plan(), given.events("end")),
+        store.commit_if_head(tried.hold, tried.plan(), builders.events("end")),
     )
-    assert (orphaned, committed) == (True, Committed.ORPHANED)
-    assert (await given.again(store, session)).last_event_seq == 0
+    assert (orphaned, committed) == (True, CommitResult(Committed.ORPHANED))
+    assert (await builders.again(store, session)).last_event_seq == 0
     # Somebody comes back to it, and then it may.
     assert await store.set_orphaned(tried.hold, False)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
 
 
 async def test_I21_set_orphaned_that_waits_for_a_commit_is_too_late(
     store: PostgresStore, outside: Outside
 ) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
     committed, orphaned = await queued(
         outside,
         ATTEMPT_ROW,
@@ -209,22 +209,23 @@ async def test_I21_set_orphaned_that_waits_for_a_commit_is_too_late(
         store.commit_if_head(tried.hold, tried.plan(), []),
         store.set_orphaned(tried.hold, True),
     )
-    assert (orphaned, committed) == (False, Committed.YES)
+    assert (orphaned, committed) == (False, CommitResult(Committed.YES, 0))
 
 
 async def test_I14_of_a_commit_and_its_ends_one_happens(store: PostgresStore, outside: Outside) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     for turns in range(20):
-        tried = await given.start(store, given.ask(session))
+        tried = await builders.start(store, builders.ask(session))
         ended = [AttemptStatus.CANCELLED, AttemptStatus.FAILED, AttemptStatus.INTERRUPTED]
         first, *others = await asyncio.gather(
-            store.commit_if_head(tried.hold, tried.plan(), given.events("end")),
-            *(store.finish_if_held(tried.hold, each, None, given.events("end")) for each in ended),
+            store.commit_if_head(tried.hold, tried.plan(), builders.events("end")),
+            *(store.finish_if_held(tried.hold, each, None, builders.events("end")) for each in ended),
         )
-        assert [first is Committed.YES, *others].count(True) == 1, turns
+        is_committed = isinstance(first, CommitResult) and first.outcome is Committed.YES
+        assert [is_committed, *others].count(True) == 1, turns
         attempt = await store.get_attempt(session.tenant, tried.hold.attempt)
         assert attempt is not None
-        assert (attempt.status is AttemptStatus.COMMITTED) == (first is Committed.YES)
+        assert (attempt.status is AttemptStatus.COMMITTED) == is_committed
     ends = await outside.value("SELECT count(*) FROM events WHERE session_id = $1", session.id)
     assert ends == 20, "each attempt has exactly one terminal event"
     await chain_is_whole(store, session)
@@ -233,8 +234,8 @@ async def test_I14_of_a_commit_and_its_ends_one_happens(store: PostgresStore, ou
 async def test_I11_a_lease_that_is_renewed_meanwhile_is_not_expired(
     store: PostgresStore, outside: Outside
 ) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session), lease_seconds=-1.0)
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session), lease_seconds=-1.0)
     held, finished = await queued(
         outside,
         SESSION_ROW,
@@ -248,12 +249,12 @@ async def test_I11_a_lease_that_is_renewed_meanwhile_is_not_expired(
 
 
 async def test_I22_event_numbers_are_dense_however_many_write(store: PostgresStore) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    steps = [given.answer("one"), given.answer("two")]
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    steps = [builders.answer("one"), builders.answer("two")]
     await asyncio.gather(
-        *(store.append_events_if_held(tried.hold, given.events("a", "b", "c")) for _ in range(20)),
-        *(store.journal_if_held(tried.hold, steps, given.events("d")) for _ in range(20)),
+        *(store.append_events_if_held(tried.hold, builders.events("a", "b", "c")) for _ in range(20)),
+        *(store.journal_if_held(tried.hold, steps, builders.events("d")) for _ in range(20)),
         *(store.renew_leases([tried.hold], 60.0) for _ in range(5)),
     )
     found = await store.read_events(session.tenant, session.id, after=0)
@@ -268,10 +269,10 @@ async def test_I6_deletes_and_forks_at_once_break_no_fork_and_leak_no_turn(
     store: PostgresStore, outside: Outside
 ) -> None:
     for _ in range(12):
-        source = await given.session(store)
-        turns = await given.talk(store, source, 4)
-        source = await given.again(store, source)
-        new = [given.new_session(source.tenant) for _ in range(6)]
+        source = await builders.session(store)
+        turns = await builders.talk(store, source, 4)
+        source = await builders.again(store, source)
+        new = [builders.new_session(source.tenant) for _ in range(6)]
         *forks, _ = await asyncio.gather(
             *(store.fork_session(source, turns[number % 4], each) for number, each in enumerate(new)),
             store.delete_session(source.tenant, source.id),
@@ -289,16 +290,16 @@ async def test_I6_deletes_and_forks_at_once_break_no_fork_and_leak_no_turn(
 
 async def test_I15_nothing_appears_after_a_delete(store: PostgresStore, outside: Outside) -> None:
     for _ in range(20):
-        session = await given.session(store)
-        await given.talk(store, session, 1)
-        tried = await given.start(store, given.ask(session))
+        session = await builders.session(store)
+        await builders.talk(store, session, 1)
+        tried = await builders.start(store, builders.ask(session))
         await asyncio.gather(
             store.delete_session(session.tenant, session.id),
-            store.commit_if_head(tried.hold, tried.plan(), given.events("end")),
-            store.append_events_if_held(tried.hold, given.events("a")),
-            store.journal_if_held(tried.hold, [given.answer("one")], []),
+            store.commit_if_head(tried.hold, tried.plan(), builders.events("end")),
+            store.append_events_if_held(tried.hold, builders.events("a")),
+            store.journal_if_held(tried.hold, [builders.answer("one")], []),
             store.set_orphaned(tried.hold, True),
-            store.begin_if_free(given.begin(given.ask(session)), given.events("a")),
+            store.begin_if_free(builders.begin(builders.ask(session)), builders.events("a")),
             store.tidy(events_older_than=-1, keys_older_than=-1),
         )
     for table in ("sessions", "turns", "attempts", "requests", "steps", "events"):
@@ -316,8 +317,8 @@ async def test_I19_nodes_that_open_a_fresh_database_at_once_all_succeed(outside:
         await outside.until_waiting(6)
     stores = await asyncio.gather(*opening)
     assert await outside.value("SELECT count(*) FROM lastgood_schema") == 1
-    session = await given.session(stores[0])
-    assert await given.again(stores[-1], session) == session
+    session = await builders.session(stores[0])
+    assert await builders.again(stores[-1], session) == session
     await asyncio.gather(*(each.close() for each in stores))
 
 
@@ -334,7 +335,7 @@ async def test_a_database_of_another_program_is_left_as_it_is(outside: Outside) 
 async def test_everything_is_in_the_schema_of_the_dsn(outside: Outside) -> None:
     await outside.connection.execute("CREATE SCHEMA elsewhere")
     store = await open_postgres(outside.dsn + "&search_path=elsewhere")
-    await given.talk(store, await given.session(store), 1)
+    await builders.talk(store, await builders.session(store), 1)
     await store.close()
     assert await outside.value("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
     assert await outside.value("SELECT count(*) FROM elsewhere.turns") == 1
@@ -355,10 +356,10 @@ def test_prepared_is_ours_and_the_rest_is_the_drivers(dsn: str, split: tuple[str
 
 async def test_without_prepared_statements_nothing_is_kept_on_a_connection(outside: Outside) -> None:
     store = await open_postgres(outside.dsn + "&prepared=off", pool_size=1)
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    assert await store.journal_if_held(tried.hold, [given.answer("one")], given.events("x"))
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    assert await store.journal_if_held(tried.hold, [builders.answer("one")], builders.events("x"))
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
     row = await store.db._pool.fetchrow(
         "SELECT (SELECT count(*) FROM pg_prepared_statements WHERE name <> ''),"
         " current_setting('synchronous_commit')"
@@ -382,8 +383,8 @@ async def test_a_server_that_is_not_there_is_unavailable(outside: Outside) -> No
 async def test_I18_a_connection_lost_under_a_write_leaves_its_outcome_unknown(
     store: PostgresStore, outside: Outside
 ) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
     async with outside.connection.transaction():
         await outside.value(SESSION_ROW, session.id)
         commit = asyncio.ensure_future(store.commit_if_head(tried.hold, tried.plan(), []))
@@ -395,13 +396,13 @@ async def test_I18_a_connection_lost_under_a_write_leaves_its_outcome_unknown(
         with pytest.raises(OutcomeUnknown):
             await commit
     assert await store.find_turn(session.tenant, tried.begun.turn) is None
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
 
 
 async def test_I18_a_read_whose_connection_is_lost_is_unavailable(
     store: PostgresStore, outside: Outside
 ) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     async with outside.connection.transaction():
         await outside.connection.execute("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
         read = asyncio.ensure_future(store.get_session(session.tenant, session.id))
@@ -417,7 +418,7 @@ async def test_I18_a_read_whose_connection_is_lost_is_unavailable(
 
 async def test_a_cancelled_statement_leaves_no_answer_to_the_next(outside: Outside) -> None:
     store = await open_postgres(outside.dsn, pool_size=1)
-    session = await given.session(store)
+    session = await builders.session(store)
     for _ in range(20):
         async with outside.connection.transaction():
             await outside.value(SESSION_ROW, session.id)
@@ -426,7 +427,7 @@ async def test_a_cancelled_statement_leaves_no_answer_to_the_next(outside: Outsi
             write.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await write
-        assert await given.again(store, session) == session
+        assert await builders.again(store, session) == session
         assert await store.find_turn(session.tenant, TurnId("none")) is None
     await store.close()
     with pytest.raises(StoreUnavailable):
@@ -438,7 +439,7 @@ async def test_when_all_connections_are_taken_the_store_is_unavailable(
 ) -> None:
     monkeypatch.setattr("lastgood.store.postgres.database.ACQUIRE_SECONDS", 0.05)
     store = await open_postgres(outside.dsn, pool_size=1)
-    session = await given.session(store)
+    session = await builders.session(store)
     async with outside.connection.transaction():
         await outside.value(SESSION_ROW, session.id)
         write = asyncio.ensure_future(store.set_field(session.tenant, session.id, "starred", True))
@@ -452,13 +453,13 @@ async def test_when_all_connections_are_taken_the_store_is_unavailable(
 
 async def test_text_that_cannot_be_stored_is_refused(store: PostgresStore) -> None:
     with pytest.raises(InvalidRequest, match="character"):
-        await given.session(store, title="a\0b")
+        await builders.session(store, title="a\0b")
 
 
 async def test_a_missing_table_is_an_error_and_not_an_empty_answer(
     store: PostgresStore, outside: Outside
 ) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     await outside.connection.execute("DROP TABLE turns")
     with pytest.raises(StoreError, match="turns"):
         await store.read_turns(session.tenant, TurnId("any"))
@@ -472,16 +473,20 @@ async def test_I16_a_crash_of_the_server_corrupts_nothing_and_the_store_works_on
     with PostgresServer() as server:
         server.create_database("crash")
         store = await open_postgres(server.dsn("crash"))
-        session = await given.session(store)
+        session = await builders.session(store)
         for done in range(1, 5):
-            tried = await given.start(store, given.ask(session))
+            tried = await builders.start(store, builders.ask(session))
             await asyncio.to_thread(server.restart, "immediate")
             try:
-                committed = await store.commit_if_head(tried.hold, tried.plan(), given.events("end"))
+                committed = (
+                    await store.commit_if_head(tried.hold, tried.plan(), builders.events("end"))
+                ).outcome
             except StoreUnavailable:
                 # What it says to do: read, never assume.
                 if await store.find_turn(session.tenant, tried.begun.turn) is None:
-                    committed = await store.commit_if_head(tried.hold, tried.plan(), given.events("end"))
+                    committed = (
+                        await store.commit_if_head(tried.hold, tried.plan(), builders.events("end"))
+                    ).outcome
                 else:
                     committed = Committed.YES
             assert committed is Committed.YES, "the begin was acknowledged, so it has survived"
@@ -494,17 +499,18 @@ async def test_I16_acknowledged_turns_survive_crashes_under_load() -> None:
     with PostgresServer() as server:
         server.create_database("crash")
         store = await open_postgres(server.dsn("crash"))
-        sessions = [await given.session(store) for _ in range(8)]
+        sessions = [await builders.session(store) for _ in range(8)]
         acknowledged: dict[SessionId, set[TurnId]] = {each.id: set() for each in sessions}
-        stopped = asyncio.Event()
+        stopped, is_up = asyncio.Event(), asyncio.Event()
+        is_up.set()
 
         async def work(session: Session) -> None:
             while not stopped.is_set():
                 try:
-                    turn = await given.commit(store, session)
+                    turn = await builders.commit(store, session)
                     acknowledged[session.id].add(turn.id)
                 except StoreUnavailable:
-                    await asyncio.sleep(0.01)
+                    await is_up.wait()
                     await free(session)
                 except AssertionError:  # the answer to a begin was lost, so the session is held
                     await free(session)
@@ -514,12 +520,14 @@ async def test_I16_acknowledged_turns_survive_crashes_under_load() -> None:
                 for attempt in await store.list_attempts(session.tenant, session.id):
                     await store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, [])
             except StoreUnavailable:
-                await asyncio.sleep(0.01)
+                await is_up.wait()
 
         workers = [asyncio.ensure_future(work(each)) for each in sessions]
         for restarts in range(4):
             if restarts:
+                is_up.clear()
                 await asyncio.to_thread(server.restart, "immediate")
+                is_up.set()
             count = sum(map(len, acknowledged.values()))
             async with asyncio.timeout(60):
                 while sum(map(len, acknowledged.values())) < count + 4 * len(sessions):
@@ -529,7 +537,7 @@ async def test_I16_acknowledged_turns_survive_crashes_under_load() -> None:
 
         for session in sessions:
             assert await chain_is_whole(store, session) >= len(acknowledged[session.id]) > 0
-            now = await given.again(store, session)
+            now = await builders.again(store, session)
             assert now.head is not None
             chain = await store.read_turns(session.tenant, now.head.turn)
             assert acknowledged[session.id] <= {turn.id for turn in chain}

@@ -11,9 +11,9 @@ from lastgood.model.ids import SessionId
 from lastgood.model.messages import user
 from lastgood.model.queue import NotQueued, Queued, QueueKind
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import STRANGER, TENANT, eventually
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("kind", QueueKind)
 async def test_what_was_said_comes_back_as_it_was_said(store: Store, kind: QueueKind) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    new = given.said(
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    new = builders.said(
         session,
         kind,
         messages=(user("one 🧭"), user("two\0")),
@@ -35,25 +35,25 @@ async def test_what_was_said_comes_back_as_it_was_said(store: Store, kind: Queue
         caller="caller",
         user="end user",
     )
-    row = await given.enqueue(store, new)
+    row = await builders.enqueue(store, new)
     for field in new.__dataclass_fields__:
         assert getattr(row, field) == getattr(new, field)
     assert row.attempt == (tried.hold.attempt if kind is QueueKind.STEER else None)
     assert (row.heard, row.failures, row.parked, row.settled_at) == (False, 0, None, None)
     assert row.created_at > 1_600_000_000
-    assert await given.queue(store, session) == [row]
+    assert await builders.queue(store, session) == [row]
 
 
 async def test_the_queue_has_the_order_in_which_it_was_said(store: Store) -> None:
-    session, other = await given.session(store), await given.session(store)
-    await given.start(store, given.ask(session))
+    session, other = await builders.session(store), await builders.session(store)
+    await builders.start(store, builders.ask(session))
     said = []
     for number in range(6):
-        await given.followup(store, other)
-        make = given.steer if number % 2 else given.followup
+        await builders.followup(store, other)
+        make = builders.steer if number % 2 else builders.followup
         said.append((await make(store, session)).number)
     assert said == sorted(said)
-    assert [row.number for row in await given.queue(store, session)] == said
+    assert [row.number for row in await builders.queue(store, session)] == said
 
 
 async def refused(backend: Backend, new: Any, most: int = 100) -> NotQueued:
@@ -67,64 +67,64 @@ async def refused(backend: Backend, new: Any, most: int = 100) -> NotQueued:
 
 @pytest.mark.parametrize("kind", QueueKind)
 async def test_nothing_is_said_to_a_session_that_is_not_there(backend: Backend, kind: QueueKind) -> None:
-    session = await given.session(backend.store)
-    await given.start(backend.store, given.ask(session))
-    new = given.said(session, kind)
+    session = await builders.session(backend.store)
+    await builders.start(backend.store, builders.ask(session))
+    new = builders.said(session, kind)
     assert await refused(backend, replace(new, session=SessionId("none"))) is NotQueued.GONE
     assert await refused(backend, replace(new, tenant=STRANGER)) is NotQueued.GONE
 
 
 async def test_I20_a_key_in_the_queue_finds_what_was_said_under_it(backend: Backend) -> None:
     store = backend.store
-    session, other = await given.session(store), await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    row = await given.followup(store, session, key="key", fingerprint="a")
+    session, other = await builders.session(store), await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    row = await builders.followup(store, session, key="key", fingerprint="a")
     before = await dump(backend)
     for again in (
-        given.said(session, key="key", fingerprint="a"),
-        given.said(session, QueueKind.STEER, key="key", fingerprint="b"),
-        given.said(other, key="key"),
-        given.said(other, QueueKind.STEER, key="key"),  # nothing runs there, and that does not matter now
+        builders.said(session, key="key", fingerprint="a"),
+        builders.said(session, QueueKind.STEER, key="key", fingerprint="b"),
+        builders.said(other, key="key"),
+        builders.said(other, QueueKind.STEER, key="key"),  # nothing runs there, and that does not matter now
     ):
         assert await store.enqueue(again, most=0) == row
     assert await dump(backend) == before
     await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
     await store.drop_queued(TENANT, session.id, row.number)
-    found = await store.enqueue(given.said(other, key="key"), most=0)
+    found = await store.enqueue(builders.said(other, key="key"), most=0)
     assert isinstance(found, Queued)
     assert found.settled_at is not None, "a settled one is found as well"
     assert found == replace(row, settled_at=found.settled_at)
-    stranger = await given.session(store, STRANGER)
-    await given.followup(store, stranger, key="key")
+    stranger = await builders.session(store, STRANGER)
+    await builders.followup(store, stranger, key="key")
 
 
 async def test_I20_a_key_of_another_request_is_used(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    await given.commit(store, session, key="asked")
-    assert await refused(backend, given.said(session, key="asked")) is NotQueued.KEY_USED
-    stranger = await given.session(store, STRANGER)
-    await given.followup(store, stranger, key="asked")
+    session = await builders.session(store)
+    await builders.commit(store, session, key="asked")
+    assert await refused(backend, builders.said(session, key="asked")) is NotQueued.KEY_USED
+    stranger = await builders.session(store, STRANGER)
+    await builders.followup(store, stranger, key="asked")
 
 
 async def test_I20_the_key_of_a_followup_that_runs_is_still_its_own(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session, key="key")
-    asked = given.ask(session, *row.messages, key="key")
-    tried = await given.start(store, asked, turn=row.turn, takes=row.number)
-    found = await store.enqueue(given.said(session, key="key"), most=9)
+    session = await builders.session(store)
+    row = await builders.followup(store, session, key="key")
+    asked = builders.ask(session, *row.messages, key="key")
+    tried = await builders.start(store, asked, turn=row.turn, takes=row.number)
+    found = await store.enqueue(builders.said(session, key="key"), most=9)
     assert found == replace(row, attempt=tried.hold.attempt)
 
 
 async def test_there_must_be_something_to_steer(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    new = given.said(session, QueueKind.STEER)
+    session = await builders.session(store)
+    new = builders.said(session, QueueKind.STEER)
     assert await refused(backend, new) is NotQueued.NOTHING_RUNS
-    tried = await given.start(store, given.ask(session))
-    assert (await given.steer(store, session)).attempt == tried.hold.attempt
+    tried = await builders.start(store, builders.ask(session))
+    assert (await builders.steer(store, session)).attempt == tried.hold.attempt
     await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
-    assert (await given.steer(store, session)).attempt == tried.hold.attempt
+    assert (await builders.steer(store, session)).attempt == tried.hold.attempt
     assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
     assert await refused(backend, new) is NotQueued.NOTHING_RUNS
 
@@ -132,36 +132,36 @@ async def test_there_must_be_something_to_steer(backend: Backend) -> None:
 @pytest.mark.parametrize("kind", QueueKind)
 async def test_so_many_of_a_kind_may_wait_in_a_session(backend: Backend, kind: QueueKind) -> None:
     store = backend.store
-    session, other = await given.session(store), await given.session(store)
+    session, other = await builders.session(store), await builders.session(store)
     for each in (session, other):
-        await given.start(store, given.ask(each))
+        await builders.start(store, builders.ask(each))
     for _ in range(3):
-        assert isinstance(await store.enqueue(given.said(session, kind), most=3), Queued)
-    assert await refused(backend, given.said(session, kind), most=3) is NotQueued.FULL
+        assert isinstance(await store.enqueue(builders.said(session, kind), most=3), Queued)
+    assert await refused(backend, builders.said(session, kind), most=3) is NotQueued.FULL
     for each_kind in QueueKind:
         for place in (session, other):
             if (place, each_kind) != (session, kind):
-                assert isinstance(await store.enqueue(given.said(place, each_kind), most=1), Queued)
+                assert isinstance(await store.enqueue(builders.said(place, each_kind), most=1), Queued)
 
 
 async def test_parked_and_settled_ones_take_no_place(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    first, second = [await given.followup(store, session) for _ in range(2)]
-    new = given.said(session)
+    session = await builders.session(store)
+    first, second = [await builders.followup(store, session) for _ in range(2)]
+    new = builders.said(session)
     assert await refused(backend, new, most=2) is NotQueued.FULL
     assert await store.park_queued(TENANT, session.id, first.number, "why")
     assert isinstance(await store.enqueue(new, most=2), Queued)
-    new = given.said(session)
+    new = builders.said(session)
     assert await refused(backend, new, most=2) is NotQueued.FULL
     assert await store.drop_queued(TENANT, session.id, second.number)
     assert isinstance(await store.enqueue(new, most=2), Queued)
 
 
 async def test_I3_a_turn_id_is_in_the_queue_once(backend: Backend) -> None:
-    session = await given.session(backend.store)
-    new = given.said(session)
-    await given.enqueue(backend.store, new)
+    session = await builders.session(backend.store)
+    new = builders.said(session)
+    await builders.enqueue(backend.store, new)
     before = await dump(backend)
     with pytest.raises(StoreError):
         await backend.store.enqueue(new, most=9)
@@ -172,42 +172,42 @@ async def test_I3_a_turn_id_is_in_the_queue_once(backend: Backend) -> None:
 
 
 async def test_an_attempt_finds_the_steers_it_has_not_heard(store: Store) -> None:
-    session, other = await given.session(store), await given.session(store)
-    tried = await given.take(store, session, await given.followup(store, session))
-    elsewhere = await given.start(store, given.ask(other))
-    await given.followup(store, session)
-    first, second = [await given.steer(store, session) for _ in range(2)]
-    foreign = await given.steer(store, other)
+    session, other = await builders.session(store), await builders.session(store)
+    tried = await builders.take(store, session, await builders.followup(store, session))
+    elsewhere = await builders.start(store, builders.ask(other))
+    await builders.followup(store, session)
+    first, second = [await builders.steer(store, session) for _ in range(2)]
+    foreign = await builders.steer(store, other)
     assert await store.steers_of(tried.hold) == (first, second)
-    await given.hear(store, tried.hold, first)
+    await builders.hear(store, tried.hold, first)
     assert await store.steers_of(tried.hold) == (second,)
-    assert await given.unsettled(store, first) == replace(first, heard=True)
+    assert await builders.unsettled(store, first) == replace(first, heard=True)
     assert await store.steers_of(elsewhere.hold) == (foreign,)
     (step,) = await store.read_steps(TENANT, tried.hold.attempt)
     assert step.queued == first.number
 
 
 async def test_only_its_own_steers_are_heard_by_an_attempt(store: Store) -> None:
-    session, other = await given.session(store), await given.session(store)
-    row = await given.followup(store, session)
-    waits = await given.followup(store, session)
-    tried = await given.take(store, session, row)
-    await given.start(store, given.ask(other))
-    foreign = await given.steer(store, other)
-    await given.hear(store, tried.hold, foreign, row, waits)
+    session, other = await builders.session(store), await builders.session(store)
+    row = await builders.followup(store, session)
+    waits = await builders.followup(store, session)
+    tried = await builders.take(store, session, row)
+    await builders.start(store, builders.ask(other))
+    foreign = await builders.steer(store, other)
+    await builders.hear(store, tried.hold, foreign, row, waits)
     for each in (foreign, waits):
-        assert await given.unsettled(store, each) == each
-    assert not (await given.unsettled(store, row)).heard
+        assert await builders.unsettled(store, each) == each
+    assert not (await builders.unsettled(store, row)).heard
 
 
 async def test_I10_a_journal_without_the_hold_hears_nothing(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    row = await given.steer(store, session)
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    row = await builders.steer(store, session)
     before = await dump(backend)
     late = replace(tried.hold, fence=tried.hold.fence + 1)
-    step = given.answer("x")
+    step = builders.answer("x")
     assert not await store.journal_if_held(late, [replace(step, queued=row.number)], [])
     assert await dump(backend) == before
 
@@ -216,35 +216,35 @@ async def test_I10_a_journal_without_the_hold_hears_nothing(backend: Backend) ->
 
 
 async def test_free_sessions_with_something_to_run_are_found_oldest_first(store: Store) -> None:
-    sessions = [await given.session(store) for _ in range(3)] + [await given.session(store, STRANGER)]
+    sessions = [await builders.session(store) for _ in range(3)] + [await builders.session(store, STRANGER)]
     for each in (2, 0, 3, 0, 2):
-        await given.followup(store, sessions[each])
+        await builders.followup(store, sessions[each])
     found = [(sessions[each].tenant, sessions[each].id) for each in (2, 0, 3)]
     assert await store.waiting_queues(9) == tuple(found)
     assert await store.waiting_queues(2) == tuple(found[:2])
 
 
 async def test_I32_a_session_is_found_again_when_it_is_free_again(store: Store) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    await given.steer(store, session)
-    await given.followup(store, session)
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    await builders.steer(store, session)
+    await builders.followup(store, session)
     assert await store.waiting_queues(9) == ()
     await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
     assert await store.waiting_queues(9) == ()
     resumed = await store.resume_if_waiting(tried.hold, "node", 60)
     assert resumed is not None
-    assert await store.commit_if_head(resumed, tried.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(resumed, tried.plan(), [])).outcome is Committed.YES
     assert await store.waiting_queues(9) == ((TENANT, session.id),)
 
 
 async def test_what_is_parked_settled_or_taken_is_not_to_run(store: Store) -> None:
-    session = await given.session(store)
-    parked, dropped, taken = [await given.followup(store, session) for _ in range(3)]
+    session = await builders.session(store)
+    parked, dropped, taken = [await builders.followup(store, session) for _ in range(3)]
     assert await store.park_queued(TENANT, session.id, parked.number, "why")
     assert await store.drop_queued(TENANT, session.id, dropped.number)
-    tried = await given.take(store, session, taken)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    tried = await builders.take(store, session, taken)
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
     assert await store.waiting_queues(9) == ()
     assert await store.unpark_queued(TENANT, session.id, parked.number)
     assert await store.waiting_queues(9) == ((TENANT, session.id),)
@@ -255,22 +255,22 @@ async def test_what_is_parked_settled_or_taken_is_not_to_run(store: Store) -> No
 
 @pytest.mark.parametrize("parked", [False, True])
 async def test_what_nobody_has_can_be_dropped_once(store: Store, parked: bool) -> None:
-    session = await given.session(store)
-    row, other = [await given.followup(store, session) for _ in range(2)]
+    session = await builders.session(store)
+    row, other = [await builders.followup(store, session) for _ in range(2)]
     if parked:
         await store.park_queued(TENANT, session.id, row.number, "why")
     assert await store.drop_queued(TENANT, session.id, row.number)
-    assert await given.queue(store, session) == [other]
+    assert await builders.queue(store, session) == [other]
     assert not await store.drop_queued(TENANT, session.id, row.number)
 
 
 async def test_what_an_attempt_has_is_neither_dropped_nor_parked(backend: Backend) -> None:
     store = backend.store
-    session, other = await given.session(store), await given.session(store)
-    row = await given.followup(store, session)
-    await given.take(store, session, row)
-    steer = await given.steer(store, session)
-    elsewhere = await given.followup(store, other)
+    session, other = await builders.session(store), await builders.session(store)
+    row = await builders.followup(store, session)
+    await builders.take(store, session, row)
+    steer = await builders.steer(store, session)
+    elsewhere = await builders.followup(store, other)
     before = await dump(backend)
     for number in (row.number, steer.number, elsewhere.number, 999):
         assert not await store.drop_queued(TENANT, session.id, number)
@@ -280,14 +280,14 @@ async def test_what_an_attempt_has_is_neither_dropped_nor_parked(backend: Backen
 
 
 async def test_a_reason_to_park_stays_until_somebody_says_otherwise(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
     assert not await store.unpark_queued(TENANT, session.id, row.number)
     assert await store.park_queued(TENANT, session.id, row.number, "first\0")
     assert not await store.park_queued(TENANT, session.id, row.number, "second")
-    assert ((await given.unsettled(store, row)).parked or "").startswith("first")
+    assert ((await builders.unsettled(store, row)).parked or "").startswith("first")
     assert await store.unpark_queued(TENANT, session.id, row.number)
-    assert await given.unsettled(store, row) == row
+    assert await builders.unsettled(store, row) == row
 
 
 # --- gone --------------------------------------------------------------------------------------------------
@@ -295,43 +295,43 @@ async def test_a_reason_to_park_stays_until_somebody_says_otherwise(store: Store
 
 async def test_I15_the_queue_of_a_deleted_session_is_gone(backend: Backend) -> None:
     store = backend.store
-    session, kept = await given.session(store), await given.session(store)
-    rows = [await given.followup(store, kept, key="kept")]
-    tried = await given.take(store, session, await given.followup(store, session, key="key"))
-    await given.steer(store, session)
-    await store.drop_queued(TENANT, session.id, (await given.followup(store, session)).number)
+    session, kept = await builders.session(store), await builders.session(store)
+    rows = [await builders.followup(store, kept, key="kept")]
+    tried = await builders.take(store, session, await builders.followup(store, session, key="key"))
+    await builders.steer(store, session)
+    await store.drop_queued(TENANT, session.id, (await builders.followup(store, session)).number)
     assert await store.delete_session(TENANT, session.id)
-    assert await given.queue(store, session) == []
+    assert await builders.queue(store, session) == []
     assert await store.steers_of(tried.hold) == ()
-    assert await given.queue(store, kept) == rows
+    assert await builders.queue(store, kept) == rows
     assert await backend.rows("SELECT key FROM queued") == [("kept",)]
-    await given.followup(store, kept, key="key")
+    await builders.followup(store, kept, key="key")
 
 
 async def test_I20_keys_are_kept_for_a_while_after_they_were_settled(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    row = await given.followup(store, session, key="key")
-    waits = await given.followup(store, session, key="waits")
+    session = await builders.session(store)
+    row = await builders.followup(store, session, key="key")
+    waits = await builders.followup(store, session, key="waits")
     # It had waited for long when its turn came, and its key is as young as its outcome.
     await backend.execute("UPDATE queued SET created_at = 0")
-    tried = await given.take(store, session, row)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    tried = await builders.take(store, session, row)
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
     await store.tidy(events_older_than=3600, keys_older_than=3600)
-    assert isinstance(await store.enqueue(given.said(session, key="key"), most=0), Queued)
+    assert isinstance(await store.enqueue(builders.said(session, key="key"), most=0), Queued)
 
     async def dropped() -> bool:
         await store.tidy(events_older_than=3600, keys_older_than=0)
         return await backend.rows("SELECT n FROM queued") == [(waits.number,)]
 
     await eventually(dropped)
-    await given.followup(store, session, key="key")
+    await builders.followup(store, session, key="key")
 
 
 async def test_tidying_counts_and_drops_no_more_than_it_may(store: Store) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     for _ in range(5):
-        row = await given.followup(store, session)
+        row = await builders.followup(store, session)
         await store.drop_queued(TENANT, session.id, row.number)
     counts = [await store.tidy(events_older_than=3600, keys_older_than=-60, limit=2) for _ in range(4)]
     assert counts == [2, 2, 1, 0]
@@ -342,10 +342,10 @@ async def test_an_unknown_session_has_no_queue(store: Store) -> None:
 
 
 async def test_parked_ones_of_a_tenant_are_listed_newest_first(store: Store) -> None:
-    session, other = await given.session(store), await given.session(store)
-    theirs = await given.session(store, STRANGER)
-    first, waiting, dropped = [await given.followup(store, session) for _ in range(3)]
-    second, hidden = await given.followup(store, other), await given.followup(store, theirs)
+    session, other = await builders.session(store), await builders.session(store)
+    theirs = await builders.session(store, STRANGER)
+    first, waiting, dropped = [await builders.followup(store, session) for _ in range(3)]
+    second, hidden = await builders.followup(store, other), await builders.followup(store, theirs)
     for place, row in ((session, first), (session, dropped), (other, second), (theirs, hidden)):
         assert await store.park_queued(place.tenant, place.id, row.number, "why")
     assert await store.drop_queued(TENANT, session.id, dropped.number)

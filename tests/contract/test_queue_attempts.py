@@ -11,9 +11,9 @@ from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.queue import Queued, QueueKind
 from lastgood.model.sessions import Session
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import TENANT
 
 pytestmark = pytest.mark.anyio
 
@@ -42,10 +42,10 @@ def free(row: Queued) -> Queued:
 
 
 async def test_a_begin_takes_the_followup_it_is_the_turn_of(store: Store) -> None:
-    session = await given.session(store)
-    row, other = [await given.followup(store, session) for _ in range(2)]
-    tried = await given.take(store, session, row)
-    assert await given.queue(store, session) == [replace(row, attempt=tried.hold.attempt), other]
+    session = await builders.session(store)
+    row, other = [await builders.followup(store, session) for _ in range(2)]
+    tried = await builders.take(store, session, row)
+    assert await builders.queue(store, session) == [replace(row, attempt=tried.hold.attempt), other]
     request = await store.read_request(TENANT, row.turn)
     assert request is not None
     assert request.messages == row.messages
@@ -57,10 +57,10 @@ async def test_I13_a_followup_that_does_not_wait_any_more_begins_nothing(
     backend: Backend, why: str, again: bool
 ) -> None:
     store = backend.store
-    session, other = await given.session(store), await given.session(store)
-    row = await given.followup(store, session)
+    session, other = await builders.session(store), await builders.session(store)
+    row = await builders.followup(store, session)
     if again:
-        tried = await given.take(store, session, row)
+        tried = await builders.take(store, session, row)
         assert await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
     fields: dict[str, Any] = {"turn": row.turn, "takes": row.number, "again": again}
     to = session
@@ -75,42 +75,42 @@ async def test_I13_a_followup_that_does_not_wait_any_more_begins_nothing(
         case "elsewhere":
             to = other
         case "other turn":
-            fields["turn"] = (await given.followup(store, session)).turn
+            fields["turn"] = (await builders.followup(store, session)).turn
         case "unknown":
             fields["takes"] = row.number + 1000
         case _:
             raise AssertionError(why)
     before = await dump(backend)
-    standing = await given.refused(store, given.ask(to), given.events("x"), **fields)
-    assert standing.session == await given.again(store, to)
+    standing = await builders.refused(store, builders.ask(to), builders.events("x"), **fields)
+    assert standing.session == await builders.again(store, to)
     assert standing.holder is None
     assert await dump(backend) == before
 
 
 async def test_a_followup_is_taken_only_with_a_session_that_is_free(backend: Backend) -> None:
     store = backend.store
-    session = await given.session(store)
-    row = await given.followup(store, session)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
+    tried = await builders.start(store, builders.ask(session))
     before = await dump(backend)
-    standing = await given.refused(store, given.ask(session), turn=row.turn, takes=row.number)
+    standing = await builders.refused(store, builders.ask(session), turn=row.turn, takes=row.number)
     assert standing.holder is not None
     assert standing.holder.hold == tried.hold
     assert await dump(backend) == before
 
 
-async def interrupted_with_steers(store: Store) -> tuple[Session, given.Try, list[Queued]]:
+async def interrupted_with_steers(store: Store) -> tuple[Session, builders.Try, list[Queued]]:
     """An attempt that had heard two steers when its holder died."""
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    steers = [await given.steer(store, session) for _ in range(2)]
-    await given.hear(store, tried.hold, *steers)
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    steers = [await builders.steer(store, session) for _ in range(2)]
+    await builders.hear(store, tried.hold, *steers)
     assert await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
-    assert await given.queue(store, session) == [free(row) for row in steers]
+    assert await builders.queue(store, session) == [free(row) for row in steers]
     return session, tried, steers
 
 
-def once_more(tried: given.Try, steers: list[Queued], **fields: Any) -> dict[str, Any]:
+def once_more(tried: builders.Try, steers: list[Queued], **fields: Any) -> dict[str, Any]:
     adopted = {"turn": tried.begin.turn, "again": True, "continues": tried.hold.attempt}
     return adopted | {"reclaims": tuple(row.number for row in steers)} | fields
 
@@ -121,12 +121,12 @@ async def test_I3_who_adopts_steps_reclaims_the_steers_in_them(backend: Backend,
     session, tried, steers = await interrupted_with_steers(store)
     if parked:
         assert await store.park_queued(TENANT, session.id, steers[0].number, "why")
-    again = await given.start(store, given.ask(session), **once_more(tried, steers))
+    again = await builders.start(store, builders.ask(session), **once_more(tried, steers))
     held = [replace(row, attempt=again.hold.attempt, heard=True) for row in steers]
-    assert [replace(row, parked=None) for row in await given.queue(store, session)] == held
+    assert [replace(row, parked=None) for row in await builders.queue(store, session)] == held
     assert await store.steers_of(again.hold) == ()
-    assert await store.commit_if_head(again.hold, again.plan(), []) is Committed.YES
-    assert await given.queue(store, session) == []
+    assert (await store.commit_if_head(again.hold, again.plan(), [])).outcome is Committed.YES
+    assert await builders.queue(store, session) == []
     for row in steers:
         assert await settled(backend, row)
 
@@ -146,22 +146,24 @@ async def test_I13_a_steer_that_is_somewhere_else_by_now_begins_nothing(backend:
         case _:
             raise AssertionError(why)
     before = await dump(backend)
-    standing = await given.refused(store, given.ask(session), **once_more(tried, steers))
+    standing = await builders.refused(store, builders.ask(session), **once_more(tried, steers))
     assert standing.prior is not None
     assert await dump(backend) == before
 
 
 async def test_a_followup_and_the_steers_it_heard_are_taken_together(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session)
-    tried = await given.take(store, session, row)
-    steer = await given.steer(store, session)
-    await given.hear(store, tried.hold, steer)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
+    tried = await builders.take(store, session, row)
+    steer = await builders.steer(store, session)
+    await builders.hear(store, tried.hold, steer)
     assert await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
-    again = await given.start(
-        store, given.ask(session), **once_more(tried, [steer], takes=row.number, attempt=AttemptId("again"))
+    again = await builders.start(
+        store,
+        builders.ask(session),
+        **once_more(tried, [steer], takes=row.number, attempt=AttemptId("again")),
     )
-    assert await given.queue(store, session) == [
+    assert await builders.queue(store, session) == [
         replace(row, attempt=again.hold.attempt),
         replace(steer, attempt=again.hold.attempt, heard=True),
     ]
@@ -172,17 +174,17 @@ async def test_a_followup_and_the_steers_it_heard_are_taken_together(store: Stor
 
 async def test_a_commit_settles_what_is_in_its_turn_and_leaves_what_was_not_heard(backend: Backend) -> None:
     store = backend.store
-    session, other = await given.session(store), await given.session(store)
-    row, later = [await given.followup(store, session) for _ in range(2)]
-    tried = await given.take(store, session, row)
-    elsewhere = await given.start(store, given.ask(other))
-    heard, unheard = [await given.steer(store, session) for _ in range(2)]
-    foreign = await given.steer(store, other)
-    last = await given.followup(store, session)
-    await given.hear(store, tried.hold, heard)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    session, other = await builders.session(store), await builders.session(store)
+    row, later = [await builders.followup(store, session) for _ in range(2)]
+    tried = await builders.take(store, session, row)
+    elsewhere = await builders.start(store, builders.ask(other))
+    heard, unheard = [await builders.steer(store, session) for _ in range(2)]
+    foreign = await builders.steer(store, other)
+    last = await builders.followup(store, session)
+    await builders.hear(store, tried.hold, heard)
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
     # In their old places, as something to be run.
-    assert await given.queue(store, session) == [later, free(unheard), last]
+    assert await builders.queue(store, session) == [later, free(unheard), last]
     assert [await settled(backend, each) for each in (row, heard, unheard)] == [True, True, False]
     assert await store.steers_of(tried.hold) == ()
     assert await store.steers_of(elsewhere.hold) == (foreign,)
@@ -191,12 +193,12 @@ async def test_a_commit_settles_what_is_in_its_turn_and_leaves_what_was_not_hear
 @pytest.mark.parametrize("why", ["fence", "orphaned", "head"])
 async def test_I10_a_commit_that_does_not_happen_settles_nothing(backend: Backend, why: str) -> None:
     store = backend.store
-    session = await given.session(store)
-    await given.commit(store, session)
-    row = await given.followup(store, session)
-    tried = await given.take(store, session, row)
-    heard, _ = [await given.steer(store, session) for _ in range(2)]
-    await given.hear(store, tried.hold, heard)
+    session = await builders.session(store)
+    await builders.commit(store, session)
+    row = await builders.followup(store, session)
+    tried = await builders.take(store, session, row)
+    heard, _ = [await builders.steer(store, session) for _ in range(2)]
+    await builders.hear(store, tried.hold, heard)
     hold, plan = tried.hold, tried.plan()
     match why:
         case "fence":
@@ -208,7 +210,7 @@ async def test_I10_a_commit_that_does_not_happen_settles_nothing(backend: Backen
         case _:
             raise AssertionError(why)
     before = await dump(backend)
-    assert await store.commit_if_head(hold, plan, []) is not Committed.YES
+    assert (await store.commit_if_head(hold, plan, [])).outcome is not Committed.YES
     assert await dump(backend) == before
 
 
@@ -220,14 +222,14 @@ async def test_I10_a_commit_that_does_not_happen_settles_nothing(backend: Backen
 async def test_steers_of_an_attempt_that_ends_are_turns_of_their_own(
     store: Store, end: AttemptStatus, waits: bool
 ) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    heard, unheard = [await given.steer(store, session) for _ in range(2)]
-    await given.hear(store, tried.hold, heard)
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    heard, unheard = [await builders.steer(store, session) for _ in range(2)]
+    await builders.hear(store, tried.hold, heard)
     if waits:
         await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
     assert await store.finish_if_held(tried.hold, end, ("code", "why"), [])
-    assert await given.queue(store, session) == [free(heard), free(unheard)]
+    assert await builders.queue(store, session) == [free(heard), free(unheard)]
 
 
 async def fail(
@@ -240,11 +242,11 @@ async def fail(
     **fields: Any,
 ) -> Queued:
     """One try of a follow-up that ends without a commit; the row after it."""
-    tried = await given.take(store, session, row, **fields)
+    tried = await builders.take(store, session, row, **fields)
     why = ("code", f"why {tried.begun.number}\0")
     parking = parking_of(end, why[1], died=died)
     assert await store.finish_if_held(tried.hold, end, why, [], died=died, parking=parking)
-    return await given.unsettled(store, row)
+    return await builders.unsettled(store, row)
 
 
 async def die(store: Store, session: Session, row: Queued, *, again: bool = True) -> Queued:
@@ -252,8 +254,8 @@ async def die(store: Store, session: Session, row: Queued, *, again: bool = True
 
 
 async def test_a_followup_that_fails_twice_parks_and_says_why(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
     assert await fail(store, session, row, AttemptStatus.FAILED) == replace(row, failures=1)
     parked = await fail(store, session, row, AttemptStatus.FAILED, again=True)
     assert (parked.failures, parked.attempt) == (2, None)
@@ -261,37 +263,37 @@ async def test_a_followup_that_fails_twice_parks_and_says_why(store: Store) -> N
     assert parked.parked[:-1] == "why 2"
     assert await store.waiting_queues(9) == ()
     assert await store.unpark_queued(TENANT, session.id, row.number)
-    assert await given.unsettled(store, row) == row
+    assert await builders.unsettled(store, row) == row
     assert (await fail(store, session, row, AttemptStatus.FAILED, again=True)).parked is None
 
 
 async def test_a_followup_that_fails_without_a_word_parks_all_the_same(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
     for again in (False, True):
-        tried = await given.take(store, session, row, again=again)
+        tried = await builders.take(store, session, row, again=again)
         parking = parking_of(AttemptStatus.FAILED, None)
         assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [], parking=parking)
-    assert (await given.unsettled(store, row)).parked
+    assert (await builders.unsettled(store, row)).parked
 
 
 async def test_a_followup_that_is_cancelled_parks_at_once(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
     found = await fail(store, session, row, AttemptStatus.CANCELLED)
     assert found == replace(row, parked="The turn was cancelled")
 
 
 async def test_a_followup_that_makes_room_waits_again(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
     for again in (False, True, True, True):
         assert await fail(store, session, row, AttemptStatus.SUPERSEDED, again=again) == row
 
 
 async def test_a_followup_whose_server_died_three_times_parks(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
     for again in (False, True):
         assert await die(store, session, row, again=again) == row
     found = await die(store, session, row)
@@ -300,8 +302,8 @@ async def test_a_followup_whose_server_died_three_times_parks(store: Store) -> N
 
 async def test_I12_a_followup_whose_attempts_were_interrupted_otherwise_does_not_park(store: Store) -> None:
     """An outage of the store or a restart says nothing about the turn."""
-    session = await given.session(store)
-    row = await given.followup(store, session)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
     assert await die(store, session, row, again=False) == row
     assert await die(store, session, row) == row
     for _ in range(5):
@@ -311,8 +313,8 @@ async def test_I12_a_followup_whose_attempts_were_interrupted_otherwise_does_not
 
 
 async def test_a_death_is_no_failure_and_a_failure_no_death(store: Store) -> None:
-    session = await given.session(store)
-    row = await given.followup(store, session)
+    session = await builders.session(store)
+    row = await builders.followup(store, session)
     await fail(store, session, row, AttemptStatus.FAILED)
     for _ in range(2):
         assert await die(store, session, row) == replace(row, failures=1)
@@ -321,14 +323,14 @@ async def test_a_death_is_no_failure_and_a_failure_no_death(store: Store) -> Non
 
 
 async def test_what_ends_one_attempt_does_not_touch_the_queue_of_another(store: Store) -> None:
-    session, other = await given.session(store), await given.session(store)
-    own, waits = [await given.followup(store, session) for _ in range(2)]
-    tried = await given.take(store, session, own)
-    await given.start(store, given.ask(other))
-    rows = [await given.steer(store, other), await given.followup(store, other)]
+    session, other = await builders.session(store), await builders.session(store)
+    own, waits = [await builders.followup(store, session) for _ in range(2)]
+    tried = await builders.take(store, session, own)
+    await builders.start(store, builders.ask(other))
+    rows = [await builders.steer(store, other), await builders.followup(store, other)]
     assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, ("code", "why"), [])
-    assert await given.queue(store, other) == rows
-    assert await given.queue(store, session) == [replace(own, failures=1), waits]
+    assert await builders.queue(store, other) == rows
+    assert await builders.queue(store, session) == [replace(own, failures=1), waits]
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -336,12 +338,12 @@ async def test_I10_an_end_that_comes_too_late_gives_nothing_back(
     backend: Backend, end: AttemptStatus
 ) -> None:
     store = backend.store
-    session = await given.session(store)
-    tried = await given.take(store, session, await given.followup(store, session))
-    await given.steer(store, session)
+    session = await builders.session(store)
+    tried = await builders.take(store, session, await builders.followup(store, session))
+    await builders.steer(store, session)
     before = await dump(backend)
     late = replace(tried.hold, fence=tried.hold.fence + 1)
-    assert not await store.finish_if_held(late, end, None, given.events("x"))
+    assert not await store.finish_if_held(late, end, None, builders.events("x"))
     assert not await store.finish_if_held(tried.hold, end, None, [], only_if_expired=True)
     assert await dump(backend) == before
 
@@ -349,15 +351,15 @@ async def test_I10_an_end_that_comes_too_late_gives_nothing_back(
 async def test_a_turn_of_which_nothing_is_queued_does_not_look_at_the_queue(backend: Backend) -> None:
     """Most turns: for them the queue costs nothing, whatever was before them."""
     store = backend.store
-    session = await given.session(store)
-    tried = await given.take(store, session, await given.followup(store, session))
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    session = await builders.session(store)
+    tried = await builders.take(store, session, await builders.followup(store, session))
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
     await backend.execute("ALTER TABLE queued RENAME TO taken_away")
     try:
-        await given.commit(store, session)
+        await builders.commit(store, session)
         for end in ENDS:
-            tried = await given.start(store, given.ask(session))
-            assert await store.journal_if_held(tried.hold, [given.answer("one")], given.events("x"))
+            tried = await builders.start(store, builders.ask(session))
+            assert await store.journal_if_held(tried.hold, [builders.answer("one")], builders.events("x"))
             assert await store.finish_if_held(tried.hold, end, ("code", "why"), [])
     finally:
         await backend.execute("ALTER TABLE taken_away RENAME TO queued")

@@ -14,9 +14,9 @@ from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, SessionStatus, TitleBy, Usage
 from lastgood.model.tokens import Scope
 from lastgood.ports import Store
-from tests.contract import given, given_work
+from tests.contract import builders, work_builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ RULES = (
 
 
 async def test_a_session_comes_back_as_it_was_made(store: Store) -> None:
-    new = given.new_session(
+    new = builders.new_session(
         agent_key="https://example.com/a.yaml?tag=é",
         title="A title 🧭",
         title_by=TitleBy.PERSON,
@@ -61,10 +61,10 @@ async def test_an_unknown_session_is_no_session(store: Store) -> None:
 
 
 async def test_an_id_is_given_once(backend: Backend) -> None:
-    session = await given.session(backend.store)
+    session = await builders.session(backend.store)
     before = await dump(backend)
     with pytest.raises(StoreError):
-        await backend.store.create_session(replace(given.new_session(), id=session.id))
+        await backend.store.create_session(replace(builders.new_session(), id=session.id))
     assert await dump(backend) == before
 
 
@@ -72,13 +72,13 @@ async def test_an_id_is_given_once(backend: Backend) -> None:
 
 
 async def test_I5_sessions_are_listed_newest_first(store: Store) -> None:
-    made = [(await given.session(store)).id for _ in range(4)]
-    await given.session(store, STRANGER)
+    made = [(await builders.session(store)).id for _ in range(4)]
+    await builders.session(store, STRANGER)
     assert await listed(store) == made[::-1]
 
 
 async def test_pages_join_to_the_whole_list(store: Store) -> None:
-    made = [(await given.session(store)).id for _ in range(5)][::-1]
+    made = [(await builders.session(store)).id for _ in range(5)][::-1]
     for limit in range(1, 7):
         pages, cursor = [], None
         for _ in made:  # more pages than sessions would be a cursor that stands still
@@ -96,10 +96,10 @@ async def test_no_sessions_are_an_empty_page(store: Store) -> None:
 
 
 async def test_pages_stay_in_place_while_sessions_come_and_go(store: Store) -> None:
-    made = [await given.session(store) for _ in range(6)]
+    made = [await builders.session(store) for _ in range(6)]
     first = await store.list_sessions(TENANT, limit=2)
-    await given.session(store)
-    await given.commit(store, made[0])
+    await builders.session(store)
+    await builders.commit(store, made[0])
     await store.set_title(TENANT, made[1].id, "touched", TitleBy.PERSON)
     await store.delete_session(TENANT, made[4].id)  # the cursor itself
     rest = await listed(store, cursor=first.next_cursor)
@@ -107,9 +107,9 @@ async def test_pages_stay_in_place_while_sessions_come_and_go(store: Store) -> N
 
 
 async def test_a_number_is_never_given_twice(store: Store) -> None:
-    first = await given.session(store)
+    first = await builders.session(store)
     await store.delete_session(TENANT, first.id)
-    assert (await given.session(store)).number > first.number
+    assert (await builders.session(store)).number > first.number
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ async def test_a_number_is_never_given_twice(store: Store) -> None:
 async def test_a_search_finds_words_of_titles_in_any_case_and_script(
     store: Store, title: str, query: str, found: bool
 ) -> None:
-    session = await given.session(store, title=title)
+    session = await builders.session(store, title=title)
     assert await listed(store, query=query) == ([session.id] if found else [])
 
 
@@ -147,11 +147,11 @@ async def of_every_kind(store: Store) -> dict[tuple[str, SessionStatus], list[Se
     for _ in range(3):
         for agent in ("agent", "agent2"):
             for status in SessionStatus:
-                session = await given.session(store, agent_key=agent, title=f"{agent} {status}")
+                session = await builders.session(store, agent_key=agent, title=f"{agent} {status}")
                 if status is SessionStatus.QUEUED:
-                    await given_work.task(store, session)
+                    await work_builders.task(store, session)
                 elif status is not SessionStatus.IDLE:
-                    tried = await given.start(store, given.ask(session))
+                    tried = await builders.start(store, builders.ask(session))
                     if status is SessionStatus.WAITING:
                         await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
                 made.setdefault((agent, status), []).insert(0, session.id)
@@ -192,15 +192,15 @@ async def test_pages_of_a_filtered_list_join_to_the_whole_of_it(store: Store) ->
 
 async def test_M1_5_listing_and_viewing_read_no_message(backend: Backend) -> None:
     """Every table but those of sessions and tasks is taken away, and nobody misses it."""
-    session = await given.session(backend.store, title="here")
-    await given.talk(backend.store, session, 2)
-    await given.start(backend.store, given.ask(session))
-    seen = await given.again(backend.store, session)
+    session = await builders.session(backend.store, title="here")
+    await builders.talk(backend.store, session, 2)
+    await builders.start(backend.store, builders.ask(session))
+    seen = await builders.again(backend.store, session)
     others = [table for table in await backend.tables() if table not in {"sessions", "tasks"}]
     for table in others:
         await backend.execute(f"ALTER TABLE {table} RENAME TO taken_{table}")
     try:
-        assert await given.again(backend.store, session) == seen
+        assert await builders.again(backend.store, session) == seen
         assert await listed(backend.store) == [session.id]
         assert await listed(backend.store, query="here") == [session.id]
         assert await listed(backend.store, agent="agent", status=SessionStatus.RUNNING) == [session.id]
@@ -212,7 +212,7 @@ async def test_M1_5_listing_and_viewing_read_no_message(backend: Backend) -> Non
 
 
 async def test_all_sessions_are_walked_in_steps_oldest_first(store: Store) -> None:
-    made = [await given.session(store, each) for each in (TENANT, STRANGER, TENANT, STRANGER, TENANT)]
+    made = [await builders.session(store, each) for each in (TENANT, STRANGER, TENANT, STRANGER, TENANT)]
     await store.delete_session(TENANT, made[2].id)
     del made[2]
     for limit in (1, 2, 3, 9):
@@ -241,13 +241,13 @@ async def test_M3_7_a_change_of_one_field_changes_only_this_field(
     store = backend.store
     fields: dict[str, Any] = {"title": "t", "model": "a/model", "metadata": {"old": 1}, "conversation": "c"}
     fields |= {"rules": RULES}
-    session = await given.session(store, **fields)
-    await given.commit(store, session)
-    other = await given.session(store)
-    before, tables = await given.again(store, session), await dump(backend)
+    session = await builders.session(store, **fields)
+    await builders.commit(store, session)
+    other = await builders.session(store)
+    before, tables = await builders.again(store, session), await dump(backend)
     assert await store.set_field(TENANT, session.id, field, value)
-    assert await given.again(store, session) == replace(before, **{field: value})
-    assert await given.again(store, other) == other
+    assert await builders.again(store, session) == replace(before, **{field: value})
+    assert await builders.again(store, other) == other
     after = await dump(backend)
     assert after.pop("sessions") != tables.pop("sessions")
     assert after == tables
@@ -257,12 +257,12 @@ async def test_M3_7_a_change_of_one_field_changes_only_this_field(
 async def test_what_a_running_turn_works_with_is_changed_only_while_free(
     store: Store, field: str, value: Any
 ) -> None:
-    session = await given.session(store, model="a/model")
-    tried = await given.start(store, given.ask(session))
-    before = await given.again(store, session)
+    session = await builders.session(store, model="a/model")
+    tried = await builders.start(store, builders.ask(session))
+    before = await builders.again(store, session)
     changed = await store.set_field(TENANT, session.id, field, value)
     assert changed == (field not in ("model", "agent_key"))
-    assert await given.again(store, session) == (replace(before, **{field: value}) if changed else before)
+    assert await builders.again(store, session) == (replace(before, **{field: value}) if changed else before)
     await store.finish_if_held(tried.hold, AttemptStatus.FAILED, None, [])
     assert await store.set_field(TENANT, session.id, field, value)
 
@@ -277,28 +277,28 @@ OTHER_RULES = (RuleLayer(Scope.APPROVE, "tok_c", Permissions(deny=("other",))),)
 
 async def test_rules_are_replaced_only_if_they_are_those_that_were_read(store: Store) -> None:
     """Else a weaker scope's change, decided before an admin's rule came, would remove it."""
-    session = await given.session(store, rules=RULES)
+    session = await builders.session(store, rules=RULES)
     assert not await store.set_rules_if_unchanged(TENANT, session.id, (), OTHER_RULES)
     assert not await store.set_rules_if_unchanged(TENANT, session.id, RULES[:1], OTHER_RULES)
-    assert (await given.again(store, session)).rules == RULES
+    assert (await builders.again(store, session)).rules == RULES
     assert await store.set_rules_if_unchanged(TENANT, session.id, RULES, OTHER_RULES)
-    assert await given.again(store, session) == replace(session, rules=OTHER_RULES)
+    assert await builders.again(store, session) == replace(session, rules=OTHER_RULES)
     assert not await store.set_rules_if_unchanged(TENANT, SessionId("unknown"), (), RULES)
 
 
 async def test_rules_are_replaced_while_a_turn_runs(store: Store) -> None:
-    session = await given.session(store)
-    await given.start(store, given.ask(session))
-    before = await given.again(store, session)
+    session = await builders.session(store)
+    await builders.start(store, builders.ask(session))
+    before = await builders.again(store, session)
     assert await store.set_rules_if_unchanged(TENANT, session.id, (), RULES)
-    assert await given.again(store, session) == replace(before, rules=RULES)
+    assert await builders.again(store, session) == replace(before, rules=RULES)
 
 
 async def test_a_fork_has_the_rules_of_its_source_or_there_is_no_fork(store: Store) -> None:
-    session = await given.session(store, rules=RULES)
+    session = await builders.session(store, rules=RULES)
     for rules in ((), RULES[:1], OTHER_RULES):
-        assert await store.fork_session(session, None, given.new_session(rules=rules)) is None
-    fork = await store.fork_session(session, None, given.new_session(rules=RULES))
+        assert await store.fork_session(session, None, builders.new_session(rules=rules)) is None
+    fork = await store.fork_session(session, None, builders.new_session(rules=RULES))
     assert fork is not None
     assert fork.rules == RULES
 
@@ -309,14 +309,14 @@ async def test_M3_7_our_title_never_takes_the_place_of_another(
     backend: Backend, before: TitleBy, by: TitleBy
 ) -> None:
     store = backend.store
-    session = await given.session(store, title="old", title_by=before, metadata={"a": 1}, model="m")
+    session = await builders.session(store, title="old", title_by=before, metadata={"a": 1}, model="m")
     tables = await dump(backend)
     told = [Event(None, TitleSet("new"))]
     written = await store.set_title(TENANT, session.id, "new", by, told)
     assert written == (by is TitleBy.PERSON or before is TitleBy.NOBODY)
     if written:
         expected = replace(session, title="new", title_by=by, last_event_seq=1)
-        assert await given.again(store, session) == expected
+        assert await builders.again(store, session) == expected
         (event,) = await store.read_events(TENANT, session.id, after=0)
         assert (event.seq, event.data) == (1, TitleSet("new"))
     else:
@@ -324,15 +324,17 @@ async def test_M3_7_our_title_never_takes_the_place_of_another(
 
 
 async def test_M3_7_a_title_does_not_disturb_a_running_turn(store: Store) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
     assert await store.set_title(TENANT, session.id, "new", TitleBy.US)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
-    assert (await given.again(store, session)).title == "new"
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
+    assert (await builders.again(store, session)).title == "new"
 
 
 async def test_a_title_of_an_unknown_session_is_refused(store: Store) -> None:
-    assert not await store.set_title(TENANT, SessionId("unknown"), "new", TitleBy.PERSON, given.events("x"))
+    assert not await store.set_title(
+        TENANT, SessionId("unknown"), "new", TitleBy.PERSON, builders.events("x")
+    )
 
 
 # --- deleted -----------------------------------------------------------------------------------------------
@@ -340,52 +342,57 @@ async def test_a_title_of_an_unknown_session_is_refused(store: Store) -> None:
 
 async def everything_of(store: Store) -> Session:
     """A session with something in every table: turns, a failed try, a running one with steps and events."""
-    session = await given.session(store, title="t")
-    await given.talk(store, session, 2)
-    failed = await given.start(store, given.ask(session, key="failed"), given.events("x"))
-    await store.finish_if_held(failed.hold, AttemptStatus.FAILED, ("code", "why"), given.events("y"))
+    session = await builders.session(store, title="t")
+    await builders.talk(store, session, 2)
+    failed = await builders.start(store, builders.ask(session, key="failed"), builders.events("x"))
+    await store.finish_if_held(failed.hold, AttemptStatus.FAILED, ("code", "why"), builders.events("y"))
     return session
 
 
+def without_usage(tables: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Usage is in sums that name no session, and outlives them."""
+    return {table: rows for table, rows in tables.items() if table != "usage"}
+
+
 def is_empty(tables: dict[str, list[Any]]) -> bool:
-    return not any(rows for table, rows in tables.items() if table != "lastgood_schema")
+    return not any(rows for table, rows in without_usage(tables).items() if table != "lastgood_schema")
 
 
 async def test_I15_nothing_of_a_deleted_session_is_left_or_comes_back(backend: Backend) -> None:
     store = backend.store
     session = await everything_of(store)
-    tried = await given.start(store, given.ask(session), given.events("z"))
+    tried = await builders.start(store, builders.ask(session), builders.events("z"))
     hold = tried.hold
-    await store.journal_if_held(hold, [given.answer("a")], given.events("a"))
+    await store.journal_if_held(hold, [builders.answer("a")], builders.events("a"))
     assert await store.delete_session(TENANT, session.id)
     assert is_empty(await dump(backend))
 
-    assert not await store.journal_if_held(hold, [given.answer("late")], given.events("late"))
-    assert await store.append_events_if_held(hold, given.events("late")) is None
-    assert await store.commit_if_head(hold, tried.plan(), given.events("late")) is Committed.LOST
-    assert not await store.wait_if_held(hold, {"q": 1}, 60, given.events("late"))
+    assert not await store.journal_if_held(hold, [builders.answer("late")], builders.events("late"))
+    assert await store.append_events_if_held(hold, builders.events("late")) is None
+    assert (await store.commit_if_head(hold, tried.plan(), builders.events("late"))).outcome is Committed.LOST
+    assert not await store.wait_if_held(hold, {"q": 1}, 60, builders.events("late"))
     assert await store.resume_if_waiting(hold, "node", 60) is None
     assert not await store.set_orphaned(hold, True)
     assert not await store.ask_cancel(hold)
     assert await store.renew_leases([hold], 60) == {}
-    assert not await store.finish_if_held(hold, AttemptStatus.FAILED, None, given.events("late"))
-    assert not await store.set_title(TENANT, session.id, "late", TitleBy.PERSON, given.events("late"))
+    assert not await store.finish_if_held(hold, AttemptStatus.FAILED, None, builders.events("late"))
+    assert not await store.set_title(TENANT, session.id, "late", TitleBy.PERSON, builders.events("late"))
     for field, value in FIELDS:
         assert not await store.set_field(TENANT, session.id, field, value)
     assert not await store.set_rules_if_unchanged(TENANT, session.id, (), RULES)
-    standing = await store.begin_if_free(given.begin(given.ask(session)), given.events("late"))
+    standing = await store.begin_if_free(builders.begin(builders.ask(session)), builders.events("late"))
     assert standing == BeginConflict(None)
-    again = given.begin(given.ask(session), turn=tried.begin.turn, again=True)
+    again = builders.begin(builders.ask(session), turn=tried.begin.turn, again=True)
     assert await store.begin_if_free(again, []) == BeginConflict(None)
-    assert await store.fork_session(session, None, given.new_session()) is None
+    assert await store.fork_session(session, None, builders.new_session()) is None
     assert not await store.delete_session(TENANT, session.id)
     assert is_empty(await dump(backend))
 
 
 async def test_I15_a_deleted_session_is_not_found_by_any_read(store: Store) -> None:
     session = await everything_of(store)
-    tried = await given.start(store, given.ask(session, durable=True), lease_seconds=-1)
-    head = (await given.again(store, session)).head
+    tried = await builders.start(store, builders.ask(session, durable=True), lease_seconds=-1)
+    head = (await builders.again(store, session)).head
     assert head is not None
     await store.delete_session(TENANT, session.id)
     assert await store.get_session(TENANT, session.id) is None
@@ -405,26 +412,26 @@ async def test_I15_a_deleted_session_is_not_found_by_any_read(store: Store) -> N
 async def test_I15_a_delete_leaves_every_other_session_alone(backend: Backend) -> None:
     store = backend.store
     kept = await everything_of(store)
-    await given.start(store, given.ask(kept))
+    await builders.start(store, builders.ask(kept))
     before = await dump(backend)
-    gone = await given.session(store)
-    await given.talk(store, gone, 2)
-    await given.start(store, given.ask(gone), given.events("x"))
+    gone = await builders.session(store)
+    await builders.talk(store, gone, 2)
+    await builders.start(store, builders.ask(gone), builders.events("x"))
     assert await store.delete_session(TENANT, gone.id)
-    assert await dump(backend) == before
+    assert without_usage(await dump(backend)) == without_usage(before)
 
 
 async def test_a_key_of_a_deleted_session_can_be_used_again(store: Store) -> None:
-    session = await given.session(store)
-    await given.commit(store, session, key="key")
+    session = await builders.session(store)
+    await builders.commit(store, session, key="key")
     await store.delete_session(TENANT, session.id)
-    await given.start(store, given.ask(await given.session(store), key="key"))
+    await builders.start(store, builders.ask(await builders.session(store), key="key"))
 
 
 async def test_only_what_nobody_uses_is_deleted_for_its_age(store: Store) -> None:
     """Decided where it is deleted: whoever began a turn meanwhile keeps the session."""
-    unused, busy, starred = [await given.session(store) for _ in range(3)]
-    await given.start(store, given.ask(busy))
+    unused, busy, starred = [await builders.session(store) for _ in range(3)]
+    await builders.start(store, builders.ask(busy))
     assert await store.set_field(TENANT, starred.id, "starred", True)
     later = unused.updated_at + 1000
     assert not await store.delete_session(TENANT, unused.id, unused_since=unused.updated_at)

@@ -15,9 +15,9 @@ from lastgood.model.sessions import Session
 from lastgood.model.stored_rows import StoredRow, StoredTable
 from lastgood.model.tasks import TaskEnd, TaskMessage, TaskStatus
 from lastgood.ports import Store
-from tests.contract import given, given_work
-from tests.contract.given import TENANT
-from tests.contract.given_work import RUNTIME, WORKER, Claim
+from tests.contract import builders, work_builders
+from tests.contract.builders import TENANT
+from tests.contract.work_builders import RUNTIME, WORKER, Claim
 
 pytestmark = pytest.mark.anyio
 
@@ -42,12 +42,12 @@ class Crowd:
             await self.random.choice(actions)(self.random.choice(self.sessions))
 
     async def enqueue(self, session: Session) -> None:
-        await given_work.enqueue(self.store, session, max_wait_seconds=60.0)
+        await work_builders.enqueue(self.store, session, max_wait_seconds=60.0)
 
     async def claim(self, session: Session) -> None:
         # Some leases are over at once.
         seconds = self.random.choice([-1.0, 60.0])
-        for claim in await given_work.claim_some(self.store, wanted=3, prepare_seconds=seconds):
+        for claim in await work_builders.claim_some(self.store, wanted=3, prepare_seconds=seconds):
             self.claims.append(claim)
 
     def one(self) -> Claim | None:
@@ -56,13 +56,13 @@ class Crowd:
 
     async def complete(self, session: Session) -> None:
         if claim := self.one():
-            committed = await claim.complete(self.store, pointer=given_work.pointer())
+            committed = await claim.complete(self.store, pointer=work_builders.pointer())
             self.done += committed is Committed.YES
 
     async def fail(self, session: Session) -> None:
         if claim := self.one():
             status = self.random.choice([TaskStatus.QUEUED, TaskStatus.FAILED])
-            await claim.fail(self.store, status, pointer=given_work.pointer())
+            await claim.fail(self.store, status, pointer=work_builders.pointer())
 
     async def cancel(self, session: Session) -> None:
         if claim := self.one():
@@ -75,7 +75,7 @@ class Crowd:
     async def report(self, session: Session) -> None:
         if claim := self.one():
             state = await claim.state(self.store)
-            await given_work.report_everything(self.store, claim, state)
+            await work_builders.report_everything(self.store, claim, state)
             await self.store.append_messages(state, claim.token, [TaskMessage(2, {})], [None])
 
     async def answer(self, session: Session) -> None:
@@ -85,7 +85,7 @@ class Crowd:
     async def end_queued(self, session: Session) -> None:
         for task in await self.store.open_tasks(TENANT, session.id):
             end = TaskEnd(task.id, TaskStatus.CANCELLED, holds_others=True)
-            await self.store.end_queued_task(TENANT, end, given.events("end"))
+            await self.store.end_queued_task(TENANT, end, builders.events("end"))
             return
 
     async def release(self, session: Session) -> None:
@@ -115,15 +115,15 @@ async def problems(store: Store) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_I31_a_crowd_of_workers_and_people_leaves_every_session_whole(store: Store, seed: int) -> None:
-    await given_work.register(store)
-    sessions = [await given.session(store, agent_key=f"agent{n % 2}") for n in range(5)]
+    await work_builders.register(store)
+    sessions = [await builders.session(store, agent_key=f"agent{n % 2}") for n in range(5)]
     crowd = Crowd(store, sessions, seed)
     await asyncio.gather(*(crowd.call() for _ in range(8)))
     assert crowd.done > 3, "something was committed"
     assert await problems(store) == []
     turns = 0
     for session in sessions:
-        now = await given.again(store, session)
+        now = await builders.again(store, session)
         chain = await store.read_turns(TENANT, now.head.turn) if now.head else ()
         assert broken_link(chain) is None
         turns += len(chain)
@@ -137,17 +137,17 @@ async def test_I31_a_crowd_of_workers_and_people_leaves_every_session_whole(stor
 
 
 async def test_I15_deletes_between_claims_and_reports_leave_nothing(store: Store) -> None:
-    await given_work.register(store)
+    await work_builders.register(store)
 
     async def life(number: int) -> None:
-        session = await given.session(store)
+        session = await builders.session(store)
         for _ in range(3):
-            await given_work.task(store, session)
-        claims = await given_work.claim_some(store, wanted=2)
+            await work_builders.task(store, session)
+        claims = await work_builders.claim_some(store, wanted=2)
         await asyncio.gather(
             store.delete_session(TENANT, session.id),
-            given_work.enqueue(store, session),
-            given_work.claim_some(store, wanted=2),
+            work_builders.enqueue(store, session),
+            work_builders.claim_some(store, wanted=2),
             *(claim.complete(store) for claim in claims),
             *(claim.cancel(store) for claim in claims),
         )

@@ -10,18 +10,18 @@ from lastgood.model.events import TextStreamed
 from lastgood.model.sessions import SessionStatus
 from lastgood.model.tasks import PointerOutcome, QuestionStatus, TaskMessage, TaskStatus
 from lastgood.ports import Store
-from tests.contract import given, given_work
+from tests.contract import builders, work_builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT
-from tests.contract.given_work import Claim
+from tests.contract.work_builders import Claim
 
 pytestmark = pytest.mark.anyio
 
 
 async def claimed(store: Store, **fields: Any) -> Claim:
-    await given_work.register(store)
-    await given_work.task(store, await given.session(store), **fields)
-    return await given_work.claim(store)
+    await work_builders.register(store)
+    await work_builders.task(store, await builders.session(store), **fields)
+    return await work_builders.claim(store)
 
 
 # --- ends --------------------------------------------------------------------------------------------------
@@ -30,9 +30,9 @@ async def claimed(store: Store, **fields: Any) -> Claim:
 async def test_I17_a_completed_task_commits_turn_task_report_and_pointer_together(store: Store) -> None:
     claim = await claimed(store)
     plan = claim.plan()
-    pointer = given_work.pointer(through=plan.turn.id, outcome=PointerOutcome.COMMITTED, is_dirty=False)
+    pointer = work_builders.pointer(through=plan.turn.id, outcome=PointerOutcome.COMMITTED, is_dirty=False)
     assert await claim.complete(store, pointer=pointer) is Committed.YES
-    task = await given_work.again(store, claim.claimed.task)
+    task = await work_builders.again(store, claim.claimed.task)
     assert (task.status, task.lease_until, task.deadline_at) == (TaskStatus.COMPLETED, None, None)
     assert task.ended_at is not None
     session = await store.get_session(TENANT, task.session)
@@ -62,7 +62,7 @@ async def test_I31_a_report_that_is_repeated_changes_nothing_and_finds_its_first
 async def test_I31_a_report_keeps_its_answer_after_the_task_was_claimed_again(store: Store) -> None:
     first = await claimed(store)
     assert await first.fail(store, TaskStatus.QUEUED, report={"retry": True}, counts_failure=True)
-    second = await given_work.claim(store)
+    second = await work_builders.claim(store)
     assert second.task == first.task
     state = await first.state(store)
     assert (state.is_current, state.report) == (False, {"retry": True})
@@ -76,79 +76,79 @@ async def test_a_task_that_is_tried_again_keeps_its_directive_and_expires_anew(b
     assert await claim.fail(
         store, TaskStatus.DEFERRED, due_seconds=60.0, why="rate limited", counts_failure=True
     )
-    task = await given_work.again(store, claim.claimed.task)
+    task = await work_builders.again(store, claim.claimed.task)
     assert (task.status, task.why, task.failures) == (TaskStatus.DEFERRED, "rate limited", 1)
     assert (task.error_code, task.error_message, task.ended_at) == ("code", "why", None)
     assert task.due_at is not None
     assert task.expires_at is not None
     assert 3590 < task.expires_at - task.due_at < 3610
     assert await store.overdue_tasks(9) == ()
-    assert (await given.again(store, claim.claimed.session)).status is SessionStatus.QUEUED
+    assert (await builders.again(store, claim.claimed.session)).status is SessionStatus.QUEUED
 
 
 async def test_a_failed_task_is_final_and_lets_the_next_one_go_on(store: Store) -> None:
     claim = await claimed(store)
-    behind = await given_work.task(store, claim.claimed.session)
+    behind = await work_builders.task(store, claim.claimed.session)
     assert await claim.fail(store, error=("code", "wh\0y \ud800"), counts_failure=True)
-    task = await given_work.again(store, claim.claimed.task)
+    task = await work_builders.again(store, claim.claimed.task)
     assert (task.status, task.failures, task.error_message) == (TaskStatus.FAILED, 1, "wh\ufffdy \ufffd")
-    assert (await given_work.claim(store)).task == behind.id
+    assert (await work_builders.claim(store)).task == behind.id
 
 
 async def test_I14_after_a_cancel_nothing_is_committed(backend: Backend) -> None:
     store = backend.store
     claim = await claimed(store)
-    behind = await given_work.task(store, claim.claimed.session)
+    behind = await work_builders.task(store, claim.claimed.session)
     assert await claim.cancel(store, holds_others=True, holding_reason="held after a cancel")
     assert await claim.complete(store) is Committed.LOST
     assert not await claim.fail(store)
-    task = await given_work.again(store, claim.claimed.task)
+    task = await work_builders.again(store, claim.claimed.task)
     assert (task.status, task.cancel_acknowledged) == (TaskStatus.CANCELLED, False)
-    held = await given_work.again(store, behind)
+    held = await work_builders.again(store, behind)
     assert (held.held, held.why) == (True, "held after a cancel")
-    assert await given_work.claim_some(store) == []
-    assert (await given.again(store, claim.claimed.session)).turns == 0
+    assert await work_builders.claim_some(store) == []
+    assert (await builders.again(store, claim.claimed.session)).turns == 0
 
 
 async def test_I14_of_a_cancel_and_a_commit_one_happens(store: Store) -> None:
-    await given_work.register(store)
+    await work_builders.register(store)
     for _ in range(20):
-        await given_work.task(store, await given.session(store))
-        claim = await given_work.claim(store)
+        await work_builders.task(store, await builders.session(store))
+        claim = await work_builders.claim(store)
         committed, cancelled = await asyncio.gather(claim.complete(store), claim.cancel(store))
         assert (committed is Committed.YES) is not cancelled
-        task = await given_work.again(store, claim.claimed.task)
+        task = await work_builders.again(store, claim.claimed.task)
         assert task.status is (TaskStatus.CANCELLED if cancelled else TaskStatus.COMPLETED)
-        assert (await given.again(store, claim.claimed.session)).turns == (not cancelled)
+        assert (await builders.again(store, claim.claimed.session)).turns == (not cancelled)
 
 
 async def test_I12_of_a_new_claim_and_a_late_commit_one_happens(store: Store) -> None:
-    await given_work.register(store)
+    await work_builders.register(store)
     for _ in range(20):
-        await given_work.task(store, await given.session(store))
-        old = await given_work.claim(store, prepare_seconds=-1.0)
-        committed, again = await asyncio.gather(old.complete(store), given_work.claim_some(store))
+        await work_builders.task(store, await builders.session(store))
+        old = await work_builders.claim(store, prepare_seconds=-1.0)
+        committed, again = await asyncio.gather(old.complete(store), work_builders.claim_some(store))
         assert (committed is Committed.YES) is not bool(again)
         for new in again:
             assert await new.complete(store) is Committed.YES
-        assert (await given.again(store, old.claimed.session)).turns == 1
+        assert (await builders.again(store, old.claimed.session)).turns == 1
 
 
 async def test_an_ordinary_end_knows_no_task(store: Store) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    assert await store.commit_if_head(tried.hold, tried.plan(), [], None) is Committed.YES
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [], None)).outcome is Committed.YES
 
 
 async def test_late_output_is_kept_beside_the_task_once(store: Store) -> None:
     claim = await claimed(store)
     assert not await store.keep_late_output(TENANT, claim.task, claim.token, "early"), "it is current"
     await claim.cancel(store)
-    assert not await store.keep_late_output(TENANT, claim.task, given_work.secret(), "not a claim")
+    assert not await store.keep_late_output(TENANT, claim.task, work_builders.secret(), "not a claim")
     assert not await store.keep_late_output(STRANGER, claim.task, claim.token, "foreign")
     assert await store.keep_late_output(TENANT, claim.task, claim.token, "la\0te")
     assert not await store.keep_late_output(TENANT, claim.task, claim.token, "later")
-    assert (await given_work.again(store, claim.claimed.task)).late_output == "la\ufffdte"
+    assert (await work_builders.again(store, claim.claimed.task)).late_output == "la\ufffdte"
 
 
 # --- messages ----------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ async def test_messages_are_stored_once_and_only_new_ones_make_events(store: Sto
 
     async def send(*numbers: int) -> int | None:
         messages = [TaskMessage(n, {"n": n, "text": "\0"}) for n in numbers]
-        return await store.append_messages(state, claim.token, messages, given.events(*map(str, numbers)))
+        return await store.append_messages(state, claim.token, messages, builders.events(*map(str, numbers)))
 
     assert await send() == 0
     assert await send(1, 2) == 2
@@ -184,7 +184,7 @@ async def test_of_the_same_messages_sent_many_times_at_once_each_is_stored_once(
     claim = await claimed(store)
     state = await claim.state(store)
     messages = [TaskMessage(n, {}) for n in range(1, 6)]
-    sent = [store.append_messages(state, claim.token, messages, given.events(*"abcde")) for _ in range(6)]
+    sent = [store.append_messages(state, claim.token, messages, builders.events(*"abcde")) for _ in range(6)]
     assert await asyncio.gather(*sent) == [5] * 6
     assert len(await store.read_events(TENANT, claim.hold.session, after=0)) == 5
 
@@ -193,19 +193,19 @@ async def test_of_the_same_messages_sent_many_times_at_once_each_is_stored_once(
 
 
 async def status(store: Store, claim: Claim) -> tuple[TaskStatus, SessionStatus]:
-    session = await given.again(store, claim.claimed.session)
-    return (await given_work.again(store, claim.claimed.task)).status, session.status
+    session = await builders.again(store, claim.claimed.session)
+    return (await work_builders.again(store, claim.claimed.task)).status, session.status
 
 
 async def test_a_question_makes_its_task_wait_until_it_is_answered(store: Store) -> None:
     claim = await claimed(store)
     state = await claim.state(store)
-    first, second = given_work.question(claim), given_work.question(claim, "r", 60.0)
-    asked = await store.ask_question(state, claim.token, first, given.events("asks"))
+    first, second = work_builders.question(claim), work_builders.question(claim, "r", 60.0)
+    asked = await store.ask_question(state, claim.token, first, builders.events("asks"))
     assert asked is not None
     assert (asked.status, asked.body, asked.session) == (QuestionStatus.PENDING, first.body, first.session)
     assert 3590 < asked.deadline_at - asked.created_at < 3610
-    assert await store.ask_question(state, claim.token, first, given.events("asks")) == asked
+    assert await store.ask_question(state, claim.token, first, builders.events("asks")) == asked
     assert await store.ask_question(state, claim.token, second, []) is not None
     assert len(await store.read_events(TENANT, claim.hold.session, after=0)) == 1
     assert await status(store, claim) == (TaskStatus.WAITING, SessionStatus.WAITING)
@@ -229,7 +229,7 @@ async def test_a_question_makes_its_task_wait_until_it_is_answered(store: Store)
 async def test_I12_a_question_past_its_deadline_expires_and_its_task_runs_on(backend: Backend) -> None:
     store = backend.store
     claim = await claimed(store)
-    await store.ask_question(await claim.state(store), claim.token, given_work.question(claim), [])
+    await store.ask_question(await claim.state(store), claim.token, work_builders.question(claim), [])
     assert await store.expire_questions(9) == ()
     await backend.execute("UPDATE questions SET deadline_at = 1")
     (expired,) = await store.expire_questions(9)
@@ -242,7 +242,7 @@ async def test_I12_a_question_past_its_deadline_expires_and_its_task_runs_on(bac
 @pytest.mark.parametrize("how", ["complete", "fail", "cancel"])
 async def test_an_end_withdraws_what_was_asked(store: Store, how: str) -> None:
     claim = await claimed(store)
-    await store.ask_question(await claim.state(store), claim.token, given_work.question(claim), [])
+    await store.ask_question(await claim.state(store), claim.token, work_builders.question(claim), [])
     await getattr(claim, how)(store)
     question = await store.get_question(TENANT, claim.task, "q")
     assert question is not None
@@ -253,7 +253,7 @@ async def test_an_end_withdraws_what_was_asked(store: Store, how: str) -> None:
 
 async def test_of_many_answers_one_counts(store: Store) -> None:
     claim = await claimed(store)
-    await store.ask_question(await claim.state(store), claim.token, given_work.question(claim), [])
+    await store.ask_question(await claim.state(store), claim.token, work_builders.question(claim), [])
     answers = [store.answer_question(TENANT, claim.task, "q", {"n": n}, "ann") for n in range(6)]
     found = [each for each in await asyncio.gather(*answers) if each]
     assert len(found) == 1
@@ -263,13 +263,13 @@ async def test_of_many_answers_one_counts(store: Store) -> None:
 async def test_messages_and_earlier_claims_go_with_the_events_of_their_attempt(backend: Backend) -> None:
     """What people and resuming need stays: the task, its newest claim with the report, and all pointers."""
     store = backend.store
-    await given_work.register(store)
-    session = await given.session(store)
-    task = await given_work.task(store, session)
-    first = await given_work.claim(store, prepare_seconds=-1.0)
-    await given_work.report_everything(store, first)
-    newest = await given_work.claim(store)
-    await given_work.report_everything(store, newest)
+    await work_builders.register(store)
+    session = await builders.session(store)
+    task = await work_builders.task(store, session)
+    first = await work_builders.claim(store, prepare_seconds=-1.0)
+    await work_builders.report_everything(store, first)
+    newest = await work_builders.claim(store)
+    await work_builders.report_everything(store, newest)
 
     async def tidied(age: float) -> list[int]:
         await store.tidy(events_older_than=age, keys_older_than=3600)
@@ -280,21 +280,21 @@ async def test_messages_and_earlier_claims_go_with_the_events_of_their_attempt(b
 
     assert await tidied(3600) == [1, 1, 2], "young ones stay"
     assert await tidied(-1) == [0, 1, 1], "those of a claim that runs stay"
-    assert await store.find_claim(TENANT, task.id, first.token, given_work.WORKER) is None
-    assert (await newest.complete(store, pointer=given_work.pointer())).value == "yes"
+    assert await store.find_claim(TENANT, task.id, first.token, work_builders.WORKER) is None
+    assert (await newest.complete(store, pointer=work_builders.pointer())).value == "yes"
     assert await tidied(-1) == [0, 0, 1]
     assert (await newest.state(store)).report == {"status": "completed"}
-    assert (await given_work.again(store, task)).status is TaskStatus.COMPLETED
+    assert (await work_builders.again(store, task)).status is TaskStatus.COMPLETED
     assert len(await store.list_pointers(TENANT, session.id)) == 2
 
 
 async def test_tidying_tasks_takes_small_bites(store: Store) -> None:
-    await given_work.register(store)
+    await work_builders.register(store)
     for _ in range(3):
-        await given_work.task(store, await given.session(store))
-    claims = await given_work.claim_some(store)
+        await work_builders.task(store, await builders.session(store))
+    claims = await work_builders.claim_some(store)
     for claim in claims:
-        await given_work.report_everything(store, claim)
+        await work_builders.report_everything(store, claim)
         await claim.complete(store)
     left = []
     for _ in range(2):

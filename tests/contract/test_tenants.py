@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 
 from lastgood.model.agents import Permissions
-from lastgood.model.attempts import AttemptStatus, BeginConflict, Commit, Hold
+from lastgood.model.attempts import AttemptStatus, BeginConflict, Commit, CommitResult, Committed, Hold
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import QueueKind
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import Session, TitleBy, Turn
 from lastgood.model.tokens import Scope
-from lastgood.ports import AttemptStore, EventStore, QueueStore, SessionStore, Store, TurnStore
-from tests.contract import given
+from lastgood.ports import Store
+from lastgood.ports.attempts import AttemptStore, EventStore, QueueStore
+from lastgood.ports.sessions import SessionStore, TurnStore
+from tests.contract import builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT
 
 pytestmark = pytest.mark.anyio
 
@@ -70,8 +72,12 @@ async def collected(items: AsyncGenerator[Any, None]) -> tuple[Any, ...]:
 CALLS: dict[str, Call] = {
     "get_session": lambda store, it: store.get_session(it.tenant, it.session.id),
     "find_conversation": lambda store, it: store.find_conversation(it.tenant, it.session.conversation or ""),
+    "locate_session": lambda store, it: store.locate_session(it.tenant, it.session.id, None),
+    "locate_conversation": lambda store, it: store.locate_conversation(
+        it.tenant, it.session.conversation or "", None
+    ),
     "set_title": lambda store, it: store.set_title(
-        it.tenant, it.session.id, "x", TitleBy.PERSON, given.events("x")
+        it.tenant, it.session.id, "x", TitleBy.PERSON, builders.events("x")
     ),
     "set_field model": lambda store, it: store.set_field(it.tenant, it.session.id, "model", "x"),
     "set_field starred": lambda store, it: store.set_field(it.tenant, it.session.id, "starred", True),
@@ -80,9 +86,11 @@ CALLS: dict[str, Call] = {
     "set_rules_if_unchanged": lambda store, it: store.set_rules_if_unchanged(
         it.tenant, it.session.id, (), (RuleLayer(Scope.ADMIN, "t", Permissions(deny=("x",))),)
     ),
-    "fork_session": lambda store, it: store.fork_session(it.session, it.turn, given.new_session(it.tenant)),
+    "fork_session": lambda store, it: store.fork_session(
+        it.session, it.turn, builders.new_session(it.tenant)
+    ),
     "fork_session at nothing": lambda store, it: store.fork_session(
-        it.session, None, given.new_session(it.tenant)
+        it.session, None, builders.new_session(it.tenant)
     ),
     "count_forks": lambda store, it: store.count_forks(it.tenant, it.session.id),
     "delete_session": lambda store, it: store.delete_session(it.tenant, it.session.id),
@@ -92,22 +100,24 @@ CALLS: dict[str, Call] = {
     "turn_at": lambda store, it: store.turn_at(it.tenant, it.turn.id, 1),
     "list_branches": lambda store, it: store.list_branches(it.tenant, it.session.id, limit=9),
     "count_branches": lambda store, it: store.count_branches(it.tenant, it.session.id),
-    "look_up": lambda store, it: store.look_up(given.ask(it.session, key="k")),
-    "begin_if_free": lambda store, it: store.begin_if_free(given.begin(given.ask(it.session, key="k")), []),
+    "look_up": lambda store, it: store.look_up(builders.ask(it.session, key="k")),
+    "begin_if_free": lambda store, it: store.begin_if_free(
+        builders.begin(builders.ask(it.session, key="k")), []
+    ),
     "begin_if_free again": lambda store, it: store.begin_if_free(
-        given.begin(given.ask(it.session), turn=it.running_turn, again=True), []
+        builders.begin(builders.ask(it.session), turn=it.running_turn, again=True), []
     ),
     "journal_if_held": lambda store, it: store.journal_if_held(
-        it.hold, [given.answer("x")], given.events("x")
+        it.hold, [builders.answer("x")], builders.events("x")
     ),
     "is_stored": lambda store, it: store.is_stored(it.hold, BATCH),
     "commit_if_head": lambda store, it: store.commit_if_head(
         it.hold, Commit(replace(it.turn, id=TurnId("new"), seq=2, parent=it.turn.id), it.turn.id, "x"), []
     ),
     "finish_if_held": lambda store, it: store.finish_if_held(
-        it.hold, AttemptStatus.FAILED, None, given.events("x")
+        it.hold, AttemptStatus.FAILED, None, builders.events("x")
     ),
-    "wait_if_held": lambda store, it: store.wait_if_held(it.hold, {}, 60, given.events("x")),
+    "wait_if_held": lambda store, it: store.wait_if_held(it.hold, {}, 60, builders.events("x")),
     "resume_if_waiting": lambda store, it: store.resume_if_waiting(it.hold, "node", 60),
     "set_orphaned": lambda store, it: store.set_orphaned(it.hold, True),
     "ask_cancel": lambda store, it: store.ask_cancel(it.hold),
@@ -119,16 +129,16 @@ CALLS: dict[str, Call] = {
     ),
     "read_request": lambda store, it: store.read_request(it.tenant, it.running_turn),
     "read_steps": lambda store, it: store.read_steps(it.tenant, it.hold.attempt),
-    "append_events_if_held": lambda store, it: store.append_events_if_held(it.hold, given.events("x")),
-    "enqueue": lambda store, it: store.enqueue(given.said(it.session), most=9),
-    "enqueue steer": lambda store, it: store.enqueue(given.said(it.session, QueueKind.STEER), most=9),
+    "append_events_if_held": lambda store, it: store.append_events_if_held(it.hold, builders.events("x")),
+    "enqueue": lambda store, it: store.enqueue(builders.said(it.session), most=9),
+    "enqueue steer": lambda store, it: store.enqueue(builders.said(it.session, QueueKind.STEER), most=9),
     "read_queue": lambda store, it: store.read_queue(it.tenant, it.session.id),
     "steers_of": lambda store, it: store.steers_of(it.hold),
     "drop_queued": lambda store, it: store.drop_queued(it.tenant, it.session.id, it.queued),
     "park_queued": lambda store, it: store.park_queued(it.tenant, it.session.id, it.queued, "why"),
     "unpark_queued": lambda store, it: store.unpark_queued(it.tenant, it.session.id, it.parked),
     "begin_if_free taking": lambda store, it: store.begin_if_free(
-        given.begin(given.ask(it.session), turn=it.waiting_turn, takes=it.queued), []
+        builders.begin(builders.ask(it.session), turn=it.waiting_turn, takes=it.queued), []
     ),
     "read_events": lambda store, it: store.read_events(it.tenant, it.session.id, after=0),
 }
@@ -161,20 +171,20 @@ def test_I35_no_call_is_missing_here() -> None:
 
 
 async def known(store: Store, *, waiting: bool) -> Known:
-    session = await given.session(store, title="title", conversation="c")
-    await given.commit(store, session)
-    turn = await given.edit(store, session, None)  # so there is a branch, too
-    tried = await given.start(store, given.ask(session), given.events("a"))
-    await store.journal_if_held(tried.hold, [given.answer("a")], given.events("b"), batch=BATCH)
-    await given.steer(store, session)
-    row, parked = [await given.followup(store, session) for _ in range(2)]
+    session = await builders.session(store, title="title", conversation="c")
+    await builders.commit(store, session)
+    turn = await builders.edit(store, session, None)  # so there is a branch, too
+    tried = await builders.start(store, builders.ask(session), builders.events("a"))
+    await store.journal_if_held(tried.hold, [builders.answer("a")], builders.events("b"), batch=BATCH)
+    await builders.steer(store, session)
+    row, parked = [await builders.followup(store, session) for _ in range(2)]
     await store.park_queued(TENANT, session.id, parked.number, "why")
-    await given.fork(store, session, turn)
+    await builders.fork(store, session, turn)
     if waiting:
         await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
     return Known(
         TENANT,
-        await given.again(store, session),
+        await builders.again(store, session),
         turn,
         tried.hold,
         tried.begin.turn,
@@ -198,7 +208,7 @@ async def test_I35_a_foreign_id_answers_like_an_unknown_one_and_changes_nothing(
     assert await dump(backend) == before
 
 
-EMPTY = {"None", "False", "()", "{}", "lost", "gone", "0"}
+EMPTY = {"None", "False", "()", "{}", "gone", "0", str(CommitResult(Committed.LOST))}
 
 
 @pytest.mark.parametrize(

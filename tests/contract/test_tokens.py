@@ -13,15 +13,15 @@ from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope, Token
 from lastgood.ports import Store
 from lastgood.store.database_url import open_store
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import NOW, STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import NOW, STRANGER, TENANT
 
 pytestmark = pytest.mark.anyio
 
 
 def new_token(**fields: Any) -> Token:
-    plain = Token(f"tok_{given.new_id()}", TENANT, "a laptop", frozenset({Scope.CHAT}), created_at=0.0)
+    plain = Token(f"tok_{builders.new_id()}", TENANT, "a laptop", frozenset({Scope.CHAT}), created_at=0.0)
     return replace(plain, **fields)
 
 
@@ -49,6 +49,14 @@ async def test_a_token_is_found_by_its_hash_as_it_was_made(store: Store, expires
     assert created.created_at > 1_600_000_000  # the database's time, whatever the caller thinks it is
     assert await store.find_token(hash_of("plain")) == created
     assert await store.list_tokens() == (created,)
+
+
+async def test_the_first_worker_keeps_an_unbound_token(store: Store) -> None:
+    token = await made(store, "plain", scopes=frozenset({Scope.WORKER}))
+    bound = await asyncio.gather(*(store.bind_token(token.id, worker) for worker in ("a", "b", "c")))
+    assert len({one and one.worker for one in bound}) == 1
+    assert await store.find_token(hash_of("plain")) == bound[0]
+    assert await store.bind_token("tok_unknown", "a") is None
 
 
 @pytest.mark.parametrize("scopes", [frozenset(), *({scope} for scope in Scope), frozenset(Scope)])

@@ -12,20 +12,20 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import assistant, user
 from lastgood.model.sessions import SessionStatus, TurnKind, Usage
 from lastgood.ports import Store
-from tests.contract import given
+from tests.contract import builders
+from tests.contract.builders import TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import TENANT
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_commit_appends_the_turn_and_frees_the_session(store: Store) -> None:
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
-    planned = tried.plan(given.answer("one"), given.answer("two"))
-    assert await store.commit_if_head(tried.hold, planned, []) is Committed.YES
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
+    planned = tried.plan(builders.answer("one"), builders.answer("two"))
+    assert (await store.commit_if_head(tried.hold, planned, [])).outcome is Committed.YES
 
-    now = await given.again(store, session)
+    now = await builders.again(store, session)
     assert now.head == planned.turn.head
     assert (now.turns, now.status, now.attempt) == (1, SessionStatus.IDLE, None)
     assert now.usage == Usage(20, 10, 0.5)
@@ -39,9 +39,9 @@ async def test_a_commit_appends_the_turn_and_frees_the_session(store: Store) -> 
 
 
 async def test_I3_a_turn_keeps_every_message_of_its_input_and_the_request_forgets_it(store: Store) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     input = (user("one"), assistant("two"), user('three "\\ \n 🧭 é \x7f'))
-    turn = await given.commit(store, session, *input, text="answer")
+    turn = await builders.commit(store, session, *input, text="answer")
     (found,) = await store.read_turns(TENANT, turn.id)
     assert found.messages == (*input, assistant("answer"))
     request = await store.read_request(TENANT, turn.id)
@@ -51,8 +51,8 @@ async def test_I3_a_turn_keeps_every_message_of_its_input_and_the_request_forget
 
 @pytest.mark.parametrize("kind", TurnKind)
 async def test_every_kind_of_turn_comes_back_as_it_went_in(store: Store, kind: TurnKind) -> None:
-    session = await given.session(store)
-    turn = await given.commit(store, session, kind=kind)
+    session = await builders.session(store)
+    turn = await builders.commit(store, session, kind=kind)
     assert await store.find_turn(TENANT, turn.id) == turn
     assert turn.kind is kind
 
@@ -61,21 +61,21 @@ async def test_every_kind_of_turn_comes_back_as_it_went_in(store: Store, kind: T
 async def test_M3_3_an_override_holds_for_its_turn_and_every_later_one(
     store: Store, override: str | None
 ) -> None:
-    session = await given.session(store)
-    turn = await given.commit(store, session, model=override)
+    session = await builders.session(store)
+    turn = await builders.commit(store, session, model=override)
     assert turn.model == (override or "default/model")
-    assert (await given.again(store, session)).model == override
-    later = await given.commit(store, session)
+    assert (await builders.again(store, session)).model == override
+    later = await builders.commit(store, session)
     assert later.model == turn.model
-    assert (await given.again(store, session)).model == override
+    assert (await builders.again(store, session)).model == override
 
 
 async def test_M3_3_a_failed_turn_leaves_no_override(store: Store) -> None:
-    session = await given.session(store, model="first/model")
-    tried = await given.start(store, given.ask(session, model="other/model"))
+    session = await builders.session(store, model="first/model")
+    tried = await builders.start(store, builders.ask(session, model="other/model"))
     assert tried.begun.model == "other/model"
     assert await store.finish_if_held(tried.hold, AttemptStatus.FAILED, ("code", "why"), [])
-    assert (await given.again(store, session)).model == "first/model"
+    assert (await builders.again(store, session)).model == "first/model"
 
 
 WRONG_HOLDS: dict[str, dict[str, Any]] = {
@@ -94,66 +94,66 @@ WRONG_BASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("wrong", WRONG_HOLDS)
 async def test_I10_a_commit_without_the_hold_is_lost_and_writes_nothing(backend: Backend, wrong: str) -> None:
     store = backend.store
-    session = await given.session(store)
-    await given.commit(store, session)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    await builders.commit(store, session)
+    tried = await builders.start(store, builders.ask(session))
     before = await dump(backend)
     hold = replace(tried.hold, **WRONG_HOLDS[wrong])
-    assert await store.commit_if_head(hold, tried.plan(), given.events("x")) is Committed.LOST
+    assert (await store.commit_if_head(hold, tried.plan(), builders.events("x"))).outcome is Committed.LOST
     assert await dump(backend) == before
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
 
 
 @pytest.mark.parametrize("wrong", WRONG_BASES)
 async def test_I1_a_commit_onto_another_head_is_lost_and_writes_nothing(backend: Backend, wrong: str) -> None:
     store = backend.store
-    session = await given.session(store)
-    await given.commit(store, session)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    await builders.commit(store, session)
+    tried = await builders.start(store, builders.ask(session))
     before = await dump(backend)
     planned = tried.plan()
     stale = replace(planned, turn=replace(planned.turn, **WRONG_BASES[wrong]))
-    assert await store.commit_if_head(tried.hold, stale, given.events("x")) is Committed.LOST
+    assert (await store.commit_if_head(tried.hold, stale, builders.events("x"))).outcome is Committed.LOST
     assert await dump(backend) == before
 
 
 async def test_I1_a_commit_with_a_base_onto_an_empty_session_is_lost(backend: Backend) -> None:
     store = backend.store
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     before = await dump(backend)
     stale = replace(tried.plan(), turn=replace(tried.plan().turn, parent=TurnId("other"), seq=2))
-    assert await store.commit_if_head(tried.hold, stale, []) is Committed.LOST
+    assert (await store.commit_if_head(tried.hold, stale, [])).outcome is Committed.LOST
     assert await dump(backend) == before
 
 
 async def test_I14_a_commit_happens_once(backend: Backend) -> None:
     store = backend.store
-    tried = await given.start(store, given.ask(await given.session(store)))
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
     before = await dump(backend)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.LOST
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.LOST
     assert await dump(backend) == before
 
 
 async def test_I3_a_turn_id_is_taken_once_and_the_second_commit_changes_nothing(backend: Backend) -> None:
     store = backend.store
-    taken = await given.commit(store, await given.session(store))
-    tried = await given.start(store, given.ask(await given.session(store)))
+    taken = await builders.commit(store, await builders.session(store))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     before = await dump(backend)
     forged = replace(tried.plan(), turn=replace(tried.plan().turn, id=taken.id))
     with pytest.raises(StoreError):
-        await store.commit_if_head(tried.hold, forged, given.events("x"))
+        await store.commit_if_head(tried.hold, forged, builders.events("x"))
     assert await dump(backend) == before
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.YES
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
 
 
 async def test_I5_numbers_are_dense_whatever_failed_between(store: Store) -> None:
-    session = await given.session(store)
+    session = await builders.session(store)
     for status in (AttemptStatus.FAILED, AttemptStatus.CANCELLED, AttemptStatus.INTERRUPTED):
-        await given.commit(store, session)
-        tried = await given.start(store, given.ask(session))
+        await builders.commit(store, session)
+        tried = await builders.start(store, builders.ask(session))
         await store.finish_if_held(tried.hold, status, None, [])
-    last = await given.commit(store, session)
+    last = await builders.commit(store, session)
     turns = await store.read_turns(TENANT, last.id)
     assert [turn.seq for turn in turns] == [1, 2, 3, 4]
     assert [turn.parent for turn in turns] == [None, *(turn.id for turn in turns[:-1])]
@@ -161,7 +161,7 @@ async def test_I5_numbers_are_dense_whatever_failed_between(store: Store) -> Non
 
 async def test_I6_the_hash_chain_verifies_and_a_changed_byte_is_found(backend: Backend) -> None:
     store = backend.store
-    turns = await given.talk(store, await given.session(store), 4)
+    turns = await builders.talk(store, await builders.session(store), 4)
     assert broken_link(await store.read_turns(TENANT, turns[-1].id)) is None
 
     changed = turns[1].body.replace(b"question", b"Question").hex()
@@ -173,7 +173,7 @@ async def test_I6_the_hash_chain_verifies_and_a_changed_byte_is_found(backend: B
 
 
 async def test_a_chain_is_read_from_any_head_and_after_any_number(store: Store) -> None:
-    turns = await given.talk(store, await given.session(store), 4)
+    turns = await builders.talk(store, await builders.session(store), 4)
     for upto in range(4):
         for after in range(6):
             found = await store.read_turns(TENANT, turns[upto].id, after_seq=after)
@@ -181,13 +181,13 @@ async def test_a_chain_is_read_from_any_head_and_after_any_number(store: Store) 
 
 
 async def test_a_chain_is_read_across_forks_of_forks(store: Store) -> None:
-    first = await given.session(store)
-    one = await given.talk(store, first, 4)
-    second = await given.fork(store, first, one[2])
-    two = await given.talk(store, second, 2)
-    third = await given.fork(store, second, two[0])
-    fourth = await given.fork(store, third, two[0])
-    four = await given.talk(store, fourth, 2)
+    first = await builders.session(store)
+    one = await builders.talk(store, first, 4)
+    second = await builders.fork(store, first, one[2])
+    two = await builders.talk(store, second, 2)
+    third = await builders.fork(store, second, two[0])
+    fourth = await builders.fork(store, third, two[0])
+    four = await builders.talk(store, fourth, 2)
     whole = [*one[:3], two[0], *four]
     for after in range(8):
         assert list(await store.read_turns(TENANT, four[-1].id, after_seq=after)) == whole[after:]
@@ -202,11 +202,11 @@ async def test_an_unknown_turn_is_no_turn(store: Store) -> None:
 @pytest.mark.parametrize("place", [0, 1, 2, None])
 async def test_a_fork_is_a_pointer_and_copies_no_message(backend: Backend, place: int | None) -> None:
     store = backend.store
-    source = await given.session(store)
-    turns = await given.talk(store, source, 3)
+    source = await builders.session(store)
+    turns = await builders.talk(store, source, 3)
     before = await dump(backend)
     at = None if place is None else turns[place]
-    made = await given.fork(store, source, at)
+    made = await builders.fork(store, source, at)
 
     assert made.head == (at.head if at else None)
     assert made.forked_from == (source.id, at.id if at else None)
@@ -217,10 +217,10 @@ async def test_a_fork_is_a_pointer_and_copies_no_message(backend: Backend, place
 
 
 async def test_a_fork_and_its_source_go_their_own_ways(store: Store) -> None:
-    source = await given.session(store)
-    turns = await given.talk(store, source, 2)
-    made = await given.fork(store, source, turns[1])
-    ours, theirs = await given.commit(store, made), await given.commit(store, source)
+    source = await builders.session(store)
+    turns = await builders.talk(store, source, 2)
+    made = await builders.fork(store, source, turns[1])
+    ours, theirs = await builders.commit(store, made), await builders.commit(store, source)
     assert ours.seq == theirs.seq == 3
     assert list(await store.read_turns(TENANT, ours.id)) == [*turns, ours]
     assert list(await store.read_turns(TENANT, theirs.id)) == [*turns, theirs]
@@ -228,9 +228,9 @@ async def test_a_fork_and_its_source_go_their_own_ways(store: Store) -> None:
 
 async def test_a_fork_of_a_session_that_is_gone_is_refused(backend: Backend) -> None:
     store = backend.store
-    source = await given.session(store)
-    (turn,) = await given.talk(store, source, 1)
+    source = await builders.session(store)
+    (turn,) = await builders.talk(store, source, 1)
     await store.delete_session(TENANT, source.id)
     before = await dump(backend)
-    assert await store.fork_session(source, turn, given.new_session()) is None
+    assert await store.fork_session(source, turn, builders.new_session()) is None
     assert await dump(backend) == before

@@ -11,9 +11,9 @@ from lastgood.model.ids import TenantId
 from lastgood.model.tasks import TaskEnd, TaskStatus
 from lastgood.model.webhooks import Delivery, DeliveryState, DueDelivery, Webhook, WebhookKind
 from lastgood.ports import Store
-from tests.contract import given, given_work
+from tests.contract import builders, work_builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend
-from tests.contract.given import STRANGER, TENANT
 
 pytestmark = pytest.mark.anyio
 
@@ -54,8 +54,8 @@ async def test_a_commit_is_announced_to_those_who_subscribe_to_it(store: Store) 
     await hook(store)
     await hook(store, WebhookKind.TURN_COMMITTED, id="same")
     await hook(store, WebhookKind.TURN_FAILED, id="deaf")
-    session = await given.session(store)
-    turn = await given.commit(store, session)
+    session = await builders.session(store)
+    turn = await builders.commit(store, session)
     (message,) = await outbox(store)
     assert (message.kind, message.session, message.turn) == ("turn.committed", session.id, turn.id)
     assert (message.tries, message.state, message.task) == (0, DeliveryState.PENDING, None)
@@ -65,27 +65,27 @@ async def test_a_commit_is_announced_to_those_who_subscribe_to_it(store: Store) 
 
 async def test_a_commit_that_lost_announces_nothing(store: Store) -> None:
     await hook(store)
-    session = await given.session(store)
-    tried = await given.start(store, given.ask(session))
+    session = await builders.session(store)
+    tried = await builders.start(store, builders.ask(session))
     assert await store.set_orphaned(tried.hold, True)
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.ORPHANED
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.ORPHANED
     assert await store.finish_if_held(tried.hold, AttemptStatus.CANCELLED, None, [])
-    assert await store.commit_if_head(tried.hold, tried.plan(), []) is Committed.LOST
+    assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.LOST
     assert await told(store) == []
 
 
 async def test_a_commit_with_something_of_the_queue_is_announced_once(store: Store) -> None:
     await hook(store)
-    session = await given.session(store)
-    taken = await given.take(store, session, await given.followup(store, session))
-    assert await store.commit_if_head(taken.hold, taken.plan(), []) is Committed.YES
+    session = await builders.session(store)
+    taken = await builders.take(store, session, await builders.followup(store, session))
+    assert (await store.commit_if_head(taken.hold, taken.plan(), [])).outcome is Committed.YES
     assert await told(store) == ["turn.committed"]
 
 
 @pytest.mark.parametrize("status", [AttemptStatus.FAILED, AttemptStatus.CANCELLED, AttemptStatus.INTERRUPTED])
 async def test_only_a_failure_is_announced_as_one(store: Store, status: AttemptStatus) -> None:
     await hook(store)
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     assert await store.finish_if_held(tried.hold, status, ("model_failed", "no\x00pe"), [])
     assert not await store.finish_if_held(tried.hold, status, ("model_failed", "nope"), [])
     if status is not AttemptStatus.FAILED:
@@ -102,7 +102,7 @@ async def test_only_a_failure_is_announced_as_one(store: Store, status: AttemptS
 
 async def test_a_question_is_announced_without_its_arguments(store: Store) -> None:
     await hook(store)
-    tried = await given.start(store, given.ask(await given.session(store)))
+    tried = await builders.start(store, builders.ask(await builders.session(store)))
     question = {"kind": "confirm", "tool": "shell", "arguments": "rm -r secrets"}
     assert await store.wait_if_held(tried.hold, question, 60.0, [])
     assert not await store.wait_if_held(tried.hold, question, 60.0, [])
@@ -112,10 +112,10 @@ async def test_a_question_is_announced_without_its_arguments(store: Store) -> No
 
 async def test_a_question_of_a_task_is_announced_once(store: Store) -> None:
     await hook(store)
-    await given_work.register(store)
-    await given_work.task(store, await given.session(store))
-    claim = await given_work.claim(store)
-    state, question = await claim.state(store), given_work.question(claim)
+    await work_builders.register(store)
+    await work_builders.task(store, await builders.session(store))
+    claim = await work_builders.claim(store)
+    state, question = await claim.state(store), work_builders.question(claim)
     for _ in range(2):
         assert await store.ask_question(state, claim.token, question, []) is not None
     (message,) = await outbox(store)
@@ -128,14 +128,14 @@ async def test_a_question_of_a_task_is_announced_once(store: Store) -> None:
 
 async def test_a_task_is_announced_when_it_ends_and_not_when_it_is_tried_again(store: Store) -> None:
     await hook(store)
-    await given_work.register(store)
-    session = await given.session(store)
-    task = await given_work.task(store, session)
-    claim = await given_work.claim(store)
+    await work_builders.register(store)
+    session = await builders.session(store)
+    task = await work_builders.task(store, session)
+    claim = await work_builders.claim(store)
     again = TaskEnd(task.id, TaskStatus.DEFERRED, token=claim.token, due_seconds=0.0)
     assert await store.finish_if_held(claim.hold, AttemptStatus.FAILED, ("x", "y"), [], task=again)
     assert await told(store) == []
-    second = await given_work.claim(store)
+    second = await work_builders.claim(store)
     assert await second.complete(store) is Committed.YES
     assert await told(store) == ["turn.committed", "task.ended"]
     ended = (await outbox(store))[1]
@@ -144,9 +144,9 @@ async def test_a_task_is_announced_when_it_ends_and_not_when_it_is_tried_again(s
 
 async def test_a_report_under_an_old_claim_announces_nothing(store: Store) -> None:
     await hook(store)
-    await given_work.register(store)
-    task = await given_work.task(store, await given.session(store))
-    claim = await given_work.claim(store)
+    await work_builders.register(store)
+    task = await work_builders.task(store, await builders.session(store))
+    claim = await work_builders.claim(store)
     stale = TaskEnd(task.id, TaskStatus.FAILED, token=b"another" * 4, error=("x", "y"))
     assert not await store.finish_if_held(claim.hold, AttemptStatus.FAILED, None, [], task=stale)
     assert await told(store) == []
@@ -154,7 +154,7 @@ async def test_a_report_under_an_old_claim_announces_nothing(store: Store) -> No
 
 async def test_a_task_that_ends_unclaimed_is_announced(store: Store) -> None:
     await hook(store)
-    task = await given_work.task(store, await given.session(store))
+    task = await work_builders.task(store, await builders.session(store))
     end = TaskEnd(task.id, TaskStatus.FAILED, error=("runtime_offline", "nobody came"))
     assert await store.end_queued_task(TENANT, end, [])
     assert not await store.end_queued_task(TENANT, end, [])
@@ -166,20 +166,20 @@ async def test_a_task_that_ends_unclaimed_is_announced(store: Store) -> None:
 async def test_a_runtime_is_announced_once_for_each_time_it_goes_offline(backend: Backend) -> None:
     store = backend.store
     await hook(store)
-    registered = await given_work.register(store)
+    registered = await work_builders.register(store)
     assert await store.notice_offline(150.0, 9) == 0
     for round in (1, 2):
         await backend.execute("UPDATE runtimes SET last_seen_at = 1")
         await asyncio.gather(*(store.notice_offline(150.0, 9) for _ in range(4)))
         assert await store.notice_offline(150.0, 9) == 0
         assert await told(store) == ["runtime.offline"] * round
-        await given_work.register(store)
+        await work_builders.register(store)
         assert await store.notice_offline(150.0, 9) == 0
     assert (await outbox(store))[0].detail["runtime_id"] == registered.runtimes[0].id
 
 
 async def test_nothing_is_stored_without_a_webhook(backend: Backend) -> None:
-    await given.commit(backend.store, await given.session(backend.store))
+    await builders.commit(backend.store, await builders.session(backend.store))
     assert await backend.rows("SELECT * FROM webhook_outbox") == []
     assert await take(backend.store) == ()
 
@@ -187,7 +187,7 @@ async def test_nothing_is_stored_without_a_webhook(backend: Backend) -> None:
 async def test_I35_what_happens_in_a_tenant_is_announced_there(store: Store) -> None:
     await hook(store, id="theirs", tenant=STRANGER)
     await hook(store)
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     assert await outbox(store, "theirs", STRANGER) == []
     assert await outbox(store, "hook", STRANGER) == []
     assert [each.id for each in await store.list_webhooks(STRANGER)] == ["theirs"]
@@ -220,7 +220,7 @@ async def test_a_tenant_has_a_limit_of_webhooks(store: Store) -> None:
 
 async def test_a_webhook_is_removed_with_its_messages(store: Store) -> None:
     await hook(store)
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     removed = audit(kind=AuditKind.WEBHOOK_REMOVED)
     assert await store.remove_webhook(TENANT, "hook", removed)
     assert not await store.remove_webhook(TENANT, "hook", removed)
@@ -232,7 +232,7 @@ async def test_a_webhook_is_removed_with_its_messages(store: Store) -> None:
 async def test_a_disabled_webhook_gets_no_new_messages(store: Store) -> None:
     await hook(store)
     await store.disable_webhook(TENANT, "hook")
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     assert await told(store) == []
     assert (await store.list_webhooks(TENANT))[0].disabled_at is not None
 
@@ -242,9 +242,9 @@ async def test_a_disabled_webhook_gets_no_new_messages(store: Store) -> None:
 
 async def test_a_message_is_leased_to_one_taker(store: Store) -> None:
     await hook(store)
-    session = await given.session(store)
+    session = await builders.session(store)
     for _ in range(6):
-        await given.commit(store, session)
+        await builders.commit(store, session)
     takes = await asyncio.gather(*(take(store) for _ in range(5)))
     taken = [due.delivery.id for each in takes for due in each]
     assert len(taken) == len(set(taken)) == 6
@@ -253,7 +253,7 @@ async def test_a_message_is_leased_to_one_taker(store: Store) -> None:
 
 async def test_a_message_is_due_again_when_its_lease_ends(store: Store) -> None:
     await hook(store)
-    await given.commit(store, await given.session(store))
+    await builders.commit(store, await builders.session(store))
     (first,) = await take(store, lease_seconds=0.0)
     (second,) = await take(store)
     assert (first.delivery.id, first.delivery.tries) == (second.delivery.id, 1)
@@ -269,9 +269,9 @@ async def test_a_message_is_due_again_when_its_lease_ends(store: Store) -> None:
 
 async def test_a_dead_letter_can_be_read(store: Store) -> None:
     await hook(store)
-    session = await given.session(store)
+    session = await builders.session(store)
     for _ in range(2):
-        await given.commit(store, session)
+        await builders.commit(store, session)
     one, two = await take(store)
     await store.set_failed(one.delivery, "answered 500", None)
     await store.set_failed(two.delivery, "answered 500", 60.0)
@@ -285,11 +285,11 @@ async def test_a_dead_letter_can_be_read(store: Store) -> None:
 
 async def test_a_backlog_of_one_webhook_does_not_keep_others_waiting(store: Store) -> None:
     await hook(store, id="slow")
-    session = await given.session(store)
+    session = await builders.session(store)
     for _ in range(9):
-        await given.commit(store, session)
+        await builders.commit(store, session)
     await hook(store, id="quick")
-    await given.commit(store, session)
+    await builders.commit(store, session)
     taken = [due.delivery.webhook for due in await take(store, limit=9)]
     assert sorted(taken) == ["quick", *["slow"] * 4]
     assert await take(store, skip=("slow",)) == ()
@@ -299,9 +299,9 @@ async def test_a_backlog_of_one_webhook_does_not_keep_others_waiting(store: Stor
 async def test_settled_messages_are_deleted_after_their_time(backend: Backend) -> None:
     store = backend.store
     await hook(store)
-    session = await given.session(store)
+    session = await builders.session(store)
     for _ in range(3):
-        await given.commit(store, session)
+        await builders.commit(store, session)
     delivered, dead, pending = await take(store)
     await store.set_delivered(delivered.delivery)
     await store.set_failed(dead.delivery, "answered 500", None)

@@ -13,10 +13,10 @@ from lastgood.model.sessions import Session
 from lastgood.model.tasks import ClaimState, Task, TaskConflict, TaskEnd, TaskFilter, TaskMessage, TaskStatus
 from lastgood.ports import Store
 from lastgood.ports.work import RuntimeStore, TaskStore
-from tests.contract import given, given_work
+from tests.contract import builders, work_builders
+from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.given import STRANGER, TENANT
-from tests.contract.given_work import RUNTIME, WORKER, Claim
+from tests.contract.work_builders import RUNTIME, WORKER, Claim
 
 pytestmark = pytest.mark.anyio
 
@@ -88,23 +88,23 @@ CALLS: dict[str, Call] = {
     "open_tasks": lambda store, it: store.open_tasks(it.tenant, it.session.id),
     "find_claim": lambda store, it: store.find_claim(it.tenant, it.claim.task, it.claim.token, WORKER),
     "confirm_claim": lambda store, it: store.confirm_claim(
-        it.hold, it.claim.token, {"x": 1}, 90.0, given.events("x"), agent_digest="x"
+        it.hold, it.claim.token, {"x": 1}, 90.0, builders.events("x"), agent_digest="x"
     ),
     "start_task": lambda store, it: store.start_task(it.state, it.claim.token),
     "report_pointer": lambda store, it: store.report_pointer(
-        it.state, it.claim.token, given_work.pointer(native_session="x", retires=(("native", "x"),))
+        it.state, it.claim.token, work_builders.pointer(native_session="x", retires=(("native", "x"),))
     ),
     "append_messages": lambda store, it: store.append_messages(
-        it.state, it.claim.token, [TaskMessage(9, {})], given.events("x")
+        it.state, it.claim.token, [TaskMessage(9, {})], builders.events("x")
     ),
     "read_messages": lambda store, it: store.read_messages(it.tenant, it.hold.attempt),
     "end_queued_task": lambda store, it: store.end_queued_task(
-        it.tenant, TaskEnd(it.queued.id, TaskStatus.CANCELLED, holds_others=True), given.events("x")
+        it.tenant, TaskEnd(it.queued.id, TaskStatus.CANCELLED, holds_others=True), builders.events("x")
     ),
     "release_task": lambda store, it: store.release_task(it.tenant, it.queued.id),
     "release_tasks": lambda store, it: store.release_tasks(it.tenant, it.session.id),
     "ask_question": lambda store, it: store.ask_question(
-        it.state, it.claim.token, given_work.question(it.claim, "new"), given.events("x")
+        it.state, it.claim.token, work_builders.question(it.claim, "new"), builders.events("x")
     ),
     "answer_question": lambda store, it: store.answer_question(it.tenant, it.claim.task, "q", {}, "x"),
     "list_questions": lambda store, it: store.list_questions(it.tenant, it.session.id),
@@ -114,7 +114,7 @@ CALLS: dict[str, Call] = {
         it.tenant, it.session.id, RUNTIME, "native", "x"
     ),
     "put_snapshot": lambda store, it: store.put_snapshot(
-        it.state, it.claim.token, given_work.snapshot(it.claim, b"x")
+        it.state, it.claim.token, work_builders.snapshot(it.claim, b"x")
     ),
     "get_snapshot": lambda store, it: store.get_snapshot(it.tenant, it.hold.attempt),
     "commit_if_head": lambda store, it: it.claim.complete(store),
@@ -129,7 +129,7 @@ WITHOUT = {
     "register", "beat", "deregister", "list_runtimes", "bind_agent", "unbind_agent", "get_binding",
     "list_bindings", "create_enrollment", "use_enrollment", "session_of_scope", "find_scope", "enqueue_task",
     "look_up_task", "list_tasks", "claim_tasks", "keep_late_output", "acknowledge_cancel", "overdue_tasks",
-    "expire_questions", "ended_ephemeral", "newest_snapshot",
+    "expire_questions", "ended_ephemeral", "newest_snapshot", "newest_epoch", "find_held_task",
 }  # fmt: skip
 EMPTY = {"None", "False", "()", "lost", "0"}
 
@@ -141,17 +141,19 @@ def test_I35_no_call_is_missing_here() -> None:
 
 
 async def known(store: Store) -> Known:
-    await given_work.register(store)
-    session = await given.session(store)
-    await given_work.task(store, session)
-    claim = await given_work.claim(store)
-    await given_work.report_everything(store, claim)
-    queued = await given_work.task(store, session)
+    await work_builders.register(store)
+    session = await builders.session(store)
+    await work_builders.task(store, session)
+    claim = await work_builders.claim(store)
+    await work_builders.report_everything(store, claim)
+    queued = await work_builders.task(store, session)
     # A cancel of another task of the session has held the queued one.
-    dropped = await given_work.task(store, session)
+    dropped = await work_builders.task(store, session)
     end = TaskEnd(dropped.id, TaskStatus.CANCELLED, holds_others=True)
     assert await store.end_queued_task(TENANT, end, [])
-    return Known(TENANT, RUNTIME, await given.again(store, session), queued, claim, await claim.state(store))
+    return Known(
+        TENANT, RUNTIME, await builders.again(store, session), queued, claim, await claim.state(store)
+    )
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -178,8 +180,8 @@ async def test_I35_a_foreign_session_takes_no_task(backend: Backend) -> None:
     it = await known(store)
     before = await dump(backend)
     for session in (it.foreign.session, it.unknown.session):
-        assert await given_work.enqueue(store, session) == TaskConflict(None)
-        assert await store.look_up_task(given.ask(session)) == TaskConflict(None)
+        assert await work_builders.enqueue(store, session) == TaskConflict(None)
+        assert await store.look_up_task(builders.ask(session)) == TaskConflict(None)
     assert await dump(backend) == before
 
 
@@ -191,16 +193,17 @@ async def test_I34_a_worker_of_another_tenant_renews_and_claims_nothing(backend:
     before = await dump(backend)
     unknown = HeartbeatResult(lost=(it.claim.task,), unknown_runtimes=(RUNTIME,))
     assert await store.beat(heartbeat(it.foreign), 90.0) == unknown
-    assert await given_work.claim_some(store, tenant=STRANGER) == []
+    assert await work_builders.claim_some(store, tenant=STRANGER) == []
     assert not await store.deregister(STRANGER, WORKER, 1)
     assert await dump(backend) == before
-    assert len(await given_work.claim_some(store)) == 1, "its own worker does claim it"
+    assert len(await work_builders.claim_some(store)) == 1, "its own worker does claim it"
 
 
 async def test_I35_a_stranger_lists_and_binds_his_own(store: Store) -> None:
     await known(store)
     await store.bind_agent(AgentBinding(TENANT, "agent", RUNTIME), OnQueued.KEEP)
     assert await store.list_runtimes(STRANGER) == ()
+    assert await store.newest_epoch(STRANGER, WORKER) is None
     assert await store.list_bindings(STRANGER) == ()
     assert await store.get_binding(STRANGER, "agent") is None
     assert not await store.unbind_agent(STRANGER, "agent")

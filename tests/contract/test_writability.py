@@ -11,7 +11,7 @@ from lastgood.errors import StoreFull, StoreUnavailable
 from lastgood.store.postgres import PostgresStore
 from lastgood.store.sqlite import SqliteStore
 from lastgood.store.writability import FRESH_SECONDS, RETRY_SECONDS, Writability
-from tests.contract import given
+from tests.contract import builders
 from tests.contract.conftest import Backend
 
 
@@ -116,19 +116,19 @@ async def test_a_read_only_database_is_not_writable_and_recovers_by_itself(
 ) -> None:
     monkeypatch.setattr("lastgood.store.writability.RETRY_SECONDS", 0.0)
     store, switch = backend.store, read_only_switch(backend)
-    await given.session(store)
+    await builders.session(store)
     assert await store.why_not_writable() is None
     await switch(True)
     try:
         with pytest.raises(StoreUnavailable):
-            await given.session(store)
+            await builders.session(store)
         why = await store.why_not_writable()
         assert why is not None
         assert why.startswith("the database cannot be written: ")
     finally:
         await switch(False)
     assert await store.why_not_writable() is None
-    await given.session(store)
+    await builders.session(store)
 
 
 async def test_probes_of_an_idle_store_do_not_write_each_time(backend: Backend) -> None:

@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import apsw
@@ -12,11 +11,12 @@ import pytest
 from lastgood.errors import StoreError, StoreFull, StoreUnavailable
 from lastgood.store.sqlite import writer as module
 from lastgood.store.sqlite.writer import Inline, Threaded, Transaction
+from tests.polls import a_few_rounds
 
 pytestmark = pytest.mark.anyio
 
-#: Of a transaction that nobody may have to wait for.
-LONG_SECONDS = 0.5
+#: Only ends a test that hangs. A loop that waits for what it should release hangs for as long.
+PATIENCE_SECONDS = 15.0
 
 
 @pytest.fixture
@@ -60,14 +60,20 @@ async def together(writer: Threaded, *jobs: Transaction[int], durable: bool = Tr
     return list(await asyncio.gather(*running, return_exceptions=True))
 
 
-async def longest_pause(while_this: Callable[[], bool]) -> float:
-    """Of the loop."""
-    longest, last = 0.0, time.perf_counter()
-    while while_this():
-        await asyncio.sleep(0.005)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    return longest
+class Held:
+    """A transaction that runs until `may_end` is set. Its result says whether it was."""
+
+    def __init__(self, number: int) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+        self._number = number
+
+    def __call__(self, connection: apsw.Connection) -> int:
+        self.began.set()
+        assert self.may_end.wait(PATIENCE_SECONDS), "the event loop waited for the transaction"
+        return says(self._number)(connection)
+
+    async def until_begun(self) -> None:
+        assert await asyncio.to_thread(self.began.wait, PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -164,29 +170,24 @@ async def test_a_commit_that_fails_fails_all_of_its_group_and_no_other(
 
 
 async def test_the_loop_does_not_wait_for_one_that_takes_long(writer: Threaded) -> None:
-    def long(connection: apsw.Connection) -> None:
-        time.sleep(LONG_SECONDS)
-
+    long = Held(1)
     running = asyncio.create_task(writer.run(long, durable=True, long=True))
-    assert await longest_pause(lambda: not running.done()) < LONG_SECONDS / 2
+    await long.until_begun()
+    long.may_end.set()
+    assert await running == 1
 
 
 async def test_the_connection_is_in_one_pair_of_hands_at_a_time(
     writer: Threaded, connection: apsw.Connection
 ) -> None:
-    may_end = threading.Event()
-
-    def long(connection: apsw.Connection) -> int:
-        may_end.wait(15)
-        return says(1)(connection)
-
+    long = Held(1)
     running = [asyncio.create_task(writer.run(long, durable=True, long=True))]
-    await asyncio.sleep(0.05)
+    await long.until_begun()
     for number, durable in ((2, False), (3, True)):
         running.append(asyncio.create_task(writer.run(says(number), durable=durable)))
-        await asyncio.sleep(0.05)
+        await a_few_rounds()
     assert not any(task.done() for task in running)
-    may_end.set()
+    long.may_end.set()
     assert await asyncio.gather(*running) == [1, 2, 3]
     assert written(connection) == [1, 2, 3]
 
@@ -201,11 +202,10 @@ async def test_the_loop_does_not_wait_for_another_program_that_writes(
     elsewhere = other(tmp_path)
     elsewhere.execute("BEGIN IMMEDIATE")
     running = asyncio.create_task(writer.run(says(1), durable=durable))
-    timer = threading.Timer(LONG_SECONDS, lambda: elsewhere.execute("COMMIT"))
-    timer.start()
-    assert await longest_pause(lambda: not running.done()) < LONG_SECONDS / 2
+    await a_few_rounds()  # a loop that waits here would wait until the write fails
+    assert not running.done()
+    elsewhere.execute("COMMIT")
     assert await running == 1
-    timer.join()
 
 
 async def test_another_program_that_writes_for_too_long_is_not_waited_for(
@@ -252,22 +252,22 @@ async def test_what_was_handed_in_before_the_end_is_written(
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_what_a_loop_leaves_behind_is_done_and_the_next_one_can_go_on(
-    connection: apsw.Connection, tmp_path: Path, begun: bool
+    connection: apsw.Connection, tmp_path: Path, begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Threaded(connection)
-    may_end = threading.Event()
-
-    def late(connection: apsw.Connection) -> int:
-        may_end.wait(15)
-        return says(1)(connection)
+    late, move_to = Held(1), writer._move_to
 
     async def leave() -> None:
         for job, long in ((late, True), (says(2), False)):
             asyncio.get_running_loop().create_task(writer.run(job, durable=True, long=long))
-        await asyncio.sleep(0.05 if begun else 0)
+        await (late.until_begun() if begun else asyncio.sleep(0))
+
+    def move_while_it_runs(loop: asyncio.AbstractEventLoop) -> None:
+        late.may_end.set()
+        move_to(loop)
 
     asyncio.run(leave())
-    threading.Timer(0.1, may_end.set).start()
+    monkeypatch.setattr(writer, "_move_to", move_while_it_runs)
     assert asyncio.run(writer.run(says(3), durable=True)) == 3
     writer.close()
     assert sorted(written(other(tmp_path))) == [1, 2, 3]

@@ -22,7 +22,7 @@ from lastgood.errors import IdempotencyMismatch, SessionNotFound, StaleHead
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, BeginConflict, Edit, OnLeave
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.sessions import Head
-from tests.core.given import HEAD, ask, attempt, request, session, standing
+from tests.core.builders import HEAD, ask, attempt, request, session, standing
 
 KEYED = ask(key="key")
 PRIOR = request(key="key")

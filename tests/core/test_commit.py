@@ -12,8 +12,8 @@ from lastgood.model.attempts import Begin, Begun, Hold
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import assistant, decode, user
 from lastgood.model.sessions import Head, Turn, TurnKind, Usage
-from tests.core.given import ATTEMPT, HEAD, SESSION, TENANT, TURN, ask, session, step, turn
-from tests.hashing import hash_after
+from tests.core.builders import ATTEMPT, HEAD, SESSION, TENANT, TURN, ask, session, step, turn
+from tests.reference_hash import hash_after
 
 HOLD = Hold(TENANT, SESSION, ATTEMPT, 3)
 ASK = ask(messages=(user("one"), user("two")), model="override", kind=TurnKind.RUN)

@@ -12,13 +12,24 @@ from lastgood.core.context import (
     RESULT_CHARACTERS,
     cap_result,
     fade_results,
+    fitting,
     repeats,
     shown_of,
     trim,
     without_oldest,
 )
 from lastgood.core.history import repair
-from lastgood.model.messages import Message, Role, ToolCall, assistant, tool_result, user
+from lastgood.model.messages import (
+    File,
+    Image,
+    Message,
+    Role,
+    ToolCall,
+    assistant,
+    tool_result,
+    user,
+    user_parts,
+)
 
 CALL = ToolCall("a", "read", "{}")
 
@@ -124,3 +135,21 @@ def test_the_same_calls_again_and_again_are_a_loop_whatever_their_ids() -> None:
     assert not repeats(same, 4)
     assert not repeats([asked(1), asked(2, '{"x":1}'), asked(3)], 3)
     assert not repeats(same, 0)
+
+
+PICTURE = Image("data:image/png;base64,AA")
+PAPER = File("a.pdf", "data:application/pdf;base64,AA")
+SOUND = File("a.wav", "data:audio/wav;base64,AA")
+NOTES = File("a.txt", "data:text/plain;base64,AA")
+
+
+def test_attachments_that_a_model_does_not_accept_are_left_out_and_that_is_said() -> None:
+    said = user_parts("look", PICTURE, PAPER, SOUND, NOTES)
+    [shown] = fitting([said], frozenset({"pdf"}))
+    left_out = [f"[{kind} left out: this model does not accept it]" for kind in ("image", "audio")]
+    assert shown.parts == ("look", left_out[0], PAPER, left_out[1], NOTES)
+    assert shown.content == said.content
+    plain = user("look")
+    whole = frozenset({"image", "pdf", "audio"})
+    assert fitting([plain, said], whole) == (plain, said)
+    assert fitting([said], whole)[0] is said

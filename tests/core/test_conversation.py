@@ -23,7 +23,7 @@ from lastgood.model.messages import (
 )
 from lastgood.model.sessions import Turn, TurnKind
 from tests import webui
-from tests.core.given import HEAD, ask, session, standing, turn
+from tests.core.builders import HEAD, ask, session, standing, turn
 
 SYSTEM = Message(Role.SYSTEM, "be good")
 A, B = ToolCall("a", "weather", "{}"), ToolCall("b", "time", "{}")

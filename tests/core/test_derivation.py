@@ -8,7 +8,7 @@ from lastgood.model.ids import SessionId
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import NewSession, ScopeKind, TaskScope
 from lastgood.model.tokens import Scope
-from tests.core import given
+from tests.core import builders
 
 
 def test_every_field_of_a_new_session_has_an_origin() -> None:
@@ -20,7 +20,7 @@ def test_rules_and_safety_are_always_inherited() -> None:
         RuleLayer(Scope.ADMIN, "tok_a", Permissions(deny=("shell",))),
         RuleLayer(Scope.SESSION, "tok_b", safety=Safety.STRICT),
     )
-    source = given.session(rules=rules, conversation="c", title="Old", metadata={"a": 1}, model="m")
+    source = builders.session(rules=rules, conversation="c", title="Old", metadata={"a": 1}, model="m")
     source = replace(
         source, owner="ann", scope=TaskScope(ScopeKind.ISSUE, "7"), runtime_id="r", runtime_pinned=True
     )

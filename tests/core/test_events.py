@@ -75,6 +75,15 @@ STORED: list[tuple[EventData, dict[str, object]]] = [
     (events.ToolCalled("c", "shell", "{}"), {"id": "c", "name": "shell", "arguments": "{}"}),
     (events.ToolStreamed("c", "out"), {"id": "c", "content": "out"}),
     (events.ToolAnswered("c", "shell", ""), {"id": "c", "name": "shell", "result": ""}),
+    (
+        events.ToolAnswered("c", "shell", "error: no", failed=True),
+        {"id": "c", "name": "shell", "result": "error: no", "failed": True},
+    ),
+    (
+        events.HookDenied("c", "shell", "{}", "not here", "helper"),
+        {"id": "c", "name": "shell", "arguments": "{}", "message": "not here", "agent": "helper"},
+    ),
+    (events.HookWarned("stop", "it failed"), {"event": "stop", "message": "it failed"}),
     (events.RunWarned("no sandbox"), {"message": "no sandbox"}),
     (events.AttemptWaits(ATTEMPT, {"call": "c"}), {"attempt": "a1", "question": {"call": "c"}}),
     (events.AttemptErred("model_error", "503"), {"code": "model_error", "message": "503"}),

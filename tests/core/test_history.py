@@ -20,7 +20,7 @@ from lastgood.core.history import (
 )
 from lastgood.model.messages import Message, Role, ToolCall, assistant, tool_result, user
 from lastgood.model.sessions import Head, Turn, TurnKind
-from tests.core.given import turn
+from tests.core.builders import turn
 
 A, B = ToolCall("a", "read", "{}"), ToolCall("b", "write", "{}")
 MADE_A, MADE_B = tool_result("a", NO_RESULT), tool_result("b", NO_RESULT)

@@ -159,7 +159,7 @@ def test_native_sessions_that_multica_gave_up_are_retired() -> None:
         task("t7", 7, session="dead"),
     ]
     retired = {one.task: one.retired for one in pointers_of(None, tasks, {})}
-    full = "multica gave it up: agent_error.context_overflow"
+    full = "multica abandoned it: agent_error.context_overflow"
     assert retired == {
         "t1": full,
         "t2": full,
@@ -167,7 +167,7 @@ def test_native_sessions_that_multica_gave_up_are_retired() -> None:
         "t4": None,
         "t5": None,
         "t6": None,
-        "t7": "multica gave it up",
+        "t7": "multica abandoned it",
     }
 
 

@@ -20,7 +20,7 @@ from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import AttemptStatus, Edit, Expected, Interrupted, Step, StepKind
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import ToolCall, assistant, tool_result
-from tests.core.given import HEAD, attempt, request, step
+from tests.core.builders import HEAD, attempt, request, step
 
 TASK = ToolCall("0", "transfer_task", "{}")
 FOUND = Interrupted(

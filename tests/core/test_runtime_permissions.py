@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.runtime_permissions import runtime_rules, unenforceable
-from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.core.runtime_permissions import denied_since, runtime_rules, unenforceable
+from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety
 from lastgood.model.rules import RuleLayer
 from lastgood.model.runtimes import Enforcement
 from lastgood.model.tokens import Scope
@@ -63,3 +63,20 @@ def test_a_runtime_that_enforces_nothing_takes_only_what_restricts_nothing(
     found = unenforceable(runtime(enforces=Enforcement(enforces)), Safety(mode), rules)
     assert (found is not None) == bool(named)
     assert all(words in (found or "") for words in named)
+
+
+@pytest.mark.parametrize(
+    ("mode", "deny", "reason"),
+    [
+        (Safety.BALANCED, (), None),
+        (Safety.BALANCED, ("shell",), "the rule 'shell' denies it"),
+        (Safety.BALANCED, ("fetch",), None),
+        (Safety.RESTRICTED, (), "the safety mode is restricted"),
+    ],
+)
+def test_rules_that_were_narrowed_during_a_run_deny_its_next_question(
+    mode: Safety, deny: tuple[str, ...], reason: str | None
+) -> None:
+    found = denied_since(mode, P(deny=deny), ("Bash", "shell"), Effect.UNKNOWN, {"cmd": "ls"})
+    assert (found or "").startswith(reason or "")
+    assert (found is None) is (reason is None)

@@ -14,7 +14,7 @@ from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import user
 from lastgood.model.sessions import TurnKind
 from lastgood.model.tasks import TaskConflict, TaskStatus
-from tests.core.given import HEAD, attempt, session
+from tests.core.builders import HEAD, attempt, session
 from tests.core.test_task_reason import task
 
 ASK = Ask(TenantId("t"), session().id, (user("hi"),), key="k", fingerprint="f")

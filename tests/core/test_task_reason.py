@@ -81,6 +81,12 @@ S = TaskStatus
         ),
         (
             task(),
+            runtime(seen_seconds_ago=1.79e9),
+            None,
+            "runtime name of rt_a is offline: its worker has stopped",
+        ),
+        (
+            task(),
             runtime(status="the disk is full"),
             None,
             "runtime name of rt_a claims no tasks: the disk is full",
@@ -102,7 +108,7 @@ S = TaskStatus
         (task(S.DEFERRED, due_at=900.0), ONLINE, None, "waits for runtime name of rt_a to claim it"),
         (task(S.CLAIMED, lease_until=1001.0), ONLINE, None, "claimed by worker laptop"),
         (task(S.RUNNING, lease_until=1001.0), ONLINE, None, "worker laptop is running it"),
-        (task(S.WAITING, lease_until=1001.0), ONLINE, None, "worker laptop waits for an answer of a person"),
+        (task(S.WAITING, lease_until=1001.0), ONLINE, None, "worker laptop waits for a person's answer"),
         (
             task(S.RUNNING, lease_until=999.0),
             ONLINE,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.todo import MOST, Done, Status, Todo, TodoRefused, Todos, apply, todos_of
+from lastgood.core.todo import MOST, Status, Todo, TodoRefused, TodoResult, Todos, apply, todos_of
 from lastgood.model.messages import Message, ToolCall, assistant, tool_result, user
 
 PENDING, IN_PROGRESS, COMPLETED = Status
@@ -17,7 +17,7 @@ def after(*calls: Call) -> Todos:
     todos = Todos()
     for name, arguments in calls:
         done = apply(todos, name, arguments)
-        assert isinstance(done, Done)
+        assert isinstance(done, TodoResult)
         todos = done.todos
     return todos
 
@@ -42,13 +42,13 @@ def test_todos_are_made_with_ids_and_take_a_status() -> None:
         (Todo("todo_1", "a"), Todo("todo_2", "b", IN_PROGRESS), Todo("todo_3", "c")),
         3,
     )
-    assert apply(todos, "list_todos", {}) == Done(todos)
+    assert apply(todos, "list_todos", {}) == TodoResult(todos)
 
 
 def test_an_update_says_what_it_did_not_find() -> None:
     todos = after(create("a"))
     done = apply(todos, *update(todo_1="completed", todo_9="completed"))
-    assert done == Done(
+    assert done == TodoResult(
         Todos((Todo("todo_1", "a", COMPLETED),), 1),
         updated=(Todo("todo_1", "a", COMPLETED),),
         not_found=("todo_9",),
@@ -65,7 +65,7 @@ def test_an_update_that_finds_nothing_is_refused() -> None:
 def test_old_finished_ones_make_room_and_open_ones_do_not() -> None:
     full = after(create(*"x" * MOST), update(todo_2="completed", todo_5="completed"))
     more = apply(full, *create("y"))
-    assert isinstance(more, Done)
+    assert isinstance(more, TodoResult)
     ids = [todo.id for todo in more.todos.items]
     assert len(ids) == MOST
     assert "todo_2" not in ids

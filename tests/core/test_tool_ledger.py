@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lastgood.core.tool_ledger import adopted_steps, ledger
+from lastgood.core.tool_ledger import RetryPreview, adopted_steps, ledger, retry_preview
 from lastgood.model.attempts import AttemptStatus, Step, StepKind, ToolOutcome
 from lastgood.model.messages import ToolCall, assistant, tool_result
-from tests.core.given import attempt
+from tests.core.builders import attempt
 
 CALL = ToolCall("call_1", "shell", '{"cmd": "ls"}')
 ASKS = Step(StepKind.MODEL, assistant("", CALL))
@@ -57,3 +57,10 @@ def test_adopted_calls_are_marked() -> None:
     assert adopted_steps([ASKS, own], [ASKS, DONE]) == 1
     first, second = ledger(RUNNING, [ASKS, DONE, own], adopted)
     assert (first.adopted, second.adopted) == (True, False)
+
+
+def test_a_retry_keeps_finished_calls_and_repeats_or_asks_about_the_others() -> None:
+    quiet, loud = ToolCall("call_2", "read_file", "{}"), ToolCall("call_3", "shell", "{}")
+    asks = Step(StepKind.MODEL, assistant("", quiet, loud), effects=(loud.id,))
+    assert retry_preview([ASKS, DONE, asks]) == RetryPreview(2, (CALL,), (quiet,), (loud,))
+    assert retry_preview([]) == RetryPreview(0, (), (), ())

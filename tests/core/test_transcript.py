@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lastgood.core.transcript import Line, catch_up, since_reset, text_of_input, transcript
+from lastgood.core.transcript import TranscriptLine, catch_up, since_reset, text_of_input, transcript
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import (
     File,
@@ -43,7 +43,7 @@ def turn(number: int, *messages: Message, kind: TurnKind = TurnKind.RUN) -> Turn
     )
 
 
-def texts(lines: tuple[Line, ...]) -> list[str]:
+def texts(lines: tuple[TranscriptLine, ...]) -> list[str]:
     return [f"{line.role}: {line.content}" for line in lines]
 
 

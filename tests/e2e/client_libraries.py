@@ -5,6 +5,7 @@ A library that cannot be installed here is skipped loudly.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import pytest
 
 _KEPT = Path(sys.prefix) / "client-libraries"
 _SECONDS = 180
+#: Where packages come from: pip's variable, and uv's for the same.
+_INDEXES = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_FIND_LINKS": "UV_FIND_LINKS"}
 
 
 def npm_folder(name: str, *packages: str) -> Path:
@@ -35,8 +38,10 @@ def python_with(name: str, *packages: str) -> Path:
     """The interpreter of a virtual environment that has these packages."""
 
     def install(folder: Path) -> None:
-        _run(name, [sys.executable, "-m", "venv", "env"], folder)
-        _run(name, ["env/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", *packages], folder)
+        # A tool of ours, and ten times faster than pip.
+        uv = str(Path(sys.executable).with_name("uv"))
+        _run(name, [uv, "venv", "--quiet", "--python", sys.executable, "env"], folder)
+        _run(name, [uv, "pip", "install", "--quiet", "--python", "env/bin/python", *packages], folder)
 
     return _kept(name, packages, install) / "env" / "bin" / "python"
 
@@ -55,8 +60,9 @@ def _kept(name: str, packages: tuple[str, ...], install: Callable[[Path], None])
 
 
 def _run(name: str, line: list[str], folder: Path) -> None:
+    env = {ours: os.environ[pips] for pips, ours in _INDEXES.items() if pips in os.environ} | os.environ
     try:
-        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=_SECONDS)
+        done = subprocess.run(line, cwd=folder, env=env, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
         pytest.skip(f"NOT TESTED: {name} was not installed within {_SECONDS} seconds")
     if done.returncode != 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,11 +32,12 @@ class Taken:
 
 
 class Collector:
-    """`silent`: takes every request and answers none until it is closed. Others it answers after a pause."""
+    """`silent`: takes every request and answers none until it is closed. Others wait for `may_answer`."""
 
-    def __init__(self, *, silent: bool = False, pause_seconds: float = 0.0) -> None:
+    def __init__(self, *, silent: bool = False) -> None:
         self.silent = silent
-        self.pause_seconds = pause_seconds
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self.answered = 0
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
@@ -121,7 +121,7 @@ def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
                 return
             assert self.path == "/v1/traces"
             collector.bodies.append(body)
-            time.sleep(collector.pause_seconds)
+            collector.may_answer.wait(60)
             collector.answered += 1
             self.send_response(200)
             self.send_header("Content-Type", "application/x-protobuf")

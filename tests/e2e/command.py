@@ -41,6 +41,7 @@ class Command:
         self.env = clean | {
             "LASTGOOD_DATA_DIR": str(self.data_dir),
             "LASTGOOD_PROMPT_LOG": str(self.prompt_log),
+            "TERM": "dumb",  # whatever terminal runs the tests
         }
 
     def __call__(self, *args: str, stdin: bytes = b"") -> Done:

@@ -204,7 +204,7 @@ class Cut:
     found: list[str] = field(default_factory=list)
 
 
-class Story:
+class CutScenario:
     """`restarts`: how often a server is ended and started again meanwhile, in turn by SIGTERM and kill -9."""
 
     def __init__(self, servers: Sequence[LiveServer], seed: int, cuts: int, restarts: int) -> None:
@@ -259,7 +259,7 @@ class Story:
                     resets=dice.random() < 0.5,
                 )
             except (OSError, Refused):  # it is restarting: that was no cut
-                time.sleep(0.02)
+                time.sleep(0.02)  # real time: of a client, before it connects again
                 continue
             self.result.cuts += 1
             if not came and dice.random() < 0.3:
@@ -312,7 +312,7 @@ class Story:
 
     def _restart(self, dice: random.Random) -> None:
         for number in range(self._restarts):
-            time.sleep(0.3 + dice.random())
+            self._until_cut(int(self._wanted * (number + dice.random()) / self._restarts))
             server = dice.choice(self._servers)
             if number % 2:
                 server.stop()
@@ -320,6 +320,10 @@ class Story:
                 server.kill()
             server.start()
             self.result.restarts += 1
+
+    def _until_cut(self, times: int) -> None:
+        while self.result.cuts < times and not self._over.wait(0.01):
+            pass
 
 
 def _bytes(dice: random.Random) -> int:

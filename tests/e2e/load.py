@@ -23,6 +23,7 @@ from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TurnId
 from lastgood.ports import Store
 from lastgood.store.postgres import open_postgres
 from tests.e2e.api import Api, Given, said
+from tests.e2e.command import until
 from tests.e2e.nodes import Nodes
 from tests.faults.checker import check
 from tests.faults.outage import KINDS, LONGEST_SECONDS, Outages, outage_seconds
@@ -71,11 +72,20 @@ class Log:
             known = [told.turn for told in self.told if told.session == session and told.turn is not None]
         return After(dice.choice([None, *known[-5:]]))
 
+    def until_acknowledged(self, more: int) -> None:
+        """So many turns more than now."""
+        wanted = self.acknowledged + more
+        until(lambda: self.acknowledged >= wanted)
+
     def done(self, seconds: float, *, is_edit: bool) -> None:
         with self._lock:
             self.acknowledged += 1
             self.edits += is_edit
             self.slowest = max(self.slowest, seconds)
+
+
+#: What happens to the nodes meanwhile; it returns when that is over.
+Disturbance = Callable[[Log, random.Random], None]
 
 
 def new_token() -> str:
@@ -157,15 +167,13 @@ def ask_until_answered(log: Log, nodes: Nodes, dice: random.Random, session: str
             log.found.append(f"I12 {session}: {token} is not answered after {took:.0f} s: {told.code}")
             return
         node = nodes.other(node)
-        time.sleep(0.02 + 0.05 * dice.random())
+        time.sleep(0.02 + 0.05 * dice.random())  # real time: of a client, before it tries again
 
 
 # -- under load ------------------------------------------------------------------------------------
 
 
-def under_load(
-    nodes: Nodes, seed: int, disturb: Callable[[random.Random], None], *, sessions: int = 20, clients: int = 6
-) -> Log:
+def under_load(nodes: Nodes, seed: int, disturb: Disturbance, *, sessions: int = 20, clients: int = 6) -> Log:
     """Until `disturb` has done what it does to the nodes, and every client has its last answer."""
     dice = random.Random(f"load {seed}")
     log, over = Log(), threading.Event()
@@ -178,7 +186,7 @@ def under_load(
     with ThreadPoolExecutor(clients) as pool:
         working = [pool.submit(work, random.Random(dice.random())) for _ in range(clients)]
         try:
-            disturb(dice)
+            disturb(log, dice)
         finally:
             over.set()
         for one in working:
@@ -186,24 +194,24 @@ def under_load(
     return log
 
 
-def rolling_restart(nodes: Nodes, rounds: int = 1) -> Callable[[random.Random], None]:
-    def disturb(dice: random.Random) -> None:
+def rolling_restart(nodes: Nodes, rounds: int = 1) -> Disturbance:
+    def disturb(log: Log, dice: random.Random) -> None:
         for server in nodes.servers * rounds:
-            time.sleep(0.5)
+            log.until_acknowledged(10)
             server.stop()
             server.start()
-        time.sleep(0.5)
+        log.until_acknowledged(10)
 
     return disturb
 
 
-def storm(nodes: Nodes, seconds: float, outages: Outages) -> Callable[[random.Random], None]:
+def storm(nodes: Nodes, seconds: float, outages: Outages) -> Disturbance:
     """Everything that can happen to nodes and their database, one after the other, in any order."""
 
-    def disturb(dice: random.Random) -> None:
+    def disturb(log: Log, dice: random.Random) -> None:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            time.sleep(dice.random() * 2)
+            time.sleep(dice.random() * 2)  # real time: a random moment
             server = dice.choice(nodes.servers)
             match dice.choice(("stop", "kill", "pause", "outage", "database")):
                 case "stop":
@@ -211,11 +219,11 @@ def storm(nodes: Nodes, seconds: float, outages: Outages) -> Callable[[random.Ra
                     server.start()
                 case "kill":
                     server.kill()
-                    time.sleep(dice.random() * 3)
+                    time.sleep(dice.random() * 3)  # real time: how long the node is away
                     server.start()
                 case "pause":
                     server.tell(signal.SIGSTOP)
-                    time.sleep(dice.choice((1.0, 4.0, 18.0)))
+                    time.sleep(dice.choice((1.0, 4.0, 18.0)))  # real time: the length of the pause
                     server.tell(signal.SIGCONT)
                 case "outage":
                     outages.begin(dice.choice(KINDS), outage_seconds(dice))

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests import noise
+from tests import heavy_requests
 from tests.e2e.api import Api, Given, run_path, said
 from tests.e2e.server import LiveServer
-from tests.surfaces.inside import make_tokens
+from tests.surfaces.in_process_server import make_tokens
 
 _PATIENCE_SECONDS = 120.0
 #: A victim must not be silent for longer.
@@ -140,18 +140,20 @@ def _turn(api: Api, session: str, text: str) -> Given:
 
 def many_rules(api: Api) -> Given:
     """300 long ones are refused, so it goes on with as many as there may be."""
-    given = _post(api, "/api/sessions", {"agent": "tools", "permissions": noise.deny_rules(300, 4_000)})
+    given = _post(
+        api, "/api/sessions", {"agent": "tools", "permissions": heavy_requests.deny_rules(300, 4_000)}
+    )
     if given.status == 400:
-        rules = noise.deny_rules(200, 400)
+        rules = heavy_requests.deny_rules(200, 400)
         given = _post(api, "/api/sessions", {"agent": "tools", "permissions": rules})
     return _turn(api, given.json["id"], "!tool shell " + json.dumps({"cmd": "a" * 10_000}))
 
 
 def long_import(api: Api) -> Given:
     """90,000 messages, and turns on them: the first reads them all, the second has them."""
-    given = _post(api, "/api/sessions/import", noise.document(45_000, 1, "a" * 250))
+    given = _post(api, "/api/sessions/import", heavy_requests.document(45_000, 1, "a" * 250))
     if given.status == 413:
-        given = _post(api, "/api/sessions/import", noise.document(15_000, 3, "a" * 400))
+        given = _post(api, "/api/sessions/import", heavy_requests.document(15_000, 3, "a" * 400))
     if given.status == 201:
         session = given.json["id"]
         _turn(api, session, "hi")
@@ -160,11 +162,11 @@ def long_import(api: Api) -> Given:
 
 
 def tiny_parts(api: Api) -> Given:
-    return _post(api, "/v1/chat/completions", noise.tiny_parts(24))
+    return _post(api, "/v1/chat/completions", heavy_requests.tiny_parts(24))
 
 
 def unknown_fields(api: Api) -> Given:
-    return _post(api, "/api/sessions", noise.unknown_fields(70_000))
+    return _post(api, "/api/sessions", heavy_requests.unknown_fields(70_000))
 
 
 def long_command(api: Api) -> Given:
@@ -177,7 +179,7 @@ def large_text(api: Api) -> Given:
     large = said("!say ok\n" + 'word "é", ' * 500_000)
     small = [*said("a"), {"role": "assistant", "content": "b"}] * 4_000
     for name, messages in (("large", large), ("small", [*small, *said("c")])):
-        body = {"model": noise.AGENT, "messages": messages}
+        body = {"model": heavy_requests.AGENT, "messages": messages}
         given = _post(api, "/v1/chat/completions", body, **{"x-conversation-id": name})
         assert given.status == 200, given.body
     return given
@@ -185,7 +187,7 @@ def large_text(api: Api) -> Given:
 
 def export_of_forks(api: Api) -> Given:
     """30 forks of a session of 28 MB, in one document."""
-    made = _post(api, "/api/sessions/import", noise.document(140, 1, "a" * 200_000))
+    made = _post(api, "/api/sessions/import", heavy_requests.document(140, 1, "a" * 200_000))
     forks = [_post(api, f"/api/sessions/{made.json['id']}/fork", {}).json["id"] for _ in range(30)]
     return _post(api, "/api/sessions/batch/export", {"session_ids": forks})
 
@@ -215,7 +217,7 @@ def neighbourhood(folder: Path, database: str | None = None) -> Iterator[tuple[A
     tokens = asyncio.run(make_tokens(database, wanted))
     # Restricted: a command is judged, and then denied.
     options = ("--safety", "restricted", "--database", database)
-    with LiveServer(folder, noise.AGENT, str(folder / "tools.yaml"), options=options) as server:
+    with LiveServer(folder, heavy_requests.AGENT, str(folder / "tools.yaml"), options=options) as server:
         yield Api(server, tokens["victim"]), Api(server, tokens["neighbour"])
 
 

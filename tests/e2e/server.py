@@ -45,7 +45,7 @@ class LiveServer:
         self.stderr = folder / "stderr.txt"
         self.port = 0  # 0: any; once it is known, it stays
         clean = {name: value for name, value in os.environ.items() if not name.startswith("LASTGOOD_")}
-        self._env = clean | {
+        self.env = clean | {
             "LASTGOOD_DATA_DIR": str(self.data_dir),
             "LASTGOOD_PROMPT_LOG": str(self.prompt_log),
             **(env or {}),
@@ -73,7 +73,7 @@ class LiveServer:
         with self.stderr.open("wb") as stderr:
             self._process = fork_server().start(
                 ["serve", *self.agents, *self.options, "--listen", self.listen],
-                env=self._env,
+                env=self.env,
                 cwd=self.folder,
                 stderr=stderr.fileno(),
                 pass_fds=self.pass_fds,
@@ -99,6 +99,12 @@ class LiveServer:
 
     def stop(self) -> int:
         return self._end(signal.SIGTERM)
+
+    def until_dead(self) -> None:
+        """It ends by itself."""
+        assert self._process is not None
+        self._process.wait(SECONDS)
+        self._process = None
 
     def tell(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -52,7 +52,7 @@ FIELDS = {
     "agent_choice": {"content", "session_id"},
     "agent_choice_reasoning": {"content", "session_id"},
     "tool_call": {"tool_call", "tool_definition", "session_id"},
-    "tool_call_response": {"tool_call_id", "tool_definition", "response", "session_id"},
+    "tool_call_response": {"tool_call_id", "tool_definition", "response", "result", "session_id"},
     "token_usage": {"usage", "session_id"},
     "turn_committed": {"turn", "seq", "attempt", "session_id"},
     "turn_failed": {"turn", "attempt", "code", "retryable", "session_id"},

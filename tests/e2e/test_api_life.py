@@ -384,12 +384,12 @@ def test_a_summary_stands_for_what_was_before_it(api: Api, word: str) -> None:
 
 
 def test_a_fork_goes_on_from_a_turn_and_copies_none(api: Api, server: LiveServer, word: str) -> None:
-    session = api.session(title="Story", metadata={"m": 1}, permissions={"deny": ["x"]})
+    session = api.session(title="Scenario", metadata={"m": 1}, permissions={"deny": ["x"]})
     first, second, third = (api.good(session, f"{word} {number}")["id"] for number in (1, 2, 3))
     before, rows = api.read(session), counted(server, "turns")
     fork = api.post(f"/api/sessions/{session}/fork", {"turn": second}).json
     assert counted(server, "turns") == rows, "a turn was copied"
-    assert (fork["head"], fork["turns"], fork["title"]) == (second, 2, "Story (fork 1)")
+    assert (fork["head"], fork["turns"], fork["title"]) == (second, 2, "Scenario (fork 1)")
     assert fork["forked_from"] == {"session": session, "turn": second}
     assert (fork["metadata"], fork["permissions"]["deny"]) == ({"m": 1}, ["x"])
     api.good(fork["id"], f"{word} other")
@@ -401,9 +401,9 @@ def test_a_fork_goes_on_from_a_turn_and_copies_none(api: Api, server: LiveServer
     assert api.server.seen(f"{word} other")[-1][:4] == api.history(session)[:4]
     assert api.read(session) == before, "the original has changed"
     assert api.post(f"/api/sessions/{session}/fork").json["head"] == third
-    assert api.post(f"/api/sessions/{session}/fork").json["title"] == "Story (fork 3)"
+    assert api.post(f"/api/sessions/{session}/fork").json["title"] == "Scenario (fork 3)"
     again = api.post(f"/api/sessions/{fork['id']}/fork", {"turn": first}).json
-    assert (again["head"], again["title"]) == (first, "Story (fork 2)")
+    assert (again["head"], again["title"]) == (first, "Scenario (fork 2)")
     assert api.history(again["id"]) == api.history(session)[:2]
     of_later = api.post(f"/api/sessions/{fork['id']}/fork", {"turn": third})
     assert of_later.refusal == (404, "turn_not_found"), "a fork does not reach what came after it"

@@ -13,7 +13,7 @@ from lastgood.surfaces.http.error_responses import retry_headers
 from tests.e2e.api import TOOLS, Api, Given, Trace, run_path, said, user
 from tests.e2e.command import AGENT, until
 from tests.e2e.server import LiveServer
-from tests.surfaces.inside import make_tokens
+from tests.surfaces.in_process_server import make_tokens
 
 #: What two tokens of one tenant have of a server.
 Two = tuple[Api, Api]

@@ -17,7 +17,7 @@ import pytest
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.http.app import Route
 from tests.surfaces.asgi import Given
-from tests.surfaces.inside import AGENT, Inside, Rows, of_tenant, open_inside
+from tests.surfaces.in_process_server import AGENT, InProcessServer, Rows, of_tenant, open_inside
 
 pytestmark = pytest.mark.anyio
 
@@ -160,7 +160,7 @@ def _filled(value: Any, ids: Ids) -> Any:
             return value
 
 
-async def ids_of(inside: Inside, token: str, *, busy: bool = False) -> Ids:
+async def ids_of(inside: InProcessServer, token: str, *, busy: bool = False) -> Ids:
     """A session with a bit of everything: a turn, an attempt that failed, an entry that is parked."""
     session = await inside.session(token)
     turn = await inside.turn(session, token=token)
@@ -172,7 +172,7 @@ async def ids_of(inside: Inside, token: str, *, busy: bool = False) -> Ids:
 
 
 @pytest.fixture(scope="module")
-async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Inside]:
+async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcessServer]:
     folder = tmp_path_factory.mktemp("matrix")
     (folder / "team.yaml").write_text(TEAM)
     agents = (AGENT, str(folder / "team.yaml"))
@@ -182,24 +182,24 @@ async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Insi
 
 
 @pytest.fixture(scope="module")
-async def own(inside: Inside) -> Ids:
+async def own(inside: InProcessServer) -> Ids:
     return await ids_of(inside, "ours")
 
 
 @pytest.fixture(scope="module")
-async def other(inside: Inside) -> Ids:
+async def other(inside: InProcessServer) -> Ids:
     """Our own, too."""
     return await ids_of(inside, "ours")
 
 
 @pytest.fixture(scope="module")
-async def foreign(inside: Inside) -> Ids:
+async def foreign(inside: InProcessServer) -> Ids:
     """Of another tenant. Something runs in it all the time."""
     return await ids_of(inside, "theirs", busy=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
-async def judged(inside: Inside, own: Ids, other: Ids, foreign: Ids) -> AsyncIterator[Rows]:
+async def judged(inside: InProcessServer, own: Ids, other: Ids, foreign: Ids) -> AsyncIterator[Rows]:
     """After the whole matrix nothing of the other tenant has changed."""
     await inside.settled()
     before = inside.dump()
@@ -211,7 +211,7 @@ async def judged(inside: Inside, own: Ids, other: Ids, foreign: Ids) -> AsyncIte
 
 
 @pytest.fixture
-async def unchanged(inside: Inside, judged: Rows) -> AsyncIterator[None]:
+async def unchanged(inside: InProcessServer, judged: Rows) -> AsyncIterator[None]:
     """Nothing of anybody changes."""
     await inside.settled()
     before = inside.dump()
@@ -220,7 +220,7 @@ async def unchanged(inside: Inside, judged: Rows) -> AsyncIterator[None]:
     assert inside.dump() == before
 
 
-async def send(inside: Inside, route: Route, path: str, body: Any, token: str | None) -> Given:
+async def send(inside: InProcessServer, route: Route, path: str, body: Any, token: str | None) -> Given:
     given = await inside.ask(
         route.method, path, body, token, leaves=name_of(route) in ENDLESS, x_request_id="the-same"
     )
@@ -239,11 +239,11 @@ def token_for(route: Route) -> str | None:
     return "admin" if route.scope is Scope.ADMIN else "ours"
 
 
-def routes_of(inside: Inside) -> list[Route]:
+def routes_of(inside: InProcessServer) -> list[Route]:
     return [route for route in inside.routes if not route.path.startswith("/api/webhooks")]
 
 
-def asked(inside: Inside) -> Iterator[Route]:
+def asked(inside: InProcessServer) -> Iterator[Route]:
     """Those that ask for a token."""
     return (route for route in routes_of(inside) if route.scope is not None)
 
@@ -261,7 +261,7 @@ def check_refusal(route: Route, given: Given, *codes: str) -> None:
 # -- what the matrix knows --------------------------------------------------------------
 
 
-async def test_the_matrix_knows_every_route(inside: Inside) -> None:
+async def test_the_matrix_knows_every_route(inside: InProcessServer) -> None:
     names = {name_of(route) for route in routes_of(inside)}
     holes = {hole for route in routes_of(inside) for hole in holes_of(route)}
     assert holes <= set(Ids.__dataclass_fields__), "Ids has to learn how to fill these holes"
@@ -275,7 +275,7 @@ async def test_the_matrix_knows_every_route(inside: Inside) -> None:
 # -- own ids -------------------------------------------------------------------------------
 
 
-async def test_own_ids_and_the_right_scope_are_let_in(inside: Inside) -> None:
+async def test_own_ids_and_the_right_scope_are_let_in(inside: InProcessServer) -> None:
     """And what comes back is what the description announces."""
     for route in routes_of(inside):
         ids = await ids_of(inside, "ours", busy=name_of(route) in BUSY)
@@ -297,7 +297,9 @@ async def test_own_ids_and_the_right_scope_are_let_in(inside: Inside) -> None:
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_without_a_token_nothing_is_told_about_any_id(inside: Inside, own: Ids, foreign: Ids) -> None:
+async def test_without_a_token_nothing_is_told_about_any_id(
+    inside: InProcessServer, own: Ids, foreign: Ids
+) -> None:
     for route in asked(inside):
         for token in (None, "lg_" + "x" * 43, "not a token"):
             answers = []
@@ -311,7 +313,9 @@ async def test_without_a_token_nothing_is_told_about_any_id(inside: Inside, own:
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_the_wrong_scope_is_told_nothing_about_any_id(inside: Inside, own: Ids, foreign: Ids) -> None:
+async def test_the_wrong_scope_is_told_nothing_about_any_id(
+    inside: InProcessServer, own: Ids, foreign: Ids
+) -> None:
     for route in asked(inside):
         assert route.scope is not None
         refused = {scope.value for scope in Scope} - TAKEN[route.scope]
@@ -326,7 +330,7 @@ async def test_the_wrong_scope_is_told_nothing_about_any_id(inside: Inside, own:
             assert answers[0] == answers[1] == answers[2]
 
 
-async def test_each_scope_alone_opens_what_it_is_for(inside: Inside, own: Ids) -> None:
+async def test_each_scope_alone_opens_what_it_is_for(inside: InProcessServer, own: Ids) -> None:
     for route in asked(inside):
         assert route.scope is not None
         for token in sorted(TAKEN[route.scope]):
@@ -342,7 +346,9 @@ async def test_each_scope_alone_opens_what_it_is_for(inside: Inside, own: Ids) -
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_a_foreign_id_answers_like_an_unknown_one(inside: Inside, own: Ids, foreign: Ids) -> None:
+async def test_a_foreign_id_answers_like_an_unknown_one(
+    inside: InProcessServer, own: Ids, foreign: Ids
+) -> None:
     """Byte for byte: in each hole alone, beside ids of our own, and in all of them."""
     for route in asked(inside):
         holes = [hole for hole in holes_of(route) if hole in OWNED]
@@ -359,7 +365,7 @@ async def test_a_foreign_id_answers_like_an_unknown_one(inside: Inside, own: Ids
 
 
 async def test_a_foreign_id_in_a_body_answers_like_an_unknown_one(
-    inside: Inside, own: Ids, foreign: Ids
+    inside: InProcessServer, own: Ids, foreign: Ids
 ) -> None:
     for route in asked(inside):
         plain = BODIES.get(name_of(route))
@@ -377,7 +383,7 @@ async def test_a_foreign_id_in_a_body_answers_like_an_unknown_one(
 
 @pytest.mark.usefixtures("unchanged")
 async def test_a_part_of_another_session_of_ours_is_unknown_here(
-    inside: Inside, own: Ids, other: Ids
+    inside: InProcessServer, own: Ids, other: Ids
 ) -> None:
     """Its attempt, turn or queue entry under the wrong session, although both are ours."""
     for route in asked(inside):
@@ -395,7 +401,9 @@ async def test_a_part_of_another_session_of_ours_is_unknown_here(
     assert (given.status, given.code) == (404, "turn_not_found")
 
 
-async def test_a_list_shows_nothing_of_another_tenant(inside: Inside, own: Ids, foreign: Ids) -> None:
+async def test_a_list_shows_nothing_of_another_tenant(
+    inside: InProcessServer, own: Ids, foreign: Ids
+) -> None:
     for route in asked(inside):
         if route.method == "GET" and not holes_of(route):
             given = await send(inside, route, f"{route.path}?limit=200", None, "ours")
@@ -404,7 +412,7 @@ async def test_a_list_shows_nothing_of_another_tenant(inside: Inside, own: Ids, 
     assert own.session in {session["id"] for session in listed}
 
 
-async def test_a_key_of_another_tenant_is_as_good_as_new(inside: Inside) -> None:
+async def test_a_key_of_another_tenant_is_as_good_as_new(inside: InProcessServer) -> None:
     """Idempotency keys belong to their tenant: whoever guesses one learns nothing and breaks nothing."""
     for verb in ("turns", "followup", "messages", "reset", "summaries"):
         body = {**SAID, "summary": "all is well"} if verb != "reset" else None
@@ -420,7 +428,7 @@ async def test_a_key_of_another_tenant_is_as_good_as_new(inside: Inside) -> None
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_a_malformed_id_is_refused(inside: Inside, own: Ids) -> None:
+async def test_a_malformed_id_is_refused(inside: InProcessServer, own: Ids) -> None:
     """400 or 404, with a token and without one, in every hole; nothing is echoed at length."""
     codes = [*("invalid_request", "not_found", "session_not_found", "turn_not_found", "attempt_not_found")]
     codes += ["agent_not_found", "model_not_found", "conflict", "method_not_allowed", "unauthorized"]
@@ -437,7 +445,7 @@ async def test_a_malformed_id_is_refused(inside: Inside, own: Ids) -> None:
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_other_methods_are_refused_and_told_which_there_are(inside: Inside, own: Ids) -> None:
+async def test_other_methods_are_refused_and_told_which_there_are(inside: InProcessServer, own: Ids) -> None:
     by_path: dict[str, list[Route]] = {}
     for route in routes_of(inside):
         by_path.setdefault(own.fill(route), []).append(route)
@@ -450,7 +458,7 @@ async def test_other_methods_are_refused_and_told_which_there_are(inside: Inside
             assert set(given.headers["allow"].split(", ")) == known | more, path
 
 
-async def test_HEAD_is_GET_without_a_body(inside: Inside, own: Ids) -> None:
+async def test_HEAD_is_GET_without_a_body(inside: InProcessServer, own: Ids) -> None:
     for route in routes_of(inside):
         if route.method == "GET":
             leaves, token = name_of(route) in ENDLESS, token_for(route)
@@ -461,7 +469,7 @@ async def test_HEAD_is_GET_without_a_body(inside: Inside, own: Ids) -> None:
 # -- ids ---------------------------------------------------------------------------------------
 
 
-async def test_ids_are_random(inside: Inside, own: Ids) -> None:
+async def test_ids_are_random(inside: InProcessServer, own: Ids) -> None:
     """I36: 128 bits, nothing of which follows from another."""
     made = [await inside.session("ours") for _ in range(50)]
     made += [own.session]

@@ -68,6 +68,29 @@ def words(api: Api, session: str) -> list[str]:
     return [text for role, text in api.history(session) if role == "user"]
 
 
+# -- approvals ---------------------------------------------------------------------------------
+
+
+def test_I14_a_call_is_approved_on_another_node_and_runs_once(nodes: Nodes, trace: Trace) -> None:
+    """The node that asked is killed while the question waits; both answers are for the same question."""
+    session = nodes.a.session(TOOLS_AGENT)
+    path = f"/api/sessions/{session}"
+    assert nodes.a.patch(f"{path}/permissions", {"permissions": {"ask": ["note"]}}).status == 200
+    assert nodes.a.turn(session, f"{trace.note('x')}\n!say done").json["status"] == "waiting"
+    nodes.servers[0].kill()
+    (question,) = nodes.b.get(f"{path}/pending")
+    body = {"confirmation": "approve", "question": question["id"]}
+    answers = [nodes.b.post(f"{path}/resume", body).status for _ in range(2)]
+    nodes.servers[0].start()
+    answers.append(nodes.a.post(f"{path}/resume", body).status)
+    assert answers == [200, 409, 409]
+    until(lambda: nodes.b.brief(session)["status"] == "idle")
+    assert nodes.a.history(session)[-1] == ("assistant", "done")
+    assert trace.words == ["x"]
+    (record,) = [one for one in nodes.a.get(f"/api/audit?subject={session}") if one["kind"] == "approval"]
+    assert record["detail"]["decision"] == "approve"
+
+
 # -- one service ---------------------------------------------------------------------------------
 
 
@@ -329,12 +352,12 @@ def test_I12_nodes_are_replaced_one_by_one_under_load(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_I16_a_database_that_restarts_in_the_middle_of_turns_loses_nothing(nodes: Nodes, mode: Any) -> None:
-    def restart(_: Any) -> None:
+    def restart(log: Log, _: Any) -> None:
         for _ in range(2):
-            time.sleep(1.0)
+            log.until_acknowledged(10)
             nodes.postgres.restart(mode)
             nodes.until_ready()
-        time.sleep(1.0)
+        log.until_acknowledged(10)
 
     log = under_load(nodes, SEED, restart, sessions=8, clients=4)
     assert judge(nodes, log) == [], f"seed {SEED}"

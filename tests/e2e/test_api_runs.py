@@ -67,7 +67,11 @@ def ask(api: Api, way: str, session: str, *what: Any, agent: str = AGENT, **more
 
 def dump(server: LiveServer) -> dict[str, list[tuple[Any, ...]]]:
     tables = server.rows("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    return {name: sorted(server.rows(f"SELECT * FROM {name}"), key=repr) for (name,) in tables}
+    # A sweep merges usage whenever it likes, and changes no sum.
+    found = {"usage": server.rows("SELECT sum(attempts), sum(calls), sum(input_tokens) FROM usage")}
+    for (name,) in tables:
+        found.setdefault(name, sorted(server.rows(f"SELECT * FROM {name}"), key=repr))
+    return found
 
 
 def settled(api: Api) -> dict[str, list[tuple[Any, ...]]]:
@@ -358,6 +362,7 @@ def test_a_member_of_a_team_can_be_asked_by_its_name(api: Api) -> None:
     assert text_of(given.frames) == "filed"
     (response,) = (frame for frame in given.frames if frame.type == "tool_call_response")
     assert "unknown tool 'think'" in response.data["response"], "the clerk has no tools"
+    assert response.data["result"] == {"output": response.data["response"], "isError": True}
     (turn,) = api.read(session, "/turns")
     assert (turn["decision"]["agent"], turn["decision"]["name"]) == ("exact", "clerk")
     refused = api.post(run_path(session, "team", "nobody"), {"messages": said("hello")})

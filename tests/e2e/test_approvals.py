@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.api import Api
-from tests.e2e.command import until
+from tests.e2e.api import Api, while_it_is_down
+from tests.e2e.command import Command, until
 from tests.e2e.server import LiveServer
 
 pytestmark = pytest.mark.slow
@@ -112,6 +113,37 @@ def test_a_word_that_does_not_fit_is_refused(api: Api) -> None:
     assert resume(api, session, "reject") == 200
 
 
+def test_an_approval_never_counts_for_other_arguments(api: Api, tmp_path: Path) -> None:
+    """The next turn comes to the same place, and some models number their calls from zero in each."""
+    session, out = api.session("shelly"), tmp_path / "out"
+    first = asked(api, session, shell(f"echo one >> {out}"))
+    assert resume(api, session, "reject", question=first["id"]) == 200
+    ended(api, session)
+    second = asked(api, session, shell(f"echo two >> {out}"))
+    assert resume(api, session, "approve", question=first["id"]) == 409
+    assert not out.exists()
+    assert resume(api, session, "approve", question=second["id"]) == 200
+    ended(api, session)
+    assert out.read_text() == "two\n"
+
+
+def test_after_its_deadline_a_question_is_closed_and_the_turn_has_failed(
+    server: LiveServer, api: Api, tmp_path: Path
+) -> None:
+    session, out = api.session("shelly"), tmp_path / "out"
+    question = asked(api, session, shell(f"echo x >> {out}"))
+    with while_it_is_down(server) as database:
+        database.execute("UPDATE attempts SET deadline = 1.0 WHERE deadline IS NOT NULL")
+    api = Api(server)
+    until(lambda: api.brief(session)["status"] == "idle")
+    assert resume(api, session, "approve", question=question["id"]) == 409
+    (attempt,) = api.get(f"/api/sessions/{session}/attempts")
+    assert (attempt["status"], bool(attempt["error"]["message"])) == ("failed", True)
+    assert api.history(session) == []
+    assert not out.exists()
+    assert api.turn(session, "hello").status == 200
+
+
 def test_two_calls_of_one_response_are_asked_for_one_by_one(api: Api, tmp_path: Path) -> None:
     session, out = api.session("shelly"), tmp_path / "out"
     one, two = (f'shell {{"cmd": "echo {word} >> {out}"}}' for word in ("a", "b"))
@@ -170,7 +202,63 @@ def test_I42_who_approved_what_is_in_the_audit_record(api: Api) -> None:
     assert "true" in record["detail"]["arguments"]
 
 
-def test_I33_the_ledger_lists_each_call_with_its_key_and_outcome(api: Api) -> None:
+def test_I42_who_approved_what_is_answered_by_the_export_alone(tmp_path: Path) -> None:
+    """Two people, an approval and a rejection; the header that names a user is only a claim."""
+    folder = tmp_path / "server"
+    command = Command(folder)
+    scopes = ("--scope", "session,approve")
+    tokens = {
+        user: command("tokens", "create", "--name", user, *scopes, "--user", user).out.strip()
+        for user in ("ann", "bob")
+    }
+    command("tokens", "create", "--name", "boss", "--scope", "admin")
+    out = tmp_path / "out"
+    with LiveServer(folder, write_agent(tmp_path), options=("--safety", "balanced")) as server:
+        ann, bob = Api(server, tokens["ann"]), Api(server, tokens["bob"])
+        sessions = [ann.session("shelly"), bob.session("shelly")]
+        asked(ann, sessions[0], shell(f"echo yes >> {out}"))
+        body = {"confirmation": "approve"}
+        assert ann.post(f"/api/sessions/{sessions[0]}/resume", body, x_user="mallory").status == 200
+        asked(bob, sessions[1], shell(f"echo no >> {out}"))
+        assert resume(bob, sessions[1], "reject", reason="not on a Friday") == 200
+        for one, session in zip((ann, bob), sessions, strict=True):
+            ended(one, session)
+    lines = command("audit", "--kind", "approval", "--json").out.splitlines()
+    records = [json.loads(line) for line in lines]
+    told = [
+        (one["user"], one["subject"], one["detail"]["decision"], one["detail"]["said"]) for one in records
+    ]
+    assert told == [
+        ("ann", sessions[0], "approve", ""),
+        ("bob", sessions[1], "reject", "not on a Friday"),
+    ]
+    assert [
+        f"echo {word} >> {out}" in one["detail"]["arguments"]
+        for word, one in zip(("yes", "no"), records, strict=True)
+    ] == [True, True]
+    assert len({one["token"] for one in records}) == 2
+    assert "mallory" not in str(records)
+
+
+def test_a_denial_names_its_rule_and_the_line_to_paste_whole(tmp_path: Path) -> None:
+    """At the terminal, where a long result is cut."""
+    agent, command = Path(write_agent(tmp_path)), Command(tmp_path)
+
+    def denied(cmd: str) -> str:
+        ran = command("run", str(agent), shell(cmd), "--safety", "restricted")
+        return next((line for line in ran.err.splitlines() if "is not allowed" in line), "")
+
+    start, _, line = denied("true").partition("add this line to the agent file: ")
+    assert "the safety mode is restricted, no rule matches this call" in start
+    agent.write_text(f"{agent.read_text()}{line}\n")
+    assert denied("true") == ""
+    agent.write_text(agent.read_text().replace(line, "permissions: {deny: ['shell:cmd=rm *']}"))
+    told = denied("rm x")
+    assert "the rule 'shell:cmd=rm *' denies it. To allow it, remove 'shell:cmd=rm *' from" in told
+    assert told.endswith("which no `allow` rule overrides")
+
+
+def test_I33_the_ledger_lists_each_call_with_its_key_and_outcome(api: Api, tmp_path: Path) -> None:
     session = api.session("shelly")
     asked(api, session, shell("exit 3"))
     (waiting,) = api.get(f"/api/sessions/{session}/effects")
@@ -179,3 +267,10 @@ def test_I33_the_ledger_lists_each_call_with_its_key_and_outcome(api: Api) -> No
     ended(api, session)
     (denied,) = api.get(f"/api/sessions/{session}/effects")
     assert (denied["outcome"], denied["key"]) == ("denied", waiting["key"])
+    shown = Command(api.server.folder)("sessions", "show", session, "--tools")
+    assert "denied" in shown.out
+    assert denied["key"] in shown.out
+    remote = Command(tmp_path / "elsewhere")
+    words = ("sessions", "show", session, "--tools", "--json", "--server", api.server.url)
+    listed = json.loads(remote(*words).out)
+    assert listed["tools"] == [denied]

@@ -239,7 +239,7 @@ def test_a_closed_laptop_is_a_503_over_v1_and_a_queued_turn_over_the_session_api
     assert (given.status, given.json["status"]) == (202, "queued")
     assert given.headers["x-task-id"] == given.json["task"]
     assert "x-attempt-id" not in given.headers
-    assert "offline since" in given.json["why"]
+    assert given.json["why"] == "runtime laptop is offline: its worker has stopped"
     assert worker.api.brief(session)["status"] == "queued"
     busy = worker.api.post(f"/api/sessions/{session}/turns", {"messages": said("now")})
     assert (busy.refusal, busy.json["error"]["detail"]["task"]) == ((409, "session_busy"), given.json["task"])
@@ -258,6 +258,53 @@ def test_a_run_is_streamed_and_a_turn_is_waited_for(worker: Worker, word: str) -
     assert [frame.data["content"] for frame in frames if frame.type == "agent_choice"] == [f"did: {word}"]
     given = worker.api.post(f"/api/sessions/{session}/turns", {"messages": said("next"), "wait": True})
     assert (given.status, given.json["messages"][-1]["content"]) == (200, "did: next")
+
+
+def _tried_again(worker: Worker, *texts: str) -> None:
+    """Each run but the last one says its text and is stopped; the last one completes with its text."""
+    left = list(texts)
+
+    def answers(claim: Plain) -> str | None:
+        text = left.pop(0)
+        halves = (text[:5], text[5:])
+        messages = [{"seq": n, "type": "text", "content": half} for n, half in enumerate(halves, 1)]
+        worker.report(claim, "messages", messages=messages)
+        if not left:
+            return text
+        worker.report(claim, "fail", code="worker_stopped", error="stopped")
+        return None
+
+    worker.answers = answers
+
+
+def test_a_run_that_is_tried_again_is_a_second_start_of_the_same_turn(worker: Worker, word: str) -> None:
+    _tried_again(worker, "half an ans", "a whole answer")
+    session = worker.api.session(MODEL)
+    path = f"/api/sessions/{session}/agent/{MODEL}"
+    with worker.api.stream("POST", path, {"messages": said(word)}) as stream:
+        frames = list(stream)
+    first, second = (frame.data for frame in frames if frame.type == "stream_started")
+    assert first["turn"] == second["turn"]
+    assert first["attempt"] != second["attempt"]
+    assert "decision" not in first
+    assert "claimed again" in second["decision"]
+    kept = [frame.data for frame in frames if frame.type == "agent_choice"]
+    shown = "".join(one["content"] for one in kept if one["attempt"] == second["attempt"])
+    assert shown == "a whole answer" == worker.api.history(session)[-1][1]
+    assert [frame.type for frame in frames].count("turn_failed") == 0
+
+
+def test_a_chat_stream_never_joins_the_texts_of_two_runs(
+    worker: Worker, client: openai.OpenAI, word: str
+) -> None:
+    _tried_again(worker, "The answer", "The ans", "The answer is 4.")
+    assert ask(client, word, model=MODEL, stream=True).text == "The answer is 4."
+    _tried_again(worker, "The answer", "It is 4.")
+    with pytest.raises(openai.APIError) as differs:
+        ask(client, word, model=MODEL, conversation=word, stream=True)
+    assert "outcome_unknown" in str(differs.value.body)
+    worker.answers = lambda claim: str(claim["resume"]["transcript"][-1]["content"])
+    assert ask(client, "and?", model=MODEL, conversation=word).text == "It is 4."
 
 
 def test_a_kill_of_the_server_leaves_a_running_task_alone(

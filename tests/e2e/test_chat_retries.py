@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.chat_requests import BOTH, Said, ask, ask_and_go, asking, assistant, result, tool, user
 from tests.e2e.command import until
 from tests.e2e.fake_model import FakeModel, Gate, Reply, breaks_off_after, refuses, says
-from tests.e2e.lossy import LossyProxy
+from tests.e2e.lossy_proxy import LossyProxy
 from tests.e2e.server import LiveServer
 
 BOTH_WAYS = pytest.mark.parametrize("stream", BOTH)

@@ -3,8 +3,10 @@
 import json
 import os
 import select
+import shlex
 import signal
 import sqlite3
+import termios
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -62,6 +64,24 @@ def test_next_turn_remembers_the_one_before(lastgood: Command) -> None:
     assert f"session {session}; continue with: lastgood run {AGENT} --session {session}" in first.err
     second = lastgood("run", AGENT, "--session", session, "!remember")
     assert (second.code, second.out, second.err) == (0, "I remember: my name is Ada\n", "")
+
+
+def test_failed_first_message_is_one_line(lastgood: Command) -> None:
+    assert_refused(lastgood("run", AGENT, "hello\n!fail before"), "failed before the answer")
+
+
+def test_sessions_as_json_have_the_fields_of_the_api(lastgood: Command) -> None:
+    lastgood.new_session("hello")
+    listed = lastgood.sessions()[0]
+    assert (listed["agent"], listed["agent_key"], listed["streaming"]) == (AGENT, AGENT, False)
+
+
+def test_what_to_run_next_names_the_place_of_the_session(lastgood: Command, tmp_path: Path) -> None:
+    elsewhere = str(tmp_path / "my data")
+    first = lastgood("run", AGENT, "--data-dir", elsewhere, "hello")
+    line = first.err.partition("continue with: lastgood ")[2].strip().removesuffix(" …")
+    second = lastgood(*shlex.split(line), "!remember")
+    assert (second.code, second.out) == (0, "I remember: hello\n")
 
 
 def test_minus_one_is_the_newest_session(lastgood: Command) -> None:
@@ -246,6 +266,7 @@ class Terminal:
 
     def __init__(self, lastgood: Command, started: list[Process], *args: str) -> None:
         self._ours, theirs = os.openpty()
+        termios.tcsetwinsize(theirs, (40, 200))
         self.process = lastgood.start(
             *args,
             stdin=theirs,
@@ -315,6 +336,9 @@ def test_ctrl_c_in_a_chat_cancels_the_turn_and_only_the_turn(chat: Terminal, las
     chat.expect("I remember: good")
     chat.expect("> ")
     chat.send(CTRL_C)
+    chat.expect("Ctrl-D or /exit ends the chat")
+    chat.expect("> ")
+    chat.send(CTRL_D)
     chat.expect("session ses_")
     assert chat.process.wait(20) == 0
 

@@ -131,8 +131,7 @@ def test_a_token_can_be_piped_into_a_file(lastgood: Command, tmp_path: Path) -> 
     [
         (("--scope", "chat,root"), ("'root'", "chat, read, session, approve, worker, admin")),
         (("--scope", ""), ("scope",)),
-        (("--scope", "worker"), ("--worker ID",)),
-        (("--scope", "session", "--worker", "laptop"), ("--worker ID",)),
+        (("--scope", "session", "--worker", "laptop"), ("--worker needs the scope worker",)),
         (("--worker", "a b"), ("Worker id 'a b'",)),
         (("--tenant", ""), ("the tenant",)),
         (("--name", " "), ("the name", "200")),

@@ -227,7 +227,7 @@ def test_activity_of_a_run_is_shown(place: Place) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("tasks", "add", "coder", "x"), "say what the task is about: --issue ID or --chat ID"),
+        (("tasks", "add", "coder", "x"), "--issue ID or --chat ID is required"),
         (("tasks", "add", "coder", "x", "--issue", "1", "--chat", "2"), "--issue ID or --chat ID"),
         (("tasks", "list", "--status", "lost"), "--status"),
         (("tasks", "list", "--limit", "0"), "from 1 to 200"),

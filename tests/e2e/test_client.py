@@ -651,14 +651,15 @@ def test_an_event_of_a_newer_server_is_another_event() -> None:
 # -- as it is documented -----------------------------------------------------------------
 
 
-def test_the_documented_example_does_what_it_says(server: LiveServer) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+@pytest.mark.parametrize("page", ["client.md", "howto-openai-sdk.md"])
+def test_the_documented_example_does_what_it_says(server: LiveServer, page: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (wanted,) = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert "http://127.0.0.1:8080" in example
     ran = run_script(example.replace("http://127.0.0.1:8080", server.url))
     out, err = ran.communicate(timeout=SECONDS)
-    assert (out.decode(), err.decode(), ran.returncode) == (wanted, "", 0)
+    assert (out.decode().strip(), err.decode(), ran.returncode) == (wanted.strip(), "", 0)
 
 
 def test_ctrl_c_ends_a_run_without_waiting_and_the_turn_goes_on(server: LiveServer, word: str) -> None:

@@ -27,7 +27,7 @@ from tests.e2e.command import AGENT, until
 from tests.e2e.conftest import REMOTE
 from tests.e2e.fake_model import FakeModel, Gate, breaks_off_after, refuses, says
 from tests.e2e.server import LiveServer
-from tests.surfaces.inside import make_tokens
+from tests.surfaces.in_process_server import make_tokens
 
 VERCEL = ("ai@6.0.318", "@ai-sdk/openai-compatible@2.0.87")
 LITELLM = ("litellm==1.106.2", "tenacity==9.1.2")

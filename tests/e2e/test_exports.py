@@ -145,7 +145,8 @@ def test_I23_a_batch_export_takes_bounded_memory_and_others_are_answered_meanwhi
 def half_read(server: LiveServer, path: str) -> tuple[http.client.HTTPResponse, socket.socket]:
     """An answer of which only the beginning was read; the rest waits for its reader."""
     own = socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS)
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    # Less than the export, and more than one segment of the loopback: below that, each waits for a timer.
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * 1024)
     own.sendall(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
     answer = http.client.HTTPResponse(own)
     answer.begin()

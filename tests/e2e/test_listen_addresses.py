@@ -55,7 +55,7 @@ class Filed(Served):
 
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder, options=options)
-        self.path = folder / "a.sock"
+        self.path = folder / "made" / "a.sock"
 
     @property
     def listen(self) -> str:
@@ -107,6 +107,8 @@ async def test_a_unix_socket_serves_its_owner_alone(short: Path) -> None:
             followed = await wire.follow("hello", None)
             assert (followed.text, followed.frames[-1]) == ("You said: hello", DONE)
             assert (await wire.get("/v1/models", host="evil.test")).status == 403
+            for host in ("agent", "unix", "_"):  # as docker-agent's clients have it
+                assert (await wire.get("/v1/models", host=host)).status == 200
             assert (await wire.get("/v1/models", origin="https://evil.test")).status == 403
             assert (await wire.get("/v1/models", x_forwarded_for="203.0.113.7")).status == 200
         server.tell(signal.SIGTERM)
@@ -214,7 +216,7 @@ def test_a_server_that_is_too_busy_to_answer_is_alive(short: Path) -> None:
     [
         ("x" * 104, "limit 103"),
         ("ä" * 52, "limit 103"),
-        ("missing/a.sock", "No such file or directory; choose another --listen"),
+        ("../../proc/missing/a.sock", "No such file or directory; choose another --listen"),
     ],
 )
 def test_a_path_that_cannot_be_is_refused_in_words(short: Path, path: str, words: str) -> None:
@@ -415,8 +417,10 @@ async def test_what_is_not_served_is_not_there(tmp_path: Path, only: str) -> Non
             paths = set((await wire.get("/openapi.json")).json["paths"])
             is_chat = only == "chat"
             assert ("/v1/models" in paths) is is_chat
-            assert not any(path.startswith("/api/" if is_chat else "/v1/") for path in paths)
-            assert {"/health", "/ready", "/metrics", "/openapi.json"} <= paths
+            common = {"/health", "/ready", "/metrics", "/openapi.json"}
+            assert ("/api/ready" in paths) is not is_chat
+            assert not any(path.startswith("/api/" if is_chat else "/v1/") for path in paths - common)
+            assert common <= paths
             assert (await wire.get("/v1/models")).status == (200 if is_chat else 404)
             assert (await wire.say("hello")).status == (200 if is_chat else 404)
             for path in ("/health", "/ready", "/metrics"):

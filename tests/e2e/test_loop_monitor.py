@@ -20,7 +20,7 @@ def test_a_held_loop_is_measured_and_logged(tmp_path: Path) -> None:
     with LiveServer(tmp_path) as server:
         before = server.metric("lastgood_event_loop_stalls_total")
         server.tell(signal.SIGSTOP)
-        time.sleep(1)
+        time.sleep(1)  # real time: the length of the stall
         server.tell(signal.SIGCONT)
         until(lambda: server.metric("lastgood_event_loop_stalls_total") > before)
         assert server.metric("lastgood_event_loop_lag_seconds") > 0.8

@@ -6,19 +6,22 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from lastgood.engine.mcp.toolset import MOST_OF_ONE_SERVER
 from tests.e2e.api import Api
 from tests.e2e.command import until
 from tests.e2e.server import LiveServer
-from tests.mcp.conftest import SERVER, alive
+from tests.mcp.conftest import SERVER
 
 pytestmark = pytest.mark.slow
 
+SMALL = SERVER.with_name("small_server.py")
 STDIO = {"type": "mcp", "command": sys.executable, "args": [str(SERVER), "stdio"]}
 
 
@@ -38,6 +41,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     agents = [
         write_agent(folder, "plain", STDIO),
         write_agent(folder, "twice", STDIO, {**STDIO, "command": str(other), "tools": ["add"]}),
+        write_agent(
+            folder, "small", {"type": "mcp", "command": sys.executable, "args": ["-I", "-S", str(SMALL)]}
+        ),
         write_agent(folder, "missing", {"type": "mcp", "command": "no-such-mcp-server"}),
         write_agent(
             folder,
@@ -53,7 +59,7 @@ def results(api: Api, session: str) -> list[str]:
     return [text for role, text in api.history(session) if role == "tool"]
 
 
-def children(server: LiveServer) -> set[int]:
+def children(server: LiveServer, program: Path = SERVER) -> set[int]:
     assert server._process is not None
     pid = server._process.pid
     found = set()
@@ -64,7 +70,7 @@ def children(server: LiveServer) -> set[int]:
                 command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if int(fields[1]) == pid and str(SERVER).encode() in command:
+            if int(fields[1]) == pid and str(program).encode() in command:
                 found.add(int(entry.name))
     return found
 
@@ -103,11 +109,43 @@ def test_state_that_is_gone_is_disclosed_to_the_model(server: LiveServer) -> Non
     api.turn(session, "!tool count {}\n!say done")
     (started,) = children(server) - before
     os.kill(started, signal.SIGKILL)
-    until(lambda: not alive(started))
+    # Not only a zombie: its other threads may still be ending, and its parent is told after the last one.
+    until(lambda: not Path(f"/proc/{started}").exists())
     api.turn(session, "!tool count {}\n!say done")
     first, second = results(api, session)
     assert first == "1"
     assert second.startswith("1\n[The MCP server was started again")
+
+
+def test_a_result_of_ten_megabytes_breaks_nothing(server: LiveServer) -> None:
+    api = Api(server)
+    session = api.session("plain")
+    assert api.turn(session, '!tool large {"size": 10000000}\n!say done').status == 200
+    (kept,) = results(api, session)
+    assert kept.startswith("xxxx")
+    assert len(kept) < 1_000_000
+    api.turn(session, '!tool add {"a": 1, "b": 1}\n!say done')
+    assert results(api, session)[-1] == "2"
+
+
+def test_fifty_sessions_at_once_and_more_have_bounded_processes(server: LiveServer) -> None:
+    api = Api(server)
+
+    def one(number: int) -> tuple[str, str]:
+        session = api.session("small")
+        assert api.turn(session, f'!tool add {{"a": {number}, "b": 1000}}\n!say done').status == 200
+        return session, results(api, session)[-1]
+
+    with ThreadPoolExecutor(MOST_OF_ONE_SERVER) as pool:
+        found = list(pool.map(one, range(MOST_OF_ONE_SERVER)))
+    assert [text for _, text in found] == [str(number + 1000) for number in range(MOST_OF_ONE_SERVER)]
+    assert len(children(server, SMALL)) == MOST_OF_ONE_SERVER
+    assert [one(number)[1] for number in range(3)] == ["1000", "1001", "1002"]
+    until(lambda: len(children(server, SMALL)) <= MOST_OF_ONE_SERVER)
+    first, _ = found[0]  # whose server was stopped to make room
+    api.turn(first, '!tool add {"a": 1, "b": 1}\n!say done')
+    assert results(api, first)[-1].startswith("2")
+    assert len(children(server, SMALL)) <= MOST_OF_ONE_SERVER
 
 
 def test_a_clash_of_names_offers_both_tools(server: LiveServer) -> None:

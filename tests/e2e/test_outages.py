@@ -7,11 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import openai
 import pytest
+from openai.types.chat import ChatCompletionChunk
 
-from tests.e2e.chat_requests import ask, asking
+from tests.e2e.chat_requests import ask, asking, joined
 from tests.e2e.command import AGENT
 from tests.e2e.nodes import SETTINGS
 from tests.e2e.server import LiveServer
@@ -23,6 +26,11 @@ pytestmark = pytest.mark.slow
 WORDS = " ".join(f"word{number}" for number in range(40))
 #: Longer than a lease.
 PAUSE_SECONDS = 17.0
+#: Shorter than a lease, and longer than what is left of a turn.
+OUTAGE_SECONDS = 1.2
+MOMENTS = 14
+#: How far apart the moments are. The first turn has said its last word when the last one begins.
+WORDS_APART = 3
 
 
 @pytest.fixture
@@ -48,7 +56,7 @@ def test_I11_a_process_on_sqlite_that_is_paused_for_longer_than_a_lease_loses_no
         with asking(client, f"!slow 0.05\n!say {WORDS}", conversation="paused", stream=True) as answer:
             server.until_seen(WORDS)
             server.tell(signal.SIGSTOP)
-            time.sleep(PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)  # real time: the length of the pause
             server.tell(signal.SIGCONT)
         assert answer.result().text == WORDS
         # It is not busy for the rest of a lease either.
@@ -56,27 +64,52 @@ def test_I11_a_process_on_sqlite_that_is_paused_for_longer_than_a_lease_loses_no
         assert server.tries("paused") == ["committed", "committed"]
 
 
+class Streamed:
+    """A turn in a thread of its own. `well_begun` is set when its first words have come, or it has failed."""
+
+    def __init__(self, client: openai.OpenAI, conversation: str) -> None:
+        self.conversation = conversation
+        self.well_begun = threading.Event()
+        self._client = client
+
+    def __call__(self) -> str:
+        try:
+            raw = self._client.chat.completions.with_raw_response.create(
+                model=AGENT,
+                messages=[{"role": "user", "content": f"!slow 0.03\n!say {WORDS}"}],
+                stream=True,
+                extra_headers={"X-Conversation-Id": self.conversation},
+            )
+            return joined(list(self._read(raw.parse())), raw.headers).text
+        finally:
+            self.well_begun.set()
+
+    def _read(self, stream: openai.Stream[ChatCompletionChunk]) -> Iterator[ChatCompletionChunk]:
+        with stream:
+            for number, chunk in enumerate(stream):
+                if number == WORDS_APART:
+                    self.well_begun.set()
+                yield chunk
+
+
 @pytest.mark.parametrize("how", ["cut", "stall"])
 def test_I16_a_stream_beside_an_outage_ends_with_the_whole_committed_answer(
     behind: LiveServer, proxy: PostgresProxy, how: str
 ) -> None:
-    """At fourteen moments of a turn, from before its first word to after its last."""
-    text = f"!slow 0.03\n!say {WORDS}"
-    with behind.client(timeout=60) as client:
+    """At fourteen moments of a turn, from before its first word to after its last: of fourteen turns, each
+    begins when the one before has said some words."""
+    with behind.client(timeout=60) as client, ThreadPoolExecutor(MOMENTS) as pool:
         ask(client, "!say ready", conversation="first")
-        for number in range(14):
-            conversation = f"{how}-{number}"
-            delay = 0.1 + number * 0.11
-
-            def disturb(delay: float = delay) -> None:
-                time.sleep(delay)
-                (proxy.cut if how == "cut" else proxy.stall)()
-                time.sleep(1.2)
-                proxy.restore()
-
-            disturbing = threading.Thread(target=disturb)
-            disturbing.start()
-            said = ask(client, text, conversation=conversation, stream=True)
-            disturbing.join()
-            assert said.text == WORDS
-            assert ask(client, "!say next", conversation=conversation).text == "next"
+        turns = [Streamed(client, f"{how}-{number}") for number in range(MOMENTS)]
+        answers = []
+        for turn in turns:
+            answers.append(pool.submit(turn))
+            if turn is not turns[-1]:
+                assert turn.well_begun.wait(60)
+        behind.until_seen(WORDS, MOMENTS)
+        (proxy.cut if how == "cut" else proxy.stall)()
+        time.sleep(OUTAGE_SECONDS)  # real time: the words of every turn end meanwhile
+        proxy.restore()
+        assert [answer.result() for answer in answers] == [WORDS] * MOMENTS
+        for turn in turns:
+            assert ask(client, "!say next", conversation=turn.conversation).text == "next"

@@ -15,7 +15,7 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.http.app import Route
 from tests.e2e.test_api_matrix import BODIES, ENDLESS, UNKNOWN, Ids, name_of
 from tests.surfaces.asgi import Given
-from tests.surfaces.inside import Inside, NewTokens, open_inside
+from tests.surfaces.in_process_server import InProcessServer, NewTokens, open_inside
 from tests.surfaces.worker_calls import WorkerCalls, registered
 
 pytestmark = pytest.mark.anyio
@@ -43,12 +43,12 @@ agents:
 
 @dataclass(frozen=True)
 class Laptop:
-    inside: Inside
+    inside: InProcessServer
     worker: WorkerCalls
     ids: Ids
 
 
-async def _ids(inside: Inside, worker: WorkerCalls, *, busy: bool = False) -> Ids:
+async def _ids(inside: InProcessServer, worker: WorkerCalls, *, busy: bool = False) -> Ids:
     """A session of Ann's with a turn, a failed attempt, and a task that is held."""
     session = await inside.session("ann", agent=AGENT)
     turns = f"/api/sessions/{session}/turns"
@@ -77,7 +77,7 @@ async def laptop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lapt
         yield Laptop(inside, worker, await _ids(inside, worker))
 
 
-def routes_of(inside: Inside) -> Iterator[Route]:
+def routes_of(inside: InProcessServer) -> Iterator[Route]:
     """Of one session, and those of the session API alone: the work API has its own table."""
     for route in inside.routes:
         if "{session}" in route.path and route.scope in (Scope.READ, Scope.SESSION):

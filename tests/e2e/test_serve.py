@@ -6,10 +6,12 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from lastgood.surfaces.http.loop_monitor import STALL_SECONDS
 from tests.e2e.command import AGENT, Command
 from tests.e2e.wire import DONE, Followed, Served, Wire, until, wire_to
 from tests.surfaces.prometheus import families
@@ -202,6 +204,8 @@ async def test_a_token_is_for_its_tenant_and_its_scopes_and_is_stored_nowhere(tm
             assert (denied.status, denied.code) == (403, "forbidden")
             for probe in ("/health", "/ready", "/metrics"):
                 assert (await wire.get(probe, host="nobody.test")).status == 200
+            ping = await wire.get("/api/ping", host="nobody.test", authorization=f"Bearer {reader}")
+            assert ping.status == 200
         assert server.stop() == 0
     stored = everything_in(tmp_path)
     for token in (ours, theirs, reader, revoked["token"]):
@@ -351,7 +355,13 @@ async def test_streams_are_whole_however_many_others_vanish(tmp_path: Path) -> N
         assert {tuple(server.tries(f"c{number}")) for number in range(11, 200, 20)} == {("cancelled",)}
         assert server.rows("SELECT count(*) FROM attempts WHERE status = 'running'") == [(0,)]
         assert server.stop() == 0
-        assert not [line for line in server.log if line["level"] in ("warning", "error")]
+        bad = [line for line in server.log if line["level"] in ("warning", "error")]
+        assert [line for line in bad if not _is_of_the_machine(line)] == []
+
+
+def _is_of_the_machine(line: dict[str, Any]) -> bool:
+    """A stall of the loop during which the server itself hardly ran."""
+    return line["message"] == "event loop stalled" and float(line["cpu_seconds"]) < STALL_SECONDS
 
 
 async def _is_idle(wire: Wire) -> bool:

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.api import while_it_is_down
 from tests.e2e.command import Command
+from tests.e2e.hand_worker import HandWorker
+from tests.e2e.task_server import TaskServer
 from tests.e2e.wire import Served, wire_to
 
 pytestmark = pytest.mark.anyio
@@ -18,6 +21,11 @@ def _logged(server: Served, message: str) -> list[dict[str, Any]]:
     """Of all its processes: each begins with a greeting."""
     lines = [line for line in server.stderr.read_text().splitlines() if line.startswith("{")]
     return [one for one in map(json.loads, lines) if one["message"].startswith(message)]
+
+
+def _lines(log: Path) -> list[dict[str, Any]]:
+    """Of one process: each begins its file anew."""
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
 
 
 async def test_every_failed_turn_is_logged_with_its_code_session_turn_and_attempt(tmp_path: Path) -> None:
@@ -38,6 +46,7 @@ async def test_every_failed_turn_is_logged_with_its_code_session_turn_and_attemp
             assert one["attempt"].startswith("att_")
         [alone] = _logged(server, "stateless turn failed")
         assert alone["code"] == "model_error"
+        assert [one["code"] for one in server.requests() if one["status"] == 500] == ["model_error"] * 2
         streamed = [one for one in server.requests() if one["status"] == 200]
         assert [(one["ended"], one["code"]) for one in streamed] == [("broken", "model_error")]
 
@@ -50,6 +59,31 @@ async def test_recovery_is_logged_with_what_it_ended(tmp_path: Path) -> None:
         server.start()
         [ended] = _logged(server, "attempt ended by recovery: its process died")
         assert ended["session"].startswith("ses_")
+
+
+def test_failures_and_takeovers_of_runtimes_are_logged(tmp_path: Path) -> None:
+    task_server = TaskServer(tmp_path)
+    with task_server.server as server:
+        worker = HandWorker(server.url)
+        task_server.bind()
+        session = task_server.session()
+        task_server.begin(session, "fails")
+        failed = worker.claim()
+        worker.report(failed, "fail", code="cli_protocol", error="secret words of a user")
+        task_server.begin(task_server.session(), "is taken over")
+        first = worker.claim()
+        lines = _lines(server.stderr)
+        with while_it_is_down(server) as database:
+            database.execute("UPDATE tasks SET lease_until = 0 WHERE ended_at IS NULL")
+        second = worker.claim()
+        assert second["task"]["id"] == first["task"]["id"]
+        lines += _lines(server.stderr)
+    [end] = [one for one in lines if one["message"] == "turn not committed"]
+    assert (end["code"], end["session"], end["task"]) == ("cli_protocol", session, failed["task"]["id"])
+    assert end["attempt"] == failed["task"]["attempt"]
+    [taken] = [one for one in lines if "claimed again" in one["message"]]
+    assert (taken["takes_over"], taken["attempt"]) == (first["task"]["attempt"], second["task"]["attempt"])
+    assert "secret words" not in str(lines)
 
 
 def test_the_banner_says_whether_a_token_is_needed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -509,7 +510,8 @@ def test_what_is_left_is_sent_at_the_end_as_the_standard_variables_say(tmp_path:
 
 @pytest.mark.anyio
 async def test_the_end_waits_until_the_collector_has_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Collector(pause_seconds=0.3) as collector:
+    with Collector() as collector:
+        collector.may_answer.clear()
         for name, value in collector.env.items():
             monkeypatch.setenv(name, value)
         tracing = open_tracing(True)
@@ -518,7 +520,11 @@ async def test_the_end_waits_until_the_collector_has_what_is_left(monkeypatch: p
             return None
 
         await tracing.asgi(app)({"headers": [], "method": "GET", "scheme": "http"}, None, None)
-        await tracing.close()
+        closing = asyncio.create_task(tracing.close())
+        assert await asyncio.to_thread(collector.asked.wait, 60)
+        assert not closing.done()
+        collector.may_answer.set()
+        await closing
         assert collector.answered == 1
 
 

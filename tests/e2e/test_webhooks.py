@@ -50,10 +50,11 @@ def commit(api: Api, session: str, text: str = "hello") -> None:
 
 
 def make_due(server: LiveServer) -> None:
-    """As if the time until the next try, or that of a dead process's lease, had passed."""
+    """As if the time until the next try, or that of a dead process's lease, had passed. Its next error shows
+    that the next try is over."""
     connection = apsw.Connection(str(server.data_dir / "lastgood.db"))
     connection.set_busy_timeout(5000)
-    connection.execute("UPDATE webhook_outbox SET due_at = 1 WHERE due_at IS NOT NULL")
+    connection.execute("UPDATE webhook_outbox SET due_at = 1, last_error = NULL WHERE due_at IS NOT NULL")
     connection.close()
 
 
@@ -94,7 +95,7 @@ def test_a_message_is_tried_again_under_the_same_id(api: Api, receiver: WebhookR
     receiver.behave = answers(500)
     commit(api, api.session("shelly"))
     until(lambda: len(receiver.got) == 1)
-    until(lambda: deliveries(api, webhook)[0]["last_error"] == "the receiver answered 500")
+    until(lambda: deliveries(api, webhook)[0]["last_error"] == "the receiver returned 500")
     receiver.behave = answers(200)
     until(lambda: deliveries(api, webhook)[0]["state"] == "delivered")
     first, second = receiver.got
@@ -116,7 +117,7 @@ def test_after_the_last_try_it_is_a_dead_letter(
         make_due(server)
     until(lambda: bool(deliveries(api, webhook, "?state=dead")))
     (dead,) = deliveries(api, webhook, "?state=dead")
-    assert (dead["tries"], dead["last_error"]) == (8, "the receiver answered 503")
+    assert (dead["tries"], dead["last_error"]) == (8, "the receiver returned 503")
     assert len({got.id for got in receiver.got}) == 1
 
 
@@ -238,7 +239,7 @@ def test_the_commands_work_beside_a_running_server(
     assert got.is_signed_with(secret)
     receiver.behave = answers(500)
     failed = command("webhooks", "test", listed["id"])
-    assert (failed.code, failed.out) == (1, "failed: the receiver answered 500\n")
+    assert (failed.code, failed.out) == (1, "failed: the receiver returned 500\n")
     lines = command("webhooks", "deliveries", listed["id"]).out.splitlines()
     assert [line.split()[3] for line in lines] == ["pending", "delivered"]
     assert command("webhooks", "add", "http://example.com").code == 2

@@ -8,10 +8,14 @@ from unittest.mock import patch
 
 from lastgood.core.tool_permissions import Asks
 from lastgood.engine.tool_calls import ToolCaller
+from lastgood.engine.toolboxes import Toolbox, Toolboxes
 from lastgood.engine.tools.tool import ToolFailed
+from lastgood.flows import approvals as flow_approvals
 from lastgood.flows.turns import Turns
+from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Hold
 from lastgood.model.audit import AuditEntry
+from lastgood.model.ids import SessionId
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from tests.faults.defects import defect, statement
 
@@ -21,6 +25,9 @@ OF_APPROVALS = {
     "a question is answered twice",
     "an approval is recorded outside of its transaction",
     "an approval beats a rule that denies by now",
+    "a question has the id of another turn's",
+    "an approval counts after its deadline",
+    "a session is offered the tools of another one",
 }
 
 
@@ -37,7 +44,8 @@ def _() -> Iterator[None]:
 
 @defect("a question is answered twice")
 def _() -> Iterator[None]:
-    with statement("hold_again", (" AND fence = :fence AND lease_until IS NULL", "")):
+    waits = "AND EXISTS (SELECT 1 FROM attempts WHERE attempts.id = :attempt AND deadline >= clock())"
+    with statement("hold_again", (" AND fence = :fence AND lease_until IS NULL", ""), (waits, "")):
         yield
 
 
@@ -67,4 +75,27 @@ def _() -> Iterator[None]:
             return Asks(str(denied))
 
     with patch.object(ToolCaller, "_check", check):
+        yield
+
+
+@defect("a question has the id of another turn's")
+def _() -> Iterator[None]:
+    with patch.object(flow_approvals, "question_id", lambda attempt, question: str(question["place"])):
+        yield
+
+
+@defect("an approval counts after its deadline")
+def _() -> Iterator[None]:
+    with statement("hold_again", ("AND deadline >= clock()", "")):
+        yield
+
+
+@defect("a session is offered the tools of another one")
+def _() -> Iterator[None]:
+    real = Toolboxes.of
+
+    def of(self: Toolboxes, session: SessionId, agent: AgentSpec) -> Toolbox:
+        return next(iter(self._kept.values()), None) or real(self, session, agent)
+
+    with patch.object(Toolboxes, "of", of):
         yield

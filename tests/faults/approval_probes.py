@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from lastgood.core.approval import Confirmation
 from lastgood.core.session_rules import WantedRules
+from lastgood.engine.toolboxes import Toolboxes
+from lastgood.engine.tools.live import LiveProgram, Offer, SessionPlace
+from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import NothingPending
 from lastgood.flows.approvals import Approver
+from lastgood.model.agents import ToolsetSpec
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import Attempt, AttemptStatus
 from lastgood.model.audit import AuditFilter
@@ -15,6 +20,7 @@ from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.rules import Setter
 from lastgood.model.tokens import Scope
 from lastgood.wiring import Lastgood
+from tests.contract import builders
 from tests.faults.faults import Mode
 from tests.faults.probes import Stage, probe
 
@@ -89,3 +95,67 @@ async def a_rule_that_denies_by_now_beats_an_approval(stage: Stage) -> None:
     await stage.other.sessions.set_permissions(DEFAULT_TENANT, session, WantedRules(deny=(TOOL,)), ADMIN)
     await approve(stage.node, session)
     assert stage.world.ledger == [], "a call ran that a rule denies"
+
+
+@probe
+async def an_answer_is_for_the_turn_that_was_shown(stage: Stage) -> None:
+    """The next turn comes to the same place with other arguments, and somebody still sees the old page."""
+    session, _ = await waiting(stage, f"{CALL}\n!say done")
+    (shown,) = await stage.node.approvals.pending(DEFAULT_TENANT, session, "")
+    handle = await stage.node.approvals.answer(session, Confirmation.REJECT, ANN, question=shown.id)
+    assert handle is not None
+    await handle.outcome()
+    told = await stage.world.ask(stage.node, session, f"\n{CALL}\n!say done", "tok2", durable=True)
+    told.outcome, told.code = "unknown", ""
+    try:
+        late = await stage.other.approvals.answer(session, Confirmation.APPROVE, ANN, question=shown.id)
+        assert late is not None
+        await late.outcome()
+    except NothingPending:
+        pass
+    assert stage.world.ledger == [], "a call ran whose arguments nobody had seen"
+
+
+@probe
+async def after_the_deadline_an_answer_is_too_late(stage: Stage) -> None:
+    """The sweep that ends the attempt has not come yet."""
+    begun = await builders.start(stage.store, builders.ask(await builders.session(stage.store)))
+    await stage.store.wait_if_held(begun.hold, {}, -1.0, [])
+    resumed = await stage.store.resume_if_waiting(begun.hold, "node", 60.0)
+    assert resumed is None, "an answer counted after the deadline of its question"
+
+
+class _OfItsSession:
+    """A program that offers one tool, named after its session."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+
+    async def offer(self) -> Offer:
+        async def run(use: ToolUse) -> str:
+            return self._session
+
+        return Offer((Tool(self._session, "", {"type": "object"}, run),))
+
+    async def close(self) -> None:
+        return
+
+
+class _Live:
+    def program(self, spec: ToolsetSpec, place: SessionPlace) -> LiveProgram:
+        return _OfItsSession(place.session)
+
+    async def close(self) -> None:
+        return
+
+
+@probe
+async def a_session_has_the_tools_of_its_own_programs(stage: Stage) -> None:
+    agent = replace(stage.world.agent(), toolsets=(ToolsetSpec("live"),))
+    toolboxes = Toolboxes({}, {"live": _Live()}, None, None)
+    for session in (SessionId("one"), SessionId("two")):
+        toolbox = toolboxes.of(session, agent)
+        await toolbox.ask_programs(agent, SessionPlace(DEFAULT_TENANT, session, None))
+    for session in (SessionId("one"), SessionId("two")):
+        names = set(toolboxes.of(session, agent).tools_of(agent))
+        assert names == {session}, f"the session {session} is offered {names}"

@@ -13,7 +13,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from lastgood.model.sessions import SessionStatus, TurnKind
 from lastgood.ports import Store
 from lastgood.wiring import Lastgood
 from tests.faults.checker import check
-from tests.faults.diary import Diary
+from tests.faults.client_log import ClientLog
 from tests.faults.faults import READS, Faults, FaultyStore, Mode, faulty_engine
 from tests.faults.stores import Place
 from tests.faults.world import OTHER_MODEL, World
+from tests.polls import eventually
 
 LIMITS = FlowLimits(
     lease_seconds=0.3,
@@ -39,6 +40,10 @@ LIMITS = FlowLimits(
     tick_seconds=0.002,
     poll_seconds=0.02,
 )
+#: Only ends a story that hangs.
+PATIENCE_SECONDS = 60.0
+#: Of the node that is not struck: a slow machine must not cost it its lease.
+HEALTHY = replace(LIMITS, lease_seconds=20.0)
 TOOLS = '\n!tool ledger-repeat {"text": "a"}\n!tool ledger-fail {"text": "b"}\n!also echo {"text": "c"}'
 #: Two turns that are there already, without a model call and so without a title.
 BEFORE = (
@@ -72,8 +77,8 @@ class Cell:
 FAILING = {"store.finish_if_held"}
 #: How often these are met is the clock's; their first hit is sure.
 BY_THE_CLOCK = {"store.read_events", "store.append_events_if_held", "store.get_session"}
-#: Met by a sweep that may or may not come while the story lasts.
-BY_CHANCE = {"store.waiting_queues"}
+#: Met by every sweep. A story lasts until one has come.
+SWEPT = {"store.waiting_queues", "store.merge_usage"}
 
 
 def cells(turn: str, hits: Counter[str]) -> list[Cell]:
@@ -91,18 +96,19 @@ def cells(turn: str, hits: Counter[str]) -> list[Cell]:
     return found
 
 
-class Story:
+class CellScenario:
     """One node to be struck and, afterwards, one that is not."""
 
-    def __init__(self, store: Store, world: World) -> None:
+    def __init__(self, store: Store, world: World, lease: float = LIMITS.lease_seconds) -> None:
         self.store = store
         self.world = world
-        self.faults = Faults(stall_seconds=LIMITS.lease_seconds * 2)
+        self.faults = Faults(stall_seconds=lease * 2)
         faulty: Any = FaultyStore(store, self.faults)
         engine = faulty_engine(world.kit(), self.faults)
-        self.struck = world.node("struck", store=faulty, engine=engine, limits=LIMITS)
+        limits = replace(LIMITS, lease_seconds=lease)
+        self.struck = world.node("struck", store=faulty, engine=engine, limits=limits)
         beside: Any = FaultyStore(store, Faults())
-        self.healthy = world.node("healthy", store=beside, limits=LIMITS)
+        self.healthy = world.node("healthy", store=beside, limits=HEALTHY)
         self._tasks: list[asyncio.Task[Any]] = []
 
     def keep_alive(self, *nodes: Lastgood) -> None:
@@ -118,13 +124,14 @@ class Story:
         self.struck.deps.histories._kept.clear()  # so that the history is read, too
         await self.ask_third(self.struck, session, cell.turn)
         await self._until_named()
+        await eventually(lambda: all(self.faults.hits[point] for point in SWEPT), PATIENCE_SECONDS)
         return session
 
     async def _until_named(self) -> None:
         """Titles are given beside the turn: until one is being written, or nothing is left to write it."""
-        async with asyncio.timeout(20):
-            while self.struck.live._tasks and not self.faults.hits["store.set_title"]:
-                await asyncio.sleep(0.002)
+        await eventually(
+            lambda: not self.struck.live._tasks or self.faults.hits["store.set_title"], PATIENCE_SECONDS
+        )
 
     def strike(self, cell: Cell, session: SessionId) -> None:
         self.faults.hits.clear()
@@ -142,7 +149,7 @@ class Story:
 
     async def second_part(self, session: SessionId, turn: str) -> list[str]:
         self.faults.point = ""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await self.ask_third(self.healthy, session, turn) not in ("committed", "cancelled"):
                 await asyncio.sleep(0.02)
             while (await self._status(session)) is not SessionStatus.IDLE:
@@ -161,10 +168,10 @@ class Story:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def count_hits(place: Place, turn: str) -> Counter[str]:
+async def count_hits(place: Place, turn: str, lease: float = LIMITS.lease_seconds) -> Counter[str]:
     """The points of a story without a fault."""
     store = await place.open()
-    story = Story(store, World(store))
+    story = CellScenario(store, World(store), lease)
     try:
         story.keep_alive(story.struck)
         await story.first_part(Cell(turn, "", Mode.RAISE, 0))
@@ -185,10 +192,10 @@ _IN_BACKGROUND = {
 }
 
 
-async def run_cell(place: Place, cell: Cell) -> tuple[list[str], bool]:
+async def run_cell(place: Place, cell: Cell, lease: float) -> tuple[list[str], bool]:
     """The violations, and whether the fault struck at all."""
     store = await place.open()
-    story = Story(store, World(store))
+    story = CellScenario(store, World(store), lease)
     try:
         story.keep_alive(story.struck, story.healthy)
         session = await story.first_part(cell)
@@ -198,19 +205,22 @@ async def run_cell(place: Place, cell: Cell) -> tuple[list[str], bool]:
         await store.close()
 
 
-def run_any(place: Place, cell: Cell, diary: Path) -> tuple[list[str], bool]:
+def run_any(
+    place: Place, cell: Cell, client_log: Path, lease: float = LIMITS.lease_seconds
+) -> tuple[list[str], bool]:
+    """`lease` is that of the node that is struck, in seconds."""
     if cell.mode is Mode.KILL:
-        return run_killed(place, cell, diary)
-    return asyncio.run(run_cell(place, cell))
+        return run_killed(place, cell, client_log, lease)
+    return asyncio.run(run_cell(place, cell, lease))
 
 
 # -- kill -9 -----------------------------------------------------------------------
 
 
-def run_killed(place: Place, cell: Cell, diary: Path) -> tuple[list[str], bool]:
+def run_killed(place: Place, cell: Cell, client_log: Path, lease: float) -> tuple[list[str], bool]:
     """The first part in a process that dies; the second here, as after a restart."""
-    killed = in_a_process(_die(place, cell, Diary(diary)))
-    return asyncio.run(_go_on(place, cell.turn, Diary(diary))), killed
+    killed = in_a_process(_die(place, cell, ClientLog(client_log), lease))
+    return asyncio.run(_go_on(place, cell.turn, ClientLog(client_log))), killed
 
 
 def in_a_process(work: Coroutine[Any, Any, None]) -> bool:
@@ -232,20 +242,20 @@ def in_a_process(work: Coroutine[Any, Any, None]) -> bool:
     return False
 
 
-async def _die(place: Place, cell: Cell, diary: Diary) -> None:
+async def _die(place: Place, cell: Cell, client_log: ClientLog, lease: float = LIMITS.lease_seconds) -> None:
     store = await place.open()
     world = World(store)
-    diary.keep(world)
-    story = Story(store, world)
+    client_log.keep(world)
+    story = CellScenario(store, world, lease)
     story.keep_alive(story.struck)
     await story.first_part(cell)
 
 
-async def _go_on(place: Place, turn: str, diary: Diary) -> list[str]:
+async def _go_on(place: Place, turn: str, client_log: ClientLog) -> list[str]:
     store = await place.open()
     world = World(store)
-    diary.read(world)
-    story = Story(store, world)
+    client_log.read(world)
+    story = CellScenario(store, world)
     story.healthy.deps.store.alone = store.alone
     try:
         await story.healthy.recovery.at_start()
@@ -275,24 +285,24 @@ RECOVERY_POINTS = (
 )
 
 
-def run_recovery_killed(place: Place, point: str, diary: Path) -> tuple[list[str], bool]:
+def run_recovery_killed(place: Place, point: str, client_log: Path) -> tuple[list[str], bool]:
     """Dies in a turn, dies again at `point` while recovering, and recovers."""
-    in_a_process(_die(place, DEATH, Diary(diary)))
-    killed = in_a_process(_die_recovering(place, Cell("good", point, Mode.KILL, 1), Diary(diary)))
-    return asyncio.run(_go_on(place, "good", Diary(diary))), killed
+    in_a_process(_die(place, DEATH, ClientLog(client_log)))
+    killed = in_a_process(_die_recovering(place, Cell("good", point, Mode.KILL, 1), ClientLog(client_log)))
+    return asyncio.run(_go_on(place, "good", ClientLog(client_log))), killed
 
 
-async def _die_recovering(place: Place, cell: Cell, diary: Diary) -> None:
+async def _die_recovering(place: Place, cell: Cell, client_log: ClientLog) -> None:
     store = await place.open()
     world = World(store)
-    diary.read(world)
+    client_log.read(world)
     session = world.log[0].session
     world.log = []
-    diary.keep(world)
-    story = Story(store, world)
+    client_log.keep(world)
+    story = CellScenario(store, world)
     story.struck.deps.store.alone = store.alone
     story.strike(cell, session)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await story.struck.recovery.at_start()
         story.keep_alive(story.struck)
         while (found := await store.get_session(DEFAULT_TENANT, session)) and found.turns < 3:

@@ -16,9 +16,9 @@ from lastgood.model.attempts import Attempt, AttemptStatus
 from lastgood.model.ids import SessionId, TurnId
 from lastgood.model.sessions import SessionStatus, Turn
 from tests.faults.edit_checker import edit_faults, leftovers
-from tests.faults.kept import Kept, Plain, read_state, says
+from tests.faults.stored_state import Plain, StoredSession, read_state, says
 from tests.faults.world import AGENT, Told, World
-from tests.hashing import hash_after
+from tests.reference_hash import hash_after
 
 
 async def check(world: World, *, settled: bool = True) -> list[str]:
@@ -47,7 +47,7 @@ async def check(world: World, *, settled: bool = True) -> list[str]:
 # -- the chain: I3, I5, I6 -----------------------------------------------------
 
 
-def _chains(kept: Kept) -> list[str]:
+def _chains(kept: StoredSession) -> list[str]:
     found = []
     name = kept.session.id
     if len(kept.turns) != kept.session.turns:
@@ -77,7 +77,7 @@ def _chain(name: str, turns: tuple[Turn, ...]) -> list[str]:
 # -- attempts: I9, I12, I14 ------------------------------------------------------
 
 
-def _attempts(kept: Kept, settled: bool) -> list[str]:
+def _attempts(kept: StoredSession, settled: bool) -> list[str]:
     found = []
     name = kept.session.id
     fences = [attempt.fence for attempt in kept.attempts.values()]
@@ -100,7 +100,7 @@ def _attempts(kept: Kept, settled: bool) -> list[str]:
 # -- events: I22, I24 ------------------------------------------------------------
 
 
-def _events(kept: Kept, world: World) -> list[str]:
+def _events(kept: StoredSession, world: World) -> list[str]:
     found = []
     name = kept.session.id
     numbers = [event.seq for event in kept.events]
@@ -130,7 +130,7 @@ def _events(kept: Kept, world: World) -> list[str]:
 # -- prompts: I1, I2, I4 ---------------------------------------------------------
 
 
-def _prompts(world: World, state: dict[SessionId, Kept]) -> list[str]:
+def _prompts(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     found = []
     texts: dict[SessionId, set[str]] = defaultdict(set)
     for told in world.log:
@@ -211,7 +211,7 @@ def _with_results(messages: list[Plain]) -> list[Plain]:
     return shown
 
 
-def _asked(world: World, kept: Kept, attempt: Attempt) -> list[Plain] | None:
+def _asked(world: World, kept: StoredSession, attempt: Attempt) -> list[Plain] | None:
     turn = kept.all_turns.get(attempt.turn)
     if turn is not None:
         told = next((t for t in world.log if t.texts and says(turn, t.texts[-1])), None)
@@ -247,7 +247,7 @@ def grammar_faults(prompt: list[Plain]) -> list[str]:
 # -- what clients were told: I2, I3, I13–I16 --------------------------------------
 
 
-def _told(world: World, state: dict[SessionId, Kept]) -> list[str]:
+def _told(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     found = []
     deleted = {t.session for t in world.log if t.what == "delete" and t.outcome == "done"}
     maybe_deleted = {t.session for t in world.log if t.what == "delete" and t.outcome == "unknown"}
@@ -269,7 +269,7 @@ def _told(world: World, state: dict[SessionId, Kept]) -> list[str]:
     return found
 
 
-def _told_token(world: World, token: str, tries: list[Told], kept: Kept) -> list[str]:
+def _told_token(world: World, token: str, tries: list[Told], kept: StoredSession) -> list[str]:
     found = []
     name = kept.session.id
     turns = kept.all_turns
@@ -318,7 +318,7 @@ def _told_token(world: World, token: str, tries: list[Told], kept: Kept) -> list
 # -- I20 ---------------------------------------------------------------------------
 
 
-def _keys(world: World, state: dict[SessionId, Kept]) -> list[str]:
+def _keys(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     found = []
     by_key: dict[str, list[Told]] = defaultdict(list)
     for told in world.log:
@@ -339,7 +339,7 @@ def _keys(world: World, state: dict[SessionId, Kept]) -> list[str]:
 # -- M3.2–M3.4, M3.7 ----------------------------------------------------------------
 
 
-def _overrides(world: World, state: dict[SessionId, Kept]) -> list[str]:
+def _overrides(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     """The model of each turn is its own override, or that of the turn before it."""
     found = []
     for kept in state.values():
@@ -363,7 +363,7 @@ def _overrides(world: World, state: dict[SessionId, Kept]) -> list[str]:
     return found
 
 
-def _titles(world: World, state: dict[SessionId, Kept]) -> list[str]:
+def _titles(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     found = []
     for kept in state.values():
         named = [t for t in world.log if t.session == kept.session.id and t.what == "rename"]
@@ -379,7 +379,7 @@ def _titles(world: World, state: dict[SessionId, Kept]) -> list[str]:
 # -- outside effects ------------------------------------------------------------------
 
 
-def _effects(world: World, state: dict[SessionId, Kept]) -> list[str]:
+def _effects(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     """A finished call of adopted steps is not made again; one that may not be repeated, never."""
     found = []
     by_key: dict[str, list[Plain]] = defaultdict(list)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import apsw
 
 from lastgood.flows.database_check import check_database
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask
 from lastgood.model.ids import TenantId
 from lastgood.model.messages import user

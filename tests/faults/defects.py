@@ -34,10 +34,20 @@ from lastgood.flows import running_attempts as flow_running
 from lastgood.flows import sessions as flow_sessions
 from lastgood.flows import submit as flow_submit
 from lastgood.flows import verified_history as flow_history
+from lastgood.flows.attempt_end import AttemptStop
 from lastgood.flows.history_cache import HistoryCache
-from lastgood.flows.run import Run, StopReason
+from lastgood.flows.run import Run
 from lastgood.flows.turn_outcome import Outcome
-from lastgood.model.attempts import AttemptStatus, Begin, BeginConflict, Begun, Commit, Committed, Step
+from lastgood.model.attempts import (
+    AttemptStatus,
+    Begin,
+    BeginConflict,
+    Begun,
+    Commit,
+    CommitResult,
+    Committed,
+    Step,
+)
 from lastgood.model.events import TERMINAL, Event
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.sessions import Head, NewSession, Session, Turn, TurnKind
@@ -124,7 +134,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = flow_run._end
 
-    async def end(run: Run, stop: StopReason) -> Outcome:
+    async def end(run: Run, stop: AttemptStop) -> Outcome:
         outcome = await real(run, stop)
         head = run.history.head
         if head is not None and outcome.status is not AttemptStatus.COMMITTED:
@@ -295,7 +305,7 @@ def _() -> Iterator[None]:
 
 @defect("a cancel is acknowledged before the run has stopped")
 def _() -> Iterator[None]:
-    async def stop(self: flow_running.RunningAttempts, run: Run, stop: StopReason) -> Outcome:
+    async def stop(self: flow_running.RunningAttempts, run: Run, stop: AttemptStop) -> Outcome:
         return Outcome(run.hold.attempt, AttemptStatus.CANCELLED, None, TurnCancelled())
 
     with patch.object(flow_running.RunningAttempts, "stop", stop):
@@ -344,14 +354,14 @@ def _() -> Iterator[None]:
 
 @defect("a lost answer of a commit is taken for a failure")
 def _() -> Iterator[None]:
-    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
+    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> CommitResult:
         try:
             return await run.deps.store.commit_if_head(run.hold, plan, events)
         except OutcomeUnknown:
-            run.stop(StopReason(None, TurnCancelled()))
-            return Committed.LOST
+            run.stop(AttemptStop(None, TurnCancelled()))
+            return CommitResult(Committed.LOST)
 
-    async def as_stored(run: Run, stop: StopReason) -> Outcome:
+    async def as_stored(run: Run, stop: AttemptStop) -> Outcome:
         return Outcome(run.hold.attempt, AttemptStatus.FAILED, None, stop.error)
 
     with patch.object(flow_run, "_commit_once", once), patch.object(flow_run, "_as_stored", as_stored):
@@ -360,11 +370,11 @@ def _() -> Iterator[None]:
 
 @defect("a lost answer of a commit is taken for success")
 def _() -> Iterator[None]:
-    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
+    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> CommitResult:
         try:
             return await run.deps.store.commit_if_head(run.hold, plan, events)
         except OutcomeUnknown:
-            return Committed.YES
+            return CommitResult(Committed.YES)
 
     with patch.object(flow_run, "_commit_once", once):
         yield
@@ -374,7 +384,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     real = flow_run._commit_once
 
-    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
+    async def once(run: Run, plan: Commit, events: Sequence[Event]) -> CommitResult:
         try:
             return await run.deps.store.commit_if_head(run.hold, plan, events)
         except OutcomeUnknown:
@@ -395,7 +405,7 @@ def _() -> Iterator[None]:
                 )
 
             await store._store.db.write(work)
-            return Committed.YES
+            return CommitResult(Committed.YES)
 
     with patch.object(flow_run, "_commit_once", once):
         yield

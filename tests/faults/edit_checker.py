@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
-from tests.faults.kept import Kept, says
+from tests.faults.stored_state import StoredSession, says
 from tests.faults.world import World
 
 
-def edit_faults(kept: Kept, world: World) -> list[str]:
+def edit_faults(kept: StoredSession, world: World) -> list[str]:
     """Only a committed edit takes a turn out of the head's chain, and only what came after its base."""
     found = []
     name, known = kept.session.id, kept.all_turns
@@ -30,7 +30,7 @@ def edit_faults(kept: Kept, world: World) -> list[str]:
     return found + _heads(kept, world)
 
 
-def _heads(kept: Kept, world: World) -> list[str]:
+def _heads(kept: StoredSession, world: World) -> list[str]:
     """In the order of the fences: whoever began found the turn that was committed last before it as the head.
 
     So nothing else has moved the head, neither an edit that came to nothing nor one that still ran.
@@ -60,7 +60,7 @@ def _heads(kept: Kept, world: World) -> list[str]:
     return found
 
 
-async def leftovers(world: World, state: dict[SessionId, Kept]) -> list[str]:
+async def leftovers(world: World, state: dict[SessionId, StoredSession]) -> list[str]:
     """After a delete: branches, and turns that no other session has. A fork nobody heard of may have them."""
     found = []
     reachable = {turn for kept in state.values() for turn in kept.all_turns}

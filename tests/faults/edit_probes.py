@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.model.attempts import After, Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import user

@@ -72,7 +72,7 @@ class Faults:
             case Mode.KILL:
                 os.kill(os.getpid(), signal.SIGKILL)
             case Mode.STALL:
-                await asyncio.sleep(self.stall_seconds)
+                await asyncio.sleep(self.stall_seconds)  # real time: the length of the stall
             case Mode.CANCEL if self.cancel is not None:
                 self.cancel()
         return mode
@@ -81,7 +81,7 @@ class Faults:
         if self.dead:
             await asyncio.get_running_loop().create_future()
         if mode is Mode.LATE:
-            await asyncio.sleep(self.stall_seconds)
+            await asyncio.sleep(self.stall_seconds)  # real time: the length of the stall
         if mode is Mode.LOST:
             raise OutcomeUnknown() if point.startswith("store.") else _error_at(point)
 
@@ -99,6 +99,8 @@ READS = frozenset(
     {
         "get_session",
         "find_conversation",
+        "locate_session",
+        "locate_conversation",
         "find_token",
         "list_tokens",
         "list_sessions",

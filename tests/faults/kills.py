@@ -24,16 +24,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lastgood.core.recovery import MOST_DEATHS
 from lastgood.errors import LastgoodError, StoreError
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.model.attempts import After
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.ports import Store
 from lastgood.wiring import Lastgood, running
 from tests.faults.checker import check
-from tests.faults.diary import Diary
+from tests.faults.client_log import ClientLog
 from tests.faults.outage import KINDS, Outages, outage_seconds
 from tests.faults.stores import Place
 from tests.faults.world import OTHER_MODEL, World
+from tests.polls import eventually
 
 LIMITS = FlowLimits(
     lease_seconds=0.5,
@@ -98,7 +101,7 @@ class Killed:
 
 def rounds(
     place: Place,
-    diary: Path,
+    client_log: Path,
     seed: int,
     processes: int,
     endings: Sequence[Ending] = tuple(Ending),
@@ -118,8 +121,8 @@ def rounds(
         patience = dice.random() * GRACE_SECONDS * 2
         ending = dice.choice(endings)
         node = f"{seed}x{number}"
-        child = start(partial(work_until_stopped, worked_on, diary, node), until_working=not is_early)
-        time.sleep(delay)
+        child = start(partial(work_until_stopped, worked_on, client_log, node), until_working=not is_early)
+        time.sleep(delay)  # real time: a random moment
         is_away = outages is not None and dice.random() < 0.5
         ends_meanwhile = dice.random() < 0.3
         if is_away and outages is not None:
@@ -127,10 +130,10 @@ def rounds(
             outages.begin(dice.choice(KINDS), seconds)
             result.outages += 1
             if ends_meanwhile:
-                time.sleep(seconds * dice.random())
+                time.sleep(seconds * dice.random())  # real time: a random moment
             else:
                 outages.wait()
-                time.sleep(dice.random() * LATEST_AT_WORK[place.kind])
+                time.sleep(dice.random() * LATEST_AT_WORK[place.kind])  # real time: a random moment
         ended = end(child, ending, patience)
         if is_away and ends_meanwhile and outages is not None:
             outages.wait()
@@ -141,7 +144,7 @@ def rounds(
             result.found.append(f"I12 process {node}: did not start, and the database was there")
         elif ended is Ended.LATE:
             result.found.append(f"I25 process {node}: did not stop within {STOP_SECONDS} s of SIGTERM")
-    found, result.acknowledged, result.edits = asyncio.run(_judge(place, diary))
+    found, result.acknowledged, result.edits = asyncio.run(_judge(place, client_log))
     result.found += found
     result.violations = len(result.found)
     result.lost = sum(1 for one in found if one.startswith("I16"))
@@ -214,7 +217,7 @@ def _waited(child: int, seconds: float) -> int | None:
 
 
 async def work_until_stopped(
-    place: Place, diary: Path, name: str, is_working: Callable[[], Any] = lambda: None
+    place: Place, client_log: Path, name: str, is_working: Callable[[], Any] = lambda: None
 ) -> None:
     """As a server does: after SIGTERM nothing new begins, and what runs may finish for a moment."""
     stop = asyncio.Event()
@@ -231,7 +234,7 @@ async def work_until_stopped(
             # After the node has stopped: whoever waits hears how their turn ended before the process does.
             stack.push_async_callback(hear_out)
             world = World(store)
-            Diary(diary).keep(world)
+            ClientLog(client_log).keep(world)
             ready = running(world.node(name, limits=LIMITS), grace_seconds=GRACE_SECONDS)
             node = await stack.enter_async_context(ready)
             page = await node.sessions.list(DEFAULT_TENANT, limit=3)
@@ -287,22 +290,29 @@ async def _earlier(node: Lastgood, session: SessionId, dice: random.Random) -> A
     return After(dice.choice(places))
 
 
-async def _judge(place: Place, diary: Path) -> tuple[list[str], int, int]:
+async def _judge(place: Place, client_log: Path) -> tuple[list[str], int, int]:
     """What is wrong, how many turns were acknowledged, and how many of them were edits."""
     store = await place.open()
     world = World(store)
-    Diary(diary).read(world)
+    ClientLog(client_log).read(world)
     found = []
     try:
         async with running(world.node("judge", limits=LIMITS)) as node:
-            await asyncio.sleep(0 if store.alone else LIMITS.lease_seconds + 2 * LIMITS.sweep_seconds)
             for session in dict.fromkeys(told.session for told in world.log):
+                await eventually(partial(_is_settled, store, session))
                 found += await _must_answer(world, node, session)
         found += await check(world)
     finally:
         await store.close()
     good = [told for told in world.log if told.outcome == "committed"]
     return found, len(good), sum(told.is_edit for told in good)
+
+
+async def _is_settled(store: Store, session: SessionId) -> bool:
+    """Nothing runs in it: neither what the dead have left there nor what is tried again."""
+    kept = await store.get_session(DEFAULT_TENANT, session)
+    owed = await store.interrupted_asks(1000, deaths_below=MOST_DEATHS)
+    return (kept is None or kept.attempt is None) and not any(one.attempt.session == session for one in owed)
 
 
 async def _must_answer(world: World, node: Lastgood, session: SessionId) -> list[str]:

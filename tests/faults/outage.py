@@ -85,7 +85,7 @@ async def _serve(listen: str, upstream: str) -> None:
         while line := await reader.readline():
             kind, seconds = line.decode().split()
             (relay.cut if kind == "cut" else relay.stall)()
-            await asyncio.sleep(float(seconds))
+            await asyncio.sleep(float(seconds))  # real time: the length of the outage
             relay.restore()
             _say("over")
 

@@ -14,11 +14,13 @@ from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
 from lastgood.flows import run as flow_run
 from lastgood.flows import running_attempts as flow_running
+from lastgood.flows.attempt_end import AttemptStop
 from lastgood.flows.begin import Plan
 from lastgood.flows.leases import Beat
 from lastgood.flows.outages import interrupted_by_outage
-from lastgood.flows.run import Run, StopReason
-from lastgood.flows.submit import Submission, Submitter
+from lastgood.flows.run import Run
+from lastgood.flows.submission import Submission
+from lastgood.flows.submit import Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import AttemptStatus, Begin
@@ -31,7 +33,7 @@ def _() -> Iterator[None]:
     def watch(self: flow_running.RunningAttempts, run: Run) -> None:
         """As if only what the loop has heard counted: an overdue timer stops the run."""
         seconds = self._deps.limits.lease_stop_seconds
-        lost = StopReason(Move.INTERRUPT, interrupted_by_outage(run.begin))
+        lost = AttemptStop(Move.INTERRUPT, interrupted_by_outage(run.begin))
         run.lease_timer = asyncio.get_running_loop().call_later(seconds, run.stop, lost)
 
     real = flow_running.RunningAttempts.hear
@@ -73,14 +75,14 @@ def _() -> Iterator[None]:
     with (
         patch.object(flow_outbox, "through_outage", once),
         patch.object(Run, "through_outage", at_once),
-        patch.object(flow_run, "_stop_for", lambda run, error: StopReason(Move.FAIL, error)),
+        patch.object(flow_run, "_stop_for", lambda run, error: AttemptStop(Move.FAIL, error)),
     ):
         yield
 
 
 @defect("a committed turn is told as failed")
 def _() -> Iterator[None]:
-    def untold(run: Run, stop: StopReason) -> Outcome:
+    def untold(run: Run, stop: AttemptStop) -> Outcome:
         return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, interrupted_by_outage(run.begin))
 
     with patch.object(flow_run, "_unwritten_outcome", untold):

@@ -40,7 +40,7 @@ from tests.faults.simulation import EPOCH, LIMITS, SHM
 from tests.faults.virtual_loop import VirtualLoop, run_virtually
 from tests.faults.world import OTHER_MODEL, World
 
-Story = Callable[["Stage"], Awaitable[None]]
+Scenario = Callable[["Stage"], Awaitable[None]]
 
 
 class Stage:
@@ -86,7 +86,7 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Probe:
     name: str
-    story: Story
+    story: Scenario
 
     def run(self) -> list[str]:
         """What the checker says at the end; the story itself may raise."""
@@ -115,7 +115,7 @@ class Probe:
 PROBES: list[Probe] = []
 
 
-def probe(story: Story) -> Story:
+def probe(story: Scenario) -> Scenario:
     PROBES.append(Probe(story.__name__, story))
     return story
 
@@ -141,7 +141,9 @@ async def a_commit_on_another_base_is_lost(stage: Stage) -> None:
         replace(begun, base=None, session=replace(begun.session, head=None)),
     )
     for one in stale:
-        committed = await stage.store.commit_if_head(begun.hold, plan_commit(begin, one, [answer()], 0.0), ())
+        committed = (
+            await stage.store.commit_if_head(begun.hold, plan_commit(begin, one, [answer()], 0.0), ())
+        ).outcome
         assert committed is Committed.LOST, "a commit on another base went through"
 
 
@@ -161,10 +163,12 @@ async def a_zombie_writes_nothing(stage: Stage) -> None:
     assert await stage.store.append_events_if_held(begun.hold, (text,)) is None, "a zombie told something"
     late = replace(begun, base=other.base, session=other.session)
     plan = plan_commit(begin, late, [answer()], 0.0)
-    assert await stage.store.commit_if_head(begun.hold, plan, ()) is Committed.LOST, "a zombie committed"
+    assert (await stage.store.commit_if_head(begun.hold, plan, ())).outcome is Committed.LOST, (
+        "a zombie committed"
+    )
     good = plan_commit(second, other, [answer()], 0.0)
     end = committed_event(good)
-    assert await stage.store.commit_if_head(other.hold, good, (end,)) is Committed.YES
+    assert (await stage.store.commit_if_head(other.hold, good, (end,))).outcome is Committed.YES
 
 
 @probe

@@ -105,7 +105,7 @@ async def a_steer_is_consumed_by_the_commit_and_by_nothing_else(stage: Stage) ->
     assert await stage.store.journal_if_held(begun.hold, (steer,), ())
     plan = plan_commit(begin, begun, [steer, answer()], 0.0)
     committed = committed_event(plan)
-    assert await stage.store.commit_if_head(begun.hold, plan, (committed,)) is Committed.YES
+    assert (await stage.store.commit_if_head(begun.hold, plan, (committed,))).outcome is Committed.YES
     left = await stage.store.read_queue(DEFAULT_TENANT, session)
     assert [(found.number, found.kind) for found in left] == [(late.number, QueueKind.FOLLOWUP)]
 

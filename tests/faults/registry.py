@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -22,8 +23,15 @@ ALL_DEFECTS: tuple[Defect, ...] = tuple(DEFECTS)
 
 
 def caught_by_probe(one: Defect) -> str | None:
+    """Probes of the same subject come first: one of them probably objects, and the others need not run."""
     with one.plant():
-        for probe in ALL_PROBES:
+        subject = _subject(one.plant)
+        for probe in sorted(ALL_PROBES, key=lambda probe: not _subject(probe.story).endswith(subject)):
             if (objection := probe.objects()) is not None:
                 return f"{probe.name}: {objection}"
     return None
+
+
+def _subject(registered: Callable[..., object]) -> str:
+    """`work_` of what `work_probes.py` or `work_defects.py` registers."""
+    return registered.__module__.rpartition(".")[2].removesuffix("probes").removesuffix("defects")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask, AttemptStatus, OnLeave
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import user

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.work.access import WorkAccess
 from lastgood.model.attempts import Ask, AttemptStatus

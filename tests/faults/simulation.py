@@ -69,6 +69,9 @@ LIMITS = FlowLimits(
     stop_seconds=1,
 )
 
+#: Tables whose rows belong to a session, and are deleted with it.
+OF_SESSIONS = ("sessions", "turns", "branches", "attempts", "steps", "events")
+
 #: How much longer than its grace time a node may take to stop.
 STOP_SECONDS = 11.0
 
@@ -159,7 +162,7 @@ class Simulation:
         """What a stopped node still holds. With faults, its leases may have to end by themselves."""
         name = node.app.deps.node
         sql = "SELECT id, attempt_id FROM sessions WHERE attempt_id IS NOT NULL AND holder = ?"
-        held = await self.store.db.write(lambda connection: connection.execute(sql, (name,)).fetchall())
+        held = await self._rows(sql, name)
         found = [
             f"I12 {session}: still held by {attempt} of {name}, which was stopped"
             for session, attempt in held
@@ -345,7 +348,18 @@ class Simulation:
             if told is None or told.outcome != "committed":
                 found.append(f"I12 {session}: does not answer after all is over: {told}")
         self.world.log = [told for told in self.world.log if told.outcome is not None or _unheard(told)]
-        return found + await check(self.world)
+        return found + await check(self.world) + await self._delete_all()
+
+    async def _delete_all(self) -> list[str]:
+        """I15: after the last session is deleted, no row of any is left. Also of forks no client knows of."""
+        for (session,) in await self._rows("SELECT id FROM sessions"):
+            await self.living().app.sessions.delete(DEFAULT_TENANT, SessionId(session))
+        counts = {table: (await self._rows(f"SELECT count(*) FROM {table}"))[0][0] for table in OF_SESSIONS}
+        left = {table: count for table, count in counts.items() if count}
+        return [f"I15: every session is deleted, and rows are left: {left}"] if left else []
+
+    async def _rows(self, sql: str, *values: Any) -> list[Any]:
+        return await self.store.db.write(lambda connection: connection.execute(sql, values).fetchall())
 
 
 def _unheard(told: Told) -> bool:

@@ -44,6 +44,10 @@ class Place:
             await connection.close()
 
 
+#: An address in memory would be used again, and databases stay.
+_names = itertools.count(1)
+
+
 class Places:
     """Stores to work in, one after the other: on PostgreSQL if there is a server, else on SQLite.
 
@@ -55,7 +59,7 @@ class Places:
         self._shared = shared
         self._folder = folder
         self._server = server
-        self._name = f"p{os.getpid()}x{id(self):x}"
+        self._name = f"p{os.getpid()}n{next(_names)}"
         self._numbers = itertools.count(1)
         if server is not None:
             server.create_database(self._name)
@@ -76,8 +80,8 @@ class Places:
         self._server.create_database(name, template=self._name)
         return Place("postgres", self._server.dsn(name))
 
-    def diary(self) -> Path:
-        return self._folder / f"{next(self._numbers)}.diary"
+    def client_log(self) -> Path:
+        return self._folder / f"{next(self._numbers)}.client_log"
 
 
 async def _migrate(place: Place) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.faults.approval_defects import OF_APPROVALS
 from tests.faults.defects import Defect, caught_by_simulation
+from tests.faults.hook_defects import OF_HOOKS
 from tests.faults.registry import ALL_DEFECTS, caught_by_probe
 from tests.faults.webhook_defects import OF_WEBHOOKS
 from tests.faults.work_defects import OF_WORK
@@ -60,6 +61,7 @@ HIDDEN_FROM_SIMULATION = {
     "a steer in adopted steps stays in the queue",
     *OF_WORK,
     *OF_APPROVALS,
+    *OF_HOOKS,
     *OF_WEBHOOKS,
 }
 

@@ -20,8 +20,8 @@ import pytest
 from lastgood.model.attempts import AttemptStatus
 from tests.faults.tool_defects import DEFECTS
 from tests.faults.tool_effects import asked, judge, read_record
+from tests.faults.tool_scenarios import SCENARIOS, Kill, ToolScenario, command, make_layout, policies
 from tests.faults.tool_server import Layout, Server, Servers
-from tests.faults.tool_stories import STORIES, Kill, Story, command, make_house, policies
 from tests.faults.world import Told
 
 pytestmark = pytest.mark.slow
@@ -36,12 +36,12 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture(scope="module")
 def kill(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Kill:
-    return Kill(servers, make_house(tmp_path_factory.mktemp("kill")))
+    return Kill(servers, make_layout(tmp_path_factory.mktemp("kill")))
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.name.replace(" ", "-"))
-def test_I33_what_a_call_did_is_what_its_tool_allows(kill: Kill, story: Story) -> None:
-    assert kill.objections(story) == []
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "-"))
+def test_I33_what_a_call_did_is_what_its_tool_allows(kill: Kill, scenario: ToolScenario) -> None:
+    assert kill.objections(scenario) == []
 
 
 def test_I33_I4_after_a_kill_in_the_middle_of_tools_nothing_is_violated(kill: Kill) -> None:
@@ -53,7 +53,7 @@ def test_I33_commands_do_not_outlive_their_server(kill: Kill) -> None:
     assert kill.survivors == 0
 
 
-#: Which story must object to which defect.
+#: Which scenario must object to which defect.
 CAUGHT_BY = {
     "every open call is repeated": "a shell command runs",
     "no open call is repeated": "a repeatable script runs",
@@ -66,12 +66,14 @@ CAUGHT_BY = {
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_planted_defect_is_caught(servers: Servers, tmp_path: Path, defect: str) -> None:
-    kill = Kill(servers, make_house(tmp_path), defect)
-    (story,) = (story for story in STORIES if story.name == CAUGHT_BY[defect])
-    objections = kill.objections(story)
+    kill = Kill(servers, make_layout(tmp_path), defect)
+    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == CAUGHT_BY[defect])
+    objections = kill.objections(scenario)
     assert objections
     print(
-        f"{defect}\n    caught by {story.name}: {objections[0]}", *kill.violations()[:1], sep="\n    and by "
+        f"{defect}\n    caught by {scenario.name}: {objections[0]}",
+        *kill.violations()[:1],
+        sep="\n    and by ",
     )
 
 
@@ -118,7 +120,8 @@ class RandomKills:
                 # Every other one may die while it still recovers.
                 (server.send if number % 2 else server.do)("open")
                 server.send("work", clients=self._clients, seed=f"{seed}x{number}")
-                time.sleep(dice.random() * LATEST_KILL_SECONDS)  # it recovers, or works
+                # It recovers, or works.
+                time.sleep(dice.random() * LATEST_KILL_SECONDS)  # real time: a random moment
                 server.kill()
             self._heard += server.heard
         with servers.start(layout) as server:
@@ -189,7 +192,7 @@ class RandomKills:
 
 
 def test_I33_random_kills_leave_effects_that_each_tool_allows(servers: Servers, tmp_path: Path) -> None:
-    kills = RandomKills(servers, make_house(tmp_path), seed=33, kills=12)
+    kills = RandomKills(servers, make_layout(tmp_path), seed=33, kills=12)
     figures = kills.figures()
     print(figures)
     assert kills.violations() == []

@@ -36,7 +36,7 @@ from lastgood.agents.sources import DirectorySource
 from lastgood.core.recovery import MOST_DEATHS
 from lastgood.errors import SessionBusy
 from lastgood.flows.dependencies import FlowLimits
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.attempts import Ask, Hold, Step, StepKind
 from lastgood.model.events import Event, EventKind
@@ -303,7 +303,7 @@ async def _settle(app: Lastgood, store: DeadlyStore, sessions: Sequence[str]) ->
     """Until nothing runs in them and nothing is owed to them any more."""
     for session in sessions:
         while not await _is_settled(store, SessionId(session)):
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)  # real time: the harness that waits has the deadline
     return {}
 
 
@@ -350,7 +350,7 @@ async def _submit(app: Lastgood, ask: Ask) -> TurnHandle:
         try:
             return await app.submitter.submit(Submission(ask))
         except SessionBusy:
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)  # real time: of a client, before it tries again
 
 
 _COMMANDS: dict[str, Callable[..., Any]] = {

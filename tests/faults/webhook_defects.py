@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 from lastgood.core import webhooks as core_webhooks
 from lastgood.flows import webhook_delivery as flow_delivery
-from lastgood.model.attempts import Commit, Committed, Hold
+from lastgood.model.attempts import Commit, CommitResult, Hold
+from lastgood.model.usage import NO_USE, AttemptUse
 from lastgood.model.webhooks import WebhookKind
 from lastgood.store.announcements import announcement
 from lastgood.store.rows import of_hold
@@ -25,11 +26,11 @@ def _() -> Iterator[None]:
     real = SqliteStore.commit_if_head
 
     async def commit_if_head(
-        self: SqliteStore, hold: Hold, commit: Commit, events: Any, task: Any = None
-    ) -> Committed:
+        self: SqliteStore, hold: Hold, commit: Commit, events: Any, task: Any = None, use: AttemptUse = NO_USE
+    ) -> CommitResult:
         await self._write("announce_attempt", of_hold(hold) | announcement(WebhookKind.TURN_COMMITTED))
         with statement("announce_attempt", ("WHERE", "WHERE 0 AND")):
-            return await real(self, hold, commit, events, task)
+            return await real(self, hold, commit, events, task, use)
 
     with patch.object(SqliteStore, "commit_if_head", commit_if_head):
         yield

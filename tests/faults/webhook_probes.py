@@ -34,7 +34,7 @@ async def a_commit_that_does_not_happen_is_not_announced(stage: Stage) -> None:
     assert isinstance(begun, Begun)
     await stage.store.set_orphaned(begun.hold, True)
     plan = plan_commit(begin, begun, [answer()], 0.0)
-    assert await stage.store.commit_if_head(begun.hold, plan, ()) is Committed.ORPHANED
+    assert (await stage.store.commit_if_head(begun.hold, plan, ())).outcome is Committed.ORPHANED
     assert await outbox(stage) == (), "a webhook was told of a commit that did not happen"
 
 

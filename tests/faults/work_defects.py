@@ -286,5 +286,11 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("a task token outlives its claim")
+def _() -> Iterator[None]:
+    with statement("find_held_task", (_IS_HELD, "")):
+        yield
+
+
 #: The simulation runs no tasks.
 OF_WORK = frozenset(one.name for one in DEFECTS[_BEFORE:])

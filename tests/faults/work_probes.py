@@ -10,8 +10,10 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from lastgood.errors import LastgoodError, RuntimeNotFound, StaleClaim, TaskNotFound
-from lastgood.flows.submit import Submission
-from lastgood.flows.work.report_content import ClaimKey
+from lastgood.flows.submission import Submission
+from lastgood.flows.work.claim_tokens import task_token_of
+from lastgood.flows.work.report_content import ClaimRef
+from lastgood.flows.work.task_tokens import TaskTokens
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.sessions import ScopeKind, TaskScope, TurnKind
@@ -197,11 +199,24 @@ async def a_report_needs_the_token_of_its_claim(stage: Stage) -> None:
     site = site_of(stage)
     a = await site.machine()
     sent = await claimed(a)
-    for key in (
-        ClaimKey(DEFAULT_TENANT, sent.claimed.task.id, "lgc_guessed", a.worker),
-        ClaimKey(DEFAULT_TENANT, sent.claimed.task.id, sent.token, "another"),
-    ):
-        await refused(stage.node.work.reports.start(key), TaskNotFound)
+    guessed = ClaimRef(DEFAULT_TENANT, sent.claimed.task.id, "lgc_guessed", a.worker)
+    await refused(stage.node.work.reports.start(guessed), StaleClaim)
+    foreign = ClaimRef(DEFAULT_TENANT, sent.claimed.task.id, sent.token, "another")
+    await refused(stage.node.work.reports.start(foreign), TaskNotFound)
+
+
+@probe
+async def a_task_token_ends_with_its_claim(stage: Stage) -> None:
+    site = site_of(stage)
+    a = await site.machine()
+    sent = await claimed(a)
+    tokens = TaskTokens(stage.node.deps.store)
+    grant = await tokens.check(task_token_of(sent.token))
+    assert grant is not None, "the CLI cannot read its task"
+    assert (grant.task, grant.session) == (sent.claimed.task.id, sent.claimed.session.id)
+    assert await tokens.check(sent.token) is None, "a claim token was taken for a task token"
+    await a.complete(sent, "done")
+    assert await tokens.check(task_token_of(sent.token)) is None, "the token outlives its claim"
 
 
 @probe

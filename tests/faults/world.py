@@ -23,7 +23,7 @@ from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import AttemptLost, InvalidRequest, LastgoodError, OutcomeUnknown, StoreUnavailable
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import FlowLimits
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.agents import AgentSpec, OnUnknown

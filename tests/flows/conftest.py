@@ -14,7 +14,7 @@ from tests.contract.conftest import postgres_database as postgres_database
 from tests.contract.conftest import where as where
 from tests.faults.checker import check
 from tests.faults.world import World
-from tests.flows.house import House
+from tests.flows.cluster import Cluster
 from tests.postgres import PostgresServer
 
 
@@ -32,20 +32,20 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 
 
 @pytest.fixture
-async def house(backend: Backend, where: Path | str) -> AsyncIterator[House]:
+async def cluster(backend: Backend, where: Path | str) -> AsyncIterator[Cluster]:
     """Judged at its end: whatever a test was about, the checker finds no broken invariant."""
-    house = House(backend, where, World(backend.store))
-    house.world.on_prompt = house.saw
-    yield house
-    await house.close()
-    assert await check(house.world, settled=False) == []
+    cluster = Cluster(backend, where, World(backend.store))
+    cluster.world.on_prompt = cluster.saw
+    yield cluster
+    await cluster.close()
+    assert await check(cluster.world, settled=False) == []
 
 
 @pytest.fixture
-def world(house: House) -> World:
-    return house.world
+def world(cluster: Cluster) -> World:
+    return cluster.world
 
 
 @pytest.fixture
-async def node(house: House) -> Lastgood:
-    return await house.node()
+async def node(cluster: Cluster) -> Lastgood:
+    return await cluster.node()

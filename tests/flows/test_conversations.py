@@ -8,14 +8,14 @@ import pytest
 
 from lastgood.errors import InvalidRequest, SessionBusy, StaleHead
 from lastgood.flows.conversations import ConversationMatch, Conversations
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import Message, assistant, user
 from lastgood.model.sessions import Session
 from lastgood.wiring import Lastgood
-from tests.flows.house import Gate, House, gate_tool
+from tests.flows.cluster import Cluster, Gate, gate_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -26,13 +26,13 @@ NAME = "chat-1"
 class Client:
     """One that sends its whole history each time."""
 
-    def __init__(self, house: House, node: Lastgood) -> None:
-        self.house = house
+    def __init__(self, cluster: Cluster, node: Lastgood) -> None:
+        self.cluster = cluster
         self.node = node
         self.conversations = Conversations(node.deps, node.sessions)
 
     async def place(self, *body: Message, reconciles: bool = True) -> ConversationMatch:
-        session = await self.conversations.find(DEFAULT_TENANT, NAME, AGENT, body)
+        session = await self.conversations.open(DEFAULT_TENANT, NAME, AGENT, body)
         return await self.conversations.place(session, body, reconciles=reconciles)
 
     async def send(self, *body: Message, reconciles: bool = True) -> Outcome:
@@ -47,11 +47,11 @@ class Client:
             expected_head=head.turn if head and reconciles else None,
         )
         submitted = await self.node.submitter.submit(Submission(ask))
-        return await self.house.outcome(self.node, submitted)
+        return await self.cluster.outcome(self.node, submitted)
 
     async def said(self) -> list[str]:
         session = await self.session()
-        return [message.content for turn in await self.house.turns(session.id) for message in turn.messages]
+        return [message.content for turn in await self.cluster.turns(session.id) for message in turn.messages]
 
     async def session(self) -> Session:
         found = await self.node.deps.store.find_conversation(DEFAULT_TENANT, NAME)
@@ -60,8 +60,8 @@ class Client:
 
 
 @pytest.fixture
-async def client(house: House, node: Lastgood) -> Client:
-    return Client(house, node)
+async def client(cluster: Cluster, node: Lastgood) -> Client:
+    return Client(cluster, node)
 
 
 A, B = user("a"), user("b")
@@ -121,7 +121,7 @@ async def test_what_the_server_did_between_is_not_compared(client: Client) -> No
     system = Message(role=A.role.SYSTEM, content="their own")
     await client.send(system, user('!tool echo {"text": "x"}\n!say done'), shown, B)
     assert (await client.said())[-2:] == ["b", "You said: b"]
-    assert len(await client.house.turns((await client.session()).id)) == 2
+    assert len(await client.cluster.turns((await client.session()).id)) == 2
 
 
 async def test_M2_3_nothing_new_is_refused(client: Client) -> None:
@@ -131,10 +131,10 @@ async def test_M2_3_nothing_new_is_refused(client: Client) -> None:
             await client.place(A, SAID_A, reconciles=reconciles)
 
 
-async def test_M2_5_a_busy_conversation_is_not_edited(house: House) -> None:
+async def test_M2_5_a_busy_conversation_is_not_edited(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)])
-    client = Client(house, node)
+    node = await cluster.node(tools=[gate_tool(gate)])
+    client = Client(cluster, node)
     await client.send(A)
     running = asyncio.create_task(client.send(A, SAID_A, user("!tool gate {}\n!say b")))
     await gate.until_reached()
@@ -147,15 +147,15 @@ async def test_M2_5_a_busy_conversation_is_not_edited(house: House) -> None:
 
 async def test_two_that_open_a_conversation_at_once_share_it(client: Client) -> None:
     found = await asyncio.gather(
-        *(client.conversations.find(DEFAULT_TENANT, NAME, AGENT, (A,)) for _ in range(8))
+        *(client.conversations.open(DEFAULT_TENANT, NAME, AGENT, (A,)) for _ in range(8))
     )
     assert len({session.id for session in found}) == 1
 
 
-async def test_M2_5_while_an_edit_runs_the_conversation_is_busy(house: House) -> None:
+async def test_M2_5_while_an_edit_runs_the_conversation_is_busy(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)])
-    client = Client(house, node)
+    node = await cluster.node(tools=[gate_tool(gate)])
+    client = Client(cluster, node)
     await client.send(A)
     running = asyncio.create_task(client.send(user("other\n!tool gate {}\n!say done")))
     await gate.until_reached()

@@ -16,7 +16,7 @@ from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.rules import LOCAL
 from lastgood.model.sessions import Turn
 from lastgood.wiring import Lastgood
-from tests.flows.house import Gate, House, eventually, gate_tool
+from tests.flows.cluster import Cluster, Gate, eventually, gate_tool
 from tests.flows.test_recovery import dies, next_node, until_settled
 from tests.present import present
 
@@ -78,66 +78,66 @@ REQUEST_CHANGES = {
 REQUEST_ELSE = {"turn_id", "durable", "created_at", "closed"}
 
 
-async def columns(house: House, table: str) -> set[str]:
+async def columns(cluster: Cluster, table: str) -> set[str]:
     sql = (
         f"SELECT name FROM pragma_table_info('{table}')"
-        if house.is_sqlite
+        if cluster.is_sqlite
         else f"SELECT column_name::text FROM information_schema.columns WHERE table_name = '{table}'"
     )
-    return {name for (name,) in await house.backend.rows(sql)}
+    return {name for (name,) in await cluster.backend.rows(sql)}
 
 
-async def change(house: House, table: str, column: str, value: str, where: str) -> None:
-    plain = "CAST('[]' AS BLOB)" if house.is_sqlite else "convert_to('[]', 'UTF8')"
-    await house.backend.execute(
+async def change(cluster: Cluster, table: str, column: str, value: str, where: str) -> None:
+    plain = "CAST('[]' AS BLOB)" if cluster.is_sqlite else "convert_to('[]', 'UTF8')"
+    await cluster.backend.execute(
         f"UPDATE {table} SET {column} = {value.replace('{bytes}', plain)} WHERE {where}"
     )
 
 
-async def spoken(house: House, node: Lastgood, turns: int = 3) -> tuple[SessionId, list[Turn]]:
-    session = await house.session(node)
-    return session, [await house.good(node, session, f"question {n}") for n in range(turns)]
+async def spoken(cluster: Cluster, node: Lastgood, turns: int = 3) -> tuple[SessionId, list[Turn]]:
+    session = await cluster.session(node)
+    return session, [await cluster.good(node, session, f"question {n}") for n in range(turns)]
 
 
-async def fresh(house: House) -> Lastgood:
+async def fresh(cluster: Cluster) -> Lastgood:
     """A node that has read nothing yet, so it has to read from the store."""
-    return await house.node("fresh")
+    return await cluster.node("fresh")
 
 
-async def test_every_column_is_tried_below(house: House) -> None:
-    assert await columns(house, "turns") == set(TURN_CHANGES)
-    assert await columns(house, "steps") == set(STEP_CHANGES)
-    assert await columns(house, "requests") == set(REQUEST_CHANGES) | REQUEST_ELSE
+async def test_every_column_is_tried_below(cluster: Cluster) -> None:
+    assert await columns(cluster, "turns") == set(TURN_CHANGES)
+    assert await columns(cluster, "steps") == set(STEP_CHANGES)
+    assert await columns(cluster, "requests") == set(REQUEST_CHANGES) | REQUEST_ELSE
 
 
 @pytest.mark.parametrize("column", TURN_CHANGES)
 async def test_I6_no_model_sees_a_history_with_a_changed_turn(
-    house: House, node: Lastgood, column: str
+    cluster: Cluster, node: Lastgood, column: str
 ) -> None:
-    session, turns = await spoken(house, node)
-    other, _ = await spoken(house, node)
-    await change(house, "turns", column, TURN_CHANGES[column], f"id = '{turns[1].id}'")
-    later = await fresh(house)
-    prompts = len(house.world.prompts)
-    outcome = await house.say(later, session, "what did I ask?")
+    session, turns = await spoken(cluster, node)
+    other, _ = await spoken(cluster, node)
+    await change(cluster, "turns", column, TURN_CHANGES[column], f"id = '{turns[1].id}'")
+    later = await fresh(cluster)
+    prompts = len(cluster.world.prompts)
+    outcome = await cluster.say(later, session, "what did I ask?")
     assert (outcome.status, outcome.error and outcome.error.code) == (
         AttemptStatus.FAILED,
         "history_damaged",
     )
-    assert len(house.world.prompts) == prompts
-    assert (await house.get(session)).turns == 3
+    assert len(cluster.world.prompts) == prompts
+    assert (await cluster.get(session)).turns == 3
     # Of that session alone.
     assert len((await later.sessions.list(DEFAULT_TENANT)).sessions) == 2
-    await house.good(later, other, "and you?")
+    await cluster.good(later, other, "and you?")
 
 
 @pytest.mark.parametrize("column", ["kind", "body", "inputs", "hash"])
 async def test_I8_a_damaged_session_can_be_read_exported_forked_before_it_and_deleted(
-    house: House, node: Lastgood, column: str
+    cluster: Cluster, node: Lastgood, column: str
 ) -> None:
-    session, turns = await spoken(house, node, 4)
-    await change(house, "turns", column, TURN_CHANGES[column], f"id = '{turns[2].id}'")
-    later = await fresh(house)
+    session, turns = await spoken(cluster, node, 4)
+    await change(cluster, "turns", column, TURN_CHANGES[column], f"id = '{turns[2].id}'")
+    later = await fresh(cluster)
     whole = await later.sessions.read(DEFAULT_TENANT, session)
     assert whole.chain.good == tuple(turns[:2])
     assert next(turn.seq for turn in whole.turns if turn.damage) == 3
@@ -155,8 +155,8 @@ async def test_I8_a_damaged_session_can_be_read_exported_forked_before_it_and_de
     assert again.turns == 2
 
     fork = await later.sessions.fork(DEFAULT_TENANT, session, turns[1].id)
-    await house.good(later, fork.id, "go on")
-    assert [text for _, text in house.last_prompt][-3:-1] == ["question 1", turns[1].messages[-1].content]
+    await cluster.good(later, fork.id, "go on")
+    assert [text for _, text in cluster.last_prompt][-3:-1] == ["question 1", turns[1].messages[-1].content]
     for refused in (turns[2].id, turns[3].id, None):
         with pytest.raises(HistoryDamaged, match="Turn 3"):
             await later.sessions.fork(DEFAULT_TENANT, session, refused)
@@ -167,12 +167,12 @@ async def test_I8_a_damaged_session_can_be_read_exported_forked_before_it_and_de
     await later.sessions.delete(DEFAULT_TENANT, session)
 
 
-async def test_I18_a_missing_turn_is_damage_and_no_shorter_history(house: House, node: Lastgood) -> None:
+async def test_I18_a_missing_turn_is_damage_and_no_shorter_history(cluster: Cluster, node: Lastgood) -> None:
     for missing in (0, 1, 2):
-        session, turns = await spoken(house, node)
-        await house.backend.execute(f"DELETE FROM turns WHERE id = '{turns[missing].id}'")
-        later = await house.node(f"fresh {missing}")
-        outcome = await house.say(later, session, "what did I ask?")
+        session, turns = await spoken(cluster, node)
+        await cluster.backend.execute(f"DELETE FROM turns WHERE id = '{turns[missing].id}'")
+        later = await cluster.node(f"fresh {missing}")
+        outcome = await cluster.say(later, session, "what did I ask?")
         assert outcome.error is not None
         assert outcome.error.code == "history_damaged"
         whole = await later.sessions.read(DEFAULT_TENANT, session)
@@ -186,33 +186,37 @@ async def test_I18_a_missing_turn_is_damage_and_no_shorter_history(house: House,
     ("column", "value"),
     [("seq", "2"), ("head_hash", "{bytes}"), ("head", "(SELECT id FROM turns WHERE seq = 1)")],
 )
-async def test_I18_a_changed_head_is_damage(house: House, node: Lastgood, column: str, value: str) -> None:
-    session, _ = await spoken(house, node)
-    await change(house, "sessions", column, value, f"id = '{session}'")
-    outcome = await house.say(await fresh(house), session, "what did I ask?")
+async def test_I18_a_changed_head_is_damage(
+    cluster: Cluster, node: Lastgood, column: str, value: str
+) -> None:
+    session, _ = await spoken(cluster, node)
+    await change(cluster, "sessions", column, value, f"id = '{session}'")
+    outcome = await cluster.say(await fresh(cluster), session, "what did I ask?")
     assert outcome.error is not None
     assert outcome.error.code == "history_damaged"
 
 
-async def test_I18_turns_that_follow_one_another_in_a_circle_are_damage(house: House, node: Lastgood) -> None:
-    session, turns = await spoken(house, node)
+async def test_I18_turns_that_follow_one_another_in_a_circle_are_damage(
+    cluster: Cluster, node: Lastgood
+) -> None:
+    session, turns = await spoken(cluster, node)
     fork = (await node.sessions.fork(DEFAULT_TENANT, session, turns[0].id)).id
-    first, last = [await house.good(node, fork, f"again {n}") for n in range(2)]
-    await change(house, "turns", "parent", f"'{last.id}'", f"id = '{first.id}'")
-    later = await fresh(house)
-    outcome = await house.say(later, fork, "what did I ask?")
+    first, last = [await cluster.good(node, fork, f"again {n}") for n in range(2)]
+    await change(cluster, "turns", "parent", f"'{last.id}'", f"id = '{first.id}'")
+    later = await fresh(cluster)
+    outcome = await cluster.say(later, fork, "what did I ask?")
     assert outcome.error is not None
     assert outcome.error.code == "history_damaged"
     await later.sessions.fork(DEFAULT_TENANT, fork, turns[0].id)
 
 
-async def test_a_replay_does_not_answer_with_a_damaged_turn(house: House, node: Lastgood) -> None:
-    session = await house.session(node)
-    turn = await house.good(node, session, "hello", key="key")
-    await change(house, "turns", "kind", "'append'", f"id = '{turn.id}'")
-    later = await fresh(house)
+async def test_a_replay_does_not_answer_with_a_damaged_turn(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node)
+    turn = await cluster.good(node, session, "hello", key="key")
+    await change(cluster, "turns", "kind", "'append'", f"id = '{turn.id}'")
+    later = await fresh(cluster)
     with pytest.raises(HistoryDamaged):
-        await house.say(later, session, "hello", key="key")
+        await cluster.say(later, session, "hello", key="key")
 
 
 # -- what recovery reads ------------------------------------------------------------------
@@ -220,51 +224,51 @@ async def test_a_replay_does_not_answer_with_a_damaged_turn(house: House, node: 
 STORY = '!tool ledger-repeat {"text": "a"}\n!tool ledger-repeat {"text": "b"}\n!say done'
 
 
-async def owed(house: House) -> tuple[SessionId, str, str]:
+async def owed(cluster: Cluster) -> tuple[SessionId, str, str]:
     """A durable turn whose node died after a finished step."""
-    death = await dies(house, STORY, durable=True)
+    death = await dies(cluster, STORY, durable=True)
     return death.session, death.turn.turn, present(death.turn.attempt)
 
 
 @pytest.mark.parametrize("column", REQUEST_CHANGES)
-async def test_I18_a_durable_turn_with_a_changed_request_fails_visibly(house: House, column: str) -> None:
-    session, turn, _ = await owed(house)
-    await change(house, "requests", column, REQUEST_CHANGES[column], f"turn_id = '{turn}'")
-    prompts = len(house.world.prompts)
-    node = await next_node(house)
+async def test_I18_a_durable_turn_with_a_changed_request_fails_visibly(cluster: Cluster, column: str) -> None:
+    session, turn, _ = await owed(cluster)
+    await change(cluster, "requests", column, REQUEST_CHANGES[column], f"turn_id = '{turn}'")
+    prompts = len(cluster.world.prompts)
+    node = await next_node(cluster)
     if column in ("tenant", "session_id"):
         # Whose it is cannot be told any more, so nobody can be told; the check reports it.
-        await until_settled(house, session, 1)
+        await until_settled(cluster, session, 1)
         await node.recovery.retry_durable()
     else:
-        attempts = await until_settled(house, session, 2)
+        attempts = await until_settled(cluster, session, 2)
         assert [one.status for one in attempts] == [AttemptStatus.INTERRUPTED, AttemptStatus.FAILED]
         assert attempts[-1].error_code == "history_damaged"
         await node.recovery.retry_durable()
-        assert len(await house.attempts(session)) == 2, "it is not tried for ever"
-    assert len(house.world.prompts) == prompts
-    other = await house.session(node)
-    await house.good(node, other, "hello")
+        assert len(await cluster.attempts(session)) == 2, "it is not tried for ever"
+    assert len(cluster.world.prompts) == prompts
+    other = await cluster.session(node)
+    await cluster.good(node, other, "hello")
 
 
 @pytest.mark.parametrize("column", STEP_CHANGES)
-async def test_I18_a_durable_turn_with_a_changed_step_does_not_show_it(house: House, column: str) -> None:
-    session, _, attempt = await owed(house)
+async def test_I18_a_durable_turn_with_a_changed_step_does_not_show_it(cluster: Cluster, column: str) -> None:
+    session, _, attempt = await owed(cluster)
     first = f"attempt_id = '{attempt}' AND n = 1"
-    await change(house, "steps", column, STEP_CHANGES[column], first)
-    prompts = len(house.world.prompts)
-    await next_node(house)
-    attempts = await until_settled(house, session, 2)
+    await change(cluster, "steps", column, STEP_CHANGES[column], first)
+    prompts = len(cluster.world.prompts)
+    await next_node(cluster)
+    attempts = await until_settled(cluster, session, 2)
     assert attempts[-1].error_code == "history_damaged"
-    assert len(house.world.prompts) == prompts
+    assert len(cluster.world.prompts) == prompts
 
 
 @pytest.mark.parametrize("column", ["input", "model", "agent_key", "key", "end_user", "checksum"])
-async def test_I18_a_changed_entry_of_the_queue_is_parked_and_says_why(house: House, column: str) -> None:
+async def test_I18_a_changed_entry_of_the_queue_is_parked_and_says_why(cluster: Cluster, column: str) -> None:
     gate = Gate()
-    node = await house.node("gated", tools=[gate_tool(gate)])
-    session = await house.session(node)
-    running = await house.submit(node, session, "!tool gate {}\n!say done")
+    node = await cluster.node("gated", tools=[gate_tool(gate)])
+    session = await cluster.session(node)
+    running = await cluster.submit(node, session, "!tool gate {}\n!say done")
     await gate.until_reached()
     for number in range(2):
         new = NewQueued(
@@ -272,19 +276,19 @@ async def test_I18_a_changed_entry_of_the_queue_is_parked_and_says_why(house: Ho
         )
         await node.queue.put(new)
     value = "'another'" if column not in ("input", "checksum") else "{bytes}"
-    await change(house, "queued", column, value, "turn_id = 'later 0'")
+    await change(cluster, "queued", column, value, "turn_id = 'later 0'")
     gate.open()
-    await house.outcome(node, running)
+    await cluster.outcome(node, running)
 
     async def parked() -> Any:
-        queue = await house.backend.store.read_queue(DEFAULT_TENANT, session)
+        queue = await cluster.backend.store.read_queue(DEFAULT_TENANT, session)
         return [item.parked for item in queue if item.parked]
 
     (why,) = await eventually(parked)
     assert "does not match its checksum" in why
 
     async def went_on() -> bool:
-        return (await house.get(session)).turns == 2
+        return (await cluster.get(session)).turns == 2
 
     await eventually(went_on)
-    assert "later 0" not in str(house.world.prompts)
+    assert "later 0" not in str(cluster.world.prompts)

@@ -18,7 +18,7 @@ from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId
 from lastgood.model.messages import assistant
 from lastgood.model.sessions import Usage
 from lastgood.wiring import Lastgood
-from tests.flows.house import LIMITS, PATIENCE_SECONDS, Gate, House, eventually, gate_tool
+from tests.flows.cluster import LIMITS, PATIENCE_SECONDS, Cluster, Gate, eventually, gate_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -35,11 +35,11 @@ async def tidied(node: Lastgood) -> None:
 
 
 async def test_I22_a_watcher_that_comes_back_gets_exactly_what_it_missed(
-    house: House, node: Lastgood
+    cluster: Cluster, node: Lastgood
 ) -> None:
-    session = await house.session(node, title="named")
-    await house.good(node, session, "one")
-    last = await house.submit(node, session, "two")
+    session = await cluster.session(node, title="named")
+    await cluster.good(node, session, "one")
+    last = await cluster.submit(node, session, "two")
     whole = await watched(node, session, until=last.attempt)
     assert [b.seq - a.seq for a, b in pairwise(whole)] == [1] * (len(whole) - 1)
     for event in whole:
@@ -47,14 +47,14 @@ async def test_I22_a_watcher_that_comes_back_gets_exactly_what_it_missed(
         assert rest == [later for later in whole if later.seq > event.seq]
 
 
-async def test_I22_a_watcher_whose_events_are_gone_is_told_once(house: House, node: Lastgood) -> None:
-    session = await house.session(node, title="named")
-    await house.good(node, session, "one")
+async def test_I22_a_watcher_whose_events_are_gone_is_told_once(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node, title="named")
+    await cluster.good(node, session, "one")
     seen = (await node.deps.store.read_events(DEFAULT_TENANT, session, after=0))[0]
     await tidied(node)
-    dropped = (await house.get(session)).events_dropped
+    dropped = (await cluster.get(session)).events_dropped
     assert dropped > seen.seq
-    last = await house.submit(node, session, "two")
+    last = await cluster.submit(node, session, "two")
     events = await watched(node, session, after=seen.seq, until=last.attempt)
     assert [event.kind for event in events].count(EventKind.RESYNC) == 1
     assert (events[0].kind, events[0].seq) == (EventKind.RESYNC, dropped)
@@ -64,13 +64,13 @@ async def test_I22_a_watcher_whose_events_are_gone_is_told_once(house: House, no
     assert [event.kind for event in rest] == [event.kind for event in events[1:]]
 
 
-async def test_I22_a_number_that_was_never_given_is_answered_with_a_resync(house: House) -> None:
+async def test_I22_a_number_that_was_never_given_is_answered_with_a_resync(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)])
-    session = await house.session(node, title="named")
-    await house.good(node, session, "one")
-    now = (await house.get(session)).last_event_seq
-    last = await house.submit(node, session, "!tool gate\n!say two")
+    node = await cluster.node(tools=[gate_tool(gate)])
+    session = await cluster.session(node, title="named")
+    await cluster.good(node, session, "one")
+    now = (await cluster.get(session)).last_event_seq
+    last = await cluster.submit(node, session, "!tool gate\n!say two")
     events = follow(node.deps, DEFAULT_TENANT, session, after=now + 10**9, until=last.attempt)
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
         assert (await anext(events)).kind is EventKind.RESYNC
@@ -78,35 +78,35 @@ async def test_I22_a_number_that_was_never_given_is_answered_with_a_resync(house
         assert [event.kind async for event in events][-1] is EventKind.ATTEMPT_ENDED
 
 
-async def test_numbers_that_were_skipped_are_no_loss(house: House, node: Lastgood) -> None:
+async def test_numbers_that_were_skipped_are_no_loss(cluster: Cluster, node: Lastgood) -> None:
     """An interruption leaps; nothing was stored there, so nothing is missed."""
     gate = Gate()
-    dying = await house.node("dying", tools=[gate_tool(gate)])
-    session = await house.session(dying, title="named")
-    await house.submit(dying, session, "!tool gate\n!say never")
+    dying = await cluster.node("dying", tools=[gate_tool(gate)])
+    session = await cluster.session(dying, title="named")
+    await cluster.submit(dying, session, "!tool gate\n!say never")
     await gate.until_reached()
-    before = (await house.get(session)).last_event_seq
+    before = (await cluster.get(session)).last_event_seq
     await dying.live.close(0)
-    last = await house.submit(node, session, "two")
+    last = await cluster.submit(node, session, "two")
     events = await watched(node, session, after=before, until=last.attempt)
     assert EventKind.RESYNC not in {event.kind for event in events}
     assert events[-1].seq > before + 1000
 
 
 async def test_I24_watching_what_has_ended_ends_also_when_its_events_are_gone(
-    house: House, node: Lastgood
+    cluster: Cluster, node: Lastgood
 ) -> None:
-    session = await house.session(node, title="named")
-    submitted = await house.submit(node, session, "one")
-    await house.outcome(node, submitted)
+    session = await cluster.session(node, title="named")
+    submitted = await cluster.submit(node, session, "one")
+    await cluster.outcome(node, submitted)
     await tidied(node)
     events = await watched(node, session, until=submitted.attempt)
     assert [event.kind for event in events] == [EventKind.RESYNC]
 
 
-async def test_I23_watchers_that_leave_or_are_slow_change_nothing(house: House, node: Lastgood) -> None:
-    session = await house.session(node, title="named")
-    submitted = await house.submit(node, session, "!say a b c d e")
+async def test_I23_watchers_that_leave_or_are_slow_change_nothing(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node, title="named")
+    submitted = await cluster.submit(node, session, "!say a b c d e")
     slow = follow(node.deps, DEFAULT_TENANT, session, until=submitted.attempt)
     first = await anext(slow)
     gone = asyncio.create_task(watched(node, session))
@@ -121,9 +121,9 @@ async def _nobody_listens(node: Lastgood) -> bool:
     return not node.deps.signals._subscriptions
 
 
-async def test_a_watcher_of_a_deleted_session_is_let_go(house: House, node: Lastgood) -> None:
-    session = await house.session(node, title="named")
-    await house.good(node, session, "one")
+async def test_a_watcher_of_a_deleted_session_is_let_go(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node, title="named")
+    await cluster.good(node, session, "one")
     watching = asyncio.create_task(watched(node, session))
     await node.sessions.delete(DEFAULT_TENANT, session)
     await asyncio.wait_for(watching, PATIENCE_SECONDS)
@@ -146,45 +146,45 @@ class Speaker:
         yield ModelAnswer(assistant(said), Usage())
 
 
-async def speaking(house: House, speaker: Speaker) -> tuple[Lastgood, TurnHandle]:
+async def speaking(cluster: Cluster, speaker: Speaker) -> tuple[Lastgood, TurnHandle]:
     """A turn whose model waits for its words. Its watchers look for themselves only if they must."""
-    node = await house.node(
+    node = await cluster.node(
         providers={"test/speaker": speaker},
-        agents=[house.agent(model="test/speaker")],
+        agents=[cluster.agent(model="test/speaker")],
         limits=replace(LIMITS, poll_seconds=PATIENCE_SECONDS),
     )
-    session = await house.session(node, title="named")
-    return node, await house.submit(node, session, "speak")
+    session = await cluster.session(node, title="named")
+    return node, await cluster.submit(node, session, "speak")
 
 
-async def stored(house: House, submitted: TurnHandle) -> list[StoredEvent]:
+async def stored(cluster: Cluster, submitted: TurnHandle) -> list[StoredEvent]:
     """What the table holds of the attempt after its begin."""
-    found = await house.backend.store.read_events(DEFAULT_TENANT, submitted.session, after=0)
-    begun = house.run_of(submitted).begun.session.last_event_seq
+    found = await cluster.backend.store.read_events(DEFAULT_TENANT, submitted.session, after=0)
+    begun = cluster.run_of(submitted).begun.session.last_event_seq
     return [event for event in found if event.attempt == submitted.attempt and event.seq > begun]
 
 
-async def test_I22_who_keeps_up_is_handed_what_is_stored_and_reads_nothing(house: House) -> None:
+async def test_I22_who_keeps_up_is_handed_what_is_stored_and_reads_nothing(cluster: Cluster) -> None:
     speaker = Speaker()
-    node, submitted = await speaking(house, speaker)
+    node, submitted = await speaking(cluster, speaker)
     events = submitted.events(from_begin=False)
     seen = []
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
         for word in ("one ", "two ", "three "):
             speaker.words.put_nowait(word)
             seen.append(await anext(events))
-            assert seen == await stored(house, submitted)  # with its number, and stored before it is shown
-        assert house.faults(node).hits["store.read_events"] == 0
+            assert seen == await stored(cluster, submitted)  # with its number, and stored before it is shown
+        assert cluster.faults(node).hits["store.read_events"] == 0
         speaker.words.put_nowait("")
         seen += [event async for event in events]
-    assert seen == await stored(house, submitted)
+    assert seen == await stored(cluster, submitted)
     assert seen[-1].kind is EventKind.ATTEMPT_ENDED
 
 
-async def test_I23_who_lags_reads_the_table_and_misses_nothing(house: House) -> None:
+async def test_I23_who_lags_reads_the_table_and_misses_nothing(cluster: Cluster) -> None:
     """However much is stored meanwhile, it holds one batch at most; and nobody else waits for it."""
     speaker = Speaker()
-    node, submitted = await speaking(house, speaker)
+    node, submitted = await speaking(cluster, speaker)
     slow, quick = (submitted.events(from_begin=False) for _ in range(2))
     async with aclosing(slow), aclosing(quick), asyncio.timeout(PATIENCE_SECONDS):
         firsts = [asyncio.ensure_future(anext(events)) for events in (slow, quick)]
@@ -193,19 +193,19 @@ async def test_I23_who_lags_reads_the_table_and_misses_nothing(house: House) -> 
         for number, word in enumerate(("two ", "three ", "four "), 2):
             speaker.words.put_nowait(word)
             assert (await anext(quick)).data == TextStreamed(word)
-            await house.until_told(submitted.session, EventKind.TEXT_STREAMED, number)
-        assert house.faults(node).hits["store.read_events"] == 0
+            await cluster.until_told(submitted.session, EventKind.TEXT_STREAMED, number)
+        assert cluster.faults(node).hits["store.read_events"] == 0
         (one,) = (one for one in node.deps.signals._subscriptions[submitted.session] if one._is_notified)
         assert one._handed == ()
         speaker.words.put_nowait("")
-        assert [seen, *[event async for event in slow]] == await stored(house, submitted)
-    assert house.faults(node).hits["store.read_events"] > 0
+        assert [seen, *[event async for event in slow]] == await stored(cluster, submitted)
+    assert cluster.faults(node).hits["store.read_events"] > 0
 
 
-async def test_I22_only_what_comes_next_by_its_number_is_taken_from_hand_to_hand(house: House) -> None:
+async def test_I22_only_what_comes_next_by_its_number_is_taken_from_hand_to_hand(cluster: Cluster) -> None:
     """Something else was stored between: then the table tells what. What was seen is not shown again."""
     speaker = Speaker()
-    node, submitted = await speaking(house, speaker)
+    node, submitted = await speaking(cluster, speaker)
     events = submitted.events(from_begin=False)
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
         first = asyncio.ensure_future(anext(events))
@@ -214,26 +214,26 @@ async def test_I22_only_what_comes_next_by_its_number_is_taken_from_hand_to_hand
         second = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
         node.deps.signals.tell(submitted.session, [replace(one, seq=one.seq + 2)])
-        await eventually(lambda: _has_read(house, node))
+        await eventually(lambda: _has_read(cluster, node))
         node.deps.signals.tell(submitted.session, [one])
         await asyncio.sleep(0)
         assert not second.done()
         speaker.words.put_nowait("two ")
         two = await second
         speaker.words.put_nowait("")
-        assert [one, two, *[event async for event in events]] == await stored(house, submitted)
+        assert [one, two, *[event async for event in events]] == await stored(cluster, submitted)
 
 
-async def _has_read(house: House, node: Lastgood) -> bool:
-    return house.faults(node).hits["store.read_events"] > 0
+async def _has_read(cluster: Cluster, node: Lastgood) -> bool:
+    return cluster.faults(node).hits["store.read_events"] > 0
 
 
-async def test_I22_who_comes_after_the_first_word_misses_nothing(house: House) -> None:
+async def test_I22_who_comes_after_the_first_word_misses_nothing(cluster: Cluster) -> None:
     """Also while nothing more is said, so that nobody tells it to look."""
     speaker = Speaker()
-    _node, submitted = await speaking(house, speaker)
+    _node, submitted = await speaking(cluster, speaker)
     speaker.words.put_nowait("one ")
-    await house.until_told(submitted.session, EventKind.TEXT_STREAMED)
+    await cluster.until_told(submitted.session, EventKind.TEXT_STREAMED)
     events = submitted.events(from_begin=False)
     seen: list[StoredEvent] = []
     async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
@@ -241,5 +241,5 @@ async def test_I22_who_comes_after_the_first_word_misses_nothing(house: House) -
             seen.append(await anext(events))
         speaker.words.put_nowait("")
         seen += [event async for event in events]
-    told = await stored(house, submitted)
+    told = await stored(cluster, submitted)
     assert seen[-len(told) :] == told

@@ -21,7 +21,7 @@ from lastgood.store.multica import open_multica
 from lastgood.wiring import RandomIds
 from lastgood.worker.runtimes.claude import ClaudeKind
 from lastgood.worker.runtimes.codex import CodexKind
-from tests.contract import given
+from tests.contract import builders
 from tests.contract.conftest import Backend, dump
 from tests.multica import Multica, make_multica, new_id
 from tests.postgres import PostgresServer
@@ -295,7 +295,7 @@ async def test_a_session_that_was_continued_here_gets_no_more_turns_from_there(
     await multica.exchange(chat, agent, laptop, "one", "s1")
     await importer()
     session = await importer.session(ScopeKind.CHAT, chat)
-    await given.talk(importer.backend.store, session, 1)
+    await builders.talk(importer.backend.store, session, 1)
     await multica.exchange(chat, agent, laptop, "two", "s1")
     report = await importer()
     assert (report.turns, report.continued) == (0, [chat])
@@ -310,7 +310,7 @@ async def test_a_session_that_is_in_use_is_left_for_the_next_time(
     await multica.exchange(chat, agent, laptop, "one", "s1")
     await importer()
     held = await importer.session(ScopeKind.CHAT, chat)
-    await given.start(importer.backend.store, given.ask(held, user("three")))
+    await builders.start(importer.backend.store, builders.ask(held, user("three")))
     await multica.exchange(chat, agent, laptop, "two", "s1")
     report = await importer()
     assert (report.turns, report.pointers, report.busy) == (0, 0, [chat])

@@ -14,7 +14,7 @@ from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, Queued, QueueKind
 from lastgood.wiring import Lastgood
-from tests.flows.house import Gate, House, TitleModel, eventually, gate_tool
+from tests.flows.cluster import Cluster, Gate, TitleModel, eventually, gate_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -27,57 +27,57 @@ async def put(node: Lastgood, session: SessionId, kind: QueueKind, text: str) ->
     return item
 
 
-async def queue(house: House, session: SessionId) -> tuple[Queued, ...]:
-    return await house.backend.store.read_queue(DEFAULT_TENANT, session)
+async def queue(cluster: Cluster, session: SessionId) -> tuple[Queued, ...]:
+    return await cluster.backend.store.read_queue(DEFAULT_TENANT, session)
 
 
-async def said(house: House, session: SessionId) -> list[list[str]]:
+async def said(cluster: Cluster, session: SessionId) -> list[list[str]]:
     """What the user said in each turn."""
     return [
         [message.content for message in turn.messages if message.role == "user"]
-        for turn in await house.turns(session)
+        for turn in await cluster.turns(session)
     ]
 
 
-async def until_said(house: House, session: SessionId, *turns: list[str]) -> None:
+async def until_said(cluster: Cluster, session: SessionId, *turns: list[str]) -> None:
     async def all_said() -> bool:
-        return await said(house, session) == list(turns) and not await queue(house, session)
+        return await said(cluster, session) == list(turns) and not await queue(cluster, session)
 
     await eventually(all_said)
 
 
-async def at_gate(house: House, text: str, **ask: Any) -> tuple[Lastgood, SessionId, Gate]:
+async def at_gate(cluster: Cluster, text: str, **ask: Any) -> tuple[Lastgood, SessionId, Gate]:
     """A node that does not sweep, in the middle of a turn."""
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)], alive=False)
-    session = await house.session(node)
-    await house.submit(node, session, f"!tool gate {{}}\n{text}", **ask)
+    node = await cluster.node(tools=[gate_tool(gate)], alive=False)
+    session = await cluster.session(node)
+    await cluster.submit(node, session, f"!tool gate {{}}\n{text}", **ask)
     await gate.until_reached()
     return node, session, gate
 
 
-async def test_a_steer_that_nobody_heard_runs_as_soon_as_its_turn_has_ended(house: House) -> None:
+async def test_a_steer_that_nobody_heard_runs_as_soon_as_its_turn_has_ended(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(alive=False, providers={"slow": TitleModel("said", gate)})
-    session = await house.session(node)
-    await house.submit(node, session, "first", model="slow/model")
+    node = await cluster.node(alive=False, providers={"slow": TitleModel("said", gate)})
+    session = await cluster.session(node)
+    await cluster.submit(node, session, "first", model="slow/model")
     await gate.until_reached()
     await put(node, session, QueueKind.STEER, "too late")
     gate.open()
-    await until_said(house, session, ["first"], ["too late"])
+    await until_said(cluster, session, ["first"], ["too late"])
 
 
-async def test_a_steer_of_a_turn_that_failed_runs_at_once(house: House) -> None:
-    node, session, gate = await at_gate(house, "!fail before")
+async def test_a_steer_of_a_turn_that_failed_runs_at_once(cluster: Cluster) -> None:
+    node, session, gate = await at_gate(cluster, "!fail before")
     await put(node, session, QueueKind.STEER, "steer\n!fail before 1")
     gate.open()
-    await until_said(house, session, ["steer\n!fail before 1"])
+    await until_said(cluster, session, ["steer\n!fail before 1"])
 
 
 async def test_after_a_persons_cancel_the_queue_is_held_until_somebody_continues_or_drops_it(
-    house: House,
+    cluster: Cluster,
 ) -> None:
-    node, session, _ = await at_gate(house, "!say one")
+    node, session, _ = await at_gate(cluster, "!say one")
     for kind, text in (
         (QueueKind.STEER, "steered"),
         (QueueKind.FOLLOWUP, "dropped"),
@@ -85,104 +85,104 @@ async def test_after_a_persons_cancel_the_queue_is_held_until_somebody_continues
     ):
         await put(node, session, kind, text)
     await node.turns.cancel(DEFAULT_TENANT, session)
-    steered, dropped, kept = await queue(house, session)
+    steered, dropped, kept = await queue(cluster, session)
     assert {item.parked for item in (steered, dropped, kept)} == {HELD_AFTER_CANCEL}
     assert {item.kind for item in (steered, dropped, kept)} == {QueueKind.FOLLOWUP}
     await node.queue.sweep()
     await node.queue.drop(DEFAULT_TENANT, session, dropped.number)
-    await house.outcome(node, await house.submit(node, session, "said since"))
+    await cluster.outcome(node, await cluster.submit(node, session, "said since"))
     await node.queue.retry(DEFAULT_TENANT, session, kept.number)
-    await eventually(lambda: _has_said(house, session, ["said since"], ["kept"]))
+    await eventually(lambda: _has_said(cluster, session, ["said since"], ["kept"]))
     await node.queue.retry(DEFAULT_TENANT, session, steered.number)
-    await until_said(house, session, ["said since"], ["kept"], ["steered"])
+    await until_said(cluster, session, ["said since"], ["kept"], ["steered"])
 
 
-async def test_a_client_that_disconnects_does_not_hold_the_queue(house: House) -> None:
+async def test_a_client_that_disconnects_does_not_hold_the_queue(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)], alive=False)
-    session = await house.session(node)
-    submitted = await house.submit(node, session, "!tool gate {}\n!say one", on_leave=OnLeave.CANCEL)
+    node = await cluster.node(tools=[gate_tool(gate)], alive=False)
+    session = await cluster.session(node)
+    submitted = await cluster.submit(node, session, "!tool gate {}\n!say one", on_leave=OnLeave.CANCEL)
     await gate.until_reached()
     await put(node, session, QueueKind.FOLLOWUP, "two")
     await submitted.leave()
-    await until_said(house, session, ["two"])
+    await until_said(cluster, session, ["two"])
 
 
-async def _has_said(house: House, session: SessionId, *turns: list[str]) -> bool:
-    return await said(house, session) == list(turns)
+async def _has_said(cluster: Cluster, session: SessionId, *turns: list[str]) -> bool:
+    return await said(cluster, session) == list(turns)
 
 
-async def test_what_waits_behind_an_owed_turn_runs_when_that_has_ended(house: House) -> None:
+async def test_what_waits_behind_an_owed_turn_runs_when_that_has_ended(cluster: Cluster) -> None:
     """The process that took it in is dead, and the one that pays its debts begins it as well."""
-    node, session, _ = await at_gate(house, "!say one", durable=True)
+    node, session, _ = await at_gate(cluster, "!say one", durable=True)
     await put(node, session, QueueKind.FOLLOWUP, "two")
-    (attempt,) = await house.attempts(session)
-    await house.kill(node)
-    await house.reopen()
+    (attempt,) = await cluster.attempts(session)
+    await cluster.kill(node)
+    await cluster.reopen()
     gate = Gate()
     gate.open()
-    other = await house.node("other", alone=True, alive=False, tools=[gate_tool(gate)])
-    assert await house.backend.store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, ())
+    other = await cluster.node("other", alone=True, alive=False, tools=[gate_tool(gate)])
+    assert await cluster.backend.store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, ())
     await other.recovery.retry_durable()
-    await until_said(house, session, ["!tool gate {}\n!say one"], ["two"])
+    await until_said(cluster, session, ["!tool gate {}\n!say one"], ["two"])
 
 
-async def test_steps_that_heard_what_was_dropped_since_are_not_adopted(house: House) -> None:
+async def test_steps_that_heard_what_was_dropped_since_are_not_adopted(cluster: Cluster) -> None:
     """Else its turn would be owed for ever: what it claims is not there any more."""
-    node, session, gate = await at_gate(house, "!say one", durable=True)
+    node, session, gate = await at_gate(cluster, "!say one", durable=True)
     steer = await put(node, session, QueueKind.STEER, "!tool gate {}\n!say steered")
     gate.reached.clear()
     gate.open()
     gate.opened.clear()
     await gate.until_reached()
-    (attempt,) = await house.attempts(session)
-    await house.kill(node)
-    await house.reopen()
+    (attempt,) = await cluster.attempts(session)
+    await cluster.kill(node)
+    await cluster.reopen()
     again = Gate()
     again.open()
-    other = await house.node("other", alone=True, alive=False, tools=[gate_tool(again)])
-    assert await house.backend.store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, ())
+    other = await cluster.node("other", alone=True, alive=False, tools=[gate_tool(again)])
+    assert await cluster.backend.store.finish_if_held(attempt.hold, AttemptStatus.INTERRUPTED, None, ())
     await other.queue.drop(DEFAULT_TENANT, session, steer.number)
     with pytest.raises(Conflict, match="deleted since"):
         await other.turns.continue_from(DEFAULT_TENANT, session, attempt.id)
     await other.recovery.retry_durable()
-    await until_said(house, session, ["!tool gate {}\n!say one"])
-    (_, last) = await house.attempts(session)
+    await until_said(cluster, session, ["!tool gate {}\n!say one"])
+    (_, last) = await cluster.attempts(session)
     assert (last.continues, last.number) == (None, 2)
     assert "was removed" in last.decision["recovery"]
 
 
-async def test_a_parked_follow_up_that_cannot_be_continued_now_stays_parked(house: House) -> None:
+async def test_a_parked_follow_up_that_cannot_be_continued_now_stays_parked(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)], alive=False)
-    session = await house.session(node)
+    node = await cluster.node(tools=[gate_tool(gate)], alive=False)
+    session = await cluster.session(node)
     item = await put(node, session, QueueKind.FOLLOWUP, "bad\n!fail before")
 
     async def parked() -> bool:
-        return any(one.parked for one in await queue(house, session))
+        return any(one.parked for one in await queue(cluster, session))
 
     await eventually(parked)
-    first, last = await house.attempts(session)
-    await house.until_free(session)
-    busy = await house.submit(node, session, "!tool gate {}\n!say busy")
+    first, last = await cluster.attempts(session)
+    await cluster.until_free(session)
+    busy = await cluster.submit(node, session, "!tool gate {}\n!say busy")
     await gate.until_reached()
     with pytest.raises(Conflict):
         await node.turns.continue_from(DEFAULT_TENANT, session, last.id)
-    (kept,) = await queue(house, session)
+    (kept,) = await queue(cluster, session)
     assert (kept.number, kept.parked is not None, first.turn) == (item.number, True, item.turn)
     await node.turns.cancel(DEFAULT_TENANT, session)
-    await house.outcome(node, busy)
+    await cluster.outcome(node, busy)
 
 
-async def test_a_session_that_still_owes_a_turn_is_kept_however_old_it_is(house: House) -> None:
+async def test_a_session_that_still_owes_a_turn_is_kept_however_old_it_is(cluster: Cluster) -> None:
     """A server that was down for long deletes nothing that it is about to run."""
-    node = await house.node(alive=False)
-    owing, parked, idle = [await house.session(node) for _ in range(3)]
-    store = house.backend.store
+    node = await cluster.node(alive=False)
+    owing, parked, idle = [await cluster.session(node) for _ in range(3)]
+    store = cluster.backend.store
     for session in (owing, parked):
         new = NewQueued(DEFAULT_TENANT, session, node.deps.ids.turn(), QueueKind.FOLLOWUP, (user("later"),))
         await store.enqueue(new, most=1)
-    (item,) = await queue(house, parked)
+    (item,) = await queue(cluster, parked)
     assert await store.park_queued(DEFAULT_TENANT, parked, item.number, "nobody came")
     assert await Retention(node.deps, node.sessions, seconds=-1.0).step() == 2
     page = await store.list_sessions(DEFAULT_TENANT, limit=10)

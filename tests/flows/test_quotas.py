@@ -11,7 +11,7 @@ from lastgood.errors import QuotaExceeded
 from lastgood.flows import quotas
 from lastgood.flows.quotas import Quotas
 from lastgood.flows.session_export import SessionImport, document_pieces
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT, TenantId
 from lastgood.model.messages import user
@@ -20,7 +20,7 @@ from lastgood.model.rules import LOCAL, Setter
 from lastgood.model.sessions import TurnKind
 from lastgood.model.tokens import Scope
 from lastgood.wiring import Lastgood
-from tests.flows.house import House
+from tests.flows.cluster import Cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ def limit(node: Lastgood, *, tenant: Quota = NO_QUOTA, token: Quota = NO_QUOTA) 
     own.__init__(own._read, tenant, token)  # type: ignore[misc]
 
 
-async def test_sessions_of_a_tenant_and_of_a_token_are_limited(house: House, node: Lastgood) -> None:
+async def test_sessions_of_a_tenant_and_of_a_token_are_limited(cluster: Cluster, node: Lastgood) -> None:
     limit(node, tenant=Quota(sessions=3), token=Quota(sessions=2))
     first = await node.sessions.create(DEFAULT_TENANT, "agent")
     await node.sessions.create(DEFAULT_TENANT, "agent")
@@ -55,13 +55,13 @@ async def test_sessions_of_a_tenant_and_of_a_token_are_limited(house: House, nod
 
 
 async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
-    house: House, node: Lastgood
+    cluster: Cluster, node: Lastgood
 ) -> None:
-    session = await house.session(node)
-    await house.good(node, session, "x" * 1000)
-    await house.quiet(node)
+    session = await cluster.session(node)
+    await cluster.good(node, session, "x" * 1000)
+    await cluster.quiet(node)
     before = await node.sessions.get(DEFAULT_TENANT, session)
-    prompts = len(house.world.prompts)
+    prompts = len(cluster.world.prompts)
     limit(node, tenant=Quota(bytes=500))
     for kind in (TurnKind.RUN, TurnKind.APPEND):
         with pytest.raises(
@@ -72,18 +72,18 @@ async def test_I13_a_turn_over_the_quota_changes_nothing_and_asks_no_model(
     with pytest.raises(QuotaExceeded):
         await node.queue.put(queued)
     assert await node.sessions.get(DEFAULT_TENANT, session) == before
-    assert len(house.world.prompts) == prompts
+    assert len(cluster.world.prompts) == prompts
     assert len(await node.sessions.attempts(DEFAULT_TENANT, session)) == 1
 
     # It can still be read, reset and deleted.
     reset = await node.submitter.submit(Submission(Ask(DEFAULT_TENANT, session, (), kind=TurnKind.RESET)))
     assert (await reset.outcome()).status is AttemptStatus.COMMITTED
     await node.sessions.delete(DEFAULT_TENANT, session)
-    await house.good(node, await house.session(node), "again")
+    await cluster.good(node, await cluster.session(node), "again")
 
 
-async def test_I20_a_replay_is_answered_over_the_quota_too(house: House, node: Lastgood) -> None:
-    session = await house.session(node)
+async def test_I20_a_replay_is_answered_over_the_quota_too(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node)
     ask = Ask(DEFAULT_TENANT, session, (user("x" * 1000),), key="key", fingerprint="same")
     first = await (await node.submitter.submit(Submission(ask))).outcome()
     limit(node, token=Quota(bytes=1))
@@ -91,9 +91,9 @@ async def test_I20_a_replay_is_answered_over_the_quota_too(house: House, node: L
     assert again.turn == first.turn
 
 
-async def test_an_import_that_does_not_fit_is_refused_whole(house: House, node: Lastgood) -> None:
-    session = await house.session(node)
-    await house.good(node, session, "x" * 1000)
+async def test_an_import_that_does_not_fit_is_refused_whole(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node)
+    await cluster.good(node, session, "x" * 1000)
     known = await node.sessions.get(DEFAULT_TENANT, session)
     document = json.loads(b"".join([piece async for piece in document_pieces(node.sessions, known)]))
     importing = SessionImport(node.deps, node.sessions)
@@ -105,10 +105,10 @@ async def test_an_import_that_does_not_fit_is_refused_whole(house: House, node: 
     assert len((await node.sessions.list(DEFAULT_TENANT)).sessions) == 2
 
 
-async def test_deleting_the_source_of_a_fork_hides_no_bytes(house: House, node: Lastgood) -> None:
+async def test_deleting_the_source_of_a_fork_hides_no_bytes(cluster: Cluster, node: Lastgood) -> None:
     """Else a quota could be passed by forking and deleting."""
-    session = await house.session(node)
-    await house.good(node, session, "x" * 1000)
+    session = await cluster.session(node)
+    await cluster.good(node, session, "x" * 1000)
     known = await node.sessions.get(DEFAULT_TENANT, session)
     fork = await node.sessions.fork(DEFAULT_TENANT, session)
     await node.sessions.delete(DEFAULT_TENANT, session)
@@ -143,6 +143,6 @@ async def test_usage_is_read_once_in_a_while_and_not_at_all_without_quotas() -> 
     assert reads == 2
 
 
-async def test_local_sessions_belong_to_the_local_token(house: House, node: Lastgood) -> None:
-    session = await node.sessions.get(DEFAULT_TENANT, await house.session(node))
+async def test_local_sessions_belong_to_the_local_token(cluster: Cluster, node: Lastgood) -> None:
+    session = await node.sessions.get(DEFAULT_TENANT, await cluster.session(node))
     assert session.created_by == LOCAL.token

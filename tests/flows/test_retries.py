@@ -19,7 +19,7 @@ from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.wiring import Lastgood
 from tests.faults.faults import Mode
-from tests.flows.house import Gate, House, eventually, gate_tool
+from tests.flows.cluster import Cluster, Gate, eventually, gate_tool
 from tests.present import present
 
 pytestmark = pytest.mark.anyio
@@ -47,14 +47,14 @@ class Payments:
         return "paid"
 
 
-async def moved(house: House, node: Lastgood, payments: Payments, where_to: str) -> Lastgood:
+async def moved(cluster: Cluster, node: Lastgood, payments: Payments, where_to: str) -> Lastgood:
     if where_to == "the same node":
         return node
     if where_to == "another node":
-        return await house.node("other", tools=[payments.tool])
-    await house.stop(node)
-    await house.reopen()
-    return await house.node("restarted", tools=[payments.tool], alone=True)
+        return await cluster.node("other", tools=[payments.tool])
+    await cluster.stop(node)
+    await cluster.reopen()
+    return await cluster.node("restarted", tools=[payments.tool], alone=True)
 
 
 # -- adopting -----------------------------------------------------------------------------------
@@ -63,68 +63,68 @@ async def moved(house: House, node: Lastgood, payments: Payments, where_to: str)
 @pytest.mark.parametrize("where_to", ["the same node", "another node", "after a restart"])
 @pytest.mark.parametrize(("first", "again"), MARKED)
 async def test_I33_a_marked_retry_of_a_failed_turn_runs_no_finished_tool_again(
-    house: House, first: dict[str, Any], again: dict[str, Any], where_to: str
+    cluster: Cluster, first: dict[str, Any], again: dict[str, Any], where_to: str
 ) -> None:
     payments = Payments()
-    node = await house.node(tools=[payments.tool])
-    session = await house.session(node)
-    failed = await house.say(node, session, FAILS_ONCE, **first)
+    node = await cluster.node(tools=[payments.tool])
+    session = await cluster.session(node)
+    failed = await cluster.say(node, session, FAILS_ONCE, **first)
     assert (failed.status, len(payments.made)) == (AttemptStatus.FAILED, 1)
-    node = await moved(house, node, payments, where_to)
-    turn = await house.good(node, session, FAILS_ONCE, **again)
+    node = await moved(cluster, node, payments, where_to)
+    turn = await cluster.good(node, session, FAILS_ONCE, **again)
     assert len(payments.made) == 1
     assert [message.content for message in turn.messages] == [FAILS_ONCE, "", "paid", "paid"]
-    one, two = await house.attempts(session)
+    one, two = await cluster.attempts(session)
     assert (two.turn, two.continues, two.number) == (one.turn, one.id, 2)
     assert two.decision["recovery"] == turn.decision["recovery"] == "continues after 2 finished steps"
-    events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    events = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     started = [event.data for event in events if isinstance(event.data, AttemptStarted)]
     assert started[-1].continues == one.id
     assert started[-1].decision == two.decision["recovery"]
 
 
-async def test_M2_1_a_plain_repeat_starts_from_the_last_good_turn(house: House) -> None:
+async def test_M2_1_a_plain_repeat_starts_from_the_last_good_turn(cluster: Cluster) -> None:
     payments = Payments()
-    node = await house.node(tools=[payments.tool])
-    session = await house.session(node)
-    await house.good(node, session, "hello", **SDK)
-    await house.say(node, session, FAILS, **SDK)
-    seen = len(house.world.prompts)
-    await house.say(node, session, FAILS, **SDK)
+    node = await cluster.node(tools=[payments.tool])
+    session = await cluster.session(node)
+    await cluster.good(node, session, "hello", **SDK)
+    await cluster.say(node, session, FAILS, **SDK)
+    seen = len(cluster.world.prompts)
+    await cluster.say(node, session, FAILS, **SDK)
     assert len(payments.made) == 2
     prompt = [
-        message["content"] for message in house.world.prompts[seen]["prompt"] if message["role"] != "system"
+        message["content"] for message in cluster.world.prompts[seen]["prompt"] if message["role"] != "system"
     ]
     assert prompt == ["hello", "You said: hello", FAILS]
-    assert (await house.attempts(session))[-1].continues is None
+    assert (await cluster.attempts(session))[-1].continues is None
 
 
 @pytest.mark.parametrize(("first", "again"), MARKED)
 async def test_a_retry_starts_from_its_input_once_the_session_has_moved_on(
-    house: House, first: dict[str, Any], again: dict[str, Any]
+    cluster: Cluster, first: dict[str, Any], again: dict[str, Any]
 ) -> None:
     payments = Payments()
-    node = await house.node(tools=[payments.tool])
-    session = await house.session(node)
-    failed = await house.say(node, session, FAILS_ONCE, **first)
-    await house.good(node, session, "in between")
-    turn = await house.good(node, session, FAILS_ONCE, **again)
+    node = await cluster.node(tools=[payments.tool])
+    session = await cluster.session(node)
+    failed = await cluster.say(node, session, FAILS_ONCE, **first)
+    await cluster.good(node, session, "in between")
+    turn = await cluster.good(node, session, FAILS_ONCE, **again)
     assert (turn.seq, len(payments.made)) == (2, 2)
-    newest = (await house.attempts(session))[-1]
+    newest = (await cluster.attempts(session))[-1]
     assert (newest.continues, newest.number) == (None, 2)
-    assert newest.turn == (await house.attempt(failed.attempt)).turn
+    assert newest.turn == (await cluster.attempt(failed.attempt)).turn
     assert newest.decision["recovery"] == "the head of the session changed, so it restarts from its input"
 
 
-async def test_a_retry_starts_from_its_input_once_its_agent_has_changed(house: House) -> None:
+async def test_a_retry_starts_from_its_input_once_its_agent_has_changed(cluster: Cluster) -> None:
     payments = Payments()
-    node = await house.node(tools=[payments.tool])
-    session = await house.session(node)
-    await house.say(node, session, FAILS_ONCE, **KEYED)
-    changed = house.agent(tools=["pay"], digest="another")
-    node = await house.node("changed", agents=[changed], tools=[payments.tool])
-    await house.good(node, session, FAILS_ONCE, **KEYED)
-    newest = (await house.attempts(session))[-1]
+    node = await cluster.node(tools=[payments.tool])
+    session = await cluster.session(node)
+    await cluster.say(node, session, FAILS_ONCE, **KEYED)
+    changed = cluster.agent(tools=["pay"], digest="another")
+    node = await cluster.node("changed", agents=[changed], tools=[payments.tool])
+    await cluster.good(node, session, FAILS_ONCE, **KEYED)
+    newest = (await cluster.attempts(session))[-1]
     assert (newest.continues, len(payments.made)) == (None, 2)
     assert newest.decision["recovery"] == "the agent definition changed, so it restarts from its input"
 
@@ -134,60 +134,60 @@ async def test_a_retry_starts_from_its_input_once_its_agent_has_changed(house: H
 )
 @pytest.mark.parametrize(("first", "again"), MARKED)
 async def test_I33_a_call_without_a_result_is_decided_by_its_tool_in_a_retry_too(
-    house: House, policy: OnUnknown, times: int, first: dict[str, Any], again: dict[str, Any]
+    cluster: Cluster, policy: OnUnknown, times: int, first: dict[str, Any], again: dict[str, Any]
 ) -> None:
     gate = Gate()
     payments = Payments(policy, gate)
-    node = await house.node(tools=[payments.tool])
-    session = await house.session(node)
+    node = await cluster.node(tools=[payments.tool])
+    session = await cluster.session(node)
     text = "pay\n!tool pay {}\n!say paid"
-    started = await house.submit(node, session, text, **(first | {"durable": False}))
+    started = await cluster.submit(node, session, text, **(first | {"durable": False}))
     await gate.until_reached()
-    await house.stop(node)
-    assert (await house.attempt(started.attempt)).status is AttemptStatus.INTERRUPTED
-    await house.reopen()
+    await cluster.stop(node)
+    assert (await cluster.attempt(started.attempt)).status is AttemptStatus.INTERRUPTED
+    await cluster.reopen()
     gate.open()
-    node = await house.node("next", tools=[payments.tool], alone=True)
-    turn = await house.good(node, session, text, **again)
+    node = await cluster.node("next", tools=[payments.tool], alone=True)
+    turn = await cluster.good(node, session, text, **again)
     assert (len(payments.made), turn.id) == (times, started.turn)
 
 
-async def test_I33_retries_of_one_failed_turn_on_many_nodes_run_its_tool_once(house: House) -> None:
+async def test_I33_retries_of_one_failed_turn_on_many_nodes_run_its_tool_once(cluster: Cluster) -> None:
     payments = Payments()
-    nodes = [await house.node(name, tools=[payments.tool]) for name in ("a", "b")]
-    session = await house.session(nodes[0])
-    await house.say(nodes[0], session, FAILS_ONCE, **KEYED)
-    told = await asyncio.gather(*(house.good(nodes[n % 2], session, FAILS_ONCE, **KEYED) for n in range(8)))
+    nodes = [await cluster.node(name, tools=[payments.tool]) for name in ("a", "b")]
+    session = await cluster.session(nodes[0])
+    await cluster.say(nodes[0], session, FAILS_ONCE, **KEYED)
+    told = await asyncio.gather(*(cluster.good(nodes[n % 2], session, FAILS_ONCE, **KEYED) for n in range(8)))
     assert len({turn.id for turn in told}) == 1
     assert len(payments.made) == 1
 
 
-async def test_I33_a_follow_up_that_failed_runs_no_finished_tool_again(house: House) -> None:
+async def test_I33_a_follow_up_that_failed_runs_no_finished_tool_again(cluster: Cluster) -> None:
     """The server tries it again by itself: that is a retry of the same turn, too."""
     payments = Payments()
-    node = await house.node(tools=[payments.tool])
-    session = await house.session(node)
+    node = await cluster.node(tools=[payments.tool])
+    session = await cluster.session(node)
     new = NewQueued(DEFAULT_TENANT, session, node.deps.ids.turn(), QueueKind.FOLLOWUP, (user(FAILS_ONCE),))
     await node.queue.put(new)
 
     async def committed() -> bool:
-        return (await house.get(session)).turns == 1
+        return (await cluster.get(session)).turns == 1
 
     await eventually(committed)
     assert len(payments.made) == 1
-    one, two = await house.attempts(session)
+    one, two = await cluster.attempts(session)
     assert (one.status, two.continues) == (AttemptStatus.FAILED, one.id)
 
 
-async def test_a_retry_that_fails_again_keeps_what_was_finished(house: House) -> None:
+async def test_a_retry_that_fails_again_keeps_what_was_finished(cluster: Cluster) -> None:
     payments = Payments()
-    node = await house.node(tools=[payments.tool])
-    session = await house.session(node)
+    node = await cluster.node(tools=[payments.tool])
+    session = await cluster.session(node)
     for _ in range(3):
-        outcome = await house.say(node, session, FAILS, **KEYED)
+        outcome = await cluster.say(node, session, FAILS, **KEYED)
         assert (outcome.status, outcome.has_effects) == (AttemptStatus.FAILED, True)
     assert len(payments.made) == 1
-    attempts = await house.attempts(session)
+    attempts = await cluster.attempts(session)
     assert [one.continues for one in attempts] == [None, attempts[0].id, attempts[1].id]
 
 
@@ -197,47 +197,47 @@ async def test_a_retry_that_fails_again_keeps_what_was_finished(house: House) ->
 @pytest.mark.parametrize("where_to", ["the same node", "another node", "after a restart"])
 @pytest.mark.parametrize("policy", OnUnknown)
 async def test_I21_a_failed_turn_says_whether_a_tool_that_is_not_repeatable_ran(
-    house: House, policy: OnUnknown, where_to: str
+    cluster: Cluster, policy: OnUnknown, where_to: str
 ) -> None:
     payments = Payments(policy)
-    node = await house.node(tools=[payments.tool])
-    session = await house.session(node)
-    submitted = await house.submit(node, session, FAILS)
+    node = await cluster.node(tools=[payments.tool])
+    session = await cluster.session(node)
+    submitted = await cluster.submit(node, session, FAILS)
     expected = policy is not OnUnknown.REPEAT
-    assert (await house.outcome(node, submitted)).has_effects is expected
-    node = await moved(house, node, payments, where_to)
+    assert (await cluster.outcome(node, submitted)).has_effects is expected
+    node = await moved(cluster, node, payments, where_to)
     stored = await node.turns.handle(
         DEFAULT_TENANT, session, submitted.turn, present(submitted.attempt)
     ).outcome()
     assert (stored.status, stored.has_effects) == (AttemptStatus.FAILED, expected)
-    events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    events = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     (failed,) = [event.data for event in events if isinstance(event.data, AttemptFailed)]
     assert failed.has_effects is expected
 
 
-async def test_I21_a_call_that_was_denied_has_no_effect(house: House) -> None:
-    node = await house.node()
-    session = await house.session(node)
-    outcome = await house.say(node, session, FAILS)
+async def test_I21_a_call_that_was_denied_has_no_effect(cluster: Cluster) -> None:
+    node = await cluster.node()
+    session = await cluster.session(node)
+    outcome = await cluster.say(node, session, FAILS)
     assert (outcome.status, outcome.has_effects) == (AttemptStatus.FAILED, False)
 
 
-async def test_I21_a_tool_that_was_cut_off_may_have_had_its_effect(house: House) -> None:
+async def test_I21_a_tool_that_was_cut_off_may_have_had_its_effect(cluster: Cluster) -> None:
     """Its process died: whoever ends the attempt says so, too."""
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)])
-    other = await house.node("other")
-    session = await house.session(node)
-    started = await house.submit(node, session, "!tool gate {}")
+    node = await cluster.node(tools=[gate_tool(gate)])
+    other = await cluster.node("other")
+    session = await cluster.session(node)
+    started = await cluster.submit(node, session, "!tool gate {}")
     await gate.until_reached()
-    await house.kill(node)
-    attempt = await house.attempt(started.attempt)
+    await cluster.kill(node)
+    attempt = await cluster.attempt(started.attempt)
     assert await other.turns.end(attempt, Move.INTERRUPT, TurnFailed())
-    found = await house.outcome(
+    found = await cluster.outcome(
         other, other.turns.handle(DEFAULT_TENANT, session, started.turn, present(started.attempt))
     )
     assert (found.status, found.has_effects) == (AttemptStatus.INTERRUPTED, True)
-    events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+    events = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     assert [
         data.has_effects for data in (event.data for event in events) if isinstance(data, AttemptFailed)
     ] == [True]
@@ -249,51 +249,53 @@ async def test_I21_a_tool_that_was_cut_off_may_have_had_its_effect(house: House)
 @pytest.mark.parametrize("between", [1, 5])
 @pytest.mark.parametrize("where_to", ["the same node", "another node"])
 async def test_I21_a_retry_is_matched_although_other_turns_were_committed_in_between(
-    house: House, node: Lastgood, between: int, where_to: str
+    cluster: Cluster, node: Lastgood, between: int, where_to: str
 ) -> None:
-    session = await house.session(node)
-    first = await house.good(node, session, "hello", **SDK)
+    session = await cluster.session(node)
+    first = await cluster.good(node, session, "hello", **SDK)
     for number in range(between):
-        await house.good(node, session, f"in between {number}", **SDK)
-    asked_on = node if where_to == "the same node" else await house.node("other")
-    again = await house.submit(asked_on, session, "hello", is_retry=True, **SDK)
+        await cluster.good(node, session, f"in between {number}", **SDK)
+    asked_on = node if where_to == "the same node" else await cluster.node("other")
+    again = await cluster.submit(asked_on, session, "hello", is_retry=True, **SDK)
     assert (again.turn, again.replayed) == (first.id, True)
-    assert (await house.get(session)).turns == 1 + between
+    assert (await cluster.get(session)).turns == 1 + between
 
 
 @pytest.mark.parametrize("has_history", [False, True])
 async def test_I21_history_in_the_body_makes_a_retry_known_for_longer(
-    house: House, node: Lastgood, monkeypatch: pytest.MonkeyPatch, has_history: bool
+    cluster: Cluster, node: Lastgood, monkeypatch: pytest.MonkeyPatch, has_history: bool
 ) -> None:
     monkeypatch.setattr("lastgood.core.admission.RETRY_SECONDS", -1.0)
-    session = await house.session(node)
-    first = await house.good(node, session, "hello", **SDK)
-    again = await house.submit(node, session, "hello", is_retry=True, has_history=has_history, **SDK)
+    session = await cluster.session(node)
+    first = await cluster.good(node, session, "hello", **SDK)
+    again = await cluster.submit(node, session, "hello", is_retry=True, has_history=has_history, **SDK)
     assert (again.turn == first.id) is has_history
 
 
 @pytest.mark.parametrize("where_to", ["the same node", "another node"])
 async def test_I21_the_retry_of_a_refused_request_is_never_told_an_older_turn(
-    house: House, node: Lastgood, where_to: str
+    cluster: Cluster, node: Lastgood, where_to: str
 ) -> None:
-    session = await house.session(node, conversation="name")
+    session = await cluster.session(node, conversation="name")
     sent = SDK | {"fingerprint": "print"}
-    first = await house.good(node, session, "yes", **sent)
+    first = await cluster.good(node, session, "yes", **sent)
     refused = RefusedRequests(node.deps)
     await refused.remember(DEFAULT_TENANT, "name", fingerprint="print", caller="sdk")
-    asked_on = node if where_to == "the same node" else await house.node("other")
-    second = await house.good(asked_on, session, "yes", is_retry=True, **sent)
+    asked_on = node if where_to == "the same node" else await cluster.node("other")
+    second = await cluster.good(asked_on, session, "yes", is_retry=True, **sent)
     assert second.id != first.id
     # From now on a retry means that one.
-    third = await house.submit(node, session, "yes", is_retry=True, **sent)
+    third = await cluster.submit(node, session, "yes", is_retry=True, **sent)
     assert (third.turn, third.replayed) == (second.id, True)
 
 
-async def test_I21_a_refusal_is_remembered_here_when_the_store_is_away(house: House, node: Lastgood) -> None:
-    await house.session(node, conversation="name")
+async def test_I21_a_refusal_is_remembered_here_when_the_store_is_away(
+    cluster: Cluster, node: Lastgood
+) -> None:
+    await cluster.session(node, conversation="name")
     remembers = RefusedRequests(node.deps)
     body: dict[str, Any] = {"fingerprint": "print", "caller": "sdk"}
-    house.strike(node, "store.close_requests", Mode.RAISE)
+    cluster.strike(node, "store.close_requests", Mode.RAISE)
     await remembers.remember(DEFAULT_TENANT, "name", **body)
     assert remembers.was_refused(DEFAULT_TENANT, "name", **body)
     assert not remembers.was_refused(DEFAULT_TENANT, "name", **(body | {"caller": "other"}))

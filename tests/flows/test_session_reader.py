@@ -18,22 +18,22 @@ from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId, T
 from lastgood.model.sessions import SessionStatus
 from lastgood.wiring import Lastgood
 from tests.faults.world import OTHER_MODEL
-from tests.flows.house import Gate, House, gate_tool
+from tests.flows.cluster import Cluster, Gate, gate_tool
 
 pytestmark = pytest.mark.anyio
 
 STRANGER = TenantId("stranger")
 
 
-async def test_sessions_are_listed_newest_first_and_by_pages(house: House, node: Lastgood) -> None:
-    made = [await house.session(node, title=f"session {n}") for n in range(7)]
+async def test_sessions_are_listed_newest_first_and_by_pages(cluster: Cluster, node: Lastgood) -> None:
+    made = [await cluster.session(node, title=f"session {n}") for n in range(7)]
     seen: list[SessionId] = []
     cursor = None
     while True:
         page = await node.sessions.list(DEFAULT_TENANT, limit=3, cursor=cursor)
         seen += [session.id for session in page.sessions]
         # What is created meanwhile moves no page.
-        await house.session(node, title="later")
+        await cluster.session(node, title="later")
         cursor = page.next_cursor
         if cursor is None:
             break
@@ -43,18 +43,18 @@ async def test_sessions_are_listed_newest_first_and_by_pages(house: House, node:
         await node.sessions.newest(DEFAULT_TENANT, 50)
 
 
-async def test_a_turn_does_not_move_a_session_in_the_list(house: House, node: Lastgood) -> None:
-    first, second = await house.session(node), await house.session(node)
-    await house.good(node, first, "hello")
+async def test_a_turn_does_not_move_a_session_in_the_list(cluster: Cluster, node: Lastgood) -> None:
+    first, second = await cluster.session(node), await cluster.session(node)
+    await cluster.good(node, first, "hello")
     page = await node.sessions.list(DEFAULT_TENANT)
     assert [session.id for session in page.sessions] == [second, first]
     assert [session.turns for session in page.sessions] == [0, 1]
 
 
-async def test_a_search_finds_titles(house: House, node: Lastgood) -> None:
-    found = await house.session(node, title="Weather in Oslo")
+async def test_a_search_finds_titles(cluster: Cluster, node: Lastgood) -> None:
+    found = await cluster.session(node, title="Weather in Oslo")
     for other in ("Trains", "100% sure", "a_b"):
-        await house.session(node, title=other)
+        await cluster.session(node, title=other)
     for query, count in (("oslo", 1), ("weather IN", 1), ("%", 1), ("_", 1), ("nothing like it", 0), ("", 4)):
         page = await node.sessions.list(DEFAULT_TENANT, query=query)
         assert len(page.sessions) == count, query
@@ -67,32 +67,32 @@ async def test_a_page_has_a_size_from_1_to_200(node: Lastgood, limit: int) -> No
         await node.sessions.list(DEFAULT_TENANT, limit=limit)
 
 
-async def test_a_running_session_says_so(house: House) -> None:
+async def test_a_running_session_says_so(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)])
-    session = await house.session(node)
-    running = await house.submit(node, session, "!tool gate {}")
+    node = await cluster.node(tools=[gate_tool(gate)])
+    session = await cluster.session(node)
+    running = await cluster.submit(node, session, "!tool gate {}")
     await gate.until_reached()
     found = await node.sessions.get(DEFAULT_TENANT, session)
     assert (found.status, found.attempt) == (SessionStatus.RUNNING, running.attempt)
     gate.open()
-    await house.outcome(node, running)
+    await cluster.outcome(node, running)
     found = await node.sessions.get(DEFAULT_TENANT, session)
     assert (found.status, found.attempt) == (SessionStatus.IDLE, None)
 
 
-async def test_fields_are_written_one_by_one_also_while_busy(house: House) -> None:
+async def test_fields_are_written_one_by_one_also_while_busy(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)])
-    session = await house.session(node, metadata={"a": 1})
-    running = await house.submit(node, session, "!tool gate {}")
+    node = await cluster.node(tools=[gate_tool(gate)])
+    session = await cluster.session(node, metadata={"a": 1})
+    running = await cluster.submit(node, session, "!tool gate {}")
     await gate.until_reached()
     await node.sessions.rename(DEFAULT_TENANT, session, "  my\n title ")
     await node.sessions.star(DEFAULT_TENANT, session, True)
     await node.sessions.set_metadata(DEFAULT_TENANT, session, {"b": [2]})
     gate.open()
-    assert (await house.outcome(node, running)).status is AttemptStatus.COMMITTED
-    await house.quiet(node)
+    assert (await cluster.outcome(node, running)).status is AttemptStatus.COMMITTED
+    await cluster.quiet(node)
     found = await node.sessions.get(DEFAULT_TENANT, session)
     assert (found.title, found.starred, found.metadata) == ("my title", True, {"b": [2]})
     await node.sessions.star(DEFAULT_TENANT, session, False)
@@ -100,8 +100,8 @@ async def test_fields_are_written_one_by_one_also_while_busy(house: House) -> No
 
 
 @pytest.mark.parametrize("title", ["", " \n", "x" * 201, "a\x00", "\ud800"])
-async def test_a_title_that_is_none_is_refused(house: House, node: Lastgood, title: str) -> None:
-    session = await house.session(node, title="as it was")
+async def test_a_title_that_is_none_is_refused(cluster: Cluster, node: Lastgood, title: str) -> None:
+    session = await cluster.session(node, title="as it was")
     with pytest.raises(InvalidRequest):
         await node.sessions.rename(DEFAULT_TENANT, session, title)
     assert (await node.sessions.get(DEFAULT_TENANT, session)).title == "as it was"
@@ -110,70 +110,70 @@ async def test_a_title_that_is_none_is_refused(house: House, node: Lastgood, tit
 # -- forks ---------------------------------------------------------------------------
 
 
-async def test_a_fork_goes_on_from_its_turn_and_copies_nothing(house: House, node: Lastgood) -> None:
-    session = await house.session(node, title="tale", metadata={"a": 1}, working_dir="/")
-    turns = [await house.good(node, session, f"{n}") for n in range(4)]
-    rows = await house.backend.rows("SELECT count(*) FROM turns")
+async def test_a_fork_goes_on_from_its_turn_and_copies_nothing(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node, title="tale", metadata={"a": 1}, working_dir="/")
+    turns = [await cluster.good(node, session, f"{n}") for n in range(4)]
+    rows = await cluster.backend.rows("SELECT count(*) FROM turns")
     fork = await node.sessions.fork(DEFAULT_TENANT, session, turns[1].id)
-    assert await house.backend.rows("SELECT count(*) FROM turns") == rows
+    assert await cluster.backend.rows("SELECT count(*) FROM turns") == rows
     assert (fork.title, fork.metadata, fork.working_dir) == ("tale (fork 1)", {"a": 1}, "/")
     assert (fork.turns, fork.forked_from) == (2, (session, turns[1].id))
-    assert await house.turns(fork.id) == (await house.turns(session))[:2]
-    await house.good(node, fork.id, "elsewhere")
-    assert [text for role, text in house.last_prompt if role == "user"] == ["0", "1", "elsewhere"]
-    assert (await house.get(session)).turns == 4
+    assert await cluster.turns(fork.id) == (await cluster.turns(session))[:2]
+    await cluster.good(node, fork.id, "elsewhere")
+    assert [text for role, text in cluster.last_prompt if role == "user"] == ["0", "1", "elsewhere"]
+    assert (await cluster.get(session)).turns == 4
     assert (await node.sessions.read(DEFAULT_TENANT, fork.id)).chain.damage is None
 
 
-async def test_a_fork_of_a_fork_reaches_through_both(house: House, node: Lastgood) -> None:
-    session = await house.session(node)
-    first = [await house.good(node, session, f"a{n}") for n in range(3)]
+async def test_a_fork_of_a_fork_reaches_through_both(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node)
+    first = [await cluster.good(node, session, f"a{n}") for n in range(3)]
     fork = await node.sessions.fork(DEFAULT_TENANT, session, first[1].id)
-    await house.good(node, fork.id, "b0")
-    second = await house.good(node, fork.id, "b1")
+    await cluster.good(node, fork.id, "b0")
+    second = await cluster.good(node, fork.id, "b1")
     leaf = await node.sessions.fork(DEFAULT_TENANT, fork.id)
     assert leaf.head == second.head
     inner = await node.sessions.fork(DEFAULT_TENANT, leaf.id, first[0].id)
     for dead in (session, fork.id):
         await node.sessions.delete(DEFAULT_TENANT, dead)
-    await house.good(node, leaf.id, "c")
-    assert [text for role, text in house.last_prompt if role == "user"] == ["a0", "a1", "b0", "b1", "c"]
-    await house.good(node, inner.id, "d")
-    assert [text for role, text in house.last_prompt if role == "user"] == ["a0", "d"]
+    await cluster.good(node, leaf.id, "c")
+    assert [text for role, text in cluster.last_prompt if role == "user"] == ["a0", "a1", "b0", "b1", "c"]
+    await cluster.good(node, inner.id, "d")
+    assert [text for role, text in cluster.last_prompt if role == "user"] == ["a0", "d"]
     for one in (leaf.id, inner.id):
         assert (await node.sessions.read(DEFAULT_TENANT, one)).chain.damage is None
 
 
-async def test_only_a_turn_of_its_own_chain_can_be_forked_from(house: House, node: Lastgood) -> None:
-    session = await house.session(node)
-    turns = [await house.good(node, session, f"{n}") for n in range(3)]
+async def test_only_a_turn_of_its_own_chain_can_be_forked_from(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node)
+    turns = [await cluster.good(node, session, f"{n}") for n in range(3)]
     fork = await node.sessions.fork(DEFAULT_TENANT, session, turns[0].id)
-    await house.good(node, fork.id, "b")
-    await house.good(node, fork.id, "c")
-    other = await house.session(node)
-    foreign = await house.good(node, other, "x")
+    await cluster.good(node, fork.id, "b")
+    await cluster.good(node, fork.id, "c")
+    other = await cluster.session(node)
+    foreign = await cluster.good(node, other, "x")
     for turn in (turns[1].id, foreign.id, TurnId("turn_unknown")):
         with pytest.raises(TurnNotFound):
             await node.sessions.fork(DEFAULT_TENANT, fork.id, turn)
-    empty = await house.session(node)
+    empty = await cluster.session(node)
     assert (await node.sessions.fork(DEFAULT_TENANT, empty)).head is None
     with pytest.raises(TurnNotFound):
         await node.sessions.fork(DEFAULT_TENANT, empty, turns[0].id)
 
 
-async def test_a_fork_taken_while_a_turn_runs_is_of_what_was_committed(house: House) -> None:
+async def test_a_fork_taken_while_a_turn_runs_is_of_what_was_committed(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)])
-    session = await house.session(node)
-    await house.good(node, session, "one")
-    running = await house.submit(node, session, "two\n!tool gate {}")
+    node = await cluster.node(tools=[gate_tool(gate)])
+    session = await cluster.session(node)
+    await cluster.good(node, session, "one")
+    running = await cluster.submit(node, session, "two\n!tool gate {}")
     await gate.until_reached()
     fork = await node.sessions.fork(DEFAULT_TENANT, session)
-    await house.good(node, fork.id, "free at once")
-    assert [text for role, text in house.last_prompt if role == "user"] == ["one", "free at once"]
+    await cluster.good(node, fork.id, "free at once")
+    assert [text for role, text in cluster.last_prompt if role == "user"] == ["one", "free at once"]
     gate.open()
-    await house.outcome(node, running)
-    assert (await house.get(fork.id)).turns == (await house.get(session)).turns == 2
+    await cluster.outcome(node, running)
+    assert (await cluster.get(fork.id)).turns == (await cluster.get(session)).turns == 2
 
 
 # -- what is not there ------------------------------------------------------------------
@@ -181,10 +181,10 @@ async def test_a_fork_taken_while_a_turn_runs_is_of_what_was_committed(house: Ho
 
 @pytest.mark.parametrize("who", ["unknown", "foreign", "deleted"])
 async def test_I35_unknown_foreign_and_deleted_ids_answer_alike(
-    house: House, node: Lastgood, who: str
+    cluster: Cluster, node: Lastgood, who: str
 ) -> None:
-    session = await house.session(node, title="as it was")
-    turn = await house.good(node, session, "hello")
+    session = await cluster.session(node, title="as it was")
+    turn = await cluster.good(node, session, "hello")
     tenant = STRANGER if who == "foreign" else DEFAULT_TENANT
     asked = SessionId("ses_unknown") if who == "unknown" else session
     if who == "deleted":
@@ -202,7 +202,7 @@ async def test_I35_unknown_foreign_and_deleted_ids_answer_alike(
         "delete": node.sessions.delete(tenant, asked),
         "cancel": node.turns.cancel(tenant, asked),
         "answer": node.turns.answer(tenant, asked, AttemptId(turn.attempt), Answer(AnswerAction.SKIP)),
-        "submit": house.submit(node, asked, "me", tenant=tenant),
+        "submit": cluster.submit(node, asked, "me", tenant=tenant),
     }
     messages = set()
     for name, call in calls.items():
@@ -216,42 +216,42 @@ async def test_I35_unknown_foreign_and_deleted_ids_answer_alike(
         assert (found.title, found.starred, found.metadata, found.turns) == ("as it was", False, {}, 1)
 
 
-async def test_cancelling_what_does_not_run_is_told(house: House, node: Lastgood) -> None:
-    session = await house.session(node)
+async def test_cancelling_what_does_not_run_is_told(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node)
     with pytest.raises(NothingPending):
         await node.turns.cancel(DEFAULT_TENANT, session)
-    turn = await house.good(node, session, "hello")
+    turn = await cluster.good(node, session, "hello")
     with pytest.raises(NothingPending):
         await node.turns.cancel(DEFAULT_TENANT, session)
     with pytest.raises(NothingPending):
         await node.turns.answer(DEFAULT_TENANT, session, turn.attempt, Answer(AnswerAction.SKIP))
 
 
-async def test_I6_a_changed_byte_is_found(house: House, node: Lastgood) -> None:
-    session = await house.session(node)
-    turns = [await house.good(node, session, f"{n}") for n in range(3)]
+async def test_I6_a_changed_byte_is_found(cluster: Cluster, node: Lastgood) -> None:
+    session = await cluster.session(node)
+    turns = [await cluster.good(node, session, f"{n}") for n in range(3)]
     assert (await node.sessions.read(DEFAULT_TENANT, session)).chain.damage is None
-    changed = "CAST('[]' AS BLOB)" if house.is_sqlite else "convert_to('[]', 'UTF8')"
-    await house.backend.execute(f"UPDATE turns SET body = {changed} WHERE id = '{turns[1].id}'")
+    changed = "CAST('[]' AS BLOB)" if cluster.is_sqlite else "convert_to('[]', 'UTF8')"
+    await cluster.backend.execute(f"UPDATE turns SET body = {changed} WHERE id = '{turns[1].id}'")
     damage = (await node.sessions.read(DEFAULT_TENANT, session)).chain.damage
     assert damage is not None
     assert damage.detail["turn"] == turns[1].id
 
 
-async def test_a_model_is_set_for_later_turns_only_if_it_is_known_and_nothing_runs(house: House) -> None:
+async def test_a_model_is_set_for_later_turns_only_if_it_is_known_and_nothing_runs(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node("gated", tools=[gate_tool(gate)])
-    session = await house.session(node)
+    node = await cluster.node("gated", tools=[gate_tool(gate)])
+    session = await cluster.session(node)
     with pytest.raises(ModelUnknown):
         await node.sessions.set_model(DEFAULT_TENANT, session, "nobody/knows")
     await node.sessions.set_model(DEFAULT_TENANT, session, OTHER_MODEL)
-    running = await house.submit(node, session, "!tool gate\n!say done")
+    running = await cluster.submit(node, session, "!tool gate\n!say done")
     await gate.until_reached()
     with pytest.raises(SessionBusy):
         await node.sessions.set_model(DEFAULT_TENANT, session, None)
     gate.open()
-    outcome = await house.outcome(node, running)
+    outcome = await cluster.outcome(node, running)
     assert outcome.turn is not None
     assert outcome.turn.model == OTHER_MODEL
     await node.sessions.set_model(DEFAULT_TENANT, session, None)
-    assert (await house.get(session)).model is None
+    assert (await cluster.get(session)).model is None

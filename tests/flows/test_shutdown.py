@@ -8,14 +8,15 @@ import pytest
 
 from lastgood.model.attempts import AttemptStatus
 from lastgood.wiring import Lastgood
-from tests.contract import given
+from tests.contract import builders
 from tests.faults.faults import Mode
-from tests.flows.house import Gate, House, gate_tool
+from tests.flows.cluster import Cluster, Gate, gate_tool
+from tests.polls import eventually
 
 pytestmark = pytest.mark.anyio
 
 
-def hold_begins(house: House, node: Lastgood) -> Gate:
+def hold_begins(cluster: Cluster, node: Lastgood) -> Gate:
     """Every begin waits at this gate, on its way to the store."""
     gate = Gate()
 
@@ -24,7 +25,7 @@ def hold_begins(house: House, node: Lastgood) -> Gate:
             await gate()
         return None
 
-    house.faults(node).jitter = wait
+    cluster.faults(node).jitter = wait
     return gate
 
 
@@ -35,52 +36,51 @@ async def closing(node: Lastgood, seconds: float) -> asyncio.Task[None]:
     return task
 
 
-async def test_a_begin_that_is_under_way_at_the_end_is_not_cut_off(house: House) -> None:
+async def test_a_begin_that_is_under_way_at_the_end_is_not_cut_off(cluster: Cluster) -> None:
     """It has perhaps taken the session already: it is heard out, and what it began is ended in order."""
-    node = await house.node()
-    session = await house.session(node, title="mine")
-    gate = hold_begins(house, node)
-    asking = asyncio.create_task(house.submit(node, session, "!slow 1\n!say never", durable=True))
+    node = await cluster.node()
+    session = await cluster.session(node, title="mine")
+    gate = hold_begins(cluster, node)
+    asking = asyncio.create_task(cluster.submit(node, session, "!slow 1\n!say never", durable=True))
     await gate.until_reached()
     ending = await closing(node, 0.0)
     gate.open()
     await ending
-    outcome = await house.outcome(node, await asking)
+    outcome = await cluster.outcome(node, await asking)
     assert outcome.status is AttemptStatus.INTERRUPTED
-    assert (await house.get(session)).attempt is None, "it waits for no lease"
-    assert [one.status for one in await house.attempts(session)] == [AttemptStatus.INTERRUPTED]
+    assert (await cluster.get(session)).attempt is None, "it waits for no lease"
+    assert [one.status for one in await cluster.attempts(session)] == [AttemptStatus.INTERRUPTED]
 
 
-async def test_what_begins_within_the_grace_time_may_finish_within_it(house: House) -> None:
+async def test_what_begins_within_the_grace_time_may_finish_within_it(cluster: Cluster) -> None:
     gate = Gate()
-    node = await house.node(tools=[gate_tool(gate)])
-    first, second = [await house.session(node, title="mine") for _ in range(2)]
-    running = await house.submit(node, first, "!tool gate\n!say one")
+    node = await cluster.node(tools=[gate_tool(gate)])
+    first, second = [await cluster.session(node, title="mine") for _ in range(2)]
+    running = await cluster.submit(node, first, "!tool gate\n!say one")
     await gate.until_reached()
-    begins = hold_begins(house, node)
-    asking = asyncio.create_task(house.submit(node, second, "!slow 0.01\n!say one two three"))
+    begins = hold_begins(cluster, node)
+    asking = asyncio.create_task(cluster.submit(node, second, "!slow 0.01\n!say one two three"))
     await begins.until_reached()
     ending = await closing(node, 10.0)
     gate.open()
-    assert (await house.outcome(node, running)).status is AttemptStatus.COMMITTED
+    assert (await cluster.outcome(node, running)).status is AttemptStatus.COMMITTED
     begins.open()
-    assert (await house.outcome(node, await asking)).status is AttemptStatus.COMMITTED
+    assert (await cluster.outcome(node, await asking)).status is AttemptStatus.COMMITTED
     await ending
 
 
 async def test_a_queue_that_waits_for_another_nodes_turn_does_not_keep_a_node_from_ending(
-    house: House,
+    cluster: Cluster,
 ) -> None:
     gate = Gate()
-    busy = await house.node("busy", tools=[gate_tool(gate)])
-    node = await house.node("node")
-    session = await house.session(busy, title="mine")
-    await house.submit(busy, session, "!tool gate\n!say one")
+    busy = await cluster.node("busy", tools=[gate_tool(gate)])
+    node = await cluster.node("node")
+    session = await cluster.session(busy, title="mine")
+    await cluster.submit(busy, session, "!tool gate\n!say one")
     await gate.until_reached()
-    await node.queue.put(given.said(await house.get(session)))
-    while not node.deps.signals.has_subscribers(session):
-        await asyncio.sleep(0.001)
-    async with asyncio.timeout(5.0):
+    await node.queue.put(builders.said(await cluster.get(session)))
+    await eventually(lambda: node.deps.signals.has_subscribers(session))
+    async with asyncio.timeout(30.0):
         await node.live.close(60.0)
     gate.open()
-    await house.until_free(session)
+    await cluster.until_free(session)

@@ -21,7 +21,7 @@ from lastgood.model.messages import Role
 from lastgood.model.sessions import Turn
 from lastgood.wiring import Lastgood
 from tests.engines import toolsets
-from tests.flows.house import LIMITS, SHORT_LEASE, House
+from tests.flows.cluster import LIMITS, Cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +32,9 @@ def task(agent: str, text: str, *more: str) -> str:
     return "\n".join([f"!tool transfer_task {arguments}", *more])
 
 
-def team(house: House, **of_root: Any) -> AgentSpec:
+def team(cluster: Cluster, **of_root: Any) -> AgentSpec:
     """`root` may ask `helper`, `helper` may ask `expert`; `root` and `writer` hand over to one another."""
-    plain = house.agent("team")
+    plain = cluster.agent("team")
     ledger = toolsets("ledger-fail")
     helper = replace(
         plain, name="helper", description="helps", toolsets=ledger, sub_agents=("expert",), instruction="H"
@@ -51,53 +51,55 @@ def team(house: House, **of_root: Any) -> AgentSpec:
     return replace(plain, **(fields | of_root))
 
 
-async def serve(house: House, agent: AgentSpec | None = None, name: str = "node", **fields: Any) -> Lastgood:
-    return await house.node(name, agents=[agent or team(house)], **fields)
+async def serve(
+    cluster: Cluster, agent: AgentSpec | None = None, name: str = "node", **fields: Any
+) -> Lastgood:
+    return await cluster.node(name, agents=[agent or team(cluster)], **fields)
 
 
 def results(turn: Turn) -> list[str]:
     return [message.content for message in turn.messages if message.role is Role.TOOL]
 
 
-async def test_a_sub_agent_sees_its_task_alone_and_its_answer_is_the_result(house: House) -> None:
-    node = await serve(house)
-    session = await house.session(node, "team")
-    await house.good(node, session, "my secret is 7")
+async def test_a_sub_agent_sees_its_task_alone_and_its_answer_is_the_result(cluster: Cluster) -> None:
+    node = await serve(cluster)
+    session = await cluster.session(node, "team")
+    await cluster.good(node, session, "my secret is 7")
     text = '!tool ledger-fail {"text": "x"}\n!say from the helper'
-    turn = await house.good(node, session, task("helper", text, "!say all done"))
-    inner = [record["prompt"] for record in house.world.prompts if record.get("within")]
+    turn = await cluster.good(node, session, task("helper", text, "!say all done"))
+    inner = [record["prompt"] for record in cluster.world.prompts if record.get("within")]
     assert (inner[0][0]["role"], inner[0][0]["content"]) == (
         "system",
         "H\n\nYou can delegate a task to one of these agents with transfer_task:\n- expert: "
-        + house.agent().description,
+        + cluster.agent().description,
     )
     assert [message["content"] for message in inner[0]][1:] == [text]
     assert not any("secret" in str(prompt) for prompt in inner)
     assert results(turn) == ["from the helper"]
     assert turn.messages[-1].content == "all done"
     # Its steps are kept with the attempt, for people, and are no part of the conversation.
-    steps = await house.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
+    steps = await cluster.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
     assert [step.kind for step in steps if step.within] == [StepKind.MODEL, StepKind.TOOL, StepKind.MODEL]
     assert "noted x" not in str(turn.messages)
     assert turn.usage.output_tokens > sum(step.usage.output_tokens for step in steps if not step.within)
 
 
-async def test_a_sub_agent_may_ask_another(house: House) -> None:
-    node = await serve(house)
-    session = await house.session(node, "team")
-    turn = await house.good(node, session, task("helper", task("expert", "!say 42", "!say it is 42")))
+async def test_a_sub_agent_may_ask_another(cluster: Cluster) -> None:
+    node = await serve(cluster)
+    session = await cluster.session(node, "team")
+    turn = await cluster.good(node, session, task("helper", task("expert", "!say 42", "!say it is 42")))
     assert results(turn) == ["it is 42"]
 
 
-async def test_I2_a_failing_sub_agent_fails_the_turn_and_leaves_no_trace(house: House) -> None:
-    node = await serve(house)
-    session = await house.session(node, "team")
-    first = await house.good(node, session, "hello")
-    outcome = await house.say(node, session, task("helper", "!fail during", "!say never"))
+async def test_I2_a_failing_sub_agent_fails_the_turn_and_leaves_no_trace(cluster: Cluster) -> None:
+    node = await serve(cluster)
+    session = await cluster.session(node, "team")
+    first = await cluster.good(node, session, "hello")
+    outcome = await cluster.say(node, session, task("helper", "!fail during", "!say never"))
     assert outcome.status is AttemptStatus.FAILED
-    assert (await house.get(session)).head == first.head
-    await house.good(node, session, "again")
-    assert [text for role, text in house.last_prompt if role == "user"] == ["hello", "again"]
+    assert (await cluster.get(session)).head == first.head
+    await cluster.good(node, session, "again")
+    assert [text for role, text in cluster.last_prompt if role == "user"] == ["hello", "again"]
 
 
 @pytest.mark.parametrize(
@@ -111,24 +113,24 @@ async def test_I2_a_failing_sub_agent_fails_the_turn_and_leaves_no_trace(house: 
     ],
 )
 async def test_a_task_that_cannot_be_given_is_an_error_the_model_sees(
-    house: House, call: Any, says: str
+    cluster: Cluster, call: Any, says: str
 ) -> None:
-    node = await serve(house)
-    session = await house.session(node, "team")
-    turn = await house.good(node, session, f"!tool transfer_task {json.dumps(call)}\n!say ok")
+    node = await serve(cluster)
+    session = await cluster.session(node, "team")
+    turn = await cluster.good(node, session, f"!tool transfer_task {json.dumps(call)}\n!say ok")
     assert says in results(turn)[0]
 
 
-async def test_tasks_of_tasks_end_somewhere(house: House) -> None:
-    agent = house.agent("team")
+async def test_tasks_of_tasks_end_somewhere(cluster: Cluster) -> None:
+    agent = cluster.agent("team")
     ring = replace(agent, name="root", sub_agents=("root",))
-    node = await serve(house, ring, limits=replace(LIMITS, input_bytes=100_000))
-    session = await house.session(node, "team")
+    node = await serve(cluster, ring, limits=replace(LIMITS, input_bytes=100_000))
+    session = await cluster.session(node, "team")
     text = "!say deep"
     for _ in range(6):
         text = task("root", text)
-    turn = await house.good(node, session, text)
-    steps = await house.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
+    turn = await cluster.good(node, session, text)
+    steps = await cluster.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
     assert any("nested too deeply" in step.message.content for step in steps)
 
 
@@ -141,85 +143,85 @@ async def test_tasks_of_tasks_end_somewhere(house: House) -> None:
     ],
 )
 async def test_a_sub_agent_never_has_more_rights_than_who_gave_it_the_task(
-    house: House, restriction: dict[str, Any], why: str
+    cluster: Cluster, restriction: dict[str, Any], why: str
 ) -> None:
-    node = await serve(house, team(house, **restriction))
-    session = await house.session(node, "team")
-    turn = await house.good(node, session, task("helper", '!tool ledger-fail {"text": "x"}\n!say done'))
-    steps = await house.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
+    node = await serve(cluster, team(cluster, **restriction))
+    session = await cluster.session(node, "team")
+    turn = await cluster.good(node, session, task("helper", '!tool ledger-fail {"text": "x"}\n!say done'))
+    steps = await cluster.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
     (denied,) = [step.message.content for step in steps if step.within and step.kind is StepKind.TOOL]
     assert "not allowed" in denied
     assert why in denied
-    assert house.world.ledger == []
+    assert cluster.world.ledger == []
 
 
-async def test_a_handoff_lasts_until_the_next_one(house: House) -> None:
-    node = await serve(house)
-    session = await house.session(node, "team")
-    first = await house.good(node, session, '!tool handoff {"agent": "writer"}\n!say written')
+async def test_a_handoff_lasts_until_the_next_one(cluster: Cluster) -> None:
+    node = await serve(cluster)
+    session = await cluster.session(node, "team")
+    first = await cluster.good(node, session, '!tool handoff {"agent": "writer"}\n!say written')
     assert results(first)[0].startswith(HANDED_OVER)
-    await house.good(node, session, "go on")
-    assert house.last_prompt[0][1].startswith("W")
+    await cluster.good(node, session, "go on")
+    assert cluster.last_prompt[0][1].startswith("W")
     # The same after a restart: who speaks is read off the conversation.
-    await house.stop(node)
-    node = await serve(house, name="next")
-    await house.good(node, session, '!tool handoff {"agent": "root"}\n!say back')
-    assert house.last_prompt[0][1].startswith("R")
-    await house.good(node, session, "hello")
-    assert house.last_prompt[0][1].startswith("R")
+    await cluster.stop(node)
+    node = await serve(cluster, name="next")
+    await cluster.good(node, session, '!tool handoff {"agent": "root"}\n!say back')
+    assert cluster.last_prompt[0][1].startswith("R")
+    await cluster.good(node, session, "hello")
+    assert cluster.last_prompt[0][1].startswith("R")
 
 
-async def test_I2_a_handoff_in_a_failed_turn_did_not_happen(house: House) -> None:
-    node = await serve(house)
-    session = await house.session(node, "team")
-    outcome = await house.say(node, session, '!tool handoff {"agent": "writer"}\n!fail during')
+async def test_I2_a_handoff_in_a_failed_turn_did_not_happen(cluster: Cluster) -> None:
+    node = await serve(cluster)
+    session = await cluster.session(node, "team")
+    outcome = await cluster.say(node, session, '!tool handoff {"agent": "writer"}\n!fail during')
     assert outcome.status is AttemptStatus.FAILED
-    await house.good(node, session, "hello")
-    assert house.last_prompt[0][1].startswith("R")
+    await cluster.good(node, session, "hello")
+    assert cluster.last_prompt[0][1].startswith("R")
 
 
-async def test_a_handoff_is_told(house: House) -> None:
-    node = await serve(house)
-    session = await house.session(node, "team")
-    await house.good(node, session, '!tool handoff {"agent": "writer"}\n!say written')
-    events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+async def test_a_handoff_is_told(cluster: Cluster) -> None:
+    node = await serve(cluster)
+    session = await cluster.session(node, "team")
+    await cluster.good(node, session, '!tool handoff {"agent": "writer"}\n!say written')
+    events = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     assert [event.data for event in events if event.kind is EventKind.AGENT_SWITCHED] == [
         AgentSwitched("writer")
     ]
 
 
-async def test_what_a_sub_agent_says_is_told_under_its_name(house: House) -> None:
-    node = await serve(house)
-    session = await house.session(node, "team")
-    await house.good(node, session, task("helper", "!say inner words", "!say outer words"))
-    events = await house.backend.store.read_events(DEFAULT_TENANT, session, after=0)
+async def test_what_a_sub_agent_says_is_told_under_its_name(cluster: Cluster) -> None:
+    node = await serve(cluster)
+    session = await cluster.session(node, "team")
+    await cluster.good(node, session, task("helper", "!say inner words", "!say outer words"))
+    events = await cluster.backend.store.read_events(DEFAULT_TENANT, session, after=0)
     told = [event.data for event in events if event.kind is EventKind.TEXT_STREAMED]
     assert told == [TextStreamed("inner words", agent="helper"), TextStreamed("outer words")]
 
 
-async def test_I33_after_a_death_a_task_goes_on_where_it_was(house: House) -> None:
+async def test_I33_after_a_death_a_task_goes_on_where_it_was(cluster: Cluster) -> None:
     """The helper's finished steps are adopted, its open call is decided by its tool's policy."""
-    dead = await serve(house, name="dead", limits=SHORT_LEASE)
+    dead = await serve(cluster, name="dead")
     died = asyncio.Event()
 
     def on_effect(line: dict[str, Any]) -> None:
         if line["text"] == "b":
-            house.faults(dead).dead = True
+            cluster.faults(dead).dead = True
             died.set()
 
-    house.world.on_effect = on_effect
-    session = await house.session(dead, "team")
+    cluster.world.on_effect = on_effect
+    session = await cluster.session(dead, "team")
     inner = '!tool ledger-fail {"text": "a"}\n!tool ledger-fail {"text": "b"}\n!say inner'
-    await house.submit(dead, session, task("helper", inner, "!say outer"), durable=True)
+    await cluster.submit(dead, session, task("helper", inner, "!say outer"), durable=True)
     async with asyncio.timeout(10):
         await died.wait()
-    await house.kill(dead)
-    await serve(house, name="next")
-    await house.until_told(session, EventKind.TURN_COMMITTED)
-    (turn,) = await house.turns(session)
+    await cluster.kill(dead, lease_ends=True)
+    await serve(cluster, name="next")
+    await cluster.until_told(session, EventKind.TURN_COMMITTED)
+    (turn,) = await cluster.turns(session)
     assert results(turn) == ["inner"]
-    assert [line["text"] for line in house.world.ledger] == ["a", "b"]
-    steps = await house.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
+    assert [line["text"] for line in cluster.world.ledger] == ["a", "b"]
+    steps = await cluster.backend.store.read_steps(DEFAULT_TENANT, turn.attempt)
     told = [step.message.content for step in steps if step.within and step.kind is StepKind.TOOL]
     assert told[0] == "noted a"
     assert "unknown" in told[1]

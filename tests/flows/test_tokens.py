@@ -14,7 +14,7 @@ from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope, Token
 from tests.contract.conftest import Backend, dump
 from tests.faults.faults import Faults, FaultyStore, Mode
-from tests.flows.house import Gate
+from tests.flows.cluster import Gate
 
 pytestmark = pytest.mark.anyio
 

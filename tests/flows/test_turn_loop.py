@@ -15,6 +15,7 @@ from lastgood.model.attempts import Step
 from lastgood.model.events import Event, EventKind
 from lastgood.model.messages import Message, Role, ToolCall, assistant
 from lastgood.model.sessions import Usage
+from lastgood.model.usage import ModelAsked
 from tests.bench.loop import BenchWork
 from tests.engines import Kit, toolsets
 
@@ -61,10 +62,10 @@ async def test_I10_an_attempt_lost_while_a_tool_streams_ends_the_turn_and_is_no_
     noisy = Noisy()
     steps: list[Step] = []
 
-    async def emit(item: Event | Step) -> None:
+    async def emit(item: Event | Step | ModelAsked) -> None:
         if isinstance(item, Step):
             steps.append(item)
-        elif item.kind is EventKind.TOOL_STREAMED:
+        elif isinstance(item, Event) and item.kind is EventKind.TOOL_STREAMED:
             raise AttemptLost()
 
     with pytest.raises(AttemptLost):
@@ -78,7 +79,7 @@ async def test_I33_no_tool_starts_before_the_journal_has_its_call() -> None:
     noisy.may_end.set()
     began_before: list[bool] = []
 
-    async def emit(item: Event | Step) -> None:
+    async def emit(item: Event | Step | ModelAsked) -> None:
         if isinstance(item, Step):
             await asyncio.sleep(0)  # the journal takes its time
             began_before.append(noisy.began)

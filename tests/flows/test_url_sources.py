@@ -14,7 +14,7 @@ from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.wiring import Lastgood
 from tests.contract.conftest import dump
-from tests.flows.house import House
+from tests.flows.cluster import Cluster
 from tests.outside.website import Website, website
 
 pytestmark = pytest.mark.anyio
@@ -28,25 +28,25 @@ def agent_file(description: str) -> str:
 class Server:
     """A Lastgood that is started again and again on one database and one data folder."""
 
-    house: House
+    cluster: Cluster
     data_dir: Path
     node: Lastgood | None = None
 
     async def start(self, *sources: Source, data_dir: Path | None = None) -> Lastgood:
         if self.node is not None:
-            await self.house.stop(self.node)
-            await self.house.reopen()
+            await self.cluster.stop(self.node)
+            await self.cluster.reopen()
         folder = (data_dir or self.data_dir) / "url_cache"
         catalog = Catalog(
             sources, UrlPolicy(folder, every_seconds=0.0, again_seconds=10.0, pause_seconds=0.0)
         )
-        self.node = await self.house.node("server", served=catalog, alone=True)
+        self.node = await self.cluster.node("server", served=catalog, alone=True)
         return self.node
 
 
 @pytest.fixture
-def server(house: House, tmp_path: Path) -> Server:
-    return Server(house, tmp_path / "data")
+def server(cluster: Cluster, tmp_path: Path) -> Server:
+    return Server(cluster, tmp_path / "data")
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def team(site: Website, query: str = "", path: str = "/team.yaml") -> UrlSource:
     return UrlSource(site.url(path + query))
 
 
-async def begun(house: House, node: Lastgood, source: UrlSource | FileSource) -> SessionId:
-    session = await house.session(node, source.key)
-    await house.good(node, session, "one")
+async def begun(cluster: Cluster, node: Lastgood, source: UrlSource | FileSource) -> SessionId:
+    session = await cluster.session(node, source.key)
+    await cluster.good(node, session, "one")
     return session
 
 
@@ -75,17 +75,17 @@ async def begun(house: House, node: Lastgood, source: UrlSource | FileSource) ->
 
 
 async def test_M1_2_a_server_relaunched_with_another_query_goes_on(
-    house: House, server: Server, site: Website
+    cluster: Cluster, server: Server, site: Website
 ) -> None:
     light, dev = team(site, "?tag=v9-light"), team(site, "?tag=v9-dev&x=1")
     other = team(site, "?tag=v9-light", "/other.yaml")
-    session = await begun(house, await server.start(light, other), light)
+    session = await begun(cluster, await server.start(light, other), light)
     node = await server.start(dev, other)
-    outcome = await house.say(node, session, "two")
+    outcome = await cluster.say(node, session, "two")
     assert outcome.turn is not None
-    assert house.last_prompt == [("user", "one"), ("assistant", "You said: one"), ("user", "two")]
-    first, second = await house.turns(session)
-    attempt = await house.attempt(outcome.attempt)
+    assert cluster.last_prompt == [("user", "one"), ("assistant", "You said: one"), ("user", "two")]
+    first, second = await cluster.turns(session)
+    attempt = await cluster.attempt(outcome.attempt)
     for kept in (second, attempt):
         assert (kept.decision["agent"], kept.agent_key) == ("stable", dev.key)
         assert (kept.decision["recorded"], kept.decision["key"]) == (light.key, dev.key)
@@ -94,34 +94,34 @@ async def test_M1_2_a_server_relaunched_with_another_query_goes_on(
     assert second.agent_digest == (await node.deps.agents.load(dev.key)).digest
 
 
-async def test_M1_1_an_exact_key_wins_among_variants(house: House, server: Server, site: Website) -> None:
+async def test_M1_1_an_exact_key_wins_among_variants(cluster: Cluster, server: Server, site: Website) -> None:
     light, dev, plain = (team(site, query) for query in ("?tag=light", "?tag=dev", ""))
     node = await server.start(light, dev, plain)
     for source in (light, dev, plain):
-        turn = await house.good(node, await house.session(node, source.key), "hello")
+        turn = await cluster.good(node, await cluster.session(node, source.key), "hello")
         assert (turn.agent_key, turn.decision["agent"]) == (source.key, "exact")
         assert turn.agent_digest == (await node.deps.agents.load(source.key)).digest
 
 
 async def test_M1_3_two_variants_are_refused_by_name_whatever_was_loaded_before(
-    house: House, server: Server, site: Website, tmp_path: Path
+    cluster: Cluster, server: Server, site: Website, tmp_path: Path
 ) -> None:
     """Also M1.4: a warm catalog, a restarted one, and one without any copy on disk say the same."""
     light, dev, plain = (team(site, query) for query in ("?tag=light", "?tag=dev", ""))
-    session = await begun(house, await server.start(light), light)
+    session = await begun(cluster, await server.start(light), light)
     node = await server.start(dev, plain)
     for source in (dev, plain):
-        await house.good(node, await house.session(node, source.key), "warm it")
+        await cluster.good(node, await cluster.session(node, source.key), "warm it")
     answers = []
     for start in ("warm", "restarted", "elsewhere"):
         if start != "warm":
             fresh = tmp_path / "fresh" if start == "elsewhere" else None
             node = await server.start(plain, dev, data_dir=fresh)
-        await house.quiet(node)  # titles are made beside the turns
-        before, asked = await dump(house.backend), len(site.asked)
+        await cluster.quiet(node)  # titles are made beside the turns
+        before, asked = await dump(cluster.backend), len(site.asked)
         with pytest.raises(AgentNotFound) as refused:
-            await house.submit(node, session, "two")
-        assert await dump(house.backend) == before, "a refusal was stored"
+            await cluster.submit(node, session, "two")
+        assert await dump(cluster.backend) == before, "a refusal was stored"
         assert len(site.asked) == asked, "nobody needs to be asked to refuse"
         assert all(source.key in refused.value.message for source in (dev, plain))
         answers.append((refused.value.message, refused.value.detail))
@@ -131,19 +131,21 @@ async def test_M1_3_two_variants_are_refused_by_name_whatever_was_loaded_before(
 
 
 async def test_M1_4_a_copy_on_disk_does_not_make_an_agent_served(
-    house: House, server: Server, site: Website
+    cluster: Cluster, server: Server, site: Website
 ) -> None:
     light, other = team(site, "?tag=light"), team(site, "", "/other.yaml")
-    session = await begun(house, await server.start(light), light)
+    session = await begun(cluster, await server.start(light), light)
     node = await server.start(other)
     with pytest.raises(AgentNotFound) as refused:
-        await house.submit(node, session, "two")
+        await cluster.submit(node, session, "two")
     assert refused.value.detail["agent"] == "missing"
 
 
-async def test_M1_5_listing_and_reading_ask_no_server(house: House, server: Server, site: Website) -> None:
+async def test_M1_5_listing_and_reading_ask_no_server(
+    cluster: Cluster, server: Server, site: Website
+) -> None:
     light = team(site, "?tag=light")
-    session = await begun(house, await server.start(light), light)
+    session = await begun(cluster, await server.start(light), light)
     node = await server.start(light)
     site.pages.clear()
     asked = len(site.asked)
@@ -158,23 +160,23 @@ async def test_M1_5_listing_and_reading_ask_no_server(house: House, server: Serv
 
 
 async def test_a_changed_url_reaches_the_next_turn_without_a_restart(
-    house: House, server: Server, site: Website
+    cluster: Cluster, server: Server, site: Website
 ) -> None:
     source = team(site)
     site.publishes("/team.yaml", agent_file("one"), '"1"')
     node = await server.start(source)
-    session = await begun(house, node, source)
-    await house.good(node, session, "two")
+    session = await begun(cluster, node, source)
+    await cluster.good(node, session, "two")
     site.publishes("/team.yaml", agent_file("two"), '"2"')
-    await house.good(node, session, "three")
-    one, two, three = [turn.agent_digest for turn in await house.turns(session)]
+    await cluster.good(node, session, "three")
+    one, two, three = [turn.agent_digest for turn in await cluster.turns(session)]
     assert one == two != three
     assert [one.headers.get("If-None-Match") for one in site.asked] == [None, '"1"', '"1"']
 
 
 @pytest.mark.parametrize("in_a_folder", [False, True])
 async def test_a_changed_file_reaches_the_next_turn_without_a_restart(
-    house: House, server: Server, tmp_path: Path, in_a_folder: bool
+    cluster: Cluster, server: Server, tmp_path: Path, in_a_folder: bool
 ) -> None:
     folder = tmp_path / "agents"
     folder.mkdir()
@@ -182,39 +184,39 @@ async def test_a_changed_file_reaches_the_next_turn_without_a_restart(
     file.write_text(agent_file("one"))
     source = FileSource(file)
     node = await server.start(DirectorySource(folder) if in_a_folder else source)
-    session = await begun(house, node, source)
+    session = await begun(cluster, node, source)
     file.write_text(agent_file("two"))
-    await house.good(node, session, "two")
+    await cluster.good(node, session, "two")
     file.write_text("agents: [broken")
-    turn = await house.good(node, session, "three")
-    digests = [turn.agent_digest for turn in await house.turns(session)]
+    turn = await cluster.good(node, session, "three")
+    digests = [turn.agent_digest for turn in await cluster.turns(session)]
     assert digests[0] != digests[1] == digests[2]
     assert "team.yaml" in turn.decision["stale"], "nobody can see that it is not the newest"
     file.write_text(agent_file("three"))
-    turn = await house.good(node, session, "four")
+    turn = await cluster.good(node, session, "four")
     assert turn.agent_digest not in digests
     assert "stale" not in turn.decision
 
 
 async def test_the_last_good_copy_answers_while_the_server_is_down_and_after_a_restart(
-    house: House, server: Server
+    cluster: Cluster, server: Server
 ) -> None:
     async with website() as site:
         site.publishes("/team.yaml", agent_file("good"), '"1"')
         source = team(site)
         node = await server.start(source)
-        session = await begun(house, node, source)
+        session = await begun(cluster, node, source)
     for text in ("two", "three"):
-        turn = await house.good(node, session, text)
+        turn = await cluster.good(node, session, text)
         assert "cannot connect" in turn.decision["stale"]
-        attempt = await house.attempt(turn.attempt)
+        attempt = await cluster.attempt(turn.attempt)
         assert attempt.decision["stale"] == turn.decision["stale"]
         node = await server.start(source)
     async with website(port=site.port) as again:
         again.publishes("/team.yaml", agent_file("good"), '"1"')
-        turn = await house.good(node, session, "four")
+        turn = await cluster.good(node, session, "four")
         assert "stale" not in turn.decision
-    assert len({turn.agent_digest for turn in await house.turns(session)}) == 1
+    assert len({turn.agent_digest for turn in await cluster.turns(session)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -222,15 +224,15 @@ async def test_the_last_good_copy_answers_while_the_server_is_down_and_after_a_r
     [(503, "", AgentUnavailable), (200, "<html>", AgentInvalid), (404, agent_file("x"), AgentUnavailable)],
 )
 async def test_a_source_that_was_never_good_begins_no_turn(
-    house: House, server: Server, site: Website, status: int, body: str, error: type[Exception]
+    cluster: Cluster, server: Server, site: Website, status: int, body: str, error: type[Exception]
 ) -> None:
     source = team(site)
     node = await server.start(source)
-    session = await house.session(node, source.key)
+    session = await cluster.session(node, source.key)
     site.says("/team.yaml", body, status=status)
-    before = await dump(house.backend)
+    before = await dump(cluster.backend)
     with pytest.raises(error, match=f"127.0.0.1:{site.port}/team.yaml"):
-        await house.submit(node, session, "one")
-    assert await dump(house.backend) == before
+        await cluster.submit(node, session, "one")
+    assert await dump(cluster.backend) == before
     site.publishes("/team.yaml", agent_file("now"), '"1"')
-    await house.good(node, session, "one")
+    await cluster.good(node, session, "one")

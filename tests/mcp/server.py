@@ -34,9 +34,9 @@ def count() -> int:
 
 
 @server.tool()
-def environment() -> str:
-    """Names the variables of the process."""
-    return " ".join(sorted(os.environ))
+def environment(of: str = "") -> str:
+    """Names the variables of the process, or returns the value of one."""
+    return os.environ.get(of, "unset") if of else " ".join(sorted(os.environ))
 
 
 @server.tool()

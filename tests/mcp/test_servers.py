@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from lastgood.engine.mcp import toolset
 from lastgood.engine.mcp.connection import Connection
-from lastgood.engine.mcp.toolset import STARTED_AGAIN, McpServer, tool_name
+from lastgood.engine.mcp.toolset import STARTED_AGAIN, McpServer
 from lastgood.engine.tools.live import LiveProgram
 from lastgood.engine.tools.tool import NeedsInput, ToolFailed
 from lastgood.model.answers import Answer, AnswerAction
@@ -267,6 +269,41 @@ async def test_docker_references_need_docker(servers: Servers, monkeypatch: pyte
     assert "`docker` is not installed" in offer.problem
 
 
+class _Locked(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(401)
+        self.send_header("www-authenticate", 'Bearer resource_metadata="https://auth.example.com/x"')
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("transport", ["streamable", "sse"])
+async def test_a_server_that_wants_OAuth_is_named_with_what_to_do(servers: Servers, transport: str) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Locked) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        remote = {"url": f"http://127.0.0.1:{site.server_port}/mcp", "transport_type": transport}
+        problem = (await servers.program(remote=remote).offer()).problem
+        site.shutdown()
+    assert "it answered 401 Unauthorized; it offers OAuth, which is not supported yet" in problem
+    assert "send a token that it accepts in `remote.headers`" in problem
+
+
+async def test_a_command_that_is_not_installed_is_named_with_its_package(servers: Servers) -> None:
+    missing = "no-such-server-anywhere"
+    offer = await servers.program(command=missing, version="example/notes@v1").offer()
+    assert "`no-such-server-anywhere` is not installed; install example/notes@v1" in offer.problem
+    offer = await servers.program(command=missing, version="false").offer()
+    assert "install false" not in offer.problem
+    there = await servers.stdio(version="example/notes@v1").offer()
+    assert there.problem == ""
+
+
 async def test_OAuth_is_refused_in_words(servers: Servers) -> None:
     offer = await servers.program(
         remote={"url": "http://127.0.0.1:9/mcp", "oauth": {"clientId": "a"}}
@@ -314,18 +351,3 @@ async def test_closing_ends_every_process(servers: Servers) -> None:
     pids = [pid_of(one) for one in programs]
     await servers.toolset.close()
     assert not any(map(alive, pids))
-
-
-@pytest.mark.parametrize(
-    ("name", "prefix", "called"),
-    [
-        ("add", "", "add"),
-        ("add", "sums", "sums_add"),
-        ("files/read file", "", "files_read_file"),
-        ("x" * 80, "", "x" * 55 + "_" + "5b3f5aee"),
-    ],
-)
-def test_names_of_tools_are_what_models_can_call(name: str, prefix: str, called: str) -> None:
-    made = tool_name(name, prefix)
-    assert len(made) <= 64
-    assert made[:56] == called[:56]

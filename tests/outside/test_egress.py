@@ -322,7 +322,7 @@ async def test_a_slow_body_ends_at_the_deadline(site: Website) -> None:
         await answer.prepare(request)
         while True:
             await answer.write(b"x")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # real time: of a slow server, until its client leaves
 
     site.pages["/slow"] = slow
     with pytest.raises(EgressTimedOut, match=r"timed out after 0\.2 s"):
@@ -331,7 +331,7 @@ async def test_a_slow_body_ends_at_the_deadline(site: Website) -> None:
 
 async def test_redirects_do_not_stretch_the_deadline(site: Website) -> None:
     async def slow(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.06)  # real time: no response comes sooner, so that a few use the time up
         return web.Response(status=302, headers={"Location": f"/a?{len(site.asked)}"})
 
     site.pages["/a"] = slow

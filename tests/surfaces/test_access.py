@@ -8,7 +8,7 @@ import pytest
 from lastgood.errors import InvalidRequest
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope
-from lastgood.server import hosts_of, is_loopback, origins_of
+from lastgood.server.access_policy import hosts_of, is_loopback, origins_of
 from lastgood.settings import Settings
 from lastgood.surfaces.http.access import AccessControl, host_of
 from lastgood.surfaces.http.app import Route
@@ -102,6 +102,7 @@ def test_hosts_are_where_it_listens_what_is_allowed_and_the_public_one() -> None
     always = {"localhost", "127.0.0.1", "[::1]"}
     assert hosts_of(settings(), "127.0.0.1") == always
     assert hosts_of(settings(), "10.1.2.3") == {*always, "10.1.2.3"}
+    assert hosts_of(settings(listen="unix:///a.sock"), "localhost") == {*always, "agent", "unix", "_"}
     assert hosts_of(settings(), "fd00::0001") == {*always, "[fd00::1]"}
     assert hosts_of(settings(), "0.0.0.0") == hosts_of(settings(), "::") == always
     assert hosts_of(settings(allowed_host=("A.example", "b.example:1")), "127.0.0.1") == {

@@ -10,7 +10,7 @@ from lastgood.flows.tokens import Tokens
 from lastgood.surfaces.api import runs
 from lastgood.wiring import SystemClock
 from tests.surfaces.asgi import Client
-from tests.surfaces.inside import AGENT, Inside, open_inside
+from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
 
 pytestmark = pytest.mark.anyio
 
@@ -22,13 +22,13 @@ TOKENS = {
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[InProcessServer]:
     async with open_inside(tmp_path, tokens=TOKENS) as opened:
         yield opened
 
 
 async def test_a_stream_ends_when_its_token_is_revoked(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
+    inside: InProcessServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I37: what is said after that is not for it."""
     monkeypatch.setattr(runs, "_TRUST_SECONDS", 0.0)
@@ -48,14 +48,14 @@ async def test_a_stream_ends_when_its_token_is_revoked(
     assert b"unauthorized" in told.body
 
 
-async def test_only_an_operator_opens_folders(inside: Inside, tmp_path: Path) -> None:
+async def test_only_an_operator_opens_folders(inside: InProcessServer, tmp_path: Path) -> None:
     body = {"agent": AGENT, "working_dir": str(tmp_path)}
     refused = await inside.ask("POST", "/api/sessions", body, "user")
     assert (refused.status, refused.code) == (403, "forbidden")
     assert (await inside.good("POST", "/api/sessions", body, "owner"))["working_dir"] == str(tmp_path)
 
 
-async def test_whoever_asks_again_under_a_key_may_wait_this_time(inside: Inside) -> None:
+async def test_whoever_asks_again_under_a_key_may_wait_this_time(inside: InProcessServer) -> None:
     """I20: the same request, however its answer is wanted."""
     session = await inside.session("user")
     body = {"messages": [{"content": "once"}]}
@@ -67,7 +67,7 @@ async def test_whoever_asks_again_under_a_key_may_wait_this_time(inside: Inside)
     assert again.json["id"] == first.json["turn"]
 
 
-async def test_a_summary_keeps_nothing_that_a_reset_has_hidden(inside: Inside) -> None:
+async def test_a_summary_keeps_nothing_that_a_reset_has_hidden(inside: InProcessServer) -> None:
     session = await inside.session("user")
     path = f"/api/sessions/{session}"
     await inside.turn(session, "secret", "user")
@@ -81,7 +81,9 @@ async def test_a_summary_keeps_nothing_that_a_reset_has_hidden(inside: Inside) -
     assert told["messages"][-1]["content"] == "I remember: after"
 
 
-async def test_whoever_waits_for_a_cancelled_turn_is_told_no_fault_of_the_server(inside: Inside) -> None:
+async def test_whoever_waits_for_a_cancelled_turn_is_told_no_fault_of_the_server(
+    inside: InProcessServer,
+) -> None:
     session = await inside.session("user")
     path = f"/api/sessions/{session}"
     body = {"messages": [{"content": "!slow 60\n!say one two"}]}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lastgood.core.input_checks import MOST_IN_METADATA_BYTES, MOST_IN_TITLE
-from tests.hashing import exported_hash
+from tests.reference_hash import exported_hash
 from tests.surfaces.asgi import Client, Given, ask
-from tests.surfaces.inside import AGENT, Inside, open_inside
+from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ ONE = {"role": "user", "content": "hello"}
 
 
 @pytest.fixture(scope="module")
-async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Inside]:
+async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcessServer]:
     folder = tmp_path_factory.mktemp("wire")
     root = folder / "root"
     (root / "inside").mkdir(parents=True)
@@ -33,14 +33,14 @@ async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Insi
 
 
 @pytest.fixture(scope="module")
-async def session(inside: Inside) -> str:
+async def session(inside: InProcessServer) -> str:
     made = await inside.session()
     await inside.turn(made)
     return made
 
 
 @pytest.fixture
-async def unchanged(inside: Inside, session: str) -> AsyncIterator[None]:
+async def unchanged(inside: InProcessServer, session: str) -> AsyncIterator[None]:
     await inside.settled()
     before = inside.dump()
     yield
@@ -103,7 +103,7 @@ BAD_MESSAGES: dict[str, Any] = {
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", BAD_MESSAGES)
-async def test_bad_messages_are_refused(inside: Inside, session: str, what: str) -> None:
+async def test_bad_messages_are_refused(inside: InProcessServer, session: str, what: str) -> None:
     for path in ("turns", "messages", "followup", f"agent/{AGENT.replace('/', '%2F')}"):
         if path in ("messages", "followup") and what == "a result of no call":
             continue  # without a model it need not answer anything; later, more is known
@@ -112,19 +112,19 @@ async def test_bad_messages_are_refused(inside: Inside, session: str, what: str)
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_the_last_word_must_be_the_users(inside: Inside, session: str) -> None:
+async def test_the_last_word_must_be_the_users(inside: InProcessServer, session: str) -> None:
     said = {"messages": [ONE, {"role": "assistant", "content": "hi"}]}
     for path in ("turns", "followup"):
         refused(await inside.ask("POST", f"/api/sessions/{session}/{path}", said), 400, "invalid_request")
 
 
-async def test_a_thousand_messages_are_taken(inside: Inside) -> None:
+async def test_a_thousand_messages_are_taken(inside: InProcessServer) -> None:
     session = await inside.session()
     turn = await inside.good("POST", f"/api/sessions/{session}/messages", {"messages": [ONE] * 1000})
     assert len(turn["messages"]) == 1000
 
 
-async def test_messages_may_be_sent_without_an_envelope(inside: Inside) -> None:
+async def test_messages_may_be_sent_without_an_envelope(inside: InProcessServer) -> None:
     """docker-agent's clients do; the role may be missing, too."""
     session = await inside.session()
     path = f"/api/sessions/{session}/agent/{AGENT.replace('/', '%2F')}"
@@ -134,7 +134,7 @@ async def test_messages_may_be_sent_without_an_envelope(inside: Inside) -> None:
     refused(await inside.ask("POST", path, []), 400, "invalid_request")
 
 
-async def test_where_it_is_wrong_is_told(inside: Inside, session: str) -> None:
+async def test_where_it_is_wrong_is_told(inside: InProcessServer, session: str) -> None:
     for messages, param in (
         ([ONE, {"role": "user", "content": [{"type": "text"}]}], "messages[1].content[0].text"),
         ([ONE, {"role": "user", "multi_content": [{"type": "text"}]}], "messages[1]"),
@@ -145,7 +145,7 @@ async def test_where_it_is_wrong_is_told(inside: Inside, session: str) -> None:
         assert given.json["error"]["detail"]["param"] == param
 
 
-async def test_any_unicode_comes_back_as_it_was(inside: Inside) -> None:
+async def test_any_unicode_comes_back_as_it_was(inside: InProcessServer) -> None:
     text = "\ufffe\uffff\U0010ffff\u202e\x7f\x01 ünï ﷽ " + "e\u0301" * 10
     session = await inside.session(title=text, metadata={text: text})
     turn = await inside.turn(session, text)
@@ -175,7 +175,9 @@ NOT_JSON = {
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", NOT_JSON)
-async def test_what_is_no_JSON_or_too_deep_is_refused(inside: Inside, session: str, what: str) -> None:
+async def test_what_is_no_JSON_or_too_deep_is_refused(
+    inside: InProcessServer, session: str, what: str
+) -> None:
     for method, path in (
         ("POST", f"{session}/turns"),
         ("POST", f"{session}/steer"),
@@ -189,7 +191,7 @@ async def test_what_is_no_JSON_or_too_deep_is_refused(inside: Inside, session: s
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("plain", [[], 7, "x", True, None], ids=str)
-async def test_a_body_must_be_an_object(inside: Inside, session: str, plain: Any) -> None:
+async def test_a_body_must_be_an_object(inside: InProcessServer, session: str, plain: Any) -> None:
     for route in inside.routes:
         if route.path.startswith("/api/") and route.takes is not None:
             path = route.path.replace("{session}", session).replace("{agent}", "builtin%2Fscripted")
@@ -198,7 +200,7 @@ async def test_a_body_must_be_an_object(inside: Inside, session: str, plain: Any
             refused(given, 400, "invalid_request")
 
 
-async def test_depth_a_hundred_is_taken(inside: Inside) -> None:
+async def test_depth_a_hundred_is_taken(inside: InProcessServer) -> None:
     session = await inside.session(metadata=nested(97))
     assert (await inside.good("GET", f"/api/sessions/{session}"))["metadata"] == nested(97)
     assert await inside.good("GET", "/api/sessions")
@@ -219,7 +221,7 @@ async def test_depth_a_hundred_is_taken(inside: Inside) -> None:
     ],
 )
 async def test_JSON_is_taken_as_JSON_only(
-    inside: Inside, session: str, headers: dict[str, str], status: int, code: str
+    inside: InProcessServer, session: str, headers: dict[str, str], status: int, code: str
 ) -> None:
     """I37: a page that makes a browser send something cannot send that."""
     for route in inside.routes:
@@ -230,7 +232,9 @@ async def test_JSON_is_taken_as_JSON_only(
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_a_body_that_is_too_large_is_refused_before_it_is_read(inside: Inside, session: str) -> None:
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read(
+    inside: InProcessServer, session: str
+) -> None:
     for path in (f"{session}/turns", f"{session}/messages", "import"):
         for said in ({"content-length": str(100 * 1024**3)}, {"transfer-encoding": "chunked"}):
             pieces = [b'{"messages": [{"content": "'] + [b"x" * 1_000_000] * 20
@@ -251,7 +255,9 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(inside: Ins
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("value", ["", " ", '""', 'W/""', '"a", "b"', "a b", '"a', 'a"', ",", '"a"b', "a,b"])
-async def test_an_If_Match_that_names_no_turn_is_refused(inside: Inside, session: str, value: str) -> None:
+async def test_an_If_Match_that_names_no_turn_is_refused(
+    inside: InProcessServer, session: str, value: str
+) -> None:
     """An empty one must not become no condition at all."""
     for path, body in (
         ("turns", {"messages": [ONE]}),
@@ -265,7 +271,9 @@ async def test_an_If_Match_that_names_no_turn_is_refused(inside: Inside, session
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("name", ["if-match", "x-user-id", "idempotency-key", "authorization"])
-async def test_what_two_could_read_differently_comes_once(inside: Inside, session: str, name: str) -> None:
+async def test_what_two_could_read_differently_comes_once(
+    inside: InProcessServer, session: str, name: str
+) -> None:
     headers = [
         ("content-type", "application/json"),
         ("transfer-encoding", "chunked"),
@@ -277,7 +285,7 @@ async def test_what_two_could_read_differently_comes_once(inside: Inside, sessio
     refused(await ask(inside.server.app, "POST", path, headers, body), 400, "invalid_request")
 
 
-async def test_If_Match_names_the_head(inside: Inside) -> None:
+async def test_If_Match_names_the_head(inside: InProcessServer) -> None:
     session = await inside.session()
     path = f"/api/sessions/{session}/messages"
     first = await inside.turn(session)
@@ -298,13 +306,13 @@ async def test_If_Match_names_the_head(inside: Inside) -> None:
 @pytest.mark.parametrize(
     "value", ["x", "-1", "1.5", "%D9%A3", "1e3", "9" * 19, "0x1", "1%202", "%00", "%2B1"]
 )
-async def test_a_place_in_the_events_is_a_number(inside: Inside, session: str, value: str) -> None:
+async def test_a_place_in_the_events_is_a_number(inside: InProcessServer, session: str, value: str) -> None:
     path = f"/api/sessions/{session}/events"
     refused(await inside.ask("GET", f"{path}?since={value}"), 400, "invalid_request")
     refused(await inside.ask("GET", path, last_event_id=value), 400, "invalid_request")
 
 
-async def test_a_place_that_was_never_reached_is_told_so(inside: Inside, session: str) -> None:
+async def test_a_place_that_was_never_reached_is_told_so(inside: InProcessServer, session: str) -> None:
     for since in ("999999", "9" * 18):
         client = Client(inside.server.app, "GET", f"/api/sessions/{session}/events?since={since}")
         await client.until(b"resync")
@@ -314,7 +322,7 @@ async def test_a_place_that_was_never_reached_is_told_so(inside: Inside, session
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("value", ["", "x" * 256, "a b", "\xe4", "a\tb"])
-async def test_keys_are_short_and_can_be_seen(inside: Inside, session: str, value: str) -> None:
+async def test_keys_are_short_and_can_be_seen(inside: InProcessServer, session: str, value: str) -> None:
     for path, body in (
         ("turns", {"messages": [ONE]}),
         ("messages", {"messages": [ONE]}),
@@ -330,14 +338,14 @@ BAD_PAGES = ("limit=0", "limit=201", "limit=-1", "limit=x", "limit=1.0", "limit=
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("query", [*BAD_PAGES, "cursor=-1", "cursor=x", "cursor=" + "9" * 30, "limit=%00"])
-async def test_pages_have_bounds(inside: Inside, session: str, query: str) -> None:
+async def test_pages_have_bounds(inside: InProcessServer, session: str, query: str) -> None:
     for path in ("", f"/{session}/turns", f"/{session}/attempts"):
         refused(await inside.ask("GET", f"/api/sessions{path}?{query}"), 400, "invalid_request")
 
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("value", ["2", "yes", "null", "%00", "01"])
-async def test_a_switch_is_0_or_1(inside: Inside, session: str, value: str) -> None:
+async def test_a_switch_is_0_or_1(inside: InProcessServer, session: str, value: str) -> None:
     run = f"agent/{AGENT.replace('/', '%2F')}?named"
     for method, path, body in (
         ("GET", "?messages", None),
@@ -348,7 +356,7 @@ async def test_a_switch_is_0_or_1(inside: Inside, session: str, value: str) -> N
         refused(given, 400, "invalid_request")
 
 
-async def test_pages_join_to_the_whole(inside: Inside) -> None:
+async def test_pages_join_to_the_whole(inside: InProcessServer) -> None:
     session = await inside.session()
     for number in range(7):
         await inside.good(
@@ -370,7 +378,7 @@ async def test_pages_join_to_the_whole(inside: Inside) -> None:
         assert await inside.good("GET", f"/api/sessions/{session}/{what}?cursor=999999999") == []
 
 
-async def test_a_query_is_looked_for_as_it_is(inside: Inside) -> None:
+async def test_a_query_is_looked_for_as_it_is(inside: InProcessServer) -> None:
     """% and _ are characters, not patterns; so is a backslash."""
     titles = {
         name: await inside.session(title=name)
@@ -392,7 +400,7 @@ async def test_a_query_is_looked_for_as_it_is(inside: Inside) -> None:
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("query", ["status=asleep", "status=IDLE", "q=%00", "agent=%00"])
-async def test_bad_filters_are_refused(inside: Inside, session: str, query: str) -> None:
+async def test_bad_filters_are_refused(inside: InProcessServer, session: str, query: str) -> None:
     refused(await inside.ask("GET", f"/api/sessions?{query}"), 400, "invalid_request")
 
 
@@ -436,7 +444,7 @@ BAD_FIELDS: dict[str, tuple[Any, int, str]] = {
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", BAD_FIELDS)
-async def test_a_bad_field_makes_no_session(inside: Inside, what: str) -> None:
+async def test_a_bad_field_makes_no_session(inside: InProcessServer, what: str) -> None:
     plain, status, code = BAD_FIELDS[what]
     refused(await inside.ask("POST", "/api/sessions", {"agent": AGENT, **plain}), status, code)
 
@@ -455,7 +463,7 @@ async def test_a_bad_field_makes_no_session(inside: Inside, what: str) -> None:
         "root/./../..",
     ],
 )
-async def test_a_working_folder_is_under_the_root(inside: Inside, name: str) -> None:
+async def test_a_working_folder_is_under_the_root(inside: InProcessServer, name: str) -> None:
     """I38: resolved, symlinks too. Nothing is made, in the database or on the disk."""
     folder = inside.path.parent
     before = sorted(folder.rglob("root*/**"))
@@ -465,7 +473,7 @@ async def test_a_working_folder_is_under_the_root(inside: Inside, name: str) -> 
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_of_what_is_outside_the_root_nothing_is_told(inside: Inside) -> None:
+async def test_of_what_is_outside_the_root_nothing_is_told(inside: InProcessServer) -> None:
     """Not even whether it is there, or is a file."""
     answers = set()
     for path in ("/etc", "/etc/passwd", "/etc/nobody-made-this", f"{inside.path.parent}/outside/x"):
@@ -474,7 +482,7 @@ async def test_of_what_is_outside_the_root_nothing_is_told(inside: Inside) -> No
     assert len(answers) == 1
 
 
-async def test_a_working_folder_that_is_there_is_taken(inside: Inside) -> None:
+async def test_a_working_folder_that_is_there_is_taken(inside: InProcessServer) -> None:
     folder = inside.path.parent / "root" / "inside"
     session = await inside.session(working_dir=f"{folder}/")
     assert (await inside.good("GET", f"/api/sessions/{session}"))["working_dir"] == str(folder)
@@ -508,17 +516,19 @@ BAD_PATCHES: dict[str, tuple[str, Any, int, str]] = {
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", BAD_PATCHES)
-async def test_a_bad_field_changes_no_session(inside: Inside, session: str, what: str) -> None:
+async def test_a_bad_field_changes_no_session(inside: InProcessServer, session: str, what: str) -> None:
     field, plain, status, code = BAD_PATCHES[what]
     refused(await inside.ask("PATCH", f"/api/sessions/{session}/{field}", plain), status, code)
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_the_switch_for_all_tools_does_not_pass_the_ceiling(inside: Inside, session: str) -> None:
+async def test_the_switch_for_all_tools_does_not_pass_the_ceiling(
+    inside: InProcessServer, session: str
+) -> None:
     refused(await inside.ask("POST", f"/api/sessions/{session}/tools/toggle"), 403, "forbidden")
 
 
-async def test_metadata_may_have_exactly_so_many_bytes(inside: Inside) -> None:
+async def test_metadata_may_have_exactly_so_many_bytes(inside: InProcessServer) -> None:
     """As JSON without spaces. A list of sessions carries them, so there is a bound."""
     session = await inside.session()
     for more, status in ((0, 200), (1, 413)):
@@ -527,7 +537,7 @@ async def test_metadata_may_have_exactly_so_many_bytes(inside: Inside) -> None:
             assert (await inside.ask(method, path, {"metadata": metadata})).status == status
 
 
-async def test_a_title_may_have_exactly_so_many_characters(inside: Inside) -> None:
+async def test_a_title_may_have_exactly_so_many_characters(inside: InProcessServer) -> None:
     session = await inside.session(title="ü" * MOST_IN_TITLE)
     await inside.good("PATCH", f"/api/sessions/{session}/title", {"title": "🧭" * MOST_IN_TITLE})
 
@@ -565,7 +575,9 @@ BAD_REQUESTS: list[tuple[str, Any]] = [
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(("path", "plain"), BAD_REQUESTS, ids=lambda value: str(value)[:60])
-async def test_what_cannot_be_meant_is_refused(inside: Inside, session: str, path: str, plain: Any) -> None:
+async def test_what_cannot_be_meant_is_refused(
+    inside: InProcessServer, session: str, path: str, plain: Any
+) -> None:
     given = await inside.ask("POST", f"/api/sessions/{session}/{path}", plain)
     refused(given, 400, "invalid_request")
 
@@ -574,13 +586,13 @@ async def test_what_cannot_be_meant_is_refused(inside: Inside, session: str, pat
 @pytest.mark.parametrize(
     "ids", [[], ["x"] * 101, [""], ["x" * 256], [7], "x", None], ids=lambda v: str(v)[:20]
 )
-async def test_a_batch_is_a_list_of_ids(inside: Inside, ids: Any) -> None:
+async def test_a_batch_is_a_list_of_ids(inside: InProcessServer, ids: Any) -> None:
     for path in ("delete", "export"):
         given = await inside.ask("POST", f"/api/sessions/batch/{path}", {"session_ids": ids})
         refused(given, 400, "invalid_request")
 
 
-async def test_a_result_of_no_call_is_parked_with_its_reason(inside: Inside) -> None:
+async def test_a_result_of_no_call_is_parked_with_its_reason(inside: InProcessServer) -> None:
     """Whether it answers anything is known when its turn has come; then it is not shown to a model."""
     session = await inside.session()
     await inside.turn(session)
@@ -677,12 +689,12 @@ BAD_HEADS: dict[str, dict[str, Any]] = {
 }
 
 
-async def exported(inside: Inside, session: str) -> dict[str, Any]:
+async def exported(inside: InProcessServer, session: str) -> dict[str, Any]:
     document: dict[str, Any] = await inside.good("GET", f"/api/sessions/{session}/export")
     return document
 
 
-async def test_a_document_comes_back_whole(inside: Inside, session: str) -> None:
+async def test_a_document_comes_back_whole(inside: InProcessServer, session: str) -> None:
     """`sealed` hashes as the server does, or the refusals below would prove nothing."""
     document = await exported(inside, session)
     assert sealed(json.loads(json.dumps(document))) == document
@@ -693,7 +705,9 @@ async def test_a_document_comes_back_whole(inside: Inside, session: str) -> None
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", BAD_TURNS)
-async def test_a_document_with_a_bad_turn_is_refused(inside: Inside, session: str, what: str) -> None:
+async def test_a_document_with_a_bad_turn_is_refused(
+    inside: InProcessServer, session: str, what: str
+) -> None:
     """Else it would be stored, and break every later look at it."""
     document = await exported(inside, session)
     document["turns"][0] |= BAD_TURNS[what]
@@ -702,7 +716,9 @@ async def test_a_document_with_a_bad_turn_is_refused(inside: Inside, session: st
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", BAD_HEADS)
-async def test_a_document_with_a_bad_session_is_refused(inside: Inside, session: str, what: str) -> None:
+async def test_a_document_with_a_bad_session_is_refused(
+    inside: InProcessServer, session: str, what: str
+) -> None:
     document = await exported(inside, session)
     document["session"] |= BAD_HEADS[what]
     given = await inside.ask("POST", "/api/sessions/import", document)
@@ -729,12 +745,14 @@ CHANGES: dict[str, Any] = {
 }
 
 
-async def test_I6_every_field_of_an_exported_turn_is_tried_below(inside: Inside, session: str) -> None:
+async def test_I6_every_field_of_an_exported_turn_is_tried_below(
+    inside: InProcessServer, session: str
+) -> None:
     assert set((await exported(inside, session))["turns"][0]) == set(CHANGES)
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_I6_a_document_that_was_changed_is_refused(inside: Inside, session: str) -> None:
+async def test_I6_a_document_that_was_changed_is_refused(inside: InProcessServer, session: str) -> None:
     document = await exported(inside, session)
     for field, value in CHANGES.items():
         changed = json.loads(json.dumps(document))
@@ -745,7 +763,7 @@ async def test_I6_a_document_that_was_changed_is_refused(inside: Inside, session
         refused(await inside.ask("POST", "/api/sessions/import", plain), 400, "invalid_request")
 
 
-async def test_a_document_brings_no_rights_along(inside: Inside, session: str) -> None:
+async def test_a_document_brings_no_rights_along(inside: InProcessServer, session: str) -> None:
     document = await exported(inside, session)
     document["session"] |= {
         "safety": ["autonomous"],
@@ -758,3 +776,50 @@ async def test_a_document_brings_no_rights_along(inside: Inside, session: str) -
     assert "safety_policy" not in copy
     assert copy["permissions"] == {"allow": [], "ask": [], "deny": ["fetch"]}
     assert copy["working_dir"] is None
+
+
+# -- optional fields and what is said about wrong ones -------------------------------------
+
+
+async def test_optional_fields_may_be_null(inside: InProcessServer, session: str) -> None:
+    path = f"/api/sessions/{session}/turns"
+    body = {"messages": [ONE], "agent": None, "model": None, "wait": None}
+    given = await inside.ask("POST", path, body, idempotency_key="nulls")
+    assert given.status == 202, given.body
+    waited = await inside.ask("POST", path, {**body, "wait": True}, idempotency_key="nulls")
+    assert waited.status == 200, waited.body
+    answer = {"confirmation": "approve", "reason": None, "question": None, "tool_name": None}
+    refused(await inside.ask("POST", f"/api/sessions/{session}/resume", answer), 409, "nothing_pending")
+    again = await inside.ask("POST", f"/api/sessions/{session}/attempts/nobody/continue", {"wait": None})
+    refused(again, 404, "attempt_not_found")
+
+
+WORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "missing": ({}, "`messages` is required"),
+    "empty": ({"messages": []}, "`messages` must not be empty"),
+    "no object": ({"messages": ["x"]}, "`messages[0]` must be an object"),
+    "no object, many": ({"messages": [*[ONE] * 600, "x"]}, "`messages[600]` must be an object"),
+    "a union": ({"messages": [{"content": 5}]}, "`messages[0].content` must be a string or an array"),
+    "a part": ({"messages": [{"content": ["x"]}]}, "`messages[0].content[0]` must be an object"),
+    "a choice": (
+        {"messages": [{"role": "me", "content": "x"}]},
+        "`messages[0].role` must be 'system', 'developer', 'user', 'assistant' or 'tool'",
+    ),
+    "no flag": ({"messages": [ONE], "wait": "x"}, "`wait` must be true or false"),
+}
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("what", WORDS)
+async def test_invalid_field_is_named_with_its_rule(inside: InProcessServer, session: str, what: str) -> None:
+    body, message = WORDS[what]
+    given = await inside.ask("POST", f"/api/sessions/{session}/turns", body)
+    refused(given, 400, "invalid_request")
+    assert given.json["message"] == message
+
+
+async def test_too_many_stop_sequences_are_counted(inside: InProcessServer) -> None:
+    body = {"model": AGENT, "messages": [ONE], "stop": ["a"] * 5}
+    given = await inside.ask("POST", "/v1/chat/completions", body)
+    assert (given.status, given.json["error"]["param"]) == (400, "stop")
+    assert given.json["error"]["message"] == "`stop` must have at most 4 items"

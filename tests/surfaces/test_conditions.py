@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.surfaces.inside import Inside, open_inside
+from tests.surfaces.in_process_server import InProcessServer, open_inside
 
 pytestmark = pytest.mark.anyio
 
@@ -14,13 +14,13 @@ CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since", "idempotency-k
 
 
 @pytest.fixture(scope="module")
-async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Inside]:
+async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcessServer]:
     async with open_inside(tmp_path_factory.mktemp("conditions")) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-async def test_every_change_looks_at_a_condition_or_refuses_it(inside: Inside, name: str) -> None:
+async def test_every_change_looks_at_a_condition_or_refuses_it(inside: InProcessServer, name: str) -> None:
     asked = [route for route in inside.routes if route.method != "GET" and name not in route.headers]
     assert any(route.path.startswith("/api/") for route in asked)
     condition: dict[str, Any] = {name: "*"}
@@ -34,14 +34,14 @@ async def test_every_change_looks_at_a_condition_or_refuses_it(inside: Inside, n
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-async def test_what_only_reads_lets_them_be(inside: Inside, name: str) -> None:
+async def test_what_only_reads_lets_them_be(inside: InProcessServer, name: str) -> None:
     """Caches and proxies send them of their own accord, and nothing depends on them."""
     condition: dict[str, Any] = {name: "*"}
     for path in ("/health", "/v1/models", "/api/sessions"):
         assert (await inside.ask("GET", path, **condition)).status == 200
 
 
-async def test_a_condition_in_words_that_nobody_understands_is_refused(inside: Inside) -> None:
+async def test_a_condition_in_words_that_nobody_understands_is_refused(inside: InProcessServer) -> None:
     session = await inside.session()
     body = {"messages": [{"content": "hello"}], "wait": True}
     path = f"/api/sessions/{session}/turns"

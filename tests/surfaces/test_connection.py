@@ -12,7 +12,7 @@ import uvicorn
 
 from lastgood.surfaces.http.app import App
 from lastgood.surfaces.http.asgi import Request, Response, Stream, json_reply
-from lastgood.surfaces.http.connection import Connection
+from lastgood.surfaces.http.connection import HttpConnection
 from tests.surfaces.asgi import SECONDS, app_of, route
 
 pytestmark = pytest.mark.anyio
@@ -22,13 +22,20 @@ HELLO = b"GET /hello HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LAST = b"GET /hello HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
-class Impatient(Connection):
+class Impatient(HttpConnection):
     head_seconds = 0.3
     linger_seconds = 0.3
     stall_seconds = 0.3
 
 
-class Patient(Connection):
+class SlowBodies(HttpConnection):
+    """Has a limit for heads only."""
+
+    head_seconds = 0.3
+    linger_seconds = stall_seconds = 60.0
+
+
+class Patient(HttpConnection):
     """One that would wait for longer than a test does."""
 
     head_seconds = linger_seconds = stall_seconds = 60.0
@@ -41,7 +48,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 @dataclass
-class House:
+class Listener:
     port: int
     app: App
     streams: list[str]  # how they ended
@@ -54,6 +61,10 @@ class House:
         wire = await self.connect()
         await wire.send(*pieces)
         return await wire.rest()
+
+    async def past_the_limit_of_a_head(self) -> None:
+        """Until a connection that began later than all others was ended by that limit."""
+        assert refusal(await self.send(b"GET /hel")) == (408, "invalid_request")
 
 
 @dataclass
@@ -75,7 +86,7 @@ class Wire:
                 while True:
                     self.writer.write(piece)
                     await self.writer.drain()
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(pause)  # real time: of a slow client, until it is cut
                     taken += len(piece)
         return taken
 
@@ -99,7 +110,7 @@ class Wire:
 
 
 @asynccontextmanager
-async def served(connection: type[Connection] = Patient) -> AsyncIterator[House]:
+async def served(connection: type[HttpConnection] = Patient) -> AsyncIterator[Listener]:
     ended: list[str] = []
 
     async def hello(request: Request) -> Response:
@@ -124,7 +135,7 @@ async def served(connection: type[Connection] = Patient) -> AsyncIterator[House]
             try:
                 while True:
                     yield b"data: 1\n\n"
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.01)  # real time: of a source that is slower than the connection
             finally:
                 ended.append("ticks")
 
@@ -156,7 +167,7 @@ async def served(connection: type[Connection] = Patient) -> AsyncIterator[House]
             )
             serving = asyncio.create_task(web.serve(sockets=[listener]))
             try:
-                yield House(listener.getsockname()[1], app, ended)
+                yield Listener(listener.getsockname()[1], app, ended)
             finally:
                 app.end()
                 web.should_exit = True
@@ -217,9 +228,9 @@ def refusal(answer: bytes) -> tuple[int, str]:
     ],
 )
 async def test_a_head_that_is_none_or_too_large_is_refused_in_our_words(sent: bytes, status: int) -> None:
-    async with served() as house:
-        answer = await house.send(sent)
-        assert head_of(await house.send(LAST))[0] == 200  # others do not notice
+    async with served() as listener:
+        answer = await listener.send(sent)
+        assert head_of(await listener.send(LAST))[0] == 200  # others do not notice
     assert refusal(answer) == (status, "invalid_request" if status == 400 else "too_large")
 
 
@@ -236,8 +247,8 @@ async def test_a_head_that_is_none_or_too_large_is_refused_in_our_words(sent: by
     ],
 )  # fmt: skip
 async def test_what_has_no_end_is_cut_off_soon(begin: bytes) -> None:
-    async with served() as house:
-        wire = await house.connect()
+    async with served() as listener:
+        wire = await listener.connect()
         wire.writer.write(begin)
         taken = await wire.send_until_cut(b"x" * 65536)
         await wire.close()
@@ -249,9 +260,9 @@ async def test_endless_trailers_are_cut_off_and_change_no_header() -> None:
         b"POST /body HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         b"transfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
     )
-    async with served() as house:
+    async with served() as listener:
         # A trailer with a second Host is read together with the head; it would be refused if it counted.
-        wire = await house.connect()
+        wire = await listener.connect()
         await wire.send(chunked + b"host: evil.test\r\nhost: evil.test\r\n\r\n")
         assert b'{"bytes":2}' in await wire.until(b"}")
         await wire.send(chunked, *[b"a: b\r\n" * 10_000] * 100)
@@ -260,18 +271,18 @@ async def test_endless_trailers_are_cut_off_and_change_no_header() -> None:
 
 async def test_a_length_that_is_too_short_never_reaches_into_the_answer() -> None:
     head = b"POST /body HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    async with served() as house:
-        answer = await house.send(head + b'content-length: 2\r\n\r\n["more than two bytes"]')
+    async with served() as listener:
+        answer = await listener.send(head + b'content-length: 2\r\n\r\n["more than two bytes"]')
         if answer:  # it may also just end
             first = answer.split(b"HTTP/1.1 ")[1]
             assert first.startswith((b"200", b"400"))
             assert answer.count(b"HTTP/1.1 400") <= 1
-        wire = await house.connect()
+        wire = await listener.connect()
         await wire.send(b"GET /silence HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await wire.until(b"data: 1\n\n")
         await wire.send(b"this is no request\r\n\r\n")
         assert b"HTTP/1.1" not in await wire.rest()
-        await _until(lambda: house.streams == ["silence"])
+        await _until(lambda: listener.streams == ["silence"])
 
 
 # -- seconds -----------------------------------------------------------------------------
@@ -288,19 +299,19 @@ async def test_a_length_that_is_too_short_never_reaches_into_the_answer() -> Non
     ],
 )
 async def test_half_a_head_is_waited_for_only_so_long(sent: bytes, answered: bool) -> None:
-    async with served(Impatient) as house:
-        answer = await house.send(sent)
+    async with served(Impatient) as listener:
+        answer = await listener.send(sent)
     assert refusal(answer) == (408, "invalid_request") if answered else answer == b""
 
 
 async def test_a_head_that_drips_is_waited_for_no_longer() -> None:
-    async with served(Impatient) as house:
-        wire = await house.connect()
+    async with served(Impatient) as listener:
+        wire = await listener.connect()
 
         async def drip() -> None:
             for byte in HELLO * 100:
                 await wire.send(bytes([byte]))
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # real time: of a slow client, until it is cut
 
         dripping = asyncio.create_task(drip())
         answer = await wire.rest()
@@ -310,8 +321,8 @@ async def test_a_head_that_drips_is_waited_for_no_longer() -> None:
 
 
 async def test_the_second_head_of_a_connection_is_waited_for_no_longer_than_the_first() -> None:
-    async with served(Impatient) as house:
-        wire = await house.connect()
+    async with served(Impatient) as listener:
+        wire = await listener.connect()
         await wire.send(HELLO)
         await wire.until(b"}}")
         await wire.send(b"GET /hel")
@@ -320,14 +331,14 @@ async def test_the_second_head_of_a_connection_is_waited_for_no_longer_than_the_
 
 
 async def test_an_answer_may_take_longer_than_a_head() -> None:
-    async with served(Impatient) as house:
-        wire = await house.connect()
+    async with served(Impatient) as listener:
+        wire = await listener.connect()
         await wire.send(b"GET /silence HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await wire.until(b"data: 1\n\n")
-        await asyncio.sleep(2 * Impatient.head_seconds)
-        assert house.streams == []
+        await listener.past_the_limit_of_a_head()
+        assert listener.streams == []
         await wire.close()
-        await _until(lambda: house.streams == ["silence"])
+        await _until(lambda: listener.streams == ["silence"])
 
 
 @pytest.mark.parametrize("framing", [b"content-length: 45000", b"transfer-encoding: chunked"])
@@ -338,12 +349,13 @@ async def test_a_body_may_be_larger_and_slower_than_a_head(framing: bytes) -> No
         + b"\r\n\r\n"
     )
     piece = b"2328\r\n" + b"x" * 9000 + b"\r\n" if b"chunked" in framing else b"x" * 9000
-    async with served(Impatient) as house:
-        wire = await house.connect()
+    async with served(SlowBodies) as listener:
+        wire = await listener.connect()
         await wire.send(head)
-        for _ in range(5):
+        for number in range(5):
             await wire.send(piece)
-            await asyncio.sleep(Impatient.head_seconds / 3)
+            if number < 2:
+                await listener.past_the_limit_of_a_head()
         await wire.send(b"0\r\n\r\n" if b"chunked" in framing else b"")
         assert b'{"bytes":45000}' in await wire.until(b"}")
         await wire.close()
@@ -358,8 +370,8 @@ async def test_a_refused_body_is_not_read_for_ever(framing: bytes) -> None:
         + b"\r\n\r\n"
     )
     piece = b"10000\r\n" + b"x" * 65536 + b"\r\n" if b"chunked" in framing else b"x" * 65536
-    async with served(Impatient) as house:
-        wire = await house.connect()
+    async with served(Impatient) as listener:
+        wire = await listener.connect()
         await wire.send(head, piece, piece)
         assert b"413" in await wire.until(b"\r\n")
         await wire.send_until_cut(piece, pause=0.01)
@@ -369,9 +381,9 @@ async def test_a_refused_body_is_not_read_for_ever(framing: bytes) -> None:
 async def test_after_a_refused_body_that_came_to_its_end_the_connection_is_good_for_more() -> None:
     body = b"x" * (LIMIT + 1)
     head = b"POST /body HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    async with served(Impatient) as house:
+    async with served(Impatient) as listener:
         for next in (HELLO, b""):
-            wire = await house.connect()
+            wire = await listener.connect()
             await wire.send(head + b"content-length: %d\r\n\r\n" % len(body), body[:-1])
             assert b"413" in await wire.until(b"\r\n")
             await wire.send(body[-1:], next)
@@ -379,26 +391,26 @@ async def test_after_a_refused_body_that_came_to_its_end_the_connection_is_good_
 
 
 async def test_who_does_not_read_is_cut_off() -> None:
-    async with served(Impatient) as house:
-        wire = await house.connect()
+    async with served(Impatient) as listener:
+        wire = await listener.connect()
         await wire.send(b"GET /flood HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await wire.until(b"\r\n\r\n")
         transport = wire.writer.transport
         assert isinstance(transport, asyncio.ReadTransport)
         transport.pause_reading()
-        await _until(lambda: house.streams == ["flood"])
-        await _until(lambda: house.app.running == 0)
+        await _until(lambda: listener.streams == ["flood"])
+        await _until(lambda: listener.app.running == 0)
         await wire.close()
 
 
 async def test_a_client_with_two_requests_on_its_way_may_leave_like_any_other() -> None:
-    async with served() as house:
-        wire = await house.connect()
+    async with served() as listener:
+        wire = await listener.connect()
         await wire.send(b"GET /ticks HTTP/1.1\r\nhost: localhost\r\n\r\n" + HELLO)
         await wire.until(b"data: 1\n\n")
         await wire.close()
-        await _until(lambda: house.streams == ["ticks"])
-        await _until(lambda: house.app.running == 0)
+        await _until(lambda: listener.streams == ["ticks"])
+        await _until(lambda: listener.app.running == 0)
 
 
 async def _until(what: Callable[[], bool]) -> None:

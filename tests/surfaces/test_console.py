@@ -15,7 +15,7 @@ import yaml
 
 from lastgood.surfaces.http.app import Route
 from tests.surfaces.asgi import HOST, Client, Given
-from tests.surfaces.inside import AGENT, Inside, NewTokens, open_inside
+from tests.surfaces.in_process_server import AGENT, InProcessServer, NewTokens, open_inside
 from tests.surfaces.worker_calls import registered
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +49,7 @@ XSS = [
 class Visitor:
     """A browser: it keeps cookies, and sends what browsers send."""
 
-    inside: Inside
+    inside: InProcessServer
     cookies: dict[str, str] = field(default_factory=dict)
 
     async def get(self, path: str, **headers: str) -> Given:
@@ -96,14 +96,14 @@ def _dashed(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[InProcessServer]:
     """Anybody may do everything, as on a laptop."""
     async with open_inside(tmp_path, AGENT, shelly(tmp_path), safety="balanced") as opened:
         yield opened
 
 
 @pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[Inside]:
+async def guarded(tmp_path: Path) -> AsyncIterator[InProcessServer]:
     async with open_inside(tmp_path, AGENT, shelly(tmp_path), tokens=TOKENS, safety="balanced") as opened:
         yield opened
 
@@ -115,13 +115,13 @@ def shelly(folder: Path, description: str = "Runs commands") -> str:
 
 
 @pytest.fixture
-async def visitor(inside: Inside) -> Visitor:
+async def visitor(inside: InProcessServer) -> Visitor:
     made = Visitor(inside)
     await made.get("/")
     return made
 
 
-async def asked(inside: Inside, command: str, token: str | None = None) -> str:
+async def asked(inside: InProcessServer, command: str, token: str | None = None) -> str:
     """A session whose turn waits for an approval of this command."""
     session = await inside.session(token, agent="shelly")
     call = json.dumps({"cmd": command})
@@ -130,13 +130,13 @@ async def asked(inside: Inside, command: str, token: str | None = None) -> str:
     return session
 
 
-async def until(inside: Inside, session: str, status: str, token: str | None = None) -> None:
+async def until(inside: InProcessServer, session: str, status: str, token: str | None = None) -> None:
     async with asyncio.timeout(30):
         while (await inside.good("GET", f"/api/sessions/{session}/status", token=token))["status"] != status:
             await asyncio.sleep(0.01)
 
 
-async def pages_of(inside: Inside, token: str | None = None) -> dict[str, str]:
+async def pages_of(inside: InProcessServer, token: str | None = None) -> dict[str, str]:
     """A path for every page, with everything on it that a page can have."""
     session = await asked(inside, "echo hello", token)
     other = await inside.session(token)
@@ -148,16 +148,19 @@ async def pages_of(inside: Inside, token: str | None = None) -> dict[str, str]:
         "/sessions": "/sessions",
         "/sessions/{session}": f"/sessions/{session}",
         "/sessions/{session}/attempts/{attempt}": f"/sessions/{other}/attempts/{attempt}",
+        "/sessions/{session}/turns/{turn}": f"/sessions/{other}/turns/{turn['id']}",
         "/sessions/{session}/turns/{turn}/prompt": f"/sessions/{other}/turns/{turn['id']}/prompt",
         "/sessions/{session}/pointers": f"/sessions/{other}/pointers",
         "/approvals": "/approvals",
         "/sessions/{session}/approval": f"/sessions/{session}/approval",
         "/work": "/work",
         "/agents": "/agents",
+        "/usage": "/usage",
+        "/reference": "/reference",
     }
 
 
-def page_routes(inside: Inside, method: str) -> list[Route]:
+def page_routes(inside: InProcessServer, method: str) -> list[Route]:
     return [route for route in inside.all_routes if route.is_page and route.method == method]
 
 
@@ -165,7 +168,7 @@ def page_routes(inside: Inside, method: str) -> list[Route]:
 
 
 async def test_every_page_is_html_with_a_strict_policy_and_also_json(
-    inside: Inside, visitor: Visitor
+    inside: InProcessServer, visitor: Visitor
 ) -> None:
     pages = await pages_of(inside)
     known = {*pages, "/login", "/static/{file}", "/work/tasks/{task}"}
@@ -273,7 +276,8 @@ async def test_text_is_shown_and_never_becomes_markup(tmp_path: Path, text: str)
         await inside.good("POST", f"/api/sessions/{other}/turns", thinks | {"agent": "shelly", "wait": True})
         wrong = {"messages": [{"content": f"!fail {text}"}], "wait": True}
         assert (await inside.ask("POST", f"/api/sessions/{other}/turns", wrong)).status == 500
-        attempt = (await inside.good("GET", f"/api/sessions/{other}/attempts"))[-1]["id"]
+        tried = (await inside.good("GET", f"/api/sessions/{other}/attempts"))[-1]
+        attempt, failed = tried["id"], tried["turn"]
         await inside.good("POST", f"/api/sessions/{other}/followup", {**said(text), "agent": text})
         query = urlencode({"q": text})
         paths = {
@@ -285,6 +289,8 @@ async def test_text_is_shown_and_never_becomes_markup(tmp_path: Path, text: str)
             f"/sessions/{other}": True,
             f"/sessions/{other}/turns/{turn['id']}/prompt": True,
             f"/sessions/{other}/attempts/{attempt}": True,
+            f"/sessions/{other}/turns/{failed}": False,
+            "/usage": True,
             f"/sessions?{urlencode({'status': text})}": False,
             "/agents": True,
         }
@@ -296,13 +302,30 @@ async def test_text_is_shown_and_never_becomes_markup(tmp_path: Path, text: str)
                 assert shown(text)[:40] in shown(seen(page)), path
 
 
+async def test_usage_is_shown_however_many_users_there_are(
+    inside: InProcessServer, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of users are too many rows for one report; the plots and the other tables are still there."""
+    monkeypatch.setattr("lastgood.flows.usage.MOST_ROWS", 2)
+    session = await inside.session()
+    for user in ("ann", "bob", "cat"):
+        body = {**said("hello"), "wait": True}
+        given = await inside.ask("POST", f"/api/sessions/{session}/turns", body, x_user_id=user)
+        assert given.status == 200
+    page = await visitor.get("/usage")
+    assert page.status == 200
+    assert "Too many to list" in seen(page)
+    tables = json.loads((await visitor.get("/usage.json")).body)["tables"]
+    assert (tables["user"], tables["agent"][0]["turns"]) == (None, 3)
+
+
 def said(text: str) -> dict[str, Any]:
     return {"messages": [{"content": text}]}
 
 
 def injected(page: Given) -> list[str]:
-    """Elements that no template of ours has."""
-    tags = re.findall(r"<([a-z]+)", page.body.decode().lower())
+    """Elements that no template of ours has. Our own pictures have a class."""
+    tags = re.findall(r"<([a-z]+)", page.body.decode().lower().replace('<svg class="plot"', ""))
     return sorted({*tags} & {"svg", "iframe", "object", "embed", "math", "marquee", "style"})
 
 
@@ -325,7 +348,9 @@ def shown(text: str) -> str:
     return re.sub(r"\s+|\u202e|\u2066|\\u202e|\\u2066", "", text)
 
 
-async def test_invisible_characters_of_a_command_are_made_visible(inside: Inside, visitor: Visitor) -> None:
+async def test_invisible_characters_of_a_command_are_made_visible(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
     """They could make a command look like another one to the person who approves it."""
     session = await asked(inside, "rm a\u202eb\u200bc\x1bd")
     page = (await visitor.get(f"/sessions/{session}/approval")).body.decode()
@@ -335,7 +360,7 @@ async def test_invisible_characters_of_a_command_are_made_visible(inside: Inside
 # -- login -----------------------------------------------------------------------------------
 
 
-async def test_a_login_is_a_cookie_that_scripts_and_other_sites_cannot_use(guarded: Inside) -> None:
+async def test_a_login_is_a_cookie_that_scripts_and_other_sites_cannot_use(guarded: InProcessServer) -> None:
     visitor = Visitor(guarded)
     page = await visitor.get("/sessions?q=x")
     assert (page.status, page.headers["location"]) == (303, "/login?next=%2Fsessions%3Fq%3Dx")
@@ -357,7 +382,9 @@ async def test_a_login_is_a_cookie_that_scripts_and_other_sites_cannot_use(guard
     assert (await visitor.get("/sessions")).status == 303
 
 
-async def test_a_link_from_elsewhere_is_followed_once_more_from_our_own_page(guarded: Inside) -> None:
+async def test_a_link_from_elsewhere_is_followed_once_more_from_our_own_page(
+    guarded: InProcessServer,
+) -> None:
     """Browsers keep the cookie back from it, so the first answer cannot tell who asks."""
     visitor = await Visitor(guarded).login("all")
     session = await asked(guarded, "true", "all")
@@ -371,14 +398,14 @@ async def test_a_link_from_elsewhere_is_followed_once_more_from_our_own_page(gua
 
 
 @pytest.mark.parametrize("where", ["//evil.test", "https://evil.test", "/\\evil.test", "evil", "/a\r\nx: y"])
-async def test_a_login_leads_to_pages_of_this_server_only(guarded: Inside, where: str) -> None:
+async def test_a_login_leads_to_pages_of_this_server_only(guarded: InProcessServer, where: str) -> None:
     visitor = Visitor(guarded)
     await visitor.get("/login")
     given = await visitor.post("/login", {"token": guarded.tokens["all"], "next": where})
     assert (given.status, given.headers["location"]) == (303, "/")
 
 
-async def test_a_revoked_token_ends_its_login(guarded: Inside) -> None:
+async def test_a_revoked_token_ends_its_login(guarded: InProcessServer) -> None:
     visitor = await Visitor(guarded).login("all")
     listed = await guarded.good("GET", "/api/tokens", token="admin")
     id = next(one["id"] for one in listed if one["name"] == "all")
@@ -399,7 +426,7 @@ async def test_a_cookie_over_https_is_never_sent_in_the_clear(tmp_path: Path) ->
 # -- forms -----------------------------------------------------------------------------------
 
 
-async def test_only_forms_of_our_own_pages_change_anything(inside: Inside, visitor: Visitor) -> None:
+async def test_only_forms_of_our_own_pages_change_anything(inside: InProcessServer, visitor: Visitor) -> None:
     session = await asked(inside, "true")
     fill = {"session": session, "attempt": "att_0", "entry": "1", "task": "task_0"}
     before = inside.dump()
@@ -427,7 +454,7 @@ async def test_only_forms_of_our_own_pages_change_anything(inside: Inside, visit
     assert {name: after[name] for name in before} == before
 
 
-async def test_a_form_sent_twice_runs_once(inside: Inside, visitor: Visitor) -> None:
+async def test_a_form_sent_twice_runs_once(inside: InProcessServer, visitor: Visitor) -> None:
     session = await inside.session()
     fields = {"text": "only once", "key": "the-same-key"}
     for _ in range(3):
@@ -437,7 +464,7 @@ async def test_a_form_sent_twice_runs_once(inside: Inside, visitor: Visitor) -> 
     assert [turn["messages"][0]["content"] for turn in turns] == ["only once"]
 
 
-async def test_a_busy_session_queues_what_is_sent(inside: Inside, visitor: Visitor) -> None:
+async def test_a_busy_session_queues_what_is_sent(inside: InProcessServer, visitor: Visitor) -> None:
     session = await inside.session()
     await inside.begun(session)
     await visitor.post(f"/sessions/{session}/send", {"text": "next, please", "key": "another-key"})
@@ -450,7 +477,7 @@ async def test_a_busy_session_queues_what_is_sent(inside: Inside, visitor: Visit
     await until(inside, session, "idle")
 
 
-async def test_retry_fork_reset_star_rename_and_delete(inside: Inside, visitor: Visitor) -> None:
+async def test_retry_fork_reset_star_rename_and_delete(inside: InProcessServer, visitor: Visitor) -> None:
     session = await inside.session()
     turn = await inside.turn(session)
     await inside.ask(
@@ -482,7 +509,7 @@ def answer_of(page: Given) -> dict[str, str]:
 
 
 async def test_an_approval_counts_for_exactly_the_question_that_was_shown(
-    inside: Inside, visitor: Visitor, tmp_path: Path
+    inside: InProcessServer, visitor: Visitor, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     session = await asked(inside, f"echo x >> {out}")
@@ -501,7 +528,7 @@ async def test_an_approval_counts_for_exactly_the_question_that_was_shown(
     assert "Nothing is pending" in (await visitor.get(path)).body.decode()
 
 
-async def test_always_allows_the_tool_for_this_session(inside: Inside, visitor: Visitor) -> None:
+async def test_always_allows_the_tool_for_this_session(inside: InProcessServer, visitor: Visitor) -> None:
     session = await asked(inside, "true")
     path = f"/sessions/{session}/approval"
     await visitor.post(path, answer_of(await visitor.get(path)) | {"answer": "approve-tool"})
@@ -512,7 +539,7 @@ async def test_always_allows_the_tool_for_this_session(inside: Inside, visitor: 
 # -- scopes and tenants ----------------------------------------------------------------------
 
 
-async def test_a_scope_is_needed_for_each_page_and_form(guarded: Inside) -> None:
+async def test_a_scope_is_needed_for_each_page_and_form(guarded: InProcessServer) -> None:
     session = await asked(guarded, "true", "all")
     reader, chatter = await Visitor(guarded).login("read"), await Visitor(guarded).login("chat")
     for path in ("/", "/sessions", f"/sessions/{session}", "/work", "/agents"):
@@ -526,7 +553,7 @@ async def test_a_scope_is_needed_for_each_page_and_form(guarded: Inside) -> None
         assert given.status == 403, form
 
 
-async def test_another_tenant_sees_and_changes_nothing(guarded: Inside) -> None:
+async def test_another_tenant_sees_and_changes_nothing(guarded: InProcessServer) -> None:
     pages = await pages_of(guarded, "all")
     theirs = await Visitor(guarded).login("theirs")
     for path in pages.values():
@@ -545,7 +572,7 @@ async def test_another_tenant_sees_and_changes_nothing(guarded: Inside) -> None:
 # -- work ------------------------------------------------------------------------------------
 
 
-async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: Inside) -> None:
+async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: InProcessServer) -> None:
     worker = await registered(guarded, "all")
     scope = {"kind": "issue", "id": "<b>42</b>"}
     new = {"agent": AGENT, "scope": scope, "prompt": "fix it", "runtime": worker.runtime}
@@ -555,7 +582,7 @@ async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: Inside) -> N
     await worker.report(claim, "ask", question={"id": "q1", "tool": "Bash", "input": {"command": "make"}})
     visitor, stranger = await Visitor(guarded).login("all"), await Visitor(guarded).login("same tenant")
     page = (await visitor.get("/work")).body.decode()
-    for said in ("laptop", "online", "&lt;b&gt;42&lt;/b&gt;", "waits for an answer of a person"):
+    for said in ("laptop", "online", "&lt;b&gt;42&lt;/b&gt;", "waits for a person&#39;s answer"):
         assert said in page, said
     assert f"waits for task {first['id']}" in page
     session, path = first["session_id"], f"/sessions/{first['session_id']}/approval"
@@ -587,7 +614,7 @@ async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: Inside) -> N
 # -- the rest --------------------------------------------------------------------------------
 
 
-async def test_home_says_what_needs_attention(inside: Inside, visitor: Visitor) -> None:
+async def test_home_says_what_needs_attention(inside: InProcessServer, visitor: Visitor) -> None:
     quiet = (await visitor.get("/home.json")).json["attention"]
     assert [name for name, found in quiet.items() if found] == []
     await pages_of(inside)
@@ -599,7 +626,7 @@ async def test_home_says_what_needs_attention(inside: Inside, visitor: Visitor) 
     assert "1 failed: model_error" in page
 
 
-async def test_a_long_session_is_read_in_windows(inside: Inside, visitor: Visitor) -> None:
+async def test_a_long_session_is_read_in_windows(inside: InProcessServer, visitor: Visitor) -> None:
     session = await inside.session()
     for number in range(70):
         await inside.good("POST", f"/api/sessions/{session}/messages", said(f"note {number}"))
@@ -611,7 +638,9 @@ async def test_a_long_session_is_read_in_windows(inside: Inside, visitor: Visito
     assert ([turn["seq"] for turn in first["turns"]], first["older"]) == ([*range(1, 11)], None)
 
 
-async def test_a_session_is_found_by_its_id_and_its_conversation(inside: Inside, visitor: Visitor) -> None:
+async def test_a_session_is_found_by_its_id_and_its_conversation(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
     body = {"model": AGENT, "messages": [{"role": "user", "content": "hi"}]}
     await inside.ask("POST", "/v1/chat/completions", body, x_conversation_id="the-conversation")
     session = await inside.session()

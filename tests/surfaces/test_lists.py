@@ -18,7 +18,7 @@ from lastgood.store.session_rows import of_list
 from lastgood.store.sqlite import SqliteStore
 from lastgood.store.statements import named
 from tests.bench.session_lists import ASKS, PAGE, SESSIONS, fill
-from tests.surfaces.inside import Inside, open_inside
+from tests.surfaces.in_process_server import InProcessServer, open_inside
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ class Work:
 
 
 @asynccontextmanager
-async def served(folder: Path, sessions: int, turns: int) -> AsyncIterator[Inside]:
+async def served(folder: Path, sessions: int, turns: int) -> AsyncIterator[InProcessServer]:
     """Without what a server does beside: that would be counted, too."""
     await asyncio.to_thread(folder.mkdir)
     await asyncio.to_thread(fill, folder / "lastgood.db", sessions, turns)
@@ -42,7 +42,7 @@ async def served(folder: Path, sessions: int, turns: int) -> AsyncIterator[Insid
         yield inside
 
 
-async def work_of(inside: Inside, more: str) -> Work:
+async def work_of(inside: InProcessServer, more: str) -> Work:
     """What SQLite does for one page, asked for as a client does."""
     store = inside.server.lastgood.deps.store
     assert isinstance(store, SqliteStore)

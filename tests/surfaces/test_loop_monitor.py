@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import uvloop
 
 from lastgood.surfaces.http import loop_monitor
 from lastgood.surfaces.http.loop_monitor import LoopMonitor, mark_request
+from tests.polls import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -52,14 +54,17 @@ async def test_a_stall_is_counted_measured_and_logged_with_its_request(
 ) -> None:
     caplog.set_level(logging.WARNING)
 
+    is_over = asyncio.Event()
+
     async def request() -> None:
         mark_request("the-one")
         await asyncio.sleep(0)
         hold(0.6)
+        is_over.set()
 
     async def other() -> None:
         mark_request("another")
-        await asyncio.sleep(0.01)
+        await is_over.wait()
 
     await asyncio.gather(asyncio.create_task(request()), asyncio.create_task(other()))
     await until_counted(watch, 1)
@@ -67,7 +72,21 @@ async def test_a_stall_is_counted_measured_and_logged_with_its_request(
     (told,) = held(caplog)
     assert told["request_ids"] == ["the-one"]
     assert told["seconds"] > 0.5
+    assert told["cpu_seconds"] > 0.1, "it was held by code that ran"
     assert any("hold" in line for line in told["at"])
+
+
+async def test_a_stall_in_which_nothing_ran_used_no_cpu_time(
+    watch: LoopMonitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wait() -> None:
+        threading.Event().wait(0.6)  # as for a disk, or for a processor
+
+    asyncio.get_running_loop().call_soon(wait)
+    await until_counted(watch, 1)
+    (told,) = held(caplog)
+    assert told["seconds"] > 0.5
+    assert told["cpu_seconds"] < 0.25
 
 
 async def test_what_a_request_starts_carries_its_id(
@@ -99,7 +118,8 @@ async def test_short_steps_are_no_stall(watch: LoopMonitor, caplog: pytest.LogCa
     for _ in range(20):
         hold(0.02)
         await asyncio.sleep(0)
-    await asyncio.sleep(2 * loop_monitor.TICK_SECONDS)
+    due = watch._due
+    await eventually(lambda: watch._due > due)  # the timer has measured the last step
     assert held(caplog) == [one for one in held(caplog) if one["seconds"] > 0.25]
     assert watch.stalls == len(held(caplog))
 

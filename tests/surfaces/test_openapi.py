@@ -49,13 +49,18 @@ def test_every_route_is_in_it_and_every_reference_leads_somewhere() -> None:
 
 
 def test_each_surface_describes_its_own_errors() -> None:
-    paths = openapi(ROUTES, DIALECTS)["paths"]
-    plain = paths["/things/{thing}"]["get"]["responses"]["400"]["content"][JSON]["schema"]
-    openai = paths["/v1/things"]["post"]["responses"]["400"]["content"][JSON]["schema"]
+    described = openapi(ROUTES, DIALECTS)
+
+    def error_of(path: str, method: str, status: str) -> Any:
+        reference = described["paths"][path][method]["responses"][status]["$ref"]
+        response = described["components"]["responses"][reference.removeprefix("#/components/responses/")]
+        return response["content"][JSON]["schema"]
+
+    plain, openai = error_of("/things/{thing}", "get", "400"), error_of("/v1/things", "post", "400")
     assert "request_id" in plain["properties"]["error"]["properties"]
     assert "param" in openai["properties"]["error"]["properties"]
-    assert "413" in paths["/v1/things"]["post"]["responses"]
-    assert "413" not in paths["/things/{thing}"]["get"]["responses"]
+    assert "413" in described["paths"]["/v1/things"]["post"]["responses"]
+    assert "413" not in described["paths"]["/things/{thing}"]["get"]["responses"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lastgood.agents.sources import parse
-from lastgood.errors import InvalidRequest
+from lastgood.errors import InvalidRequest, WrongUsage
 from lastgood.flows.tokens import Tokens
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.server import open_server
@@ -48,6 +48,17 @@ async def test_off_loopback_without_a_token_it_does_not_open(settings: Settings,
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 async def test_on_loopback_no_token_is_needed(settings: Settings, host: str) -> None:
     assert await status(settings, host) == 200
+
+
+@pytest.mark.parametrize("proxies", [(), ("*",), ("10.0.0.1", "0.0.0.0/0"), ("::/0",)])
+async def test_users_are_not_taken_from_a_header_that_anybody_can_send(
+    settings: Settings, proxies: tuple[str, ...]
+) -> None:
+    named = replace(settings, proxy_user_header="X-Remote-User", trusted_proxy=proxies)
+    with pytest.raises(WrongUsage, match="anybody could send that header"):
+        await status(named, "0.0.0.0")
+    for proxy in ("10.0.0.1", "10.0.0.0/8", "unix"):
+        assert await status(replace(named, trusted_proxy=(proxy,)), "0.0.0.0") == 401
 
 
 async def test_who_insists_is_let_in_without_a_token(settings: Settings) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.surfaces.inside import Inside, open_inside
+from tests.surfaces.in_process_server import InProcessServer, open_inside
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ NAME = "chat-1"
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[InProcessServer]:
     (tmp_path / "ops.yaml").write_text(AGENT)
     async with open_inside(
         tmp_path, str(tmp_path / "ops.yaml"), tokens=TOKENS, safety="autonomous"
@@ -43,7 +43,7 @@ def runs(effect: Path) -> str:
     return f"!tool shell {json.dumps({'cmd': f'touch {effect}'})}\n!say done"
 
 
-async def chat(inside: Inside, *texts: str, mode: str = "append") -> Any:
+async def chat(inside: InProcessServer, *texts: str, mode: str = "append") -> Any:
     """The user's texts, with the answers in between as this client has them."""
     messages = [{"role": "user", "content": texts[0]}]
     for answer, text in zip(texts[1::2], texts[2::2], strict=True):
@@ -60,19 +60,19 @@ async def chat(inside: Inside, *texts: str, mode: str = "append") -> Any:
     return given.json["choices"][0]["message"]["content"]
 
 
-async def conversation(inside: Inside) -> str:
+async def conversation(inside: InProcessServer) -> str:
     """The session that has the name now."""
     listed = await inside.good("GET", "/api/sessions", token="admin")
     (found,) = [session["id"] for session in listed if session.get("conversation") == NAME]
     return str(found)
 
 
-async def deny(inside: Inside, session: str, token: str = "admin", rule: str = "shell") -> Any:
+async def deny(inside: InProcessServer, session: str, token: str = "admin", rule: str = "shell") -> Any:
     body = {"permissions": {"deny": [rule]}}
     return await inside.good("PATCH", f"/api/sessions/{session}/permissions", body, token)
 
 
-async def is_denied(inside: Inside, session: str, effect: Path) -> bool:
+async def is_denied(inside: InProcessServer, session: str, effect: Path) -> bool:
     turn = await inside.turn(session, runs(effect), "session")
     (result,) = [one["content"] for one in turn["messages"] if one["role"] == "tool"]
     return "the rule 'shell' denies it" in result
@@ -81,7 +81,9 @@ async def is_denied(inside: Inside, session: str, effect: Path) -> bool:
 # -- derived sessions --------------------------------------------------------------------
 
 
-async def test_an_operators_deny_holds_after_message_1_is_edited(inside: Inside, tmp_path: Path) -> None:
+async def test_an_operators_deny_holds_after_message_1_is_edited(
+    inside: InProcessServer, tmp_path: Path
+) -> None:
     effect = tmp_path / "effect"
     await chat(inside, "hello")
     await deny(inside, await conversation(inside))
@@ -93,7 +95,7 @@ async def test_an_operators_deny_holds_after_message_1_is_edited(inside: Inside,
 
 
 async def test_an_operators_deny_holds_after_a_later_message_is_edited(
-    inside: Inside, tmp_path: Path
+    inside: InProcessServer, tmp_path: Path
 ) -> None:
     effect = tmp_path / "effect"
     first = await chat(inside, "hello")
@@ -103,7 +105,9 @@ async def test_an_operators_deny_holds_after_a_later_message_is_edited(
     assert not effect.exists(), "the command ran although an admin denied it"
 
 
-async def test_an_operators_deny_holds_when_an_answer_is_regenerated(inside: Inside, tmp_path: Path) -> None:
+async def test_an_operators_deny_holds_when_an_answer_is_regenerated(
+    inside: InProcessServer, tmp_path: Path
+) -> None:
     effect = tmp_path / "effect"
     await chat(inside, runs(effect))
     assert effect.exists()
@@ -117,7 +121,7 @@ async def test_an_operators_deny_holds_when_an_answer_is_regenerated(inside: Ins
     "body", [{}, {"user_message_index": 0}, {"user_message_index": 1}, {"turn": "first"}]
 )
 async def test_an_operators_rules_hold_in_a_fork_made_by_anybody(
-    inside: Inside, tmp_path: Path, body: dict[str, Any]
+    inside: InProcessServer, tmp_path: Path, body: dict[str, Any]
 ) -> None:
     session = await inside.session("session", agent="ops")
     first = await inside.turn(session, "hello", "session")
@@ -139,7 +143,7 @@ async def test_an_operators_rules_hold_in_a_fork_made_by_anybody(
     assert await is_denied(inside, fork["id"], tmp_path / "effect")
 
 
-async def test_the_rules_of_an_import_are_its_importers(inside: Inside) -> None:
+async def test_the_rules_of_an_import_are_its_importers(inside: InProcessServer) -> None:
     session = await inside.session("admin", agent="ops")
     body = {"permissions": {"deny": ["shell"], "ask": ["fetch"], "allow": ["think"]}}
     await inside.good("PATCH", f"/api/sessions/{session}/permissions", body, "admin")
@@ -184,7 +188,9 @@ NAMED = {
 
 
 @pytest.mark.parametrize("setter", SETTERS)
-async def test_a_weaker_token_narrows_and_never_loosens(inside: Inside, tmp_path: Path, setter: str) -> None:
+async def test_a_weaker_token_narrows_and_never_loosens(
+    inside: InProcessServer, tmp_path: Path, setter: str
+) -> None:
     rules = {"permissions": {"deny": ["shell"], "ask": ["think"]}, "safety": "balanced"}
     for changer in SETTERS:
         for change, (method, path, body, may_be_weaker) in CHANGES.items():
@@ -208,7 +214,7 @@ async def test_a_weaker_token_narrows_and_never_loosens(inside: Inside, tmp_path
                 assert await is_denied(inside, session, tmp_path / "effect"), case
 
 
-async def test_the_rules_of_all_setters_together_have_a_limit(inside: Inside) -> None:
+async def test_the_rules_of_all_setters_together_have_a_limit(inside: InProcessServer) -> None:
     session = await inside.session("admin", agent="ops", permissions={"deny": ["x"] + ["y*"] * 149})
     body = {"permissions": {"ask": [f"tool-{number}" for number in range(199)]}}
     assert (await inside.ask("PATCH", f"/api/sessions/{session}/permissions", body, "session")).status == 400
@@ -216,7 +222,7 @@ async def test_the_rules_of_all_setters_together_have_a_limit(inside: Inside) ->
     await inside.good("PATCH", f"/api/sessions/{session}/permissions", body, "session")
 
 
-async def test_an_answer_says_what_holds_and_who_set_it(inside: Inside) -> None:
+async def test_an_answer_says_what_holds_and_who_set_it(inside: InProcessServer) -> None:
     session = await inside.session("session", agent="ops", permissions={"deny": ["think"]}, safety="balanced")
     told = await deny(inside, session)
     assert told["permissions"]["deny"] == ["shell"], "a stronger scope says what the weaker ones' rules are"

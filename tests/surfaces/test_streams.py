@@ -12,6 +12,7 @@ from lastgood.errors import ModelError, ShuttingDown
 from lastgood.surfaces.http import asgi
 from lastgood.surfaces.http.app import AnsweredRequest, ResponseEnd, Route
 from lastgood.surfaces.http.asgi import Broken, Reply, Request, Response, Stream
+from tests.faults.virtual_loop import VirtualLoop, run_virtually
 from tests.surfaces.asgi import Client, Given, app_of, route
 
 pytestmark = pytest.mark.anyio
@@ -80,18 +81,24 @@ async def test_silence_is_filled_with_comments_and_frames_are_never_mixed() -> N
     assert set(frames(given)) == {": ping", "data: 1"}
 
 
-async def test_no_comment_comes_while_there_is_something_to_say() -> None:
-    source = Source()
-    async with app_of(source.route(), ping_seconds=0.6) as app:
-        client = Client(app, "GET", "/stream")
-        for number in range(8):
-            source.says.put_nowait(b"data: %d\n\n" % number)
-            await client.until(b"data: %d\n\n" % number)
-            await asyncio.sleep(0.1)
-        source.says.put_nowait(None)
-        given = await client.end()
-        client.leave()
-    assert ": ping" not in frames(given)
+def test_no_comment_comes_while_there_is_something_to_say() -> None:
+    async def stream(_: VirtualLoop) -> Given:
+        source = Source()
+        async with app_of(source.route(), ping_seconds=15.0) as app:
+            client = Client(app, "GET", "/stream")
+            for number in range(8):
+                source.says.put_nowait(b"data: %d\n\n" % number)
+                await client.until(b"data: %d\n\n" % number)
+                await asyncio.sleep(14.0)  # virtual time
+            await asyncio.sleep(2.0)  # virtual time
+            source.says.put_nowait(None)
+            given = await client.end()
+            client.leave()
+            return given
+
+    *said, last = frames(run_virtually(stream))
+    assert said == [f"data: {number}" for number in range(8)]
+    assert last == ": ping"
 
 
 async def test_a_client_that_leaves_closes_the_stream_before_the_request_ends() -> None:
@@ -206,16 +213,20 @@ PATIENT: dict[str, Any] = {"opening": b"data: 0\n\n", "patience_seconds": 60.0}
 BROKEN = Broken(Reply(502, b"{}", {"x-why": "broken"}), b"data: broken\n\n", "model_error")
 
 
-async def test_a_patient_stream_begins_with_its_first_piece() -> None:
-    source = Source()
-    async with app_of(source.route(**PATIENT), ping_seconds=0.01) as app:
-        client = Client(app, "GET", "/stream")
-        await asyncio.sleep(0.05)
-        assert client.given.status == 0  # not even a sign of life
-        source.says.put_nowait(b"data: 1\n\n")
-        source.says.put_nowait(None)
-        given = await client.end()
-        client.leave()
+def test_a_patient_stream_begins_with_its_first_piece() -> None:
+    async def stream(_: VirtualLoop) -> Given:
+        source = Source()
+        async with app_of(source.route(**PATIENT), ping_seconds=15.0) as app:
+            client = Client(app, "GET", "/stream")
+            await asyncio.sleep(55.0)  # virtual time
+            assert client.given.status == 0  # no heartbeat either
+            source.says.put_nowait(b"data: 1\n\n")
+            source.says.put_nowait(None)
+            given = await client.end()
+            client.leave()
+            return given
+
+    given = run_virtually(stream)
     assert (given.status, frames(given)[:2]) == (200, ["data: 0", "data: 1"])
 
 

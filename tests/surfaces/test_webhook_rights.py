@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lastgood.model.tokens import Scope
-from tests.surfaces.inside import AGENT, open_inside
+from tests.surfaces.in_process_server import AGENT, open_inside
 
 pytestmark = pytest.mark.anyio
 

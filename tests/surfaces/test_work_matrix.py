@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.surfaces.inside import AGENT, Inside, NewTokens, open_inside
+from tests.surfaces.in_process_server import AGENT, InProcessServer, NewTokens, open_inside
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ TOKENS: NewTokens = {
     "laptop": ("a", ("worker",), "ann", "laptop"),
     "another worker": ("a", ("worker",), "bob", "theirs"),
     "worker of another tenant": ("b", ("worker",), "ann", "laptop"),
-    "unbound worker": ("a", ("worker",), "ann", None),
+    "unbound worker": ("a", ("worker",), "bob", None),
 }
 USERS = ("owner", "shared", "same tenant", "other tenant", "chat")
 WORKERS = ("laptop", "another worker", "worker of another tenant", "unbound worker", "owner", "chat")
@@ -63,13 +63,13 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Inside]:
+async def inside(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcessServer]:
     folder: Path = tmp_path_factory.mktemp("work-matrix")
     async with open_inside(folder, tokens=TOKENS, only=("work", "api", "chat")) as opened:
         yield opened
 
 
-async def register(inside: Inside) -> tuple[str, int]:
+async def register(inside: InProcessServer) -> tuple[str, int]:
     body = {"worker_id": "laptop", "runtimes": [{"name": "laptop-1", "provider": "claude"}]}
     made = await inside.good("POST", "/api/worker/register", body, "laptop")
     runtime, epoch = made["runtimes"][0]["id"], made["worker"]["epoch"]
@@ -77,7 +77,7 @@ async def register(inside: Inside) -> tuple[str, int]:
     return runtime, epoch
 
 
-async def ids_of(inside: Inside) -> Ids:
+async def ids_of(inside: InProcessServer) -> Ids:
     runtime, epoch = await register(inside)
     scope = f"issue-{next(_numbers)}"
     task = await inside.good("POST", "/api/tasks", new_task(runtime, scope), "owner")
@@ -204,7 +204,7 @@ def name_of(method: str, path: str) -> str:
     return f"{method} {path}"
 
 
-async def test_the_matrix_knows_every_route_of_the_work_api(inside: Inside) -> None:
+async def test_the_matrix_knows_every_route_of_the_work_api(inside: InProcessServer) -> None:
     known = {*OF_USERS, *OF_EVERYBODY, *OF_WORKERS, *WITHOUT_TOKEN}
     served = {name_of(route.method, route.path) for route in inside.routes}
     assert known <= served
@@ -215,7 +215,7 @@ async def test_the_matrix_knows_every_route_of_the_work_api(inside: Inside) -> N
 @pytest.mark.parametrize("who", USERS)
 @pytest.mark.parametrize("name", OF_USERS)
 async def test_I34_a_private_runtime_is_its_owners_and_those_it_is_shared_with(
-    inside: Inside, name: str, who: str
+    inside: InProcessServer, name: str, who: str
 ) -> None:
     ids = await ids_of(inside)
     if name.startswith("GET /api/agents"):
@@ -239,7 +239,9 @@ def _bind(ids: Ids) -> tuple[str, str, Any]:
 
 @pytest.mark.parametrize("who", USERS)
 @pytest.mark.parametrize("name", OF_EVERYBODY)
-async def test_enrolments_and_worker_tokens_are_everybodys_own(inside: Inside, name: str, who: str) -> None:
+async def test_enrolments_and_worker_tokens_are_everybodys_own(
+    inside: InProcessServer, name: str, who: str
+) -> None:
     path, body = request_for(name, UNKNOWN)
     given = await inside.ask(name.split(" ")[0], path, body, who)
     assert given.status == OF_EVERYBODY[name][USERS.index(who)], given.body
@@ -248,7 +250,7 @@ async def test_enrolments_and_worker_tokens_are_everybodys_own(inside: Inside, n
 @pytest.mark.parametrize("who", WORKERS)
 @pytest.mark.parametrize("name", OF_WORKERS)
 async def test_I34_a_worker_token_is_good_for_its_worker_and_its_claims(
-    inside: Inside, name: str, who: str
+    inside: InProcessServer, name: str, who: str
 ) -> None:
     ids = await ids_of(inside)
     path, body = request_for(name, ids)
@@ -259,13 +261,13 @@ async def test_I34_a_worker_token_is_good_for_its_worker_and_its_claims(
 
 
 @pytest.mark.parametrize("name", [*OF_USERS, *OF_EVERYBODY, *OF_WORKERS])
-async def test_I37_without_a_token_nothing_is_told(inside: Inside, name: str) -> None:
+async def test_I37_without_a_token_nothing_is_told(inside: InProcessServer, name: str) -> None:
     path, body = request_for(name, UNKNOWN)
     given = await inside.ask(name.split(" ")[0], path, body, None)
     assert given.status == 401
 
 
-async def test_an_admin_lists_and_removes_runtimes_and_uses_none(inside: Inside) -> None:
+async def test_an_admin_lists_and_removes_runtimes_and_uses_none(inside: InProcessServer) -> None:
     ids = await ids_of(inside)
     listed = await inside.good("GET", "/api/runtimes", token="admin")
     assert ids.runtime in {one["id"] for one in listed}

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from lastgood.model.ids import SessionId
+from tests.polls import eventually
 from tests.surfaces.asgi import Client
-from tests.surfaces.inside import AGENT, Inside, NewTokens, open_inside
+from tests.surfaces.in_process_server import AGENT, InProcessServer, NewTokens, open_inside
 
 pytestmark = pytest.mark.anyio
 
@@ -17,6 +19,7 @@ TOKENS: NewTokens = {
     "ann": ("a", ("session", "approve"), "ann", None),
     "admin": ("a", ("admin",), "root", None),
     "laptop": ("a", ("worker",), "ann", "laptop"),
+    "unbound": ("a", ("worker",), "ann", None),
 }
 REGISTER = {
     "worker_id": "laptop",
@@ -27,13 +30,13 @@ REGISTER = {
 
 
 @pytest.fixture
-async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
+async def inside(tmp_path: Path) -> AsyncIterator[InProcessServer]:
     async with open_inside(tmp_path, tokens=TOKENS) as opened:
         yield opened
 
 
 class Worker:
-    def __init__(self, inside: Inside, registered: Any) -> None:
+    def __init__(self, inside: InProcessServer, registered: Any) -> None:
         self.inside = inside
         self.runtime = registered["runtimes"][0]["id"]
         self.epoch = registered["worker"]["epoch"]
@@ -50,7 +53,7 @@ class Worker:
 
 
 @pytest.fixture
-async def worker(inside: Inside) -> Worker:
+async def worker(inside: InProcessServer) -> Worker:
     return Worker(inside, await inside.good("POST", "/api/worker/register", REGISTER, "laptop"))
 
 
@@ -59,7 +62,7 @@ def task(worker: Worker, prompt: str = "fix it", **fields: Any) -> dict[str, Any
     return {"agent": AGENT, "scope": where, "prompt": prompt, "runtime": worker.runtime, **fields}
 
 
-async def test_one_task_from_the_queue_to_the_session(inside: Inside, worker: Worker) -> None:
+async def test_one_task_from_the_queue_to_the_session(inside: InProcessServer, worker: Worker) -> None:
     queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
     assert (queued["status"], queued["why"]) == ("queued", "waits for runtime laptop-1 to claim it")
     claim = await worker.claim()
@@ -88,7 +91,7 @@ async def test_one_task_from_the_queue_to_the_session(inside: Inside, worker: Wo
     assert pointers["decisions"][0]["decision"] == "native"
 
 
-async def test_watchers_see_a_remote_run_like_a_local_one(inside: Inside, worker: Worker) -> None:
+async def test_watchers_see_a_remote_run_like_a_local_one(inside: InProcessServer, worker: Worker) -> None:
     queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
     claim = await worker.claim()
     used = {"seq": 1, "type": "tool_use", "tool": "Edit", "call": "c", "input": {"path": "a"}}
@@ -119,7 +122,9 @@ async def test_watchers_see_a_remote_run_like_a_local_one(inside: Inside, worker
     assert frames[6]["content"] == "fixed"
 
 
-async def test_a_report_with_invalid_text_is_mended_and_not_refused(inside: Inside, worker: Worker) -> None:
+async def test_a_report_with_invalid_text_is_mended_and_not_refused(
+    inside: InProcessServer, worker: Worker
+) -> None:
     """Or it would stay in its worker's outbox for ever."""
     queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
     claim = await worker.claim()
@@ -134,7 +139,7 @@ async def test_a_report_with_invalid_text_is_mended_and_not_refused(inside: Insi
     assert session["messages"][-1]["content"] == "half \ufffd nul \ufffd byte \ufffd"
 
 
-async def test_a_stale_claim_says_that_its_run_must_stop(inside: Inside, worker: Worker) -> None:
+async def test_a_stale_claim_says_that_its_run_must_stop(inside: InProcessServer, worker: Worker) -> None:
     queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
     claim = await worker.claim()
     cancelled = await inside.good("POST", f"/api/tasks/{queued['id']}/cancel", token="ann")
@@ -146,8 +151,19 @@ async def test_a_stale_claim_says_that_its_run_must_stop(inside: Inside, worker:
     assert given.headers["x-should-retry"] == "false"
 
 
+async def test_a_wrong_claim_token_is_stale(inside: InProcessServer, worker: Worker) -> None:
+    queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
+    await worker.claim()
+    for call in ("start", "messages", "complete", "fail"):
+        body = {"claim_token": "x", "messages": [], "output": "done", "code": "boom", "error": "boom"}
+        given = await inside.ask("POST", f"/api/worker/tasks/{queued['id']}/{call}", body, "laptop")
+        assert (given.status, given.code) == (409, "stale_claim"), call
+    shown = await inside.good("GET", f"/api/tasks/{queued['id']}", token="ann")
+    assert shown["status"] == "claimed"
+
+
 async def test_a_claim_that_waits_is_woken_and_one_whose_worker_leaves_takes_nothing(
-    inside: Inside, worker: Worker
+    inside: InProcessServer, worker: Worker
 ) -> None:
     waiting = asyncio.create_task(worker.claim(wait=20))
     await asyncio.sleep(0)
@@ -162,14 +178,57 @@ async def test_a_claim_that_waits_is_woken_and_one_whose_worker_leaves_takes_not
         "transfer-encoding": "chunked",
     }
     gone = Client(inside.server.app, "POST", "/api/worker/claim", headers, [json.dumps(body).encode()])
-    await asyncio.sleep(0.05)
+    signals, channel = inside.server.lastgood.deps.signals, SessionId(worker.runtime)
+    await eventually(lambda: signals.has_subscribers(channel))
     gone.leave()
     await gone.end()
     queued = await inside.good("POST", "/api/tasks", task(worker, "next"), "ann")
     assert (await worker.claim())["task"]["id"] == queued["id"]
 
 
-async def test_the_same_key_is_the_same_task(inside: Inside, worker: Worker) -> None:
+async def test_a_client_without_epochs_acts_as_the_newest_instance(
+    inside: InProcessServer, worker: Worker
+) -> None:
+    sender = {"worker_id": "laptop", "runtime_ids": [worker.runtime]}
+    queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
+    claimed = await inside.good("POST", "/api/worker/claim", {**sender, "max_tasks": None}, "laptop")
+    claim = claimed["tasks"][0]
+    assert claim["task"]["id"] == queued["id"]
+    live = [{"task_id": queued["id"], "claim_token": claim["claim_token"]}]
+    beat = await inside.good("POST", "/api/worker/heartbeat", {**sender, "live": live}, "laptop")
+    assert (beat["renewed"], beat["replaced"]) == ([queued["id"]], False)
+    left = await inside.good("POST", "/api/worker/deregister", {"worker_id": "laptop"}, "laptop")
+    assert left == {"status": "offline"}
+
+
+async def test_a_token_without_a_worker_is_bound_by_its_first_registration(inside: InProcessServer) -> None:
+    path, desk = "/api/worker/register", {**REGISTER, "worker_id": "desk"}
+    early = await inside.ask(
+        "POST", "/api/worker/heartbeat", {"worker_id": "desk", "runtime_ids": []}, "unbound"
+    )
+    assert (early.status, early.code) == (403, "forbidden")
+    made = await inside.good("POST", path, desk, "unbound")
+    await inside.good("POST", "/api/worker/heartbeat", {"worker_id": "desk", "runtime_ids": []}, "unbound")
+    other = await inside.ask("POST", path, {**REGISTER, "worker_id": "lap"}, "unbound")
+    assert (other.status, other.code) == (403, "forbidden")
+    assert (await inside.good("POST", path, desk, "unbound"))["runtimes"] == made["runtimes"]
+
+
+async def test_M4_4_an_empty_string_is_an_absent_field_and_wipes_no_pointer(
+    inside: InProcessServer, worker: Worker
+) -> None:
+    await inside.good("POST", "/api/tasks", task(worker, rerun_of="", working_dir=""), "ann")
+    await worker.report(await worker.claim(), "complete", output="one", native_session="n-1", work_dir="/w")
+    await inside.good("POST", "/api/tasks", task(worker, "next"), "ann")
+    second = await worker.claim()
+    assert second["resume"]["native_session"] == "n-1"
+    await worker.report(second, "complete", output="two", native_session="", work_dir="")
+    await inside.good("POST", "/api/tasks", task(worker, "last"), "ann")
+    third = await worker.claim()
+    assert (third["resume"]["native_session"], third["work_dir"]) == ("n-1", "/w")
+
+
+async def test_the_same_key_is_the_same_task(inside: InProcessServer, worker: Worker) -> None:
     first = await inside.ask("POST", "/api/tasks", task(worker), "ann", idempotency_key="k")
     again = await inside.ask("POST", "/api/tasks", task(worker), "ann", idempotency_key="k")
     assert (first.status, again.status, again.json["id"]) == (201, 200, first.json["id"])
@@ -177,7 +236,7 @@ async def test_the_same_key_is_the_same_task(inside: Inside, worker: Worker) -> 
     assert (other.status, other.code) == (422, "idempotency_mismatch")
 
 
-async def test_a_question_is_answered_over_http(inside: Inside, worker: Worker) -> None:
+async def test_a_question_is_answered_over_http(inside: InProcessServer, worker: Worker) -> None:
     queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
     claim = await worker.claim()
     asked = {"id": "q/1", "tool": "Bash", "input": {"command": "rm"}, "title": "Run rm?"}
@@ -191,7 +250,7 @@ async def test_a_question_is_answered_over_http(inside: Inside, worker: Worker) 
     assert told["question"]["answer"] == {"allowed": False, "reason": "no"}
 
 
-async def test_a_machine_enrolls_with_a_one_time_code(inside: Inside) -> None:
+async def test_a_machine_enrolls_with_a_one_time_code(inside: InProcessServer) -> None:
     made = await inside.good("POST", "/api/enrollments", {"worker_id": "desk"}, "ann")
     body = {"code": made["code"], "name": "desk"}
     enrolled = await inside.good("POST", "/api/worker/enroll", body)
@@ -206,7 +265,7 @@ async def test_a_machine_enrolls_with_a_one_time_code(inside: Inside) -> None:
     assert given.status == 401
 
 
-async def test_only_an_admin_makes_tokens_of_other_kinds(inside: Inside) -> None:
+async def test_only_an_admin_makes_tokens_of_other_kinds(inside: InProcessServer) -> None:
     body = {"name": "n", "scopes": ["session"], "user": "bob"}
     given = await inside.ask("POST", "/api/tokens", body, "ann")
     assert (given.status, given.code) == (403, "forbidden")
@@ -233,7 +292,9 @@ async def test_only_an_admin_makes_tokens_of_other_kinds(inside: Inside) -> None
         ),
     ],
 )
-async def test_what_is_wrong_with_a_task_is_said(inside: Inside, path: str, body: Any, words: str) -> None:
+async def test_what_is_wrong_with_a_task_is_said(
+    inside: InProcessServer, path: str, body: Any, words: str
+) -> None:
     given = await inside.ask("POST", path, body, "ann")
     assert (given.status, given.code) == (400, "invalid_request")
     assert words in given.json["message"]
@@ -255,3 +316,29 @@ async def test_a_server_without_tokens_takes_any_worker(tmp_path: Path) -> None:
         path = f"/api/worker/tasks/{claim['task']['id']}/complete"
         done = await inside.good("POST", path, {"claim_token": claim["claim_token"], "output": "ok"})
         assert done["status"] == "completed"
+
+
+async def test_rules_that_are_narrowed_during_a_run_answer_its_next_question(tmp_path: Path) -> None:
+    async with open_inside(tmp_path, tokens=TOKENS, safety="autonomous") as inside:
+        worker = Worker(inside, await inside.good("POST", "/api/worker/register", REGISTER, "laptop"))
+        queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
+        claim = await worker.claim()
+        session = f"/api/sessions/{queued['session_id']}"
+
+        async def ask(id: str, command: str, effect: str = "unknown") -> Any:
+            call = {"tool": "Bash", "input": {"command": command}, "name": "shell", "effect": effect}
+            asked = {"id": id, **call, "renamed": {"command": "cmd"}}
+            return (await worker.report(claim, "ask", question=asked))["question"]
+
+        assert (await ask("q1", "rm -r x"))["status"] == "pending"
+        rules = {"permissions": {"deny": ["shell:cmd=rm *"]}}
+        await inside.good("PATCH", f"{session}/permissions", rules, "ann")
+        denied = await ask("q1", "rm -r x")
+        assert (denied["status"], denied["answer"]["allowed"]) == ("answered", False)
+        assert "rm *" in denied["answer"]["reason"]
+        assert (await ask("q2", "ls"))["status"] == "pending", "a person decides about the others"
+        await inside.good("PATCH", f"{session}/safety-policy", {"safety_policy": "restricted"}, "ann")
+        assert (await ask("q2", "ls"))["answer"]["allowed"] is False
+        assert (await ask("q3", "ls", "safe"))["status"] == "pending"
+        waits = await inside.good("GET", f"{session}/pending", token="ann")
+        assert "q1" not in json.dumps(waits)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tests.surfaces.inside import Inside
+from tests.surfaces.in_process_server import InProcessServer
 
 Plain = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class WorkerCalls:
-    inside: Inside
+    inside: InProcessServer
     token: str | None
     worker: str
     epoch: int
@@ -41,7 +41,9 @@ class WorkerCalls:
         return claim
 
 
-async def registered(inside: Inside, user: str | None, worker: str = "laptop", **fields: Any) -> WorkerCalls:
+async def registered(
+    inside: InProcessServer, user: str | None, worker: str = "laptop", **fields: Any
+) -> WorkerCalls:
     """A worker of that user, enrolled and online. `user` is the name of a token; None: no token is needed."""
     token = None
     if user is not None:

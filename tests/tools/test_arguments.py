@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.tools.arguments import check
+from lastgood.engine.tools.arguments import arguments_of, check
 from lastgood.engine.tools.tool import ToolFailed
+from lastgood.model.messages import ToolCall
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -80,3 +81,10 @@ def test_arguments_that_do_not_fit_are_explained(arguments: dict[str, Any], word
         check(SCHEMA, given)
     assert words in str(failed.value)
     assert len(str(failed.value)) < 300
+
+
+@pytest.mark.parametrize("arguments", ['{"a":' * 100_000, "{", "[]", '"text"'], ids=lambda text: text[:8])
+def test_arguments_that_are_no_object_are_an_error_of_the_call(arguments: str) -> None:
+    """Whatever a model writes, its turn goes on."""
+    with pytest.raises(ToolFailed):
+        arguments_of(ToolCall("c1", "echo", arguments))

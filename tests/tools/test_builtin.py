@@ -21,7 +21,7 @@ from lastgood.engine.tools import (
 from lastgood.engine.tools.builtin import first_toolsets
 from lastgood.model.agents import Effect, Safety, ToolsetSpec
 from lastgood.outside.secrets import Secrets
-from tests.tools.given import Kit
+from tests.tools.toolkit import Kit
 
 pytestmark = pytest.mark.anyio
 

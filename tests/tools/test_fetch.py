@@ -11,7 +11,7 @@ from lastgood.engine.tools.tool import ToolFailed
 from lastgood.model.agents import Effect, OnUnknown
 from lastgood.outside.network import Network
 from tests.outside.website import Website, contexts, website
-from tests.tools.given import Kit
+from tests.tools.toolkit import Kit
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +73,16 @@ async def test_a_page_comes_in_the_format_asked_for(
 async def test_what_is_no_html_comes_as_it_is(site: Website, kit: Kit) -> None:
     site.says("/", "a <b> & c", headers={"Content-Type": "text/plain"})
     assert (await kit("fetch", urls=[at(site, "/")])).endswith("\n\na <b> & c")
+
+
+async def test_several_pages_are_escaped_where_the_file_says_so(site: Website, kit: Kit) -> None:
+    site.says("/a", "<b> & c", headers={"Content-Type": "text/plain"})
+    urls = [at(site, "/a"), at(site, "/a")]
+    plain = await kit("fetch", urls=urls)
+    escaped = await Kit("fetch", None, network=NETWORK, escape_html=True)("fetch", urls=urls)
+    assert "<b> & c" in plain
+    assert "\\u003cb\\u003e \\u0026 c" in escaped
+    assert json.loads(escaped) == json.loads(plain)
 
 
 async def test_several_pages_come_each_with_its_own_fate(site: Website, kit: Kit) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lastgood.model.agents import Effect, OnUnknown
-from tests.tools.given import Kit
+from tests.tools.toolkit import Kit
 
 pytestmark = pytest.mark.anyio
 

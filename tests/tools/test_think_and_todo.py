@@ -9,7 +9,7 @@ from lastgood.core.history import repair
 from lastgood.core.todo import Todos, todos_of
 from lastgood.model.agents import Effect, OnUnknown
 from lastgood.model.messages import Message, ToolCall, assistant, decode, encode, tool_result, user
-from tests.tools.given import Kit
+from tests.tools.toolkit import Kit
 
 pytestmark = pytest.mark.anyio
 

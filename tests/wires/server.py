@@ -148,7 +148,7 @@ class Server:
         try:
             # Not read(): what is read here is missing from the next request.
             while not reader.at_eof() and not reader.exception():
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.005)  # real time: the interval of this look, which `_answer` ends
         finally:
             if reader.at_eof() or reader.exception():
                 self.left.set()

@@ -27,6 +27,7 @@ from lastgood.errors import (
 )
 from lastgood.model.messages import Message, Role, assistant, user
 from lastgood.model.sessions import Usage
+from tests.polls import eventually
 from tests.wires.conftest import HELLO, Wired, listen, wired_to
 from tests.wires.dialects import Chat, Says
 from tests.wires.server import End, Framing, Piece, Reply, Server, as_json
@@ -117,7 +118,7 @@ async def test_a_slow_drip_is_not_silence() -> None:
         third = len(body) // 3
 
         async def wait() -> None:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # real time: two pauses are longer than the limit of one
 
         drips: list[Piece] = [body[:third], wait, body[third : 2 * third], wait, body[2 * third :]]
         assert (await chat.hear(Reply(drips))).answer.message.content == "drip"
@@ -316,8 +317,7 @@ async def test_a_cancelled_call_closes_its_connection_at_once(chat: Wired) -> No
 async def test_a_call_cancelled_before_the_first_byte_closes_its_connection(chat: Wired) -> None:
     chat.server.say(Reply([], end=End.HANG))
     task = asyncio.create_task(listen(chat.table.find(chat.spec), ModelCall(chat.spec, HELLO)))
-    while not chat.server.asked:
-        await asyncio.sleep(0.005)
+    await eventually(lambda: chat.server.asked)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await asyncio.wait_for(chat.server.left.wait(), 5)
@@ -339,7 +339,7 @@ async def test_a_server_that_does_not_hang_up_delays_no_answer(chat: Wired) -> N
 
 async def test_an_end_that_comes_a_moment_later_costs_no_connection(chat: Wired) -> None:
     async def moment() -> None:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # real time: of a server that ends its response late
 
     late = Reply([*Chat().reply(Says(("Hi.",))).pieces, moment])
     for _ in range(2):

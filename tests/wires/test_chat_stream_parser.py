@@ -298,6 +298,7 @@ def test_a_provider_that_gave_up_failed() -> None:
     [
         ({"prompt_tokens": 5, "completion_tokens": 2}, Usage(5, 2)),
         ({"prompt_tokens": 5}, Usage(5, 0)),
+        ({"prompt_tokens": 2**64 - 1, "completion_tokens": 2}, Usage(2**40, 2)),
         ({"prompt_tokens": -1, "completion_tokens": "many"}, Usage()),
         ({"prompt_tokens": 0, "completion_tokens": 0}, Usage()),
         (None, Usage()),

@@ -13,6 +13,7 @@ from lastgood.engine.providers.chat_stream_parser import ParserLimits
 from lastgood.engine.providers.provider import Chunk, ModelCall
 from lastgood.errors import ContextOverflow, Garbled, ModelError, Overloaded, ProviderRateLimited, Unreachable
 from lastgood.model.messages import Image, Message, Reasoning, Role, ToolCall, tool_result, user, user_parts
+from tests.polls import eventually
 from tests.wires.conftest import HELLO, wired_to
 from tests.wires.dialects import Says
 from tests.wires.server import End, Reply
@@ -63,8 +64,7 @@ async def test_a_cancelled_call_closes_its_connection(name: str) -> None:
         await wired.ask(Says(("warm",)))
         wired.server.say(Reply([], end=End.HANG))
         asked = asyncio.create_task(wired.hear(Reply([], end=End.HANG)))
-        while wired.server.asked < 2:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: wired.server.asked == 2)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         assert asked.cancelled()

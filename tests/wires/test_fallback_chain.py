@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Retried
+from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Requested, Retried
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.errors import (
@@ -43,7 +43,7 @@ CUT_LATER = Reply(OK.pieces[:2], end=End.CUT)
 CUT_AT_ONCE = Reply(OK.pieces[:1], end=End.CUT)
 
 
-class House:
+class TwoModels:
     """Two servers with a model each, a clock moved by hand, and sleeps that are only written down."""
 
     def __init__(self, first: Server, second: Server, table: ProviderTable) -> None:
@@ -54,6 +54,7 @@ class House:
         ]
         self.now = 1000.0
         self.slept: list[float] = []
+        self.announced: list[str] = []  # requests that are about to be sent
         self.asking = FallbackChain(table, sleep=self._sleep, clock=lambda: self.now, jitter=lambda: 0.0)
 
     async def _sleep(self, seconds: float) -> None:
@@ -79,17 +80,20 @@ class House:
         call = ModelCall(chain[0], tuple(messages))
         async with aclosing(self.asking.ask(chain, call, Fallback(**fallback))) as asked:
             async for part in asked:
-                parts.append(part)
+                if isinstance(part, Requested):
+                    self.announced.append(part.model.provider)
+                else:
+                    parts.append(part)
         return parts
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
+async def two() -> AsyncIterator[TwoModels]:
     async with AsyncExitStack() as stack:
         first, second = [await stack.enter_async_context(Server(OK)) for _ in range(2)]
         table = ProviderTable(Secrets(KEYS))
         stack.push_async_callback(table.close)
-        yield House(first, second, table)
+        yield TwoModels(first, second, table)
 
 
 def told(parts: Sequence[Any]) -> str:
@@ -99,91 +103,91 @@ def told(parts: Sequence[Any]) -> str:
 # -- the same model again ---------------------------------------------------------------
 
 
-async def test_an_answer_is_asked_for_once(house: House) -> None:
-    parts = await house.ask()
-    assert house.asked == [1, 0]
+async def test_an_answer_is_asked_for_once(two: TwoModels) -> None:
+    parts = await two.ask()
+    assert two.asked == [1, 0]
     assert told(parts) == "Hello."
     assert isinstance(parts[-1], ModelAnswer)
-    assert house.slept == []
+    assert two.slept == []
 
 
 @pytest.mark.parametrize("reply", [DOWN, CUT_AT_ONCE, Reply([b""], end=End.RESET)])
-async def test_what_passes_is_tried_again(house: House, reply: Reply) -> None:
-    house.say([reply, reply, OK])
-    parts = await house.ask(house.models[:1])
-    assert house.asked == [3, 0]
+async def test_what_passes_is_tried_again(two: TwoModels, reply: Reply) -> None:
+    two.say([reply, reply, OK])
+    parts = await two.ask(two.models[:1])
+    assert two.asked == [3, 0]
     assert told(parts) == "Hello."
-    assert house.slept == [0.5, 1.0]
+    assert two.slept == [0.5, 1.0]
     retried = [part for part in parts if isinstance(part, Retried)]
     assert [part.as_event().attempt for part in retried] == [2, 3]
     assert retried[0].as_event().model == "first/m"
 
 
-async def test_one_model_without_a_chain_is_tried_three_times(house: House) -> None:
-    house.say([LIMITED])
+async def test_one_model_without_a_chain_is_tried_three_times(two: TwoModels) -> None:
+    two.say([LIMITED])
     with pytest.raises(ProviderRateLimited, match="slow down"):
-        await house.ask(house.models[:1])
-    assert house.asked == [3, 0]
+        await two.ask(two.models[:1])
+    assert two.asked == [3, 0]
 
 
-async def test_how_long_the_provider_asks_to_wait_is_waited(house: House) -> None:
-    house.say([CHAT.error(429, "rate_limit_exceeded", "slow", retry_after="7"), OK])
-    await house.ask(house.models[:1])
-    assert house.slept == [7.0]
+async def test_how_long_the_provider_asks_to_wait_is_waited(two: TwoModels) -> None:
+    two.say([CHAT.error(429, "rate_limit_exceeded", "slow", retry_after="7"), OK])
+    await two.ask(two.models[:1])
+    assert two.slept == [7.0]
 
 
-async def test_a_provider_that_asks_for_an_hour_is_not_waited_for(house: House) -> None:
-    house.say([CHAT.error(429, "rate_limit_exceeded", "slow", retry_after="3600")])
+async def test_a_provider_that_asks_for_an_hour_is_not_waited_for(two: TwoModels) -> None:
+    two.say([CHAT.error(429, "rate_limit_exceeded", "slow", retry_after="3600")])
     with pytest.raises(ProviderRateLimited) as raised:
-        await house.ask(house.models[:1])
-    assert (house.asked, house.slept) == ([1, 0], [])
+        await two.ask(two.models[:1])
+    assert (two.asked, two.slept) == ([1, 0], [])
     assert raised.value.retry_after == 3600.0
 
 
 @pytest.mark.parametrize("reply", [REFUSED, BAD, GARBLED])
-async def test_what_does_not_pass_is_not_tried_again(house: House, reply: Reply) -> None:
-    house.say([reply])
+async def test_what_does_not_pass_is_not_tried_again(two: TwoModels, reply: Reply) -> None:
+    two.say([reply])
     with pytest.raises(ModelError):
-        await house.ask(house.models[:1])
-    assert house.asked == [1, 0]
+        await two.ask(two.models[:1])
+    assert two.asked == [1, 0]
 
 
-async def test_retries_are_as_many_as_were_asked_for(house: House) -> None:
-    house.say([DOWN])
+async def test_retries_are_as_many_as_were_asked_for(two: TwoModels) -> None:
+    two.say([DOWN])
     for retries in (0, 1, 4):
-        before = house.servers[0].asked
+        before = two.servers[0].asked
         with pytest.raises(Overloaded):
-            await house.ask(house.models[:1], retries=retries)
-        assert house.servers[0].asked - before == retries + 1
+            await two.ask(two.models[:1], retries=retries)
+        assert two.servers[0].asked - before == retries + 1
 
 
 # -- after the first word -----------------------------------------------------------------
 
 
-async def test_after_the_first_word_nothing_is_asked_again(house: House) -> None:
-    house.say([CUT_LATER])
+async def test_after_the_first_word_nothing_is_asked_again(two: TwoModels) -> None:
+    two.say([CUT_LATER])
     parts: list[Any] = []
     with pytest.raises(Unreachable) as raised:
-        await house.ask(into=parts)
+        await two.ask(into=parts)
     assert parts == [Chunk("Hel")]
-    assert house.asked == [1, 0]
+    assert two.asked == [1, 0]
     assert "all models failed" not in str(raised.value)
 
 
-async def test_an_error_after_the_first_word_is_final_whatever_it_is(house: House) -> None:
+async def test_an_error_after_the_first_word_is_final_whatever_it_is(two: TwoModels) -> None:
     limited = b'data: {"error": {"type": "rate_limit_error", "message": "slow"}}\n\n'
-    house.say([Reply([*OK.pieces[:2], limited])])
+    two.say([Reply([*OK.pieces[:2], limited])])
     parts: list[Any] = []
     with pytest.raises(ProviderRateLimited):
-        await house.ask(into=parts)
+        await two.ask(into=parts)
     assert parts == [Chunk("Hel")]
-    assert (house.asked, house.slept) == ([1, 0], [])
+    assert (two.asked, two.slept) == ([1, 0], [])
 
 
-async def test_an_error_before_the_first_word_in_a_stream_that_began_is_tried_again(house: House) -> None:
-    house.say([Reply([*OK.pieces[:1], b'data: {"error": {"message": "oops"}}\n\n']), OK])
-    assert told(await house.ask()) == "Hello."
-    assert house.asked == [2, 0]
+async def test_an_error_before_the_first_word_in_a_stream_that_began_is_tried_again(two: TwoModels) -> None:
+    two.say([Reply([*OK.pieces[:1], b'data: {"error": {"message": "oops"}}\n\n']), OK])
+    assert told(await two.ask()) == "Hello."
+    assert two.asked == [2, 0]
 
 
 # -- the next model ------------------------------------------------------------------------
@@ -192,23 +196,24 @@ async def test_an_error_before_the_first_word_in_a_stream_that_began_is_tried_ag
 @pytest.mark.parametrize(
     "reply", [REFUSED, BAD, GARBLED, CHAT.error(402, "x", "pay"), CHAT.error(404, "x", "who")]
 )
-async def test_what_does_not_pass_goes_to_the_next_model(house: House, reply: Reply) -> None:
-    house.say([reply])
-    parts = await house.ask()
-    assert house.asked == [1, 1]
+async def test_what_does_not_pass_goes_to_the_next_model(two: TwoModels, reply: Reply) -> None:
+    two.say([reply])
+    parts = await two.ask()
+    assert two.asked == [1, 1]
     assert told(parts) == "Hello."
     (fell,) = [part for part in parts if isinstance(part, FellBack)]
-    assert fell.to is house.models[1]
+    assert fell.to is two.models[1]
     data = fell.as_event()
     assert (data.failed_model, data.fallback_model) == ("first/m", "second/m")
     assert (data.attempt, data.max_attempts) == (2, 2)
     assert data.reason
 
 
-async def test_a_model_that_stays_down_goes_to_the_next_after_its_retries(house: House) -> None:
-    house.say([DOWN])
-    parts = await house.ask()
-    assert house.asked == [3, 1]
+async def test_a_model_that_stays_down_goes_to_the_next_after_its_retries(two: TwoModels) -> None:
+    two.say([DOWN])
+    parts = await two.ask()
+    assert two.asked == [3, 1]
+    assert two.announced == ["first", "first", "first", "second"]
     assert [type(part).__name__ for part in parts] == [
         "Retried",
         "Retried",
@@ -219,54 +224,54 @@ async def test_a_model_that_stays_down_goes_to_the_next_after_its_retries(house:
     ]
 
 
-async def test_the_next_model_has_retries_of_its_own(house: House) -> None:
-    house.say([DOWN], [DOWN, OK])
-    assert told(await house.ask()) == "Hello."
-    assert house.asked == [3, 2]
+async def test_the_next_model_has_retries_of_its_own(two: TwoModels) -> None:
+    two.say([DOWN], [DOWN, OK])
+    assert told(await two.ask()) == "Hello."
+    assert two.asked == [3, 2]
 
 
-async def test_a_conversation_that_is_too_long_goes_to_nobody_else(house: House) -> None:
-    house.say([TOO_LONG])
+async def test_a_conversation_that_is_too_long_goes_to_nobody_else(two: TwoModels) -> None:
+    two.say([TOO_LONG])
     with pytest.raises(ContextOverflow):
-        await house.ask()
-    assert house.asked == [1, 0]
+        await two.ask()
+    assert two.asked == [1, 0]
 
 
-async def test_a_missing_key_goes_to_the_next_model(house: House) -> None:
-    models = [replace(house.models[0], token_key="NOT_SET"), house.models[1]]
-    assert told(await house.ask(models)) == "Hello."
-    assert house.asked == [0, 1]
+async def test_a_missing_key_goes_to_the_next_model(two: TwoModels) -> None:
+    models = [replace(two.models[0], token_key="NOT_SET"), two.models[1]]
+    assert told(await two.ask(models)) == "Hello."
+    assert two.asked == [0, 1]
 
 
-async def test_a_model_nobody_knows_goes_to_the_next(house: House) -> None:
-    models = [ModelSpec("nobody", "m"), house.models[1]]
-    assert told(await house.ask(models)) == "Hello."
+async def test_a_model_nobody_knows_goes_to_the_next(two: TwoModels) -> None:
+    models = [ModelSpec("nobody", "m"), two.models[1]]
+    assert told(await two.ask(models)) == "Hello."
     with pytest.raises(ModelUnknown):
-        await house.ask(models[:1])
+        await two.ask(models[:1])
 
 
-async def test_when_nobody_answers_everybody_is_named(house: House) -> None:
-    house.say([REFUSED], [DOWN])
+async def test_when_nobody_answers_everybody_is_named(two: TwoModels) -> None:
+    two.say([REFUSED], [DOWN])
     with pytest.raises(Overloaded) as raised:
-        await house.ask()
+        await two.ask()
     text = str(raised.value)
     assert "first/m" in text
     assert "second/m" in text
     assert "\n" not in text
-    house.say([DOWN], [REFUSED])
+    two.say([DOWN], [REFUSED])
     with pytest.raises(KeyRefused, match=r"first/m.*second/m"):
-        await house.ask()
+        await two.ask()
 
 
 async def test_the_next_model_is_asked_with_the_same_conversation_and_no_foreign_thoughts(
-    house: House,
+    two: TwoModels,
 ) -> None:
     """I4: thoughts of the first model are not shown to the second."""
     thought = Reasoning("first/m", "hm", '{"reasoning_content":"hm"}')
     said = (user("one"), Message(Role.ASSISTANT, "two", reasoning=thought), user("three"))
-    house.say([BAD])
-    await house.ask(messages=said)
-    first, second = (CHAT.seen(server.requests[0]) for server in house.servers)
+    two.say([BAD])
+    await two.ask(messages=said)
+    first, second = (CHAT.seen(server.requests[0]) for server in two.servers)
     assert first.said == second.said == [("user", "one"), ("assistant", "two"), ("user", "three")]
     assert (first.thoughts, second.thoughts) == (["hm"], [])
 
@@ -274,64 +279,65 @@ async def test_the_next_model_is_asked_with_the_same_conversation_and_no_foreign
 # -- leaving a model alone -------------------------------------------------------------------
 
 
-async def test_a_model_with_too_many_requests_is_left_alone_for_a_while(house: House) -> None:
-    house.say([LIMITED, OK])
-    await house.ask(cooldown_seconds=60.0)
-    assert (house.asked, house.slept) == ([1, 1], [])
-    house.now += 59
-    parts = await house.ask(cooldown_seconds=60.0)
-    assert house.asked == [1, 2]
+async def test_a_model_with_too_many_requests_is_left_alone_for_a_while(two: TwoModels) -> None:
+    two.say([LIMITED, OK])
+    await two.ask(cooldown_seconds=60.0)
+    assert (two.asked, two.slept) == ([1, 1], [])
+    two.now += 59
+    parts = await two.ask(cooldown_seconds=60.0)
+    assert two.asked == [1, 2]
     assert isinstance(parts[0], FellBack)
-    assert parts[0].to is house.models[1]
-    house.now += 2
-    parts = await house.ask(cooldown_seconds=60.0)
-    assert house.asked == [2, 2]
+    assert parts[0].to is two.models[1]
+    two.now += 2
+    parts = await two.ask(cooldown_seconds=60.0)
+    assert two.asked == [2, 2]
     assert isinstance(parts[0], Chunk)
 
 
-async def test_a_model_left_alone_is_the_last_resort(house: House) -> None:
-    house.say([LIMITED, OK], [OK, BAD])
-    await house.ask()
-    parts = await house.ask()
+async def test_a_model_left_alone_is_the_last_resort(two: TwoModels) -> None:
+    two.say([LIMITED, OK], [OK, BAD])
+    await two.ask()
+    parts = await two.ask()
     assert told(parts) == "Hello."
-    assert house.asked == [2, 2]
+    assert two.asked == [2, 2]
 
 
-async def test_the_only_model_is_never_left_alone(house: House) -> None:
-    house.say([LIMITED, OK])
-    await house.ask()
-    assert told(await house.ask(house.models[:1])) == "Hello."
+async def test_the_only_model_is_never_left_alone(two: TwoModels) -> None:
+    two.say([LIMITED, OK])
+    await two.ask()
+    assert told(await two.ask(two.models[:1])) == "Hello."
 
 
 # -- leaving ------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_wait_asks_nobody_else(house: House) -> None:
+async def test_a_cancelled_wait_asks_nobody_else(two: TwoModels) -> None:
     waiting = asyncio.Event()
 
     async def sleep(_: float) -> None:
         waiting.set()
         await asyncio.Event().wait()
 
-    house.say([DOWN])
-    house.asking._sleep = sleep
-    task = asyncio.create_task(house.ask())
+    two.say([DOWN])
+    two.asking._sleep = sleep
+    task = asyncio.create_task(two.ask())
     await asyncio.wait_for(waiting.wait(), 5)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
-    assert house.asked == [1, 0]
+    assert two.asked == [1, 0]
 
 
-async def test_who_stops_listening_closes_the_connection(house: House) -> None:
-    house.say([Reply(OK.pieces[:2], end=End.HANG)])
-    call = ModelCall(house.models[0], HELLO)
-    async with aclosing(house.asking.ask(house.models, call, Fallback())) as parts:
+async def test_who_stops_listening_closes_the_connection(two: TwoModels) -> None:
+    two.say([Reply(OK.pieces[:2], end=End.HANG)])
+    call = ModelCall(two.models[0], HELLO)
+    async with aclosing(two.asking.ask(two.models, call, Fallback())) as parts:
+        assert await anext(parts) == Requested(two.models[0])
         assert await anext(parts) == Chunk("Hel")
-    await asyncio.wait_for(house.servers[0].left.wait(), 5)
+    await asyncio.wait_for(two.servers[0].left.wait(), 5)
 
 
-async def test_a_stream_without_an_end_is_no_answer_here_either(house: House) -> None:
-    house.say([Reply(OK.pieces[:2], framing=Framing.CLOSE)])
+async def test_a_stream_without_an_end_is_no_answer_here_either(two: TwoModels) -> None:
+    two.say([Reply(OK.pieces[:2], framing=Framing.CLOSE)])
     with pytest.raises(Unreachable):
-        await house.ask()
+        await two.ask()

@@ -16,8 +16,8 @@ from lastgood.engine.providers.model_references import OFFLINE_SPEC
 from lastgood.engine.providers.ollama_discovery import OLLAMA, find_ollama
 from lastgood.engine.providers.provider_aliases import ALIASES
 from lastgood.model.agents import ModelSpec
-from lastgood.server import Server as Serving
 from lastgood.server import open_server
+from lastgood.server.server import Server as Serving
 from lastgood.settings import Settings
 from tests.surfaces.asgi import ask
 from tests.wires.dialects import Chat, Says

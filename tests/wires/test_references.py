@@ -254,7 +254,7 @@ def test_a_dialect_that_is_named_is_spoken() -> None:
 def test_a_misspelt_provider_is_guessed() -> None:
     with pytest.raises(ModelUnknown, match="did you mean mistral/m"):
         table().find(ModelSpec("mistrall", "m"))
-    with pytest.raises(ModelUnknown, match="there are amazon-bedrock, anthropic"):
+    with pytest.raises(ModelUnknown, match="available: amazon-bedrock, anthropic"):
         table().find(ModelSpec("zzzzzz", "m"))
 
 
@@ -324,6 +324,7 @@ def test_a_key_that_cannot_be_used_is_named_with_what_to_install(monkeypatch: py
     why = unusable_key(secrets) or ""
     assert "ANTHROPIC_API_KEY is set" in why
     assert "pip install 'lastgood[providers]'" in why
+    assert "make providers" in why
     assert unusable_key(Secrets({"OPENAI_API_KEY": "k"})) is None
 
 

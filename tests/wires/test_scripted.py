@@ -11,7 +11,7 @@ from lastgood.engine.providers.scripted import Scripted
 from lastgood.model.agents import ModelSpec
 from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import Message, assistant, user
-from tests.surfaces.inside import AGENT, open_inside
+from tests.surfaces.in_process_server import AGENT, open_inside
 from tests.wires.conftest import listen
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.surfaces.inside import open_inside
+from tests.surfaces.in_process_server import open_inside
 from tests.wires.dialects import Chat, Says
 from tests.wires.server import End, Reply, Server
 

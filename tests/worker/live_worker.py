@@ -112,6 +112,9 @@ class LiveWorker:
             *self.options,
         ]
 
+    def worker_id(self) -> str:
+        return str(json.loads((self.root / "worker.json").read_text())["worker_id"])
+
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)

@@ -8,6 +8,7 @@ import pytest
 
 from lastgood.worker.job import ActivityType, FailureCode, Permissions, SafetyMode, Steering
 from lastgood.worker.runtimes.acp_sessions import SessionName, digest_of, parse_name, store_name
+from tests.polls import eventually
 from tests.worker.fake_runtime import FakeRuntime
 
 pytestmark = pytest.mark.anyio
@@ -187,6 +188,35 @@ async def test_goose_enters_the_mode_in_which_it_asks(goose: FakeRuntime) -> Non
     assert failure.code is FailureCode.UNENFORCEABLE
 
 
+async def test_an_agent_whose_owner_names_its_asking_mode_is_held_to_rules(tmp_path: Path) -> None:
+    agent = FakeRuntime("acp@approve", tmp_path)
+    assert agent.kind.cannot_enforce(BALANCED) is None
+    options = [
+        {"optionId": f"id-{kind}", "kind": kind, "name": kind} for kind in ("allow_once", "reject_once")
+    ]
+    call = {"toolCallId": "c1", "kind": "execute", "title": "rm x", "rawInput": {"command": "rm x"}}
+    asked = {"sessionId": "s1", "toolCall": call, "options": options}
+    ask = {"write": {"id": 77, "method": "session/request_permission", "params": asked}}
+    start = (*hello(), *NEW, *ASKS, PROMPT)
+    rules = Permissions(SafetyMode.BALANCED, deny=("shell:cmd=rm *",))
+    await agent.run(
+        *start,
+        ask,
+        {"read": "answer"},
+        text("x"),
+        {"write": {"id": 4, "result": {"stopReason": "end_turn"}}},
+        permissions=rules,
+    )
+    assert agent.was_read()[2]["params"]["modeId"] == "approve"
+    assert agent.was_read()[-1]["result"]["outcome"]["optionId"] == "id-reject_once"
+    ran = update("tool_call", status="completed", **{**call, "toolCallId": "c2"})
+    failure = await agent.failure(*start, ran, END, permissions=rules)
+    assert failure.code is FailureCode.UNENFORCEABLE
+    refused = ({"read": "session/set_mode"}, {"error": {"code": -32602, "message": "no such mode"}})
+    failure = await agent.failure(*hello(), *NEW, *refused, permissions=rules)
+    assert "did not enter the mode 'approve'" in failure.message
+
+
 async def test_a_tool_that_ran_unasked_ends_the_job(goose: FakeRuntime) -> None:
     meta = {"goose": {"toolCall": {"toolName": "write", "extensionName": "developer"}}}
     call = update("tool_call", toolCallId="c1", title="write · a", rawInput={"path": "a"}, _meta=meta)
@@ -241,8 +271,7 @@ async def test_a_steer_that_came_too_late_is_prompted(goose: FakeRuntime) -> Non
     first = {"write": {"id": 3, "result": {"stopReason": "end_turn"}}}
     steps = (*START, run, text("one"), *queued, first, PROMPT, text("two", message="m2"), END)
     running = asyncio.create_task(goose.run(*steps, steering=steering))
-    while not await steering.send("one more thing"):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: steering.send("one more thing"))
     assert (await running).output.endswith("two")
     assert goose.was_read()[-1]["params"]["prompt"] == [{"type": "text", "text": "one more thing"}]
     assert not await steering.send("too late")

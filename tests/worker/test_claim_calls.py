@@ -14,12 +14,13 @@ from lastgood.worker.final_report import RunFacts, final_report
 from lastgood.worker.job import FailureCode, JobFailed, JobResult, Question, Steering
 from lastgood.worker.redaction import Redaction
 from lastgood.worker.server_calls import WorkServer
+from tests.polls import eventually
 from tests.worker.work_api import WorkApi
 
 pytestmark = pytest.mark.anyio
 
 KEY = ClaimKey("task_1", "token", "rt_0")
-QUESTION = Question("q1", "shell", {"cmd": "rm x"}, "Delete x?")
+QUESTION = Question("q1", "Bash", {"command": "rm x"}, "Delete x?", "shell", {"command": "cmd"}, "unknown")
 
 
 @pytest.fixture
@@ -37,17 +38,19 @@ async def calls(api: WorkApi, stops: list[StopReason]) -> AsyncIterator[ClaimCal
 async def test_an_answer_of_a_person_reaches_the_cli(api: WorkApi, calls: ClaimCalls) -> None:
     api.answers = {"status": "pending"}
     asking = asyncio.create_task(calls.ask(QUESTION))
-    while not api.of("ask"):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: api.of("ask"))
     assert not asking.done()
     api.answers = {"status": "answered", "answer": {"allowed": True, "reason": "go"}}
     answer = await asyncio.wait_for(asking, 30)
     assert (answer.allowed, answer.reason) == (True, "go")
     assert api.of("ask")[0]["question"] == {
         "id": "q1",
-        "tool": "shell",
-        "input": {"cmd": "rm x"},
+        "tool": "Bash",
+        "input": {"command": "rm x"},
         "title": "Delete x?",
+        "name": "shell",
+        "renamed": {"command": "cmd"},
+        "effect": "unknown",
     }
 
 
@@ -80,11 +83,9 @@ async def test_a_message_of_a_person_is_delivered_once_and_acknowledged(
         return True
 
     passing = asyncio.create_task(calls.pass_on_steers(steering))
-    while not calls.steers:
-        await asyncio.sleep(0.01)
+    await eventually(lambda: calls.steers)
     with steering.accepted_by(deliver):  # only now: until then the run could not take it
-        while not any(body.get("delivered") == [7] for body in api.of("messages")):
-            await asyncio.sleep(0.01)
+        await eventually(lambda: any(body.get("delivered") == [7] for body in api.of("messages")))
     passing.cancel()
     assert taken == ["stop that"]
     assert calls.delivered == [7]
@@ -130,7 +131,7 @@ def test_a_stopped_run_never_blames_the_task(stop: StopReason | None, code: str)
 def test_what_a_lost_run_had_said_is_kept_and_redacted() -> None:
     failed = JobFailed(FailureCode.TIMEOUT, "lost")
     _, body = final_report(failed, facts(StopReason.LOST, "hello canary-12345"), Redaction(["canary-12345"]))
-    assert body["error"] == "lost; it had said: hello [redacted]"
+    assert body["error"] == "lost; its output so far: hello [redacted]"
 
 
 # --- claims -------------------------------------------------------------------------------------------------

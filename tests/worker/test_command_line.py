@@ -87,12 +87,13 @@ def test_metrics_count_slots_tasks_and_undelivered_reports(tmp_path: Path, api: 
     options = ("--slots", "3", "--metrics-listen", f"127.0.0.1:{port}")
     with LiveWorker(tmp_path / "w", api.url, *options) as worker:
         api.faults["complete"] = "drop"
-        task = api.queue("say:hello")
+        task = api.queue("say:hello", queued_seconds=42.5)
         api.until_called("complete", task)
         until(lambda: len(worker.outbox()) == 1)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
             found = dict(re.findall(r"^lastgood_worker_(\w+) (\S+)$", answer.read().decode(), re.MULTILINE))
     assert (found["slots"], found["tasks_claimed_total"], found["outbox_reports"]) == ("3", "1", "1")
+    assert found["queue_age_seconds"] == "42.5"
     assert (found["is_claiming"], float(found["outbox_oldest_seconds"]) >= 0) == ("1", True)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,20 @@ def test_the_cli_sees_what_is_passed_and_reports_do_not(tmp_path: Path, api: Wor
         assert worker.jobs()[0]["env"]["MY_SECRET"] == "canary-99-value"
         assert not [name for name in worker.jobs()[0]["env"] if name.startswith("LASTGOOD_")]
     assert "canary-99-value" not in repr(api.calls)
+
+
+def test_the_cli_gets_the_token_of_its_task_which_leaves_the_machine_in_no_report(
+    api: WorkApi, worker: LiveWorker
+) -> None:
+    token = "lgt_" + "a1-_" * 10 + "xyz"
+    task = api.queue(f"env:LASTGOOD_TOKEN say:{token} write:notes={token}", task_token=token)
+    assert api.until_called("complete", task)["output"].split() == ["[redacted]", "[redacted]"]
+    env = worker.jobs()[0]["env"]
+    assert (env["LASTGOOD_SERVER"], env["LASTGOOD_TOKEN"]) == (api.url, token)
+    assert (env["LASTGOOD_TASK"], env["LASTGOOD_SESSION"]) == (task, "ses_1")
+    assert token not in repr(api.calls)
+    left_out = api.of("snapshot", task)[0]["summary"]["left_out"]
+    assert [one["path"] for one in left_out] == ["notes"]
 
 
 def test_a_failure_names_its_class(api: WorkApi, worker: LiveWorker) -> None:
@@ -296,8 +311,7 @@ def test_a_claim_that_was_lost_in_the_sleep_has_no_further_effect(tmp_path: Path
 def _sleep_past_the_lease(worker: LiveWorker, api: WorkApi) -> None:
     """The heartbeats fail afterwards, until the test allows them."""
     worker.send(signal.SIGSTOP)
-    deadline = time.monotonic() + 11
-    until(lambda: time.monotonic() > deadline)
+    time.sleep(11)  # real time: longer than two of its heartbeats and its lease
     api.faults |= {"heartbeat": "drop", "messages": "drop"}
     worker.send(signal.SIGCONT)
     worker.until_logged("woke up past the lease")
@@ -324,23 +338,27 @@ def test_below_the_floor_of_disk_space_nothing_is_claimed(tmp_path: Path, api: W
 # --- directories --------------------------------------------------------------------------------------------
 
 
+def at(path: str, **state: bool) -> dict[str, Any]:
+    return {"work_dir": path, "work_dir_state": {"is_local": True, **state}}
+
+
 def test_the_directory_of_a_session_is_used_again(api: WorkApi, worker: LiveWorker) -> None:
     first = api.until_called("complete", api.queue("write:a.txt=1"))["work_dir"]
-    again = api.queue("read:a.txt", work_dir={"path": first, "worker": "w", "is_local": True})
+    again = api.queue("read:a.txt", **at(first))
     done = api.until_called("complete", again)
     assert (done["output"], done["work_dir"]) == ("1", first)
 
 
 def test_a_deleted_directory_is_disclosed(api: WorkApi, worker: LiveWorker) -> None:
     path = str(worker.root / "work" / "gone-1")
-    api.until_called("complete", api.queue("say:x", work_dir={"path": path, "is_local": True}))
+    api.until_called("complete", api.queue("say:x", **at(path)))
     assert "does not exist" in worker.jobs()[0]["disclosures"][0]
 
 
 def test_a_directory_of_another_root_is_not_entered_and_that_is_disclosed(
     api: WorkApi, worker: LiveWorker, tmp_path: Path
 ) -> None:
-    task = api.queue("write:a.txt=1", work_dir={"path": str(tmp_path), "is_local": True})
+    task = api.queue("write:a.txt=1", **at(str(tmp_path)))
     assert Path(api.until_called("complete", task)["work_dir"]).parent == worker.root / "work"
     assert "The earlier files are not here" in worker.jobs()[0]["disclosures"][0]
     assert not (tmp_path / "a.txt").exists()
@@ -362,7 +380,7 @@ def test_an_allowed_folder_is_worked_in_and_not_uploaded(tmp_path: Path, api: Wo
         assert not api.of("snapshot")
     assert sorted(os.listdir(project)) == ["mine.txt", "new.txt"]
     with LiveWorker(tmp_path / "v", api.url, "--allow-dir", str(project), "--snapshot-allowed-dirs"):
-        task = api.queue("write:more.txt=1", work_dir={"path": str(project), "is_local": True})
+        task = api.queue("write:more.txt=1", **at(str(project)))
         api.until_called("complete", task)
         assert [one["path"] for one in api.of("snapshot")[0]["summary"]["changes"]] == ["more.txt"]
 
@@ -374,11 +392,11 @@ def test_files_from_another_machine_are_restored_or_their_absence_is_said(
     (elsewhere.path / "a.txt").write_text("from there")
     made = make_snapshot(elsewhere, Baseline(), Redaction(()))
     api.snapshot = {"body": base64.b64encode(made.body).decode(), "summary": made.summary}
-    there = {"path": "/elsewhere/a", "worker": "other", "is_local": False}
-    moved = api.queue("read:a.txt", work_dir=there, snapshot={"attempt": "att_1", "kind": "x", "bytes": 1})
+    there = at("/elsewhere/a", is_local=False)
+    moved = api.queue("read:a.txt", **there, snapshot={"attempt": "att_1", "kind": "x", "bytes": 1})
     assert api.until_called("complete", moved)["output"] == "from there"
     api.snapshot = {"body": base64.b64encode(b"garbage").decode()}
-    broken = api.queue("read:a.txt", work_dir=there, snapshot={"attempt": "att_1", "kind": "x", "bytes": 1})
+    broken = api.queue("read:a.txt", **there, snapshot={"attempt": "att_1", "kind": "x", "bytes": 1})
     assert api.until_called("complete", broken)["output"] == "missing"
     assert "could not be restored" in worker.jobs()[1]["disclosures"][0]
 
@@ -390,14 +408,14 @@ def test_a_directory_whose_session_worked_elsewhere_gets_the_newer_files_under_i
     elsewhere = WorkDirs(tmp_path / "elsewhere").create("s")
     (elsewhere.path / "a.txt").write_text("newer")
     made = make_snapshot(elsewhere, Baseline(), Redaction(()))
-    outdated = {"path": here, "worker": "w", "is_local": True, "is_outdated": True}
+    outdated = at(here, is_outdated=True)
     snapshot = {"attempt": "att_1", "kind": "x", "bytes": 1}
     api.snapshot = {"body": base64.b64encode(b"garbage").decode()}
-    broken = api.queue("read:a.txt", work_dir=outdated, snapshot=snapshot)
+    broken = api.queue("read:a.txt", **outdated, snapshot=snapshot)
     assert api.until_called("complete", broken)["output"] == "old"
     assert "as you left it" in worker.jobs()[1]["disclosures"][0]
     api.snapshot = {"body": base64.b64encode(made.body).decode(), "summary": made.summary}
-    done = api.until_called("complete", api.queue("read:a.txt", work_dir=outdated, snapshot=snapshot))
+    done = api.until_called("complete", api.queue("read:a.txt", **outdated, snapshot=snapshot))
     assert (done["output"], done["work_dir"]) == ("newer", here)
     kept = [one for one in (worker.root / "work").iterdir() if (one / "mine.txt").exists()]
     assert len(kept) == 1

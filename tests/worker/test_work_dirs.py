@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lastgood.worker.work_dirs import WorkDirRefused, WorkDirs
+from tests.polls import a_few_rounds
 
 DAY = 86400.0
 
@@ -76,7 +77,7 @@ def test_a_second_run_in_one_folder_waits_for_the_first(tmp_path: Path) -> None:
     async def both() -> None:
         async with dirs.locked(work_dir):
             second = asyncio.create_task(dirs.locked(work_dir).__aenter__())
-            await asyncio.wait({second}, timeout=0.05)
+            await a_few_rounds()
             assert not second.done()
         await asyncio.wait_for(second, 10)
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from tests.e2e.command import until
+from tests.polls import eventually
 
 
 class WorkApi:
@@ -31,6 +32,9 @@ class WorkApi:
         self.steers: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {"status": "answered", "answer": {"allowed": True, "reason": ""}}
         self.snapshot: dict[str, Any] = {}
+        #: Added to every object of every answer.
+        self.more: dict[str, Any] = {}
+        self.protocol: int | None = None
         self._numbers = itertools.count(1)
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
@@ -61,6 +65,7 @@ class WorkApi:
                     "session_id": more.pop("session", f"ses_{number}"),
                     "runtime_id": "rt_0",
                     "deadline_seconds": more.pop("deadline_seconds", 3600),
+                    "queued_seconds": more.pop("queued_seconds", 0.5),
                 },
                 "claim_token": f"token_{number}",
                 "lease_seconds": self.lease_seconds,
@@ -112,11 +117,10 @@ class WorkApi:
         name = path.split("/")[-1]
         body = await request.json() if request.can_read_body else dict(request.query)
         self.calls.append((path, body))
-        while self.faults.get(name) == "hold":
-            await asyncio.sleep(0.01)
+        await eventually(lambda: self.faults.get(name) != "hold")
         match self.faults.get(name):
             case None:
-                return web.json_response(await self._answer(name, body, request))
+                return web.json_response(_with_more(await self._answer(name, body, request), self.more))
             case "drop":
                 assert request.transport is not None
                 request.transport.abort()
@@ -137,7 +141,8 @@ class WorkApi:
         match name:
             case "register":
                 ids = [{"id": f"rt_{number}"} for number, _ in enumerate(body["runtimes"])]
-                return {"worker": {"epoch": 1, "took_over": False}, "runtimes": ids}
+                spoken = {} if self.protocol is None else {"protocol": self.protocol}
+                return {"worker": {"epoch": 1, "took_over": False}, "runtimes": ids, **spoken}
             case "heartbeat":
                 live = [one["task_id"] for one in body["live"]]
                 return {"renewed": live, "lost": [], "cancel": [], "unknown_runtimes": [], **self.beat}
@@ -161,3 +166,13 @@ class WorkApi:
                 return self.snapshot
             case _:
                 return {}
+
+
+def _with_more(value: Any, more: dict[str, Any]) -> Any:
+    match value:
+        case dict() if more:
+            return {name: _with_more(one, more) for name, one in value.items()} | more
+        case list() if more:
+            return [_with_more(one, more) for one in value]
+        case _:
+            return value

@@ -1,8 +1,7 @@
-"""Reads an agent file: bytes in, agents out, and everything there is to say about it on the way.
+"""Reads an agent file: bytes in, agents and findings out.
 
-Loading executes nothing. What the file asks for and does not get is a warning with
-its line; what it says and nobody understands is an error, and a file with an error
-is not served at all.
+Loading executes nothing. A key that is not supported is a warning with its line. An unknown key or a wrong
+value is an error, and a file with an error is not served.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def _others(name: str, agents: Mapping[str, AgentSpec]) -> dict[str, AgentSpec]:
 
 
 def _version(tree: TreeMapping, findings: Findings) -> int:
-    """Which keys of older versions are still keys. Said before anything else is read."""
+    """Decides which keys of older versions are accepted. Runs before anything else is read."""
     node = next((child for name, child in tree.pairs if name.text == "version"), None)
     if not isinstance(node, Scalar) or node.is_null:
         return NEWEST

@@ -1,18 +1,20 @@
 """Decides what an agent file means: from its sections to agents that can be run.
 
-Nothing is started, fetched or looked up. The one thing that is read is the file of
-an instruction, and only through the reader that was passed in.
+Starts nothing and fetches nothing. Reads only instruction files, through the reader that was passed in.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from lastgood.agents.budget_builder import BudgetBuilder, in_use
 from lastgood.agents.commands import Commands
 from lastgood.agents.findings import Findings, Location, hint
+from lastgood.agents.hook_builder import HookBuilder, redacts_prompts
 from lastgood.agents.model_resolver import ModelResolver
 from lastgood.agents.schema_reader import Fields, Value
 from lastgood.agents.subagents import check_forced, local_agents
@@ -51,22 +53,30 @@ class AgentBuilder:
         self._toolsets = ToolsetBuilder(
             _sections(file, "toolsets"), _sections(file, "mcps"), file.named("rag"), findings, trusted
         )
+        for toolset in _sections(file, "toolsets").values():
+            self._check_model(toolset)
         self._commands = Commands(file.named("commands"), self._agents, findings)
         self._permissions = self._read_permissions()
-        #: What was read beside the file: it is a part of what the agents are.
+        self._hooks = HookBuilder(findings, self._models.refer, trusted=trusted)
+        #: Files read next to the agent file; they are part of the definition.
         self.read: list[tuple[str, bytes]] = []
 
     def build(self) -> dict[str, AgentSpec]:
-        """In the order of the file, without their members. What they refer to is checked."""
+        """Returns the agents in the order of the file, without their members. References are checked."""
         for name, fields in self._agents.items():
             if "/" in name:
                 self._findings.error(fields.place, f"the agent's name '{name}' cannot contain '/'")
             check_forced(fields, self._agents, self._findings)
-        return {name: self._agent(name, fields) for name, fields in self._agents.items()}
+        built = {name: self._agent(name, fields) for name, fields in self._agents.items()}
+        models = {name: agent.model for name, agent in built.items()}
+        budgets = BudgetBuilder(self._file, self._agents, self._findings).build(models, self._models.specs)
+        used = tuple(in_use(budgets))
+        return {name: replace(agent, budgets=used) for name, agent in built.items()} if used else built
 
     def _agent(self, name: str, fields: Fields) -> AgentSpec:
         model = self._model(name, fields)
         spec = self._models.specs.get(model)
+        hooks = self._hooks.of(fields)
         return AgentSpec(
             key="",
             name=name,
@@ -85,7 +95,7 @@ class AgentBuilder:
             permissions=self._permissions,
             safety=self._safety(fields),
             readonly=fields.raw("readonly", False),
-            redact_secrets=fields.raw("redact_secrets", False),
+            redact_secrets=fields.raw("redact_secrets", False) or redacts_prompts(hooks),
             max_iterations=fields.raw("max_iterations") or _UNSET.max_iterations,
             max_consecutive_tool_calls=fields.raw("max_consecutive_tool_calls")
             or _UNSET.max_consecutive_tool_calls,
@@ -95,6 +105,8 @@ class AgentBuilder:
             add_date=fields.raw("add_date", False),
             add_environment_info=fields.raw("add_environment_info", False),
             add_prompt_files=self._prompt_files(fields),
+            add_description_parameter=fields.raw("add_description_parameter", False),
+            hooks=hooks,
             harness=self._harness(fields),
             models=self._models.specs,
         )
@@ -104,7 +116,7 @@ class AgentBuilder:
     def _model(self, name: str, fields: Fields) -> str:
         harness = self._harness(fields)
         if harness is not None:
-            # Its program calls models by itself, so no key and no model of this server matters.
+            # Its CLI calls models by itself, so keys and models of this server do not matter.
             if "model" in fields:
                 what = f"'model' is ignored: {harness} chooses its model"
                 self._findings.warning(fields.at("model"), what)
@@ -200,6 +212,7 @@ class AgentBuilder:
         yield from _older_toolsets(fields, self._findings, self._trusted)
         for one in fields.listed("toolsets"):
             spec = self._toolsets.build(one.raw)
+            self._check_model(one.raw)
             yield from () if spec is None else (spec,)
         for name in fields.listed("use_toolsets"):
             if name.raw not in self._toolsets.named:
@@ -207,6 +220,10 @@ class AgentBuilder:
                 self._findings.error(name.place, f"'{name.raw}' is not in `toolsets`{near}")
             spec = self._toolsets.named.get(name.raw)
             yield from () if spec is None else (spec,)
+
+    def _check_model(self, toolset: Fields) -> None:
+        if "model" in toolset:
+            self._models.refer(toolset.text("model"), toolset.at("model"))
 
     def _safety(self, fields: Fields) -> Safety | None:
         runtime: Fields | None = self._file.raw("runtime")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Asked without a key, unless the file names one.
+#: Called without a key, unless the file names one.
 KEYLESS = frozenset({"builtin", "dmr", "ollama"})
 # fmt: off
 #: Each has a key of its own in the environment.

@@ -1,8 +1,8 @@
 """The agents served now, by source key, as new as their sources are at each load.
 
-A changed file or an old copy of a URL is read again when the agent is next used; nothing is
-restarted. If the new definition cannot be read, the last good one goes on serving and says so.
-Which of the keys a session means is decided in core/identity; nothing here looks alike.
+A changed file or an old copy of a URL is read again when the agent is next used; nothing is restarted. If the
+new definition cannot be read, the last good one keeps serving, marked as stale. Which key a session means is
+decided in core/identity, not here.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Catalog:
             folder = self._folders[source.path] = Folder(source.path)
         before, now = folder.files, folder.look()
         for gone in set(before) - set(now):
-            # If it comes back, it begins anew: what it once was is no good copy of what it is then.
+            # If the file comes back, it is loaded from scratch: an earlier version is not a valid copy of it.
             self._kept.pop(gone, None)
             if self._copies is not None:
                 self._copies.remove(gone.path)
@@ -129,7 +129,7 @@ class Catalog:
                 assert_never(source)
 
     async def _shared(self, source: FileSource | UrlSource) -> Definition:
-        """Those who want the same source at the same time wait for the same reading, and for no other."""
+        """Concurrent loads of one source share one read; loads of other sources do not wait for it."""
         task = self._reading.get(source)
         if task is None:
             keeper = self._keeper(source)
@@ -137,7 +137,7 @@ class Catalog:
                 return known
             task = self._reading[source] = asyncio.create_task(keeper.load())
             task.add_done_callback(lambda _: self._reading.pop(source))
-        # One who gives up does not take it from the others.
+        # A caller that is cancelled does not cancel the load for the others.
         return await asyncio.shield(task)
 
     def _keeper(self, source: FileSource | UrlSource) -> FileAgent | UrlAgent:

@@ -49,7 +49,8 @@ class FileCopies:
             return None
 
     def write(self, file: Path, copy: FileCopy) -> None:
-        """Whole or not at all. A disk that refuses costs the copy after the next restart, and no turn."""
+        """Written atomically. If the write fails, the copy is missing after the next restart; no turn
+        fails."""
         beside = {name: None if body is None else _text(body) for name, body in copy.beside.items()}
         kept = orjson.dumps({"body": _text(copy.body), "beside": beside, "saved_at": copy.saved_at})
         with suppress(OSError):

@@ -1,8 +1,7 @@
-"""Agent files on disk: read when they have changed, and only regular ones, up to a size.
+"""Agent files on disk: regular files up to a size limit, read again when they have changed.
 
-A file that cannot be read any more, or not as an agent file, leaves its last good definition
-serving; where copies are kept, also after a restart. A folder is listed again when it has changed:
-what is new in it is served, what is gone from it is not.
+If a file cannot be read or is invalid, its last good definition keeps serving, after a restart from its copy.
+A folder is listed again when it has changed: new files are served, removed ones are not.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from lastgood.agents.file_copies import FileCopies, FileCopy
 from lastgood.agents.sources import SUFFIXES, Definition, FileSource
 from lastgood.errors import AgentInvalid
 
-#: What an agent file, or a file beside it, may weigh.
+#: Size limit of an agent file, and of a file next to it.
 LIMIT_BYTES = 1024 * 1024
-#: What was changed this recently may change again without its time showing it.
+#: A file changed this recently may change again without a new modification time.
 _SETTLED_NS = 2_000_000_000
 
 #: When it was changed, its size and its inode; None: it is not there.
@@ -30,7 +29,7 @@ Stamp = tuple[int, int, int] | None
 
 
 class UnreadableFile(Exception):
-    """What should be there cannot be read; the text says why, in one line."""
+    """A source cannot be read; the message says why, in one line."""
 
 
 class FileAgent:
@@ -45,9 +44,8 @@ class FileAgent:
         self._settled = False
 
     def known(self) -> Definition | None:
-        """What it says, if that was read and has not changed; None: it has to be loaded.
-
-        A look at the times of a few files, which is quicker than asking a thread for it.
+        """Returns the definition if the file has not changed; None: it has to be loaded. Compares the
+        modification times of a few files, which is quicker than a thread.
         """
         if not self._settled or any(stamp(path) != seen for path, seen in self._seen.items()):
             return None
@@ -94,7 +92,7 @@ class FileAgent:
         return good
 
     def _from_copy(self) -> Definition | None:
-        """Of an earlier process. If only an older version accepted it, it is no good copy."""
+        """Returns the copy of an earlier process, unless this version does not accept it."""
         copy = None if self._copies is None else self._copies.read(self._source.path)
         if copy is None:
             return None
@@ -120,7 +118,7 @@ class Folder:
         self.files = self._list(stamp(path))
 
     def look(self) -> tuple[FileSource, ...]:
-        """As they are now; while the folder cannot be read, as they were."""
+        """Returns the current files; while the folder cannot be read, those of the last scan."""
         now = stamp(self._path)
         if now is not None and now != self._seen:
             with suppress(UnreadableFile):
@@ -142,7 +140,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def _are_settled(stamps: Iterable[Stamp]) -> bool:
-    """False: they are too new to tell a change by them, for clocks of file systems tick slowly."""
+    """False: too recent to detect a change by, because clocks of file systems are coarse."""
     now = time.time_ns()
     return all(one is None or abs(now - one[0]) > _SETTLED_NS for one in stamps)
 
@@ -165,9 +163,8 @@ def read_file(path: Path, limit: int = LIMIT_BYTES) -> bytes:
 
 
 def beside(file: Path) -> Callable[[str], bytes | None]:
-    """Reads what lies in the agent file's own folder or below it, and nothing that leads out of it (I38).
-
-    None: there is no such file.
+    """Reads a file in the agent file's own folder or below it, never outside (I38). None: there is no such
+    file.
     """
     folder = file.parent.resolve()
 
@@ -191,7 +188,7 @@ def beside(file: Path) -> Callable[[str], bytes | None]:
 
 
 def _open_under(folder: Path, path: Path, flags: int) -> int:
-    """Step by step and through no link: one that is put there after the path was judged leads nowhere."""
+    """Opens the path step by step and follows no symlink: one that appears after the check leads nowhere."""
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in path.parts[:-1]:

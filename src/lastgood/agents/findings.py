@@ -1,4 +1,4 @@
-"""What is to be said about an agent file: where, and how bad it is."""
+"""Findings about an agent file: message, place and severity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 class Level(StrEnum):
     ERROR = "error"  # the file is not served
-    WARNING = "warning"  # it is, and something it asks for does not happen
+    WARNING = "warning"  # the file is served, and something in it has no effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where in the file something stands."""
+    """A place in the file."""
 
     line: int
     column: int
@@ -46,13 +46,12 @@ _MOST_NAMES = 300
 
 
 class TooManyFindings(Exception):
-    """Reading on would only find more."""
+    """There are too many findings to continue."""
 
 
 class Findings:
-    """Collects all of them, so that a file is corrected in one go.
-
-    A part that is used twice by way of an alias is found twice at the same place; it is said once.
+    """Collects all findings, so that a file can be corrected in one pass. A part that is used twice through
+    an alias is reported once.
     """
 
     def __init__(self) -> None:
@@ -85,7 +84,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def hint(name: str, names: Iterable[str]) -> str:
-    """The end of a sentence about a name that is not there."""
+    """Returns the end of a message about an unknown name: a suggestion, or the known names."""
     close = nearest(name, names)
     return f"; did you mean '{close}'?" if close is not None else ""
 

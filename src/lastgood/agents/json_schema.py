@@ -1,7 +1,7 @@
 """The schema as JSON schema, for editors: they complete keys, show what they mean and underline mistakes.
 
-It says what the reader says, as far as JSON schema can. Where a text is expected, an
-unquoted number or flag is one, too: that is how YAML hands it over.
+It accepts what the reader accepts, as far as JSON schema can express it. Where text is expected, an unquoted
+number or flag is accepted, too, because YAML parses it as one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decides what the names of models in a file mean: who is asked, where, with which key and settings.
+"""Decides what the names of models in a file mean: provider, address, key and settings.
 
-Keys are named here, never read. A file that came from elsewhere may not choose both
-the address and the key that is sent there.
+Keys are named here, never read. A file from an untrusted source may not choose both the address and the key
+that is sent there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from lastgood.agents.builtin_names import KEYED, PROVIDERS, SIGNED
 from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.schema_reader import Fields
-from lastgood.model.agents import AUTO, ModelSpec
+from lastgood.model.agents import AUTO, ModelSpec, Route
 
-#: What may stand beside `first_available`: nothing that a model would be asked with.
+#: Keys allowed next to `first_available`: none that changes a model call.
 _BESIDE_FIRST = frozenset({"first_available", "description", "capabilities"})
 _MOST_IN_ALLOY = 64
 _OUTSIDE = "serve it from a file, or set `trusted = true` for it in lastgood.toml"
@@ -44,7 +44,7 @@ class ModelResolver:
     # -- references --------------------------------------------------------------------
 
     def refer(self, text: str, place: Location) -> str | None:
-        """The reference as it is known here. None: it means nothing, and the findings say so."""
+        """Returns the resolved reference, or None after adding a finding."""
         ref = text.strip()
         if ref in self.models or ref == AUTO:
             return ref
@@ -96,6 +96,8 @@ class ModelResolver:
                 self.findings.error(fields.at("model"), f"'{name}' refers to itself; use other models")
             else:
                 self.refer(ref, fields.at("model"))
+        for one in fields.listed("routing"):
+            self.refer(one.raw.text("model"), one.raw.at("model"))
         for one in fields.listed("first_available"):
             chosen = self.models.get(self.refer(one.raw, one.place) or "")
             if chosen is not None and ("first_available" in chosen.seen or _alloy_of(chosen)):
@@ -127,7 +129,7 @@ class ModelResolver:
         return self._asked(model, provider, fields)
 
     def _asked(self, model: str, provider: str, fields: Fields | None) -> ModelSpec:
-        """What the model says for itself, and else what its provider says for all of its models."""
+        """Returns the model's own value, else that of its provider."""
         custom = self.providers.get(provider)
 
         def given(key: str) -> Any:
@@ -139,6 +141,8 @@ class ModelResolver:
             provider=self._speaks_as(provider),
             model=model,
             base_url=given("base_url") or None,
+            accepts=_accepted(fields),
+            routes=_routes(fields),
             token_key=given("token_key") or None,
             temperature=given("temperature"),
             top_p=given("top_p"),
@@ -155,7 +159,7 @@ class ModelResolver:
         return spec if self.trusted else self._guarded(spec, fields, custom)
 
     def _speaks_as(self, provider: str) -> str:
-        """A provider of the file that says whose API it speaks is asked like that one."""
+        """A provider of the file that names the API it implements is called like that provider."""
         custom = self.providers.get(provider)
         if custom is None:
             return provider.lower()
@@ -205,7 +209,7 @@ class ModelResolver:
             self.findings.error(fields.at("base_url"), what)
 
     def _guarded(self, spec: ModelSpec, *given: Fields | None) -> ModelSpec:
-        """A stranger's file that names both an address and a key would have the key sent to the stranger."""
+        """An untrusted file that names both an address and a key would have the key sent to its author."""
         key = "base_url" if spec.base_url else "provider_opts"
         address = spec.base_url or (spec.provider in SIGNED and spec.options.get("endpoint_url"))
         if not address:
@@ -250,3 +254,18 @@ def _has_variable(value: Any) -> bool:
             return any(map(_has_variable, value))
         case _:
             return False
+
+
+def _routes(fields: Fields | None) -> tuple[Route, ...]:
+    rules: list[Fields] = [one.raw for one in fields.listed("routing")] if fields is not None else []
+    return tuple(
+        Route(rule.text("model").strip(), tuple(one.raw for one in rule.listed("examples"))) for rule in rules
+    )
+
+
+def _accepted(fields: Fields | None) -> frozenset[str] | None:
+    """Whoever says what a model accepts says all of it."""
+    section: Fields | None = fields.raw("capabilities") if fields is not None else None
+    if section is None:
+        return None
+    return frozenset(kind for kind in section.values if section.raw(kind))

@@ -54,7 +54,7 @@ def seconds_of(scalar: Scalar) -> float | None:
 
 
 def core_value(scalar: Scalar) -> Any:
-    """What it is where anything may stand."""
+    """The value where any type is allowed."""
     text = scalar.text
     if scalar.quoted:
         return text

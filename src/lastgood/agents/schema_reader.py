@@ -1,8 +1,7 @@
-"""Reads a tree as the schema says, and finds everything in it that the schema does not say.
+"""Reads a tree by the schema, and reports everything that does not match it.
 
-What is read keeps its place, so that whoever finds out later that a name points
-nowhere can say where it stands. A value that is not what it should be is left
-out: the rest is still read, and all mistakes are reported together.
+Values keep their place in the file, so that later checks can report unknown names with a line. An invalid
+value is left out; the rest is still read, and all errors are reported together.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from lastgood.agents.type_checks import (
 )
 from lastgood.agents.yaml_tree import Node, Scalar, TreeList, TreeMapping
 
-#: Where a key may belong that stands in the wrong place.
+#: Where a misplaced key may belong.
 _HOMES = (FILE, AGENT, MODEL, PROVIDER, TOOLSET.section)
 
 #: What people write where the name of a variable belongs, often with the secret itself as its value.
@@ -64,7 +63,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A section as it was read. `seen` are the keys that stand there, also unreadable or misspelt ones."""
+    """A section as it was read. `seen` are all keys in the file, including invalid and misspelt ones."""
 
     values: Mapping[str, Value]
     seen: frozenset[str]
@@ -81,7 +80,7 @@ class Fields:
         return str(self.raw(key, ""))
 
     def at(self, key: str) -> Location:
-        """Where its value stands; where the section stands, if it has none."""
+        """Returns the place of its value, or of the section if it has none."""
         value = self.values.get(key)
         return self.place if value is None else value.place
 
@@ -103,7 +102,7 @@ class SchemaReader:
     _quiet: int = field(default=0, init=False)
 
     def read(self, node: Node, kind: Kind, at: Location) -> Value | None:
-        """`at` is where its key stands. None: it is not what it should be, and the findings say so."""
+        """`at` is the place of its key. Returns None after adding a finding if the value is invalid."""
         place = Location(node.line, node.column, at.key) if isinstance(node, Scalar) else at
         match kind:
             case Section():
@@ -338,7 +337,7 @@ def _is_null(node: Node) -> bool:
 
 
 def _is_blank(node: Node) -> bool:
-    """A key with nothing behind it, or with an empty text, is as good as no key."""
+    """A key without a value, or with an empty text, counts as absent."""
     return isinstance(node, Scalar) and (node.is_null or not node.text.strip())
 
 

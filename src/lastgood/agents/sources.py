@@ -72,7 +72,7 @@ class DirectorySource:
 @dataclass(frozen=True, slots=True)
 class UrlSource:
     url: str
-    trusted: bool = False  # a stranger's file may not do all that one's own may
+    trusted: bool = False  # an untrusted file has fewer rights than a local one
 
     @property
     def key(self) -> str:
@@ -142,7 +142,7 @@ Source = Single | DirectorySource
 def parse(
     reference: str, aliases: Mapping[str, AgentAlias] | None = None, *, folder: Path | None = None
 ) -> Source:
-    """What the reference means here and now. An alias stands for a reference, never for another alias."""
+    """Returns the source that the reference means now. An alias names a reference, never another alias."""
     alias = (aliases or {}).get(reference)
     if alias is not None:
         return _parse_plain(alias.source, alias.folder, trusted=alias.trusted)
@@ -175,7 +175,7 @@ def _not_a_path(reference: str, path: Path, error: OSError) -> OciSource:
     looks_like_one = reference.startswith((".", "/", "~")) or reference.endswith("/")
     if looks_like_one or path.suffix.lower() in SUFFIXES:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise InvalidRequest(f"file or folder {path} not found")
+            raise InvalidRequest(f"file or folder {path} not found; `lastgood init` creates an agent file")
         raise InvalidRequest(f"cannot read {path}: {error.strerror}")
     if _OCI.fullmatch(reference):
         return OciSource(reference)

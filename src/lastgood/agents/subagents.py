@@ -1,7 +1,7 @@
-"""Decides whom the agents of a file can call on.
+"""Decides which agents of a file can delegate to which.
 
-Two agents may well give tasks to each other: how deep that may go is the engine's
-business. An agent that gives tasks to itself is a mistake.
+Two agents may delegate to each other; the engine limits the depth. An agent that delegates to itself is an
+error.
 """
 
 from __future__ import annotations

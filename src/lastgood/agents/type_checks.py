@@ -1,4 +1,4 @@
-"""Whether a piece of the tree is of a kind, and how to say what is wrong with it if it is not."""
+"""Checks whether a node has a kind, and words the error if it does not."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def wanted(kind: Kind) -> str:
 
 
 def shown(node: Node) -> str:
-    """What stands there instead."""
+    """Describes the value that was found instead."""
     match node:
         case TreeList():
             return "a list"

@@ -1,8 +1,8 @@
 """Agent files at URLs: fetched when they are used, cached on disk, and fetched again when the copy is old.
 
-What counts is the last good copy: one that came whole and could be read as an agent file. It serves
-while its server is down, answers nonsense or takes too long, also after a restart, and says so. A
-question that would keep a turn waiting is given up early if there is a good copy.
+The last good copy is one that was received completely and is a valid agent file. It keeps serving, marked as
+stale, while its server is down, slow or returns an invalid file, also after a restart. If there is a good
+copy, a slow request is abandoned early, so that no turn waits for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UrlPolicy:
     every_seconds: float = 60.0  # how old a copy may be before it is fetched again
     first_seconds: float = 20.0  # the patience while there is no good copy
     again_seconds: float = 5.0  # and while there is one
-    pause_seconds: float = 5.0  # after a failure, turns go on with the good copy for so long
+    pause_seconds: float = 5.0  # after a failure, turns use the good copy for this long
     secrets: Secrets = field(default_factory=lambda: Secrets({}))
     network: Network | None = None
     clock: Callable[[], float] = time.monotonic
@@ -51,7 +51,7 @@ class UrlPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CachedCopy:
-    """What a server once said, and how to ask whether it still does."""
+    """A cached response, and the validators to revalidate it."""
 
     body: bytes
     etag: str = ""
@@ -95,7 +95,7 @@ class UrlAgent:
             return
         copy = await asyncio.to_thread(read_copy, self._pulling.folder, self._source.url)
         if copy is not None:
-            # What an older version took may be refused now: then it is no good copy.
+            # This version may reject what an older one accepted; then the copy is not used.
             with suppress(AgentInvalid):
                 self._good, self._copy = await self._parsed(copy.body), copy
 
@@ -207,7 +207,7 @@ def read_copy(folder: Path, url: str) -> CachedCopy | None:
 
 
 def write_copy(folder: Path, url: str, copy: CachedCopy) -> None:
-    """Whole or not at all. A disk that refuses costs the copy after the next restart, and no turn."""
+    """Written atomically. If the write fails, the copy is missing after the next restart; no turn fails."""
     about = {
         "url": url,
         "etag": copy.etag,

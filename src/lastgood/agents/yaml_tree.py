@@ -1,8 +1,7 @@
-"""Reads YAML into a tree of text, lists and mappings, and knows where each of them stands.
+"""Reads YAML into a tree of text, lists and mappings, each with its place in the file.
 
-Nothing is constructed from tags, and no scalar is taken for anything but the text
-that was written: what `yes`, `2` or `1.10` means is decided by who expects a flag,
-a number or a text there. Knows nothing of agents.
+Nothing is constructed from tags, and scalars stay text: what `yes`, `2` or `1.10` means is decided where a
+flag, a number or a text is expected. Knows nothing of agents.
 
 The file may come from anywhere. So its size, its depth and what its aliases amount
 to are bounded while it is read: the parser's events are taken one by one, and
@@ -71,7 +70,7 @@ Node = Scalar | TreeList | TreeMapping
 
 
 class _Unreadable(Exception):
-    """The rest of the file means nothing any more."""
+    """The rest of the file cannot be parsed."""
 
     def __init__(self, line: int, column: int, message: str) -> None:
         super().__init__(message)
@@ -79,7 +78,7 @@ class _Unreadable(Exception):
 
 
 def read_tree(body: bytes, findings: Findings) -> Node | None:
-    """None: there is nothing to go on with; the findings say why."""
+    """Returns None after adding a finding if the file cannot be read."""
     try:
         text = _decoded(body)
         root = _Builder(text).build()

@@ -1,7 +1,7 @@
 """`lastgood agents list`: what `lastgood serve` would serve, and what is wrong with it.
 
-Decides nothing about agents: the catalog loads them as a server does, and the table of
-providers says which model is meant. Asks no model anything, and opens no database.
+The catalog loads agents as a server does, and the table of providers resolves their models. Calls no model
+and opens no database.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def _look(key: str, agents: Catalog, providers: ProviderTable, any_model: 
 def _model_of(
     agent: AgentSpec, providers: ProviderTable, any_model: ModelSpec
 ) -> tuple[str | None, AgentFinding | None]:
-    """The model that would be asked, and why it would not answer, or not as one might think."""
+    """Returns the model that would be called, and why it cannot answer or is the offline one."""
     if agent.harness is not None:
         return agent.model, None  # its runtime has models and keys of its own
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PromptAnswer:
     confirmation: str
     reason: str = ""
     content: Mapping[str, Any] | None = None
@@ -28,7 +28,7 @@ class Said:
 
 
 #: None: the person left without an answer.
-AskPerson = Callable[[Mapping[str, Any]], Awaitable[Said | None]]
+AskPerson = Callable[[Mapping[str, Any]], Awaitable[PromptAnswer | None]]
 
 _YES, _NO, _ALWAYS = frozenset({"y", "yes"}), frozenset({"n", "no"}), frozenset({"a", "always"})
 
@@ -39,22 +39,23 @@ def how_to_answer(session: str, question: Mapping[str, Any]) -> str:
     return f'POST /api/sessions/{session}/resume with {{"confirmation": "approve" or "reject"}}'
 
 
-def understood(question: Mapping[str, Any], line: str) -> Said | None:
+def understood(question: Mapping[str, Any], line: str) -> PromptAnswer | None:
     """None: the line answers nothing, and the person is asked again."""
     word = line.strip().lower()
     if question.get("kind") == "unknown_outcome":
-        return Said("repeat") if word in _YES else Said("skip") if word in _NO else None
+        return PromptAnswer("repeat") if word in _YES else PromptAnswer("skip") if word in _NO else None
     if word in _YES:
-        return Said("approve")
+        return PromptAnswer("approve")
     if word in _ALWAYS:
-        return Said("approve-tool")
+        return PromptAnswer("approve-tool")
     if word in _NO:
-        return Said("reject")
-    return Said("reject", line.strip()) if len(word) > 1 else None
+        return PromptAnswer("reject")
+    return PromptAnswer("reject", line.strip()) if len(word) > 1 else None
 
 
 def shown(question: Mapping[str, Any]) -> tuple[str, str]:
-    """What is asked, and how to answer it. Nothing is cut off: a person approves what they have read."""
+    """Prints the question and how to answer it. Nothing is truncated: a person approves what they have
+    read."""
     call = f"{question.get('tool', '')} {question.get('arguments', question.get('input', ''))}"
     if question.get("kind") == "unknown_outcome":
         return f"whether this call ran before the crash is unknown: {one_line(call)}", "run it again? [y/n] "
@@ -63,7 +64,7 @@ def shown(question: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def terminal_prompt(interrupts: Interrupts) -> AskPerson:
-    async def ask(question: Mapping[str, Any]) -> Said | None:
+    async def ask(question: Mapping[str, Any]) -> PromptAnswer | None:
         if question.get("kind") == "elicitation":
             return await _ask_for_content(interrupts, question)
         about, prompt = shown(question)
@@ -76,13 +77,13 @@ def terminal_prompt(interrupts: Interrupts) -> AskPerson:
     return ask
 
 
-async def _ask_for_content(interrupts: Interrupts, question: Mapping[str, Any]) -> Said | None:
+async def _ask_for_content(interrupts: Interrupts, question: Mapping[str, Any]) -> PromptAnswer | None:
     """An empty line skips an optional property, and declines where one is required."""
     remark(f"the agent asks: {one_line(str(question.get('message', '')))}")
     if question.get("url"):
         remark(f"go to {one_line(str(question['url']))}")
         line = await next_line(interrupts, "done? [y/n] ")
-        return None if line is None else Said("accept" if line.strip().lower() in _YES else "decline")
+        return None if line is None else PromptAnswer("accept" if line.strip().lower() in _YES else "decline")
     schema = question.get("schema") or {}
     content: dict[str, Any] = {}
     for name, about in (schema.get("properties") or {}).items():
@@ -98,8 +99,8 @@ async def _ask_for_content(interrupts: Interrupts, question: Mapping[str, Any]) 
         if value is not None:
             content[name] = value
         elif is_required:
-            return Said("decline")
-    return Said("accept", content=content)
+            return PromptAnswer("decline")
+    return PromptAnswer("accept", content=content)
 
 
 def _property_prompt(name: str, about: Mapping[str, Any], *, is_required: bool) -> str:

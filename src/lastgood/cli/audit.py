@@ -1,4 +1,4 @@
-"""`lastgood audit`: who decided what, read from the local database."""
+"""`lastgood audit`: lists audit records of the local database."""
 
 from __future__ import annotations
 

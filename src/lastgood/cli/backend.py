@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lastgood.cli.approval_prompt import Said
-from lastgood.client.models import AttemptInfo, BranchInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.cli.approval_prompt import PromptAnswer
+from lastgood.client.models import AttemptInfo, BranchInfo, SessionInfo, SessionList, ToolCallInfo, TurnInfo
 from lastgood.core import identity
 from lastgood.errors import LastgoodError, WrongUsage
 from lastgood.model.attempts import After
@@ -51,8 +51,9 @@ class BackendTurn(Protocol):
 
     async def ended(self) -> TurnEnd: ...
 
-    async def answer(self, said: Said) -> None:
-        """Answers the question that its last event asked. Its events go on."""
+    async def answer(self, said: PromptAnswer, question: str | None) -> None:
+        """Answers the question with this id; None: the only one. Its events continue. Raises NothingPending
+        if it is not pending any more."""
 
     async def cancel(self) -> None:
         """Does nothing if the turn has ended. Raises an error if the request could not be sent."""
@@ -72,6 +73,8 @@ class ReadBackend(Protocol):
     async def turns(self, session: str) -> tuple[TurnInfo, ...]: ...
 
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]: ...
+
+    async def tool_calls(self, session: str) -> tuple[ToolCallInfo, ...]: ...
 
     async def branches(self, session: str) -> tuple[BranchInfo, ...]: ...
 
@@ -117,7 +120,7 @@ def other_than(recorded: str, named: str) -> str | None:
             return named
 
 
-#: Settings that a server has its own values of.
+#: Settings that cannot be combined with --server.
 _OF_HERE = ("data_dir", "database", "config", "env_file", "pull_interval")
 
 

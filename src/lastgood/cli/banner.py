@@ -9,7 +9,7 @@ from lastgood.cli.listener import Listener
 from lastgood.cli.output import announce, one_line
 from lastgood.errors import LastgoodError
 from lastgood.model.agents import AUTO
-from lastgood.server import Server
+from lastgood.server.server import Server
 from lastgood.settings import Settings
 
 

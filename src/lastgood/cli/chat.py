@@ -20,6 +20,7 @@ from lastgood.cli.output import complain, drop_stdout
 from lastgood.cli.render import Screen
 from lastgood.client.models import SessionInfo
 from lastgood.errors import InvalidRequest, NotFound, NothingPending, TurnCancelled
+from lastgood.model.answers import question_id
 from lastgood.model.attempts import After
 from lastgood.model.events import AttemptStarted, AttemptWaits
 from lastgood.model.ids import TurnId
@@ -151,20 +152,27 @@ class Chat:
         await self.interrupts.asked.wait()
         await asked.cancel()
 
-    async def _answer(self, asked: BackendTurn, question: Mapping[str, Any]) -> bool:
-        """False: nobody is here to ask, and the turn goes on waiting."""
+    async def _answer(self, asked: BackendTurn, attempt: str, question: Mapping[str, Any]) -> bool:
+        """Returns False if there is no person at the terminal; the turn keeps waiting."""
         said = None if self.person is None else await self.person(question)
         if said is None:
             return False
-        await asked.answer(said)
+        # The one that was shown: meanwhile somebody else may have answered it, and the turn may ask another.
+        await asked.answer(said, question_id(attempt, question) if "place" in question else None)
         return True
 
-    async def _left_waiting(self, turn: str, attempt: str, question: Mapping[str, Any]) -> TurnEnd:
+    async def _unanswered(
+        self, asked: BackendTurn, turn: str, attempt: str, question: Mapping[str, Any]
+    ) -> TurnEnd:
+        """Ctrl-C instead of an answer cancels the turn; Ctrl-D leaves it waiting."""
         session = self.session or ""
-        error = NothingPending(
-            f"the turn waits for an answer; answer it with {how_to_answer(session, question)}, or cancel it"
-        )
-        ended = TurnEnd(session, turn, attempt, "waiting", None, error, False)
+        if self.interrupts.asked.is_set():
+            await asked.cancel()
+            ended = TurnEnd(session, turn, attempt, "cancelled", None, TurnCancelled(), False)
+        else:
+            how = how_to_answer(session, question)
+            error = NothingPending(f"the turn waits for an answer; answer it with {how}, or cancel it")
+            ended = TurnEnd(session, turn, attempt, "waiting", None, error, False)
         await self.screen.ended(ended)
         return ended
 
@@ -177,8 +185,11 @@ class Chat:
                     match event.data:
                         case AttemptStarted():
                             turn = event.data.turn
-                        case AttemptWaits(attempt, question) if not await self._answer(asked, question):
-                            return await self._left_waiting(turn, attempt, question)
+                        case AttemptWaits(attempt, question):
+                            if not await self._answer(asked, attempt, question):
+                                return await self._unanswered(asked, turn, attempt, question)
+                        case _:
+                            pass
             ended = await asked.ended()
             await self.screen.ended(ended)
         except OSError as error:

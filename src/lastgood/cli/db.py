@@ -1,16 +1,17 @@
-"""`lastgood db`: checks the database."""
+"""`lastgood db`: checks, copies, restores, measures and upgrades the database."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-import time
+from contextlib import closing
 
-from lastgood.cli.output import count, one_line, print_json, print_line, show_progress
+from lastgood.cli.db_copies import add_copies
+from lastgood.cli.db_stats import add_stats
+from lastgood.cli.output import ProgressLine, count, one_line, print_json, print_line
 from lastgood.cli.parser import CommandParser, add_command, add_commands
 from lastgood.cli.startup import settings_of
-from lastgood.flows.database_check import DamagedRow, Report, check_database
+from lastgood.flows.database_check import CheckReport, DamagedRow, check_database
 from lastgood.model.stored_rows import StoredTable
 from lastgood.settings import Settings
 from lastgood.store.database_url import open_store
@@ -31,8 +32,9 @@ _NAMES = {
 
 
 def configure(parser: CommandParser) -> None:
+    commands = add_commands(parser)
     add_command(
-        add_commands(parser),
+        commands,
         "check",
         run_check,
         "check the sessions of all tenants for damage",
@@ -40,6 +42,8 @@ def configure(parser: CommandParser) -> None:
         details="Verifies the database file, the hashes of turns and the checksums of steps and inputs. "
         "Changes nothing and can run while a server uses the database. Exits with 1 if anything is damaged.",
     )
+    add_copies(commands)
+    add_stats(commands)
 
 
 def run_check(args: argparse.Namespace) -> int:
@@ -51,34 +55,19 @@ def run_check(args: argparse.Namespace) -> int:
     return 0 if report.is_good else 1
 
 
-async def _check(settings: Settings) -> Report:
+async def _check(settings: Settings) -> CheckReport:
     """Can run beside a server: takes no lock and changes nothing."""
     store = await open_store(settings.database, read_only=True)
-    progress = Progress() if sys.stderr.isatty() else None
     try:
-        return await check_database(store, progress) if progress else await check_database(store)
+        with closing(ProgressLine()) as line:
+            return await check_database(
+                store, lambda table, rows: line.show(f"checking {table.value}: {rows:,} rows")
+            )
     finally:
-        if progress:
-            progress.clear()
         await store.close()
 
 
-class Progress:
-    """One line on a terminal, written again at most twice a second."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + 0.5
-
-    def __call__(self, table: StoredTable, rows: int) -> None:
-        if rows % 256 == 0 and time.monotonic() >= self._next:
-            self._next = time.monotonic() + 0.5
-            show_progress(f"checking {table.value}: {rows:,} rows")
-
-    def clear(self) -> None:
-        show_progress("")
-
-
-def _as_json(report: Report) -> dict[str, object]:
+def _as_json(report: CheckReport) -> dict[str, object]:
     counts = {table.value: report.rows[table] for table in StoredTable}
     broken = [
         {"tenant": one.tenant, "session": one.session, "what": one.what, "problem": one.problem}
@@ -87,7 +76,7 @@ def _as_json(report: Report) -> dict[str, object]:
     return {"tenants": len(report.tenants), **counts, "broken": broken, "more": report.more}
 
 
-def _print(report: Report) -> None:
+def _print(report: CheckReport) -> None:
     for finding in report.findings:
         print_line(one_line(f"{_where(finding)}{finding.what}: {finding.problem}"))
     if report.more:

@@ -18,8 +18,8 @@ def configure(parser: CommandParser) -> None:
         run_demo,
         json=None,
         details="Starts a server in a temporary directory, lets turns fail, kills the server, and shows what "
-        "the scripted model saw after each step. Needs no network and no API key. Exits with 1 if a step is "
-        "not true.",
+        "the scripted model saw after each step. Needs no network and no API key. Exits with 1 if a step "
+        "fails.",
     )
 
 
@@ -30,21 +30,23 @@ def run_demo(args: argparse.Namespace) -> int:
 
 
 async def _play(folder: Path) -> int:
+    from lastgood.cli.demo_context import Demo, NotTrue
     from lastgood.cli.demo_server import DemoServer  # an HTTP client only where it is used
-    from lastgood.cli.demo_steps import STEPS, Demo, NotTrue
+    from lastgood.cli.demo_steps import STEPS
     from lastgood.client import AsyncClient
     from lastgood.errors import LastgoodError
 
     server, began = DemoServer(folder), time.monotonic()
-    server.write_agent("the agent of the demo")
     print_line("Starting a server with the offline scripted model ...")
     try:
+        server.write_agent("the agent of the demo")
+        await server.publish_agent()
         await server.start()
         async with AsyncClient(server.url) as client:
             session = (await client.create("demo")).id
             demo = Demo(server, client, session)
             for number, (name, step) in enumerate(STEPS, 1):
-                demo.shown_in = session
+                demo.shown_in, demo.shown = session, []
                 try:
                     happened = await step(demo)
                 except (NotTrue, LastgoodError, TimeoutError) as error:
@@ -52,9 +54,12 @@ async def _play(folder: Path) -> int:
                     complain("the demo failed; please report it")
                     return 1
                 print_line(f"✓ {number:2} {name:14} {happened}")
-                print_line(f"{'':19}the model saw: {' | '.join(server.last_prompt(demo.shown_in))}")
+                print_line(f"{'':19}the model saw: {' | '.join(demo.what_the_model_saw())}")
     finally:
-        await server.kill()
+        await server.close()
     print_line(f"All {len(STEPS)} steps are true, in {time.monotonic() - began:.0f} s.")
-    print_line("Next: lastgood serve, then lastgood sessions show -1. Promises and tests: docs/guarantees.md")
+    print_line("See it on your own server:")
+    print_line("  lastgood serve               then open http://127.0.0.1:8080")
+    print_line("  lastgood sessions show -1    the newest session; --attempts shows failed tries, too")
+    print_line("  docs/guarantees.md           every promise, and the test that guards it")
     return 0

@@ -6,14 +6,14 @@ Reads back what the scripted model was shown, from the log that the server write
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import orjson
 
+from lastgood.cli.demo_process import DemoProcess
 from lastgood.client import AsyncClient
 from lastgood.errors import LastgoodError, StoreUnavailable
 
@@ -21,24 +21,38 @@ from lastgood.errors import LastgoodError, StoreUnavailable
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 
+#: The key of the agent that runs on a worker.
+CODER = "coder"
+
 _AGENT = """\
 agents:
   root:
     model: builtin/scripted
     description: {description}
+    safety: balanced
     toolsets:
       - type: shell
+"""
+_CODER = """\
+agents:
+  root:
+    safety: autonomous
+    harness: {type: command}
 """
 
 
 class DemoServer:
+    """Serves three agents: one from a file, one from a URL, and one that lives on a worker."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.agent_file = folder / "demo.yaml"
+        self.tag = "v1"
+        self._coder_file = folder / f"{CODER}.yaml"
         self._socket = folder / "demo.sock"
         self._prompts = folder / "prompts.jsonl"
-        self._stderr = folder / "server.log"
-        self._process: asyncio.subprocess.Process | None = None
+        self._process = DemoProcess(folder / "server.log")
+        self._web: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
@@ -47,29 +61,34 @@ class DemoServer:
     def write_agent(self, description: str) -> None:
         self.agent_file.write_text(_AGENT.format(description=description))
 
+    # -- the agent at a URL ------------------------------------------------------------
+
+    async def publish_agent(self) -> None:
+        """Serves an agent file on a port of this machine, whatever the query of its URL."""
+        self._web = await asyncio.start_server(_send_agent, "127.0.0.1", 0)
+
+    def agent_url(self, tag: str) -> str:
+        assert self._web is not None
+        return f"http://127.0.0.1:{self._web.sockets[0].getsockname()[1]}/team.yaml?tag={tag}"
+
+    def key_of(self, tag: str) -> str:
+        return quote_plus(self.agent_url(tag))
+
+    # -- the process -------------------------------------------------------------------
+
     async def start(self) -> None:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("LASTGOOD_")}
-        env = clean | {"LASTGOOD_DATA_DIR": str(self.folder), "LASTGOOD_PROMPT_LOG": str(self._prompts)}
-        words = ("serve", str(self.agent_file), "--listen", self.url, "--safety", "balanced")
-        with self._stderr.open("ab") as stderr:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "lastgood", *words),
-                env=env,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=stderr,
-                stderr=stderr,
-                # Ctrl-C is for the demo, which ends its server itself.
-                start_new_session=True,
-            )
+        self._coder_file.write_text(_CODER)
+        variables = {"LASTGOOD_DATA_DIR": str(self.folder), "LASTGOOD_PROMPT_LOG": str(self._prompts)}
+        agents = (str(self.agent_file), self.agent_url(self.tag), str(self._coder_file))
+        words = ("serve", *agents, "--listen", self.url, "--safety", "autonomous")
+        await self._process.start(words, variables)
         async with asyncio.timeout(_START_SECONDS):
             while not await self._answers():
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _answers(self) -> bool:
-        assert self._process is not None
-        if self._process.returncode is not None:
-            last = self._stderr.read_text().strip().splitlines()[-1:]
-            raise StoreUnavailable(f"the server of the demo did not start: {' '.join(last)}")
+        if self._process.has_exited:
+            raise StoreUnavailable(f"the server of the demo did not start: {self._process.last_words}")
         async with AsyncClient(self.url) as client:
             try:
                 await client.agents()
@@ -78,16 +97,15 @@ class DemoServer:
         return True
 
     async def kill(self) -> None:
-        await self._end(signal.SIGKILL)
+        await self._process.end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        await self._end(signal.SIGTERM)
+        await self._process.end(signal.SIGTERM)
 
-    async def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            process.send_signal(number)
-            await process.wait()
+    async def close(self) -> None:
+        await self.kill()
+        if self._web is not None:
+            self._web.close()
 
     # -- what the model was shown ------------------------------------------------------
 
@@ -110,3 +128,11 @@ class DemoServer:
         async with asyncio.timeout(_START_SECONDS):
             while not any(text in str(one["prompt"][-1]["content"]) for one in self._logged()):
                 await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _send_agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    body = _AGENT.format(description="the agent at a URL").encode()
+    writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    await writer.drain()
+    writer.close()

@@ -1,4 +1,4 @@
-"""`lastgood doctor`: looks at what a server would need on this machine, and says what to do where it lacks.
+"""`lastgood doctor`: checks what a server needs on this machine, and says what to do about problems.
 
 Changes nothing and sends no request. Keys are named, never shown.
 """
@@ -117,7 +117,7 @@ def _port(settings: Settings) -> Check:
         with listen_on(settings.listen, "--listen"):
             return Check("port", "ok", f"{settings.listen} is free")
     except InvalidRequest as error:
-        return Check("port", "warning", f"{error.message} (or a server of yours is running)")
+        return Check("port", "warning", f"{error.message} (or your server is already running)")
 
 
 def _disk(settings: Settings) -> Check:

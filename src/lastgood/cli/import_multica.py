@@ -48,7 +48,7 @@ def configure(parser: CommandParser) -> None:
         "--owner",
         metavar="USER",
         default="",
-        help="make this user the owner of the sessions; default: nobody",
+        help="make this user the owner of the sessions; default: no user",
     )
     multica.add_argument(
         "--agent",

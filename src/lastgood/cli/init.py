@@ -27,7 +27,7 @@ def write_starter(args: argparse.Namespace) -> int:
     if path.is_dir():
         path /= "agent.yaml"
     try:
-        # Created or refused in one step: what somebody else writes in between stays.
+        # Created exclusively: a file that another process writes in between is kept.
         with path.open("xb") as file:
             file.write(builtin_file("starter"))
     except FileExistsError:

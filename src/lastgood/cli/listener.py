@@ -1,8 +1,7 @@
-"""Where the server listens: a port, a file of its own, or a socket that somebody else has opened for it.
+"""Opens the listening socket: a port, a unix socket, or an inherited file descriptor.
 
-Decides whether a place can be listened on, and knows nothing of what is served there. A unix
-socket is for its owner alone from its first moment. The file of a dead server is replaced;
-one that somebody answers at is not, and neither is a file that is no socket.
+A unix socket is accessible to its owner only, from the moment it exists. The socket file of a dead server is
+replaced; that of a live server is not, and neither is a file that is not a socket.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from lastgood.errors import InvalidRequest, WrongUsage
 BACKLOG = 2048
 #: Of the path of a unix socket, in bytes, on every system that has them.
 _LONGEST_PATH = 103
-#: How long another server that starts in the same folder is waited for.
+#: How long to wait for another server that starts in the same folder.
 _WAIT_SECONDS = 5.0
 
 _Inode = tuple[int, int]
@@ -52,10 +51,8 @@ class Listener:
         self.socket.close()
 
     def leave(self) -> None:
-        """Takes its file away, unless another one is there by now.
-
-        While it still listens: the next server would take it for dead, put a file of its own
-        there, and lose that to us.
+        """Removes the socket file, unless it was replaced. Done while still listening: otherwise the next
+        server could find it dead, create its own file, and we would remove that.
         """
         if self._file is None:
             return
@@ -68,14 +65,14 @@ class Listener:
             pass
 
     def url(self, path: str) -> str:
-        """How to ask for this path here."""
+        """Returns the URL of a path on this listener."""
         if self.place.startswith("http://"):
             return f"{self.place}{path}"
         return f"http://localhost{path} on {self.place}"
 
 
 def listen_on(address: str, flag: str) -> Listener:
-    """Before anything else is opened: who cannot listen need not recover a database."""
+    """Called before anything else is opened: a server that cannot listen need not recover a database."""
     try:
         if address.startswith("unix://") and address != "unix://":
             return _on_file(Path(address.removeprefix("unix://")), flag)
@@ -84,6 +81,8 @@ def listen_on(address: str, flag: str) -> Listener:
         return _on_port(address, flag)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "invalid address"
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            why = "another program uses this address"
         raise InvalidRequest(f"cannot listen on {address}: {why}; choose another {flag}") from None
 
 
@@ -118,7 +117,7 @@ def _url_of(found: socket.socket) -> str:
 
 
 def _given(number: int, address: str) -> Listener:
-    """By its own address is judged who can reach it, whatever it was given for."""
+    """Its own address decides who can reach it."""
     found = socket.socket(fileno=number)
     if (
         found.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
@@ -127,7 +126,7 @@ def _given(number: int, address: str) -> Listener:
     ):
         found.detach()  # it is not ours to close
         raise OSError(errno.EINVAL, "not a listening stream socket")
-    # A tool's program must not be able to answer in our place.
+    # A tool's process must not inherit the listening socket.
     found.set_inheritable(False)
     if found.family != socket.AF_UNIX:
         return Listener(found, found.getsockname()[0], _url_of(found))
@@ -147,6 +146,7 @@ def _on_file(path: Path, flag: str) -> Listener:
         )
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone_in(path.parent):
             _remove_dead(path, flag)
             # Afterwards would be too late: until then, anybody could connect.

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lastgood.cli.approval_prompt import Said
+from lastgood.cli.approval_prompt import PromptAnswer
 from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
 from lastgood.cli.local_reader import LocalReader, session_info, turn_info
 from lastgood.cli.startup import TENANT
@@ -21,8 +21,9 @@ from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.core.input_checks import check_text
 from lastgood.errors import LastgoodError, StoreLocked
 from lastgood.flows.approvals import Approver
+from lastgood.flows.audit import AuditReader
 from lastgood.flows.session_export import SessionImport
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import After, Ask
@@ -44,7 +45,7 @@ _LAST_EVENTS_SECONDS = 1.0
 @asynccontextmanager
 async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> AsyncIterator[Lastgood]:
     # The terminal shows how turns end and what recovery did; log lines would say it twice.
-    for name in ("running_attempts", "recovery"):
+    for name in ("attempt_log", "running_attempts", "recovery"):
         logging.getLogger(f"lastgood.flows.{name}").setLevel(logging.ERROR)
     try:
         async with open_lastgood(settings, sources) as app:
@@ -58,7 +59,7 @@ async def open_here(settings: Settings, sources: Iterable[Source] = ()) -> Async
 
 class LocalBackend(LocalReader):
     def __init__(self, app: Lastgood, working_dir: str | None = None) -> None:
-        super().__init__(app.sessions)
+        super().__init__(app.sessions, AuditReader(app.deps.store))
         self._app = app
         self._working_dir = working_dir
 
@@ -123,7 +124,7 @@ class LocalTurn:
     submitted: TurnHandle
 
     async def events(self) -> AsyncGenerator[StoredEvent, None]:
-        """Goes on after a question that was answered before the next event is asked for."""
+        """Continues after a question that was answered before the next event is requested."""
         watched: TurnHandle | None = None
         while not self.submitted.replayed and watched is not self.submitted:
             watched = self.submitted
@@ -141,7 +142,7 @@ class LocalTurn:
             if not ended.cancelled():
                 ended.exception()  # marks it as retrieved: `ended` reports it
 
-    async def answer(self, said: Said) -> None:
+    async def answer(self, said: PromptAnswer, question: str | None) -> None:
         by = Approver(TENANT, LOCAL.token, LOCAL.user, LOCAL)
         answered = await self.app.approvals.answer(
             self.submitted.session,
@@ -149,6 +150,7 @@ class LocalTurn:
             by,
             reason=said.reason,
             content=said.content,
+            question=question,
         )
         self.submitted = answered or self.submitted
 

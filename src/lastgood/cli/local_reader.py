@@ -8,10 +8,20 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 
 from lastgood.cli.startup import TENANT
-from lastgood.client.models import AttemptInfo, BranchInfo, RulesInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.client.models import (
+    AttemptInfo,
+    BranchInfo,
+    RulesInfo,
+    SessionInfo,
+    SessionList,
+    ToolCallInfo,
+    TurnInfo,
+)
 from lastgood.core.history import open_calls
 from lastgood.core.input_checks import check_text
 from lastgood.core.session_rules import modes_of, permissions_of
+from lastgood.core.tool_ledger import ToolEffect
+from lastgood.flows.audit import AuditReader
 from lastgood.flows.session_export import document_pieces
 from lastgood.flows.session_reader import SessionReader
 from lastgood.model.attempts import Attempt
@@ -30,14 +40,14 @@ async def read_here(settings: Settings) -> AsyncIterator[LocalReader]:
     """Can run beside a server: takes no lock, recovers nothing and starts nothing."""
     store = await open_store(settings.database, read_only=True)
     try:
-        yield LocalReader(SessionReader(store))
+        yield LocalReader(SessionReader(store), AuditReader(store))
     finally:
         await store.close()
 
 
 class LocalReader:
-    def __init__(self, reader: SessionReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: SessionReader, audit: AuditReader) -> None:
+        self._reader, self._audit = reader, audit
 
     async def find(self, text: str) -> SessionInfo:
         return session_info(await _session_of(self._reader, text))
@@ -52,6 +62,15 @@ class LocalReader:
 
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
         return tuple(map(attempt_info, await self._reader.attempts(TENANT, SessionId(session))))
+
+    async def tool_calls(self, session: str) -> tuple[ToolCallInfo, ...]:
+        found: list[ToolCallInfo] = []
+        after, is_last = 0, False
+        while not is_last:
+            page, is_last = await self._audit.effects(TENANT, SessionId(session), after=after, limit=_PAGE)
+            found += map(tool_call_info, page)
+            after += _PAGE
+        return tuple(found)
 
     async def branches(self, session: str) -> tuple[BranchInfo, ...]:
         found: list[BranchInfo] = []
@@ -131,6 +150,20 @@ def turn_info(turn: Turn) -> TurnInfo:
 
 def branch_info(branch: Branch) -> BranchInfo:
     return BranchInfo(branch.head, branch.seq, branch.after, branch.replaced_by, _moment(branch.created_at))
+
+
+def tool_call_info(one: ToolEffect) -> ToolCallInfo:
+    return ToolCallInfo(
+        one.key,
+        one.turn,
+        one.attempt,
+        one.tool,
+        one.arguments_digest,
+        one.outcome,
+        one.seconds,
+        one.adopted,
+        one.rewritten,
+    )
 
 
 def attempt_info(attempt: Attempt) -> AttemptInfo:

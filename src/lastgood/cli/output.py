@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
 import re
 import sys
+import time
 from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any, TextIO
@@ -57,15 +59,47 @@ def print_line(text: str) -> None:
     print(harmless(text))
 
 
+def print_script(text: str) -> None:
+    """Prints text of our own, which ends with a newline."""
+    sys.stdout.write(text)
+
+
 def show_progress(text: str) -> None:
     """One line on a terminal, written over the one before; empty: remove it."""
-    print(f"\r{harmless(text)}" if text else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+    print(f"\r\x1b[K{harmless(text)}" if text else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+class ProgressLine:
+    """One line on a terminal, written again at most twice a second. Nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + 0.5 if sys.stderr.isatty() else math.inf
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + 0.5
+            self._is_shown = True
+            show_progress(text)
+
+    def close(self) -> None:
+        if self._is_shown:
+            show_progress("")
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Whether the stream is a terminal whose cursor can be moved."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
+def can_colour(stream: TextIO) -> bool:
+    return can_draw(stream) and not os.environ.get("NO_COLOR")
 
 
 def remark(text: str) -> None:
     """Prints a note on stderr, dimmed on a terminal."""
     text = harmless(text)
-    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+    if can_colour(sys.stderr):
         text = f"\x1b[2m{text}\x1b[0m"
     print(text, file=sys.stderr, flush=True)
 
@@ -135,6 +169,7 @@ def session_json(session: SessionInfo) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "id": session.id,
         "title": session.title,
+        "agent": session.agent_key,
         "agent_key": session.agent_key,
         "model": session.model,
         "working_dir": session.working_dir,
@@ -142,6 +177,7 @@ def session_json(session: SessionInfo) -> dict[str, Any]:
         "updated_at": _moment(session.updated_at),
         "head": session.head,
         "turns": session.turns,
+        "streaming": session.status == "running",
         "status": session.status,
         **_usage_json(session.usage),
         "last_event_seq": session.last_event_seq,
@@ -150,6 +186,8 @@ def session_json(session: SessionInfo) -> dict[str, Any]:
     if session.forked_from is not None:
         source, turn = session.forked_from
         plain["forked_from"] = {"session": source, "turn": turn}
+    if session.conversation is not None:
+        plain["conversation"] = session.conversation
     return plain
 
 

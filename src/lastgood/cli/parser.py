@@ -29,12 +29,14 @@ COMMANDS: Mapping[str, str] = {
     "init": "create a starter agent file",
     "tokens": "create, list and revoke API tokens, and enroll workers",
     "webhooks": "add, list, test and remove webhooks, and list their deliveries",
-    "audit": "list who decided what",
-    "db": "check the database",
+    "audit": "list audit records: who changed or decided what",
+    "db": "check, back up, restore, measure and upgrade the database",
     "demo": "show the promise on a real server, offline, in about a minute",
+    "bench": "measure what a turn costs on this machine",
     "doctor": "check what a server needs on this machine",
     "worker": "claim tasks from a server and run them with agent CLIs on this machine",
     "import": "import sessions from another system",
+    "completion": "print a script that completes commands in a shell",
 }
 #: Where the module has another name than its command.
 _MODULES = {"import": "import_multica"}

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lastgood.cli.approval_prompt import Said
+from lastgood.cli.approval_prompt import PromptAnswer
 from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
 from lastgood.client.calls import AsyncClient
 from lastgood.client.events import (
@@ -34,7 +34,15 @@ from lastgood.client.events import (
     UserMessage,
     Warning,
 )
-from lastgood.client.models import AgentInfo, AttemptInfo, BranchInfo, SessionInfo, SessionList, TurnInfo
+from lastgood.client.models import (
+    AgentInfo,
+    AttemptInfo,
+    BranchInfo,
+    SessionInfo,
+    SessionList,
+    ToolCallInfo,
+    TurnInfo,
+)
 from lastgood.client.stream import Accepted
 from lastgood.core.input_checks import check_message, check_text, check_title
 from lastgood.errors import (
@@ -117,6 +125,9 @@ class RemoteBackend:
 
     async def attempts(self, session: str) -> tuple[AttemptInfo, ...]:
         return await self._client.attempts(session)
+
+    async def tool_calls(self, session: str) -> tuple[ToolCallInfo, ...]:
+        return await self._client.tool_calls(session)
 
     def export(self, session: str) -> AsyncGenerator[bytes, None]:
         return self._client.export_pieces(session)
@@ -211,12 +222,12 @@ class RemoteTurn:
         status = end.status if isinstance(end, TurnFailed) else "committed"
         return TurnEnd(about.session, about.turn, attempt, status, self._committed, error, about.replayed)
 
-    async def answer(self, said: Said) -> None:
+    async def answer(self, said: PromptAnswer, question: str | None) -> None:
         session = self._accepted.session
         if said.is_elicitation:
-            await self._client.elicitation(session, said.confirmation, said.content)
+            await self._client.elicitation(session, said.confirmation, said.content, question=question)
         else:
-            await self._client.resume(session, said.confirmation, reason=said.reason)
+            await self._client.resume(session, said.confirmation, reason=said.reason, question=question)
 
     async def cancel(self) -> None:
         try:

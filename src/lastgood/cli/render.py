@@ -10,12 +10,15 @@ import sys
 from typing import Any, Protocol
 
 from lastgood.cli.backend import TurnEnd
-from lastgood.cli.output import complain, for_stream, one_line, print_json, remark
+from lastgood.cli.markdown import MarkdownColours
+from lastgood.cli.output import can_colour, complain, for_stream, one_line, print_json, remark
 from lastgood.model.events import (
     AgentChanged,
     AgentSwitched,
     AttemptStarted,
     HistoryShortened,
+    HookDenied,
+    HookWarned,
     ModelFellBack,
     ModelRetried,
     StoredEvent,
@@ -27,6 +30,7 @@ from lastgood.model.events import (
 )
 
 _MOST_OF_CALL = 200
+_MOST_OF_ERROR = 1000  # it ends with what to do
 
 
 class Screen(Protocol):
@@ -41,6 +45,7 @@ class TextScreen:
     def __init__(self) -> None:
         self._in_line = False  # the last character printed was not a newline
         self._turn = ""  # the last turn that started
+        self._colours = MarkdownColours() if can_colour(sys.stdout) else None
 
     async def event(self, event: StoredEvent) -> None:
         # Text of a sub-agent that runs a task is not part of the answer.
@@ -70,11 +75,15 @@ class TextScreen:
     async def _print(self, text: str) -> None:
         if text:
             self._in_line = not text.endswith("\n")
-            await asyncio.to_thread(_write, for_stream(text, sys.stdout))
+            shown = for_stream(text, sys.stdout)
+            await asyncio.to_thread(_write, self._colours.feed(shown) if self._colours else shown)
 
     async def _end_line(self, wanted: bool = True) -> None:
+        if self._colours is not None:
+            await asyncio.to_thread(_write, self._colours.end())
         if self._in_line and wanted:
-            await self._print("\n")
+            self._in_line = False
+            await asyncio.to_thread(_write, "\n")
 
 
 class JsonScreen:
@@ -119,7 +128,12 @@ def _remark_on(event: StoredEvent) -> str | None:
         case ToolCalled(name=name, arguments=arguments):
             return f"{who}→ {_short(f'{name} {arguments}')}"
         case ToolAnswered(result=result):
-            return f"{who}← {_short(result or '(nothing)')}"
+            most = _MOST_OF_ERROR if result.startswith("error") else _MOST_OF_CALL
+            return f"{who}← {_short(result or '(nothing)', most)}"
+        case HookDenied(name=name, message=message):
+            return f"{who}a hook denied {name}: {_short(message)}"
+        case HookWarned(message=message):
+            return f"{who}hook: {_short(message)}"
         case ModelRetried(model=model, reason=reason):
             return f"{model} failed, retrying: {_short(reason)}"
         case ModelFellBack(fallback_model=model, reason=reason):
@@ -134,9 +148,9 @@ def _remark_on(event: StoredEvent) -> str | None:
             return None
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int = _MOST_OF_CALL) -> str:
     line = one_line(text)
-    return line if len(line) <= _MOST_OF_CALL else line[:_MOST_OF_CALL] + "…"
+    return line if len(line) <= most else line[:most] + "…"
 
 
 def _write(text: str) -> None:

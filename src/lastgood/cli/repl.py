@@ -1,12 +1,15 @@
-"""A chat in the terminal: a line is a message, a line with a slash is a command."""
+"""A chat in the terminal: what is typed is a message, or a command if it begins with a slash."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 from lastgood.cli.chat import Chat
-from lastgood.cli.output import complain, print_line, remark
-from lastgood.cli.terminal_input import next_line
+from lastgood.cli.line_editor import line_reader
+from lastgood.cli.output import complain, count, print_line, remark
+from lastgood.cli.session_view import headline, print_recent
 from lastgood.errors import InvalidRequest, LastgoodError
 from lastgood.model.agents import AgentCommand
 from lastgood.model.messages import user
@@ -15,27 +18,36 @@ _HELP = {
     "/new": "start a new session",
     "/fork": "continue in a copy of this session",
     "/retry": "send the last message again; the new answer replaces the old one",
+    "/model": "show the model, or use another one from the next message on: /model PROVIDER/MODEL",
+    "/sessions": "list the newest sessions, or continue one of them: /sessions ID",
     "/session": "show the session id",
     "/help": "list the commands",
     "/exit": "end the chat (also Ctrl-D)",
 }
+_KEYS = "Alt-Enter starts a new line; Ctrl-C cancels a running turn or clears the line"
+#: Turns that are shown of a session that is continued, and sessions that are listed.
+_RECENT, _LISTED = 3, 10
 
 
-async def chat(talk: Chat, welcome: str, known: Sequence[AgentCommand]) -> int:
-    """`known`: the commands of the agent itself."""
-    if welcome:
-        print_line(welcome)
+async def chat(talk: Chat, folder: Path, welcome: str, known: Sequence[AgentCommand]) -> int:
+    """`known`: the commands of the agent itself. `folder` keeps the history of what was typed."""
     commands = {f"/{command.name}": command for command in known}
     interrupts = talk.interrupts
-    while (line := await next_line(interrupts, "> ")) is not None:
-        try:
-            if line.strip() and not await _do(talk, line.strip(), commands):
+    with closing(line_reader(interrupts, folder, [*_HELP, *commands])) as reader:
+        if talk.session is not None:
+            await _show_recent(talk, talk.session)
+        elif welcome:
+            print_line(welcome)
+        remark("/help lists the commands; Ctrl-D ends the chat")
+        while (line := await reader.read()) is not None:
+            try:
+                if line.strip() and not await _do(talk, line.strip(), commands):
+                    break
+            except LastgoodError as error:
+                complain(error.message)
+            if interrupts.final:
                 break
-        except LastgoodError as error:
-            complain(error.message)
-        if interrupts.final:
-            break
-        interrupts.asked.clear()
+            interrupts.asked.clear()
     return 0
 
 
@@ -53,12 +65,19 @@ async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
             remark(f"continuing in session {(await talk.fork()).id}")
         case "/retry":
             await talk.retry()
+        case "/model":
+            if rest.strip():
+                talk.model = rest.strip()
+            remark(f"model: {talk.model or 'as the agent or the session says'}")
+        case "/sessions":
+            await _sessions(talk, rest.strip())
         case "/session":
             remark(talk.session or "no session yet; send a message first")
         case "/help":
             shown = _HELP | {name: command.description for name, command in commands.items()}
             for name, about in shown.items():
                 remark(f"{name:10} {about}")
+            remark(_KEYS)
         case "/exit" | "/quit":
             return False
         case _ if word.startswith("/") and "/" not in word[1:]:
@@ -66,3 +85,22 @@ async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
         case _:
             await talk.say(user(line))
     return True
+
+
+async def _sessions(talk: Chat, id: str) -> None:
+    if not id:
+        for session in (await talk.place.page(limit=_LISTED, cursor=None, query="")).sessions:
+            remark(f"{'*' if session.id == talk.session else ' '} {headline(session)}")
+        return
+    session = await talk.place.find(id)
+    talk.begin_anew()
+    talk.session = session.id
+    await _show_recent(talk, session.id)
+
+
+async def _show_recent(talk: Chat, session: str) -> None:
+    turns = await talk.interrupts.unless_asked(talk.place.turns(session))
+    earlier = len(turns) - _RECENT
+    if earlier > 0:
+        remark(f"{count(earlier, 'earlier turn')}; `lastgood sessions show {session}` prints all")
+    print_recent(turns[-_RECENT:])

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import mimetypes
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,8 +88,8 @@ def configure(parser: CommandParser) -> None:
         parser,
         run,
         json="print one JSON object per line: every event, then the result of the turn",
-        details="Without MESSAGE, opens a chat on a terminal: Ctrl-C cancels the turn, Ctrl-D ends the chat. "
-        "If standard input is a pipe or a file, reads the message from it instead.",
+        details="Without MESSAGE, opens a chat on a terminal: Ctrl-C cancels the turn, Ctrl-D ends the chat, "
+        "/help lists its commands. If standard input is a pipe or a file, reads the message from it instead.",
     )
 
 
@@ -167,14 +168,22 @@ async def _talk(
     commands: Sequence[AgentCommand],
 ) -> int:
     if message is None:
-        code = await chat(talk, welcome, commands)
+        code = await chat(talk, settings_of(args).data_dir, welcome, commands)
     else:
-        code = 0 if (await talk.say(message, args.key, _after(args.after))).is_good else 1
+        ended = await talk.say(message, args.key, _after(args.after))
+        code = 0 if ended.is_good else 1
+        if not ended.is_good and ended.status != "waiting":
+            return code  # its error is the only line
     if args.session is None and talk.session is not None and not args.json:
-        server = f" --server {args.server}" if args.server else ""
-        again = f"lastgood run {args.agent}{server} --session {talk.session} …"
+        again = f"lastgood run {args.agent}{_where(args)} --session {talk.session} …"
         remark(f"session {talk.session}; continue with: {again}")
     return code
+
+
+def _where(args: argparse.Namespace) -> str:
+    """The options that say where the session is; without them, the same command would not find it."""
+    given = {name: getattr(args, name.replace("-", "_"), None) for name in ("server", "data-dir", "database")}
+    return "".join(f" --{name} {shlex.quote(value)}" for name, value in given.items() if value)
 
 
 def _after(text: str | None) -> After | None:

@@ -25,10 +25,12 @@ from lastgood.cli.listener import BACKLOG, Listener, listen_on
 from lastgood.cli.logs import configure_logs, log_loop_errors
 from lastgood.cli.parser import CommandParser, add_agents, add_all_settings, configure_command
 from lastgood.cli.startup import settings_of
+from lastgood.cli.systemd import READY, STOPPING, notify_systemd
 from lastgood.errors import InvalidRequest, WrongUsage
 from lastgood.server import open_server
 from lastgood.settings import Settings
-from lastgood.surfaces.http.connection import Connection
+from lastgood.surfaces.http.connection import HttpConnection
+from lastgood.surfaces.http.proxy import TrustedProxies
 from lastgood.tracing.setup import Asgi
 
 log = logging.getLogger(__name__)
@@ -68,7 +70,8 @@ def _check_addresses(settings: Settings) -> None:
 
 
 def _collect_seldom() -> None:
-    """What is there now stays for good, and a turn leaves few circles behind: looking for them costs more."""
+    """Objects that exist now are permanent, and a turn leaves few reference cycles: freeze them, collect
+    rarely."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -102,9 +105,11 @@ async def _serve(
         webs = [(place, _web(app, settings)) for place, app in places]
         await greet(server, settings, main, metrics)
         serving = [asyncio.create_task(web.serve(sockets=[place.socket])) for place, web in webs]
+        notify_systemd(READY, f"serving on {main.place}")
         ending = asyncio.create_task(stopping.wait())
         await asyncio.wait({*serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
+        notify_systemd(STOPPING, "finishing running turns")
         log.info("shutting down", extra={"fields": {"seconds": server.grace_seconds}})
         await server.finish(hurried)
         for place, web in webs:
@@ -117,15 +122,14 @@ async def _serve(
 def _web(app: Asgi, settings: Settings) -> uvicorn.Server:
     return _Uvicorn(
         uvicorn.Config(
-            app,
-            http=Connection,
+            TrustedProxies(app, settings.trusted_proxy) if settings.trusted_proxy else app,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=bool(settings.trusted_proxy),
-            forwarded_allow_ips=list(settings.trusted_proxy) or None,
+            proxy_headers=False,  # TrustedProxies reads them
             # By then everything was answered; this is for clients that do not read.
             timeout_graceful_shutdown=2,
             backlog=BACKLOG,

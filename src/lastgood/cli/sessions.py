@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,7 +29,7 @@ from lastgood.cli.output import (
     when,
 )
 from lastgood.cli.parser import SESSION_ID, CommandParser, Commands, add_command, add_commands, add_server
-from lastgood.cli.session_view import headline, print_attempts, print_session
+from lastgood.cli.session_view import headline, print_attempts, print_session, print_tool_calls
 from lastgood.cli.startup import settings_of
 from lastgood.client.models import SessionList
 from lastgood.errors import InvalidRequest, NoDatabase
@@ -72,6 +73,7 @@ def _configure_reading(commands: Commands) -> None:
     )
     show.add_argument("id", metavar="ID", help=SESSION_ID)
     show.add_argument("--attempts", action="store_true", help="also show every attempt and its result")
+    show.add_argument("--tools", action="store_true", help="also show every tool call and its outcome")
 
     branches = add_command(
         commands,
@@ -220,6 +222,7 @@ async def show_session(args: argparse.Namespace) -> int:
     async with _to_read(args) as sessions:
         session = await sessions.find(args.id)
         attempts = await sessions.attempts(session.id) if args.attempts else None
+        calls = await sessions.tool_calls(session.id) if args.tools else None
         turns = await sessions.turns(session.id)
     if args.json:
         plain: dict[str, object] = {
@@ -228,11 +231,15 @@ async def show_session(args: argparse.Namespace) -> int:
         }
         if attempts is not None:
             plain["attempts"] = [attempt_json(attempt) for attempt in attempts]
+        if calls is not None:
+            plain["tools"] = [asdict(call) for call in calls]
         print_json(plain)
         return 0
     print_session(session, turns)
     if attempts is not None:
         print_attempts(attempts)
+    if calls is not None:
+        print_tool_calls(calls)
     return 0
 
 

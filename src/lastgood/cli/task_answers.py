@@ -18,9 +18,9 @@ def configure_answer(parser: CommandParser) -> None:
     verdict = parser.add_mutually_exclusive_group()
     verdict.add_argument("--allow", action="store_true", help="allow the tool call")
     verdict.add_argument(
-        "--deny", action="store_true", help="deny it; without either, what it asks is listed"
+        "--deny", action="store_true", help="deny it; with neither option, list the pending questions"
     )
-    parser.add_argument("--reason", metavar="TEXT", help="tell the agent why")
+    parser.add_argument("--reason", metavar="TEXT", help="give the agent this reason")
     parser.add_argument("--question", metavar="ID", help="answer this question, if there are several")
 
 
@@ -41,17 +41,17 @@ async def answer_task(args: argparse.Namespace) -> int:
         for one in pending:
             print_line(_line(one))
         if not pending:
-            remark("the task asks nothing")
+            remark("no question is pending")
     return 0
 
 
 def _chosen(pending: tuple[QuestionInfo, ...], id: str | None) -> QuestionInfo:
     found = [one for one in pending if id in (None, one.id)]
     if not found:
-        raise NothingPending("The task asks nothing that could be answered; see `lastgood tasks show`")
+        raise NothingPending("No question of this task is pending; see `lastgood tasks show`")
     if len(found) > 1:
         ids = ", ".join(one.id for one in found)
-        raise WrongUsage(f"the task asks {len(found)} questions; name one with --question: {ids}")
+        raise WrongUsage(f"{len(found)} questions are pending; name one with --question: {ids}")
     return found[0]
 
 

@@ -58,7 +58,7 @@ def _configure_reading(commands: Commands) -> None:
         json="print one JSON object",
     )
     show.add_argument("id", metavar="TASK", help=_TASK_ID)
-    show.add_argument("--activity", action="store_true", help="also show what its newest run did")
+    show.add_argument("--activity", action="store_true", help="also show the messages of its newest run")
     diff = add_command(
         commands,
         "diff",
@@ -80,7 +80,7 @@ def _configure_writing(commands: Commands) -> None:
         details="Tasks of one issue or chat and one agent share a session and run one after the other.",
     )
     add.add_argument("agent", metavar="AGENT", help="key of the agent; without --server, its file")
-    add.add_argument("prompt", metavar="PROMPT", help="what the agent shall do; quote it")
+    add.add_argument("prompt", metavar="PROMPT", help="the prompt for the agent; quote it")
     add.add_argument("--issue", metavar="ID", help="the task is about this issue")
     add.add_argument(
         "--chat", metavar="ID", help="the task belongs to this chat, or to the session with this id"
@@ -138,7 +138,7 @@ def _add_directive(parser: CommandParser) -> None:
     parser.add_argument(
         "--fresh", action="store_true", help="start with neither a native session nor a working directory"
     )
-    parser.add_argument("--note", metavar="TEXT", help="tell the agent this before the prompt")
+    parser.add_argument("--note", metavar="TEXT", help="put this note to the agent before the prompt")
     parser.add_argument("--key", metavar="K", help="idempotency key: the same command with it queues once")
 
 
@@ -193,7 +193,8 @@ async def show_task(args: argparse.Namespace) -> int:
     async with open_work(args, writes=False) as work:
         task = await work.task(args.id)
         activity = await work.task_messages(args.id) if args.activity else ()
-        runtimes = await work.runtimes()
+        # Names for people; a task token may not list runtimes.
+        runtimes = () if args.json else await work.runtimes()
     if args.json:
         plain = {"task": task_json(task)}
         if args.activity:
@@ -241,7 +242,7 @@ async def add_task(args: argparse.Namespace) -> int:
 def _scope(args: argparse.Namespace) -> tuple[str, str]:
     given = [(kind, getattr(args, kind)) for kind in _SCOPES if getattr(args, kind) is not None]
     if len(given) != 1:
-        raise WrongUsage("say what the task is about: --issue ID or --chat ID; see lastgood tasks add --help")
+        raise WrongUsage("--issue ID or --chat ID is required; see lastgood tasks add --help")
     return given[0]
 
 

@@ -49,13 +49,11 @@ def configure(parser: CommandParser) -> None:
         help="grant these scopes, separated by commas: chat (/v1), read, session (use and change sessions), "
         f"approve, worker, admin (everything); default: {_DEFAULT_SCOPES}, or worker with --worker",
     )
-    create.add_argument(
-        "--user", metavar="USER", default="", help="let the token stand for this user; default: nobody"
-    )
+    create.add_argument("--user", metavar="USER", default="", help="act as this user; default: no user")
     create.add_argument(
         "--worker",
         metavar="ID",
-        help="limit a token with the scope worker to the worker with this id; required for that scope",
+        help="limit a token with the scope worker to this worker; default: the first that registers",
     )
     create.add_argument(
         "--expires",
@@ -117,8 +115,8 @@ def create_token(args: argparse.Namespace) -> int:
 async def _create(args: argparse.Namespace) -> tuple[Token, str]:
     default = _DEFAULT_SCOPES if args.worker is None else Scope.WORKER.value
     scopes = [name.strip() for part in args.scope or [default] for name in part.split(",")]
-    if (Scope.WORKER.value in scopes) != (args.worker is not None):
-        raise WrongUsage("the scope worker and --worker ID belong together: a worker token is for one worker")
+    if args.worker is not None and Scope.WORKER.value not in scopes:
+        raise WrongUsage("--worker needs the scope worker; add it to --scope, or leave --scope out")
     async with _open_to_write(args) as tokens:
         try:
             worker = None if args.worker is None else check_worker(args.worker)

@@ -15,6 +15,7 @@ from lastgood.client.work_models import (
     TaskInfo,
     TaskMessageInfo,
 )
+from lastgood.core.runtime_choice import has_deregistered
 
 #: So many characters of what a run did are shown for each message.
 _ACTIVITY_CHARACTERS = 200
@@ -52,7 +53,7 @@ def print_task(
     if task.late_output is not None:
         print_line(f"output that arrived after the end (not committed): {one_line(task.late_output)}")
     if activity:
-        print_line(f"\nits newest run did {count(len(activity), 'thing')}:")
+        print_line(f"\nits newest run reported {count(len(activity), 'thing')}:")
     for message in activity:
         print_line(f"  {message.seq:>4}  {_activity(message)}")
 
@@ -129,7 +130,7 @@ def resume_words(decision: Mapping[str, Any], names: Mapping[str, str], *, is_do
     if work_dir:
         yield one_line(f"working directory: {work_dir['path']} on worker {work_dir['worker'] or '(unknown)'}")
     for text in decision.get("disclosures", ()):
-        yield one_line(f"the agent is told: {text}")
+        yield one_line(f"note to the agent: {text}")
 
 
 def _runtime(id: str, names: Mapping[str, str]) -> str:
@@ -152,13 +153,17 @@ def print_explanation(found: ExplanationInfo, runtimes: Sequence[RuntimeInfo]) -
 
 
 def runtime_line(runtime: RuntimeInfo) -> str:
-    state = "online" if runtime.is_online else f"offline, last seen {_ago(runtime.seen_seconds_ago)} ago"
+    state = "online" if runtime.is_online else f"offline, {_why_offline(runtime.seen_seconds_ago)}"
     state = f"{state} ({runtime.status})" if runtime.status else state
     shared = f", shared with {', '.join(runtime.shared_with)}" if runtime.shared_with else ""
     owner = f"owner {runtime.owner or '(no name)'}{shared}"
     program = f"{runtime.provider} {runtime.cli_version}".strip()
     parts = (runtime.id, runtime.name, program, f"worker {runtime.worker}", owner, state)
     return "  ".join(map(one_line, parts))
+
+
+def _why_offline(seconds: float) -> str:
+    return "its worker has stopped" if has_deregistered(seconds) else f"last seen {_ago(seconds)} ago"
 
 
 def _ago(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """`lastgood worker`: claims tasks from a server and runs them with agent CLIs on this machine.
 
-On SIGTERM or Ctrl-C it claims nothing more, and running tasks may finish within the grace period; the rest is
-stopped and reported, so that it is tried again. A second signal stops at once.
+On SIGTERM or Ctrl-C it claims no more tasks, and running tasks may finish within the grace period; the rest
+is stopped and reported, so that it is tried again. A second signal stops at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 def configure(parser: CommandParser) -> None:
     add_settings(parser, *WORKER_ROWS, rows=WORKER_ROWS)
     details = (
-        "SIGTERM or Ctrl-C drains the worker: it claims nothing more, and running tasks may finish within "
+        "SIGTERM or Ctrl-C drains the worker: it claims no more tasks, and running tasks may finish within "
         "--drain-grace. A second signal stops it at once."
     )
     configure_command(parser, work, json=None, details=details)
@@ -145,7 +145,7 @@ def _drain_on_signals(worker: Worker) -> asyncio.Event:
     def receive() -> None:
         if worker.stopping.is_set():
             hurry.set()
-        worker.drain("draining: claims nothing more, and finishes what it has")
+        worker.drain("draining: claims no more tasks and finishes the running ones")
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, receive)
@@ -195,6 +195,7 @@ def _options(settings: WorkerSettings) -> WorkerOptions:
         allow_dirs=settings.allow_dir,
         ceiling=Safety(settings.max_safety),
         pass_env=settings.pass_env,
+        allow_mcp=settings.allow_mcp,
         min_free_bytes=settings.min_free_disk,
         snapshots_allowed_dirs=settings.snapshot_allowed_dirs,
         ca_file=settings.ca_file,

@@ -94,6 +94,7 @@ class Client:
     branches = _waits(AsyncClient.branches)
     attempts = _waits(AsyncClient.attempts)
     attempt = _waits(AsyncClient.attempt)
+    tool_calls = _waits(AsyncClient.tool_calls)
 
     run = _iterates(AsyncClient.run)
     ask = _waits(AsyncClient.ask)

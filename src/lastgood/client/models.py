@@ -110,6 +110,21 @@ class AttemptInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallInfo:
+    """One call of the ledger. `key` is the same in every attempt at the turn."""
+
+    key: str
+    turn: str
+    attempt: str
+    tool: str
+    arguments_sha256: str
+    outcome: str | None  # done, failed, denied, unknown; None while it runs or waits
+    seconds: float
+    adopted: bool  # an earlier attempt ran it
+    rewritten: bool = False  # by a hook
+
+
+@dataclass(frozen=True, slots=True)
 class BranchInfo:
     """Turns that an edit has replaced. Each can be read and forked."""
 
@@ -231,6 +246,20 @@ def turn_of(plain: Mapping[str, Any]) -> TurnInfo:
     )
 
 
+def tool_call_of(plain: Mapping[str, Any]) -> ToolCallInfo:
+    return ToolCallInfo(
+        key=plain["key"],
+        turn=plain["turn"],
+        attempt=plain["attempt"],
+        tool=plain["tool"],
+        arguments_sha256=plain["arguments_sha256"],
+        outcome=plain["outcome"],
+        seconds=plain["seconds"],
+        adopted=plain["adopted"],
+        rewritten=plain.get("rewritten", False),
+    )
+
+
 def attempt_of(plain: Mapping[str, Any]) -> AttemptInfo:
     error = plain.get("error") or {}
     ended = plain.get("ended_at")
@@ -287,7 +316,7 @@ def agent_of(plain: Mapping[str, Any]) -> AgentInfo:
         description=plain["description"],
         model=plain.get("model", ""),
         welcome_message=plain.get("welcome_message", ""),
-        commands=plain.get("commands", {}),
+        commands={name: one.get("description", "") for name, one in plain.get("commands", {}).items()},
         warnings=tuple(plain.get("warnings", ())),
     )
 

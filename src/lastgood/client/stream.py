@@ -168,7 +168,7 @@ class TurnStream:
     async def _of_task(self, accepted: Accepted, task: str) -> AsyncGenerator[Event, None]:
         """Of all claims of the task: the end of one that is tried again is not the end of the turn."""
         session, ours = accepted.session, {accepted.attempt.id} if accepted.attempt else set[str]()
-        held: list[Event] = []  # the last words of a claim, until it is known whether they are the task's
+        held: list[Event] = []  # the last events of a claim, until it is known whether the task ended with it
         if await self._task_end(task) is None:
             async with aclosing(self.events(session, accepted.since)) as events:
                 async for event in events:
@@ -198,7 +198,8 @@ class TurnStream:
             yield event
 
     async def _task_end(self, task: str) -> str | None:
-        """The last attempt of a task that has ended; empty if nobody had claimed it. None: it goes on."""
+        """Returns the last attempt of a task that has ended; empty if no worker had claimed it; None if it
+        has not ended."""
         found = await self._read(f"/api/tasks/{escaped(task)}")
         return None if found.get("ended_at") is None else found.get("attempt") or ""
 

@@ -64,7 +64,7 @@ class TaskInfo:
     is_fresh: bool
     rerun_of: str | None
     note: str
-    is_held: bool  # after a person's cancel, until somebody continues or cancels it
+    is_held: bool  # after a person's cancel, until it is continued or cancelled
     worker: str | None
     attempt: str | None
     claims: int

@@ -1,10 +1,8 @@
 """Decides whether a turn may start.
 
-Knows one rule: a session runs one turn at a time. Everything else here says who
-of two requests is meant: the same request once more (replay or attach), one
-whose requester has gone (superseded), one whose holder has died (interrupted).
-Knows no clock, no database and no HTTP; callers pass what stood in the way and
-act on what comes back.
+Knows one rule: a session runs one turn at a time. Everything else here tells requests apart: the same request
+again (replay or attach), one whose client has disconnected (superseded), one whose holder has died
+(interrupted). Knows no clock, no database and no HTTP; callers pass the conflict and act on the decision.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ from lastgood.model.attempts import Ask, Attempt, AttemptStatus, BeginConflict, 
 from lastgood.model.ids import TurnId
 from lastgood.model.sessions import Session
 
-#: For so long after a turn has ended, an SDK's retry may mean it. The same short message is soon meant again.
+#: How long after its end a turn can be meant by an SDK's retry. Short messages are soon sent again on
+#: purpose.
 RETRY_SECONDS = 30.0
 #: The same body with the assistant's answers in it is hardly ever a new request.
 RETRY_WITH_HISTORY_SECONDS = 15 * 60.0
@@ -42,14 +41,14 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """This request has its outcome; tell it again."""
+    """This request has its outcome; return it again."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """This request is being worked on; watch that."""
+    """This request is running; follow that attempt."""
 
     attempt: Attempt
 
@@ -81,8 +80,8 @@ def admit(ask: Ask, standing: BeginConflict) -> Admission:
     if has_moved_on(ask, standing.session):
         return Rejected(StaleHead(head=standing.session.head and standing.session.head.turn))
     if prior is not None and prior.edit != ask.edit:
-        # The same request, sent again after the head has moved: it would go on from, or replace,
-        # something else than it was first accepted for.
+        # The same request, sent again after the head has moved: it would continue from, or replace, other
+        # turns than it was first accepted for.
         return Rejected(StaleHead(head=standing.session.head and standing.session.head.turn))
     again = prior.turn if prior else None
     if standing.holder is None:
@@ -107,7 +106,8 @@ def has_moved_on(ask: Ask, session: Session) -> bool:
 
 
 def _of_prior(attempt: Attempt, standing: BeginConflict) -> Admission | None:
-    """The same request again: its outcome, its running try, or None: it must be tried again."""
+    """The same request again: returns its outcome or its running attempt, or None if it must be tried
+    again."""
     if attempt.status in (AttemptStatus.COMMITTED, AttemptStatus.CANCELLED):
         return Replay(attempt)
     if is_final(attempt.status):
@@ -126,12 +126,12 @@ def _of_holder(standing: BeginConflict, holder: Attempt, again: TurnId | None) -
 
 
 class RetryOf(StrEnum):
-    """What became of the try that an SDK's retry may mean."""
+    """Returns the state of the attempt that an SDK's retry may mean."""
 
     RUNNING = "running"
     COMMITTED = "committed"
     FAILED = "failed"  # or interrupted
-    STOPPED = "stopped"  # somebody cancelled or displaced it
+    STOPPED = "stopped"  # it was cancelled or displaced
 
 
 #: All others still run.
@@ -145,9 +145,8 @@ ENDED = {
 
 
 def is_retry_of(ask: Ask, first: TurnRequest, ended: RetryOf, age_seconds: float) -> bool:
-    """An SDK's own retry: it has no key, but says that it is one, and all else is equal.
-
-    A turn that somebody cancelled or displaced is not tried again: the retry is a new turn.
+    """An SDK's own retry: it has no key, but is marked as a retry, and everything else is equal. A turn that
+    was cancelled or displaced is not tried again: the retry is a new turn.
     """
     seconds = RETRY_WITH_HISTORY_SECONDS if ask.has_history else RETRY_SECONDS
     return (

@@ -1,4 +1,4 @@
-"""Decides which hosts a file lets a tool ask.
+"""Decides which hosts an agent file lets a tool request.
 
 `example.com` is that host and everything below it, `.example.com` and `*.example.com` only what is
 below it. An address or a network stands for itself: it is compared with hosts that are written as

@@ -1,7 +1,7 @@
 """Decides what a person's answer means for a question about a tool call.
 
-The words are docker-agent's and MCP's, and two of our own for calls whose outcome is unknown. A word that
-does not fit the question is refused: "reject" must never be taken for "do not repeat it".
+The verbs are docker-agent's and MCP's, and two of our own for calls whose outcome is unknown. A verb that
+does not fit the question is rejected: "reject" must never mean "do not repeat it".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FITS = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`allows`: the rule that is added to the session, so that nobody is asked again; None: none is."""
+    """`allows`: the rule to add to the session, so that later calls need no approval; None: no rule."""
 
     answer: Answer
     allows: str | None = None
@@ -62,7 +62,7 @@ def decide(
     reason: str = "",
     content: Mapping[str, Any] | None = None,
 ) -> Decision:
-    """InvalidRequest: this word does not answer this question, or `content` lacks what it asks for."""
+    """InvalidRequest: this verb does not answer this question, or `content` does not match its schema."""
     kind = QuestionKind(question["kind"])
     action = _FITS[kind].get(confirmation)
     if action is None:
@@ -89,7 +89,7 @@ def decide(
 
 
 def shown(question: Mapping[str, Any]) -> dict[str, Any]:
-    """The question without what a tool keeps for itself between two calls: nobody else has a use for it."""
+    """Returns the question without the tool's own state, which clients do not need."""
     return {key: value for key, value in question.items() if key != "state"}
 
 

@@ -1,8 +1,8 @@
 """Decides what requests of well-known chat clients mean, where an operator says that they come from one.
 
-These clients send their whole history each time and a chat id in a header of their own;
-and they ask for titles, tags and suggestions behind the user's back. Such an errand is no
-part of any conversation: it is answered without a session and without tools.
+These clients send their whole history each time, with a chat id in a header of their own; and they request
+titles, tags and suggestions in the background. Such a background request is not part of a conversation: it is
+answered without a session and without tools.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHAT_HEADERS = {
     Preset.OPEN_WEBUI: "x-openwebui-chat-id",
     Preset.LIBRECHAT: "x-conversation-id",
 }
-#: In which a client says, where an operator has it do so, what it does behind the user's back.
+#: Header in which a client names its background task, if the operator configured it.
 _TASK_HEADERS = {Preset.OPEN_WEBUI: "x-openwebui-task"}
 #: What a client sends as the name of a chat that has none yet, or whose template was not filled in.
 _NO_NAMES = frozenset({"", "new", "null", "none", "undefined", "local"})

@@ -1,9 +1,9 @@
 """Decides which commands a command line runs, as far as its text shows.
 
-Two readers for two kinds of rules. The one for allowing must never see less than the
-shell does, so it gives up on anything clever. The one for denying looks everywhere a
-command could stand, and would rather see one too many. Neither is a sandbox: a command
-that is allowed can run others, and there is always another way to spell one.
+Two readers for two kinds of rules. The one for allow rules must never see less than the shell does, so it
+gives up on anything complex. The one for deny rules looks everywhere a command could be, and may find one too
+many. Neither is a sandbox: a command that is allowed can run others, and there is always another way to spell
+one.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import orjson
 
-from lastgood.model.attempts import Ask, Begin, Begun, Commit, Step
+from lastgood.model.attempts import Ask, Begin, Begun, Commit, Step, said
 from lastgood.model.messages import encode
 from lastgood.model.sessions import EncodedTurn, Head, Turn, Usage
 
@@ -25,7 +25,7 @@ from lastgood.model.sessions import EncodedTurn, Head, Turn, Usage
 def plan_commit(begin: Begin, begun: Begun, steps: Sequence[Step], now: float) -> Commit:
     ask: Ask = begin.ask
     # A sub-agent's steps stay with the attempt: the turn holds only the messages of its own agent.
-    messages = (*ask.messages, *(step.message for step in steps if not step.within))
+    messages = (*ask.messages, *said(step for step in steps if not step.within))
     body = encode(messages)
     seq = (begun.base.seq if begun.base else 0) + 1
     turn = Turn(
@@ -59,7 +59,7 @@ def _answered_by(steps: Sequence[Step]) -> str:
 
 
 def _remarks(steps: Sequence[Step]) -> dict[str, int | bool]:
-    """What should be known of a turn: that the model did not see all of it, or could not say all of it."""
+    """Returns what the turn must disclose: that its prompt was shortened, or its answer was cut off."""
     own = [step for step in steps if not step.within]
     left_out = max((step.left_out for step in own), default=0)
     remarks: dict[str, int | bool] = {"left_out": left_out} if left_out else {}
@@ -106,7 +106,7 @@ def _facts(base: Head | None, turn: EncodedTurn) -> bytes:
 
 
 def damage_of(base: Head | None, turn: EncodedTurn) -> str | None:
-    """What is wrong with a turn that should follow `base`; None: it is as it was committed."""
+    """Returns what is wrong with a turn that should follow `base`, or None if it is as it was committed."""
     if turn.damage:
         return turn.damage
     if turn.parent != (base.turn if base else None) or turn.seq != (base.seq if base else 0) + 1:

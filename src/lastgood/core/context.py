@@ -1,8 +1,8 @@
 """Decides how much of a conversation a model is shown.
 
-A view leaves things out; it never changes what is stored. What the turn itself was
-asked is always shown. Whatever is left out, the result is a valid conversation: an
-assistant's message goes together with the results of its calls.
+A view leaves messages out; it never changes what is stored. The input of the turn itself is always included.
+The result is always a valid conversation: an assistant's message stays together with the results of its
+calls.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lastgood.model.messages import Message, Role, ToolCall
+from lastgood.model.messages import File, Image, Message, Part, Role, ToolCall
 
 #: How a tool's result is counted: near enough, and the same everywhere.
 CHARACTERS_PER_TOKEN = 4
@@ -43,11 +43,38 @@ def _results_after(messages: Sequence[Message], position: int) -> int:
     return count
 
 
+def fitting(messages: Sequence[Message], accepts: frozenset[str]) -> tuple[Message, ...]:
+    """Without the attachments that a model does not accept. In their place stands that they were there."""
+    return tuple(_fitted(message, accepts) if message.parts else message for message in messages)
+
+
+def _fitted(message: Message, accepts: frozenset[str]) -> Message:
+    kinds = [_kind_of(part) for part in message.parts]
+    if all(kind is None or kind in accepts for kind in kinds):
+        return message
+    parts = (
+        part if kind is None or kind in accepts else f"[{kind} left out: this model does not accept it]"
+        for part, kind in zip(message.parts, kinds, strict=True)
+    )
+    return replace(message, parts=tuple(parts))
+
+
+def _kind_of(part: Part) -> str | None:
+    """None: text, or a file whose text is sent."""
+    if isinstance(part, Image):
+        return "image"
+    if not isinstance(part, File):
+        return None
+    media = part.data.removeprefix("data:").partition(";")[0]
+    kind = "pdf" if media == "application/pdf" else media.partition("/")[0]
+    return kind if kind in ("image", "pdf", "audio", "video") else None
+
+
 def without_oldest(history: Sequence[Message], left_out: int) -> int | None:
     """How many of the oldest messages to leave out next, for a model that found this too long.
 
-    Half of what is still shown goes, up to where somebody asks something: an answer
-    without its question misleads. None: there is nothing more to leave out.
+    Removes half of what is left, up to the next user message: an answer without its question misleads. None:
+    there is nothing more to leave out.
     """
     shown = len(history) - left_out
     for position in range(left_out + max(shown // 2, 1), len(history)):
@@ -94,7 +121,7 @@ def cap_result(text: str, tokens: int) -> Capped:
 
 
 def repeats(batches: Sequence[tuple[ToolCall, ...]], most: int) -> bool:
-    """Whether the model asked `most` times in a row for the very same calls."""
+    """Whether the model made the same calls `most` times in a row."""
     if most <= 0 or len(batches) < most:
         return False
     asked = [tuple((call.name, call.arguments) for call in calls) for calls in batches[-most:]]

@@ -1,9 +1,8 @@
 """Decides what is new in a request that carries a whole conversation.
 
-Clients of the OpenAI dialect send everything that was ever said. The server holds the
-conversation; so of such a request only what is new counts, by one rule: results of the
-calls that are open, and the last user message after the last answer. Nothing of that:
-there is nothing to answer, and the turn before is never repeated.
+OpenAI clients send the whole conversation with every request. The server stores it, so only what is new
+counts, by one rule: results of the open calls, and the last user message after the last answer. If there is
+neither, the request is rejected; an earlier turn is never repeated.
 """
 
 from __future__ import annotations
@@ -49,14 +48,15 @@ def _after_last_answer(body: Sequence[Message]) -> Sequence[Message]:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The body goes on from the head."""
+    """The body continues from the head."""
 
     messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The body goes on from an earlier turn, or (None) from the beginning: what follows that is replaced."""
+    """The body continues from an earlier turn, or (None) from the beginning; the turns after that are
+    replaced."""
 
     after: TurnId | None
     messages: tuple[Message, ...]
@@ -66,11 +66,9 @@ Reconciled = Append | Change
 
 
 def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
-    """Where a client that resends its history goes on.
-
-    Compared is what a person sees: who said which text and showed which picture. A client knows
-    nothing of the tools that ran here, and may have its own system message; neither is compared.
-    Nor are the sources that it looked up for what was said: it sends them along once, or afterwards.
+    """Returns where a client that resends its history continues. Compares what a person sees: roles, texts
+    and images. A client does not know the tools that ran here, and may have its own system message; neither
+    is compared. Nor are the sources that a client adds to a message, which it may send only once.
     """
     new = _after_last_answer(body)
     old = body[: len(body) - len(new)]
@@ -84,7 +82,7 @@ def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
             break
         place, last, matched = place + len(ours), turn, matched + 1
     start = known[place - 1].end if place else 0
-    # They may know more than we do, for example from another server: all of it is new to us.
+    # The client may have more history than we do, for example from another server: all of it is new here.
     rest = _unheard(body[start:], open_calls(last.messages) if last else ())
     if not rest or not any(message.role in (Role.USER, Role.TOOL) for message in new):
         raise InvalidRequest(NOTHING_NEW)

@@ -37,7 +37,7 @@ def _name(call: ToolCall) -> str:
     try:
         return str(json.loads(call.arguments)["name"])
     except (ValueError, LookupError, TypeError, RecursionError):
-        return ""  # somebody else's tool of that name
+        return ""  # another tool of that name
 
 
 def found_tools(descriptions: Mapping[str, str], query: str) -> dict[str, str]:

@@ -32,9 +32,9 @@ ORIGINS = {
     "conversation": FieldOrigin.FRESH,  # a name belongs to one session
     "created_by": FieldOrigin.GIVEN,
     "stored_bytes": FieldOrigin.INHERITED,  # it keeps what it inherits, even if the source is deleted
-    "owner": FieldOrigin.GIVEN,  # whoever makes the fork
+    "owner": FieldOrigin.GIVEN,  # the user who forks
     "scope": FieldOrigin.FRESH,  # an issue or chat has one session with an agent
-    "runtime_id": FieldOrigin.INHERITED,  # whoever may not read the source may not read its fork
+    "runtime_id": FieldOrigin.INHERITED,  # a user who may not read the source may not read its fork
     "runtime_pinned": FieldOrigin.FRESH,  # it follows its agent
 }
 

@@ -1,7 +1,7 @@
-"""Decides what becomes of a turn whose client disconnects: the table "Who may leave" of the contract.
+"""Decides what happens to a turn whose client disconnects: one table.
 
-Settled when the turn begins, from the request alone; a socket decides nothing later. A request
-that is refused has no row.
+Decided when the turn begins, from the request alone; the socket decides nothing later. A request that is
+rejected has no row.
 """
 
 from __future__ import annotations

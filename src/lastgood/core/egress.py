@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 _LONGEST_URL = 8192
 _PORTS = {"https": 443, "http": 80}
-#: What readers of URLs disagree about: some drop these, some take them for a slash or an end.
+#: Characters that URL parsers disagree about: some drop them, some read them as a slash or an end.
 _SMUGGLED = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
 
 # fmt: off
@@ -63,7 +63,7 @@ _MAPPED, _SIX_TO_FOUR, _NAT64 = (
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`loopback`: this machine may be asked, too, under its own name: localhost, 127.0.0.0/8 or ::1.
+    """`loopback`: this machine is allowed, too, by its own names: localhost, 127.0.0.0/8 or ::1.
     `private`: so may hosts of private networks (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, fc00::/7),
     over http as well. The addresses of cloud metadata services are link-local, and stay closed."""
 
@@ -102,7 +102,7 @@ class Denial:
 
 
 def is_plain(text: str) -> bool:
-    """Whether all who read URLs read this one alike."""
+    """Whether all URL parsers agree on this URL."""
     return _SMUGGLED.search(text) is None
 
 
@@ -154,7 +154,7 @@ def judge_address(address: str, asked: AllowedUrl) -> Public | Loopback | Denial
 
 
 def shown(url: str) -> str:
-    """The URL as an error may show it: what often holds a key is left out."""
+    """The URL as errors show it: without the parts that often contain a key."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
@@ -195,7 +195,7 @@ def _is_private(address: str) -> bool:
         ip = ip_address(address)
     except ValueError:
         return False
-    # It hands out the credentials of the machine, and nobody who allows a private network means that.
+    # It returns credentials of the machine, which allowing private networks must not expose.
     return ip != _AWS_METADATA and any(ip in network for network in _PRIVATE)
 
 

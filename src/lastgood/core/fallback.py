@@ -1,10 +1,8 @@
-"""Decides what follows when a model did not answer: the same model again, the next one, or the end.
+"""Decides what follows a failed model call: the same model again, the next one, or failure.
 
-Two rules come before all others. What has been passed on cannot be taken back,
-so after the first word nothing is tried again. And a conversation that is too
-long for one model is the caller's to shorten, not another model's to guess at.
-Knows no clock and no chance: how long a model has been left alone, and the
-jitter of a wait, are passed in.
+Two rules come first. Streamed output cannot be taken back, so nothing is retried after the first chunk. And a
+conversation that is too long for one model is shortened by the caller, not sent to another model. Knows no
+clock and no randomness: cooldowns and jitter are passed in.
 """
 
 from __future__ import annotations
@@ -19,18 +17,18 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
 #: A provider's Retry-After may exceed our own delays. No turn waits longer than this.
 LONGEST_PATIENCE_SECONDS = 30.0
-#: However long a provider asks to be left alone, it is asked again after this.
+#: However long a provider's Retry-After is, it is called again after this.
 LONGEST_COOLDOWN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFailure:
-    """One call that gave no answer."""
+    """One failed model call."""
 
     error: ModelError | ModelUnknown
     spoken: bool  # some of the answer was passed on before it failed
     tries: int  # of this model, this one included
-    others: int  # models of the chain that were not asked yet
+    others: int  # models of the chain that were not called yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """`cooldown_seconds`: for how long the model is left alone by everybody; 0: it is not."""
+    """`cooldown_seconds`: how long all turns skip the model; 0: not at all."""
 
     cooldown_seconds: float = 0.0
 
@@ -73,7 +71,7 @@ def after_failure(failed: ModelFailure, *, retries: int, cooldown_seconds: float
 
 
 def _wait(tries: int, retry_after: float | None, jitter: float) -> float | None:
-    """None: the provider asks for more patience than a turn has."""
+    """Returns None if the provider's Retry-After exceeds what a turn may wait."""
     # The exponent is bounded first: a chain may be configured with any number of retries.
     own = min(FIRST_WAIT_SECONDS * 2.0 ** min(tries - 1, 16), LONGEST_WAIT_SECONDS) * (1 - jitter / 2)
     if retry_after is None:
@@ -82,7 +80,7 @@ def _wait(tries: int, retry_after: float | None, jitter: float) -> float | None:
 
 
 def order(cooling: Sequence[bool]) -> tuple[int, ...]:
-    """Which model is asked when. One that is to be left alone is the last resort, never left out: a turn that
-    could be answered is not failed for politeness."""
+    """Returns the models in the order of calls. One in cooldown comes last instead of being skipped: a turn
+    that could be answered must not fail."""
     numbers = range(len(cooling))
     return (*(n for n in numbers if not cooling[n]), *(n for n in numbers if cooling[n]))

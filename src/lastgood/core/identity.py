@@ -1,11 +1,9 @@
 """Decides which of the agents served now a session means.
 
-A session records the source key it ran on. For a URL agent that key holds the
-whole query, so a relaunch with another tag makes the recorded key disappear.
-The rule: an exact match wins; else the one live source with the same stable
-identity; else a refusal that names what it found. Never a guess, and never a
-look at what happens to be loaded: the answer is the same before and after a
-restart.
+A session records the source key it ran on. For a URL agent that key holds the whole query, so a relaunch with
+another tag makes the recorded key disappear. The rule: an exact match wins; else the one live source with the
+same stable identity; else a refusal that names what it found. It never guesses, and never depends on what is
+loaded: the answer is the same before and after a restart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides whether input is usable. What is refused here has changed nothing."""
+"""Decides whether input is valid. A rejected request has changed nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_results(messages: Sequence[Message], open_calls: Sequence[ToolCall]) -
 
 
 def _check_part(part: Part, what: str) -> None:
-    """Whatever is shown to a model is in the request or on the open web: a file: address would be ours."""
+    """Attachments are in the request or on the public web: a file: URL would read this server's disk."""
     match part:
         case Image(url) if not url.startswith(("https://", "data:image/")):
             raise InvalidRequest(f"An image of {what} is neither an https: URL nor a data:image/ URL")

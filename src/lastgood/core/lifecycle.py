@@ -1,9 +1,8 @@
 """Every legal move of an attempt, in one table. An illegal move is a missing row.
 
-An attempt is `running` while a node works on it and `waiting` while a person is
-asked something: then nobody holds a lease, but the session stays busy. The other
-five states are ends. Ends never change: an acknowledged cancel is never followed
-by a commit, and a zombie's late report finds no row to move along.
+An attempt is `running` while a node works on it and `waiting` while a question to a person is pending: then
+there is no lease, but the session stays busy. The other five states are final and never change: an
+acknowledged cancel is never followed by a commit, and a late report of a dead holder has no legal move.
 """
 
 from __future__ import annotations

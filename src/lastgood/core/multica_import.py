@@ -195,9 +195,11 @@ def _outcome(task: MulticaTask) -> PointerOutcome:
 
 def _retired(tasks: Sequence[MulticaTask]) -> dict[str, str]:
     """Native sessions that multica would not resume: given up by a run, or failed for good in their last."""
-    found = {task.retired_session: "multica gave it up" for task in tasks if task.retired_session is not None}
+    found = {
+        task.retired_session: "multica abandoned it" for task in tasks if task.retired_session is not None
+    }
     last = {task.native_session: task for task in tasks if task.native_session is not None}
     for session, task in last.items():
         if task.status == "failed" and task.failure in _RETIRING:
-            found[session] = f"multica gave it up: {task.failure}"
+            found[session] = f"multica abandoned it: {task.failure}"
     return found

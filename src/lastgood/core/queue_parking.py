@@ -1,4 +1,4 @@
-"""Decides when a follow-up is parked: kept in the queue, and not tried again until somebody says so.
+"""Decides when a follow-up is parked: kept in the queue, and not tried again until a person retries it.
 
 Knows only how an attempt ended. How often the turn failed or died before is compared by the store, in the
 transaction that ends the attempt: two processes may end attempts of one turn one after the other.
@@ -14,7 +14,7 @@ from lastgood.model.queue import Parking
 MOST_FAILURES = 2
 
 
-#: Whoever cancels a turn wants the session to stop. What was queued behind it was said before that.
+#: A person who cancels a turn wants the session to stop; what is queued behind it was sent before that.
 HELD_AFTER_CANCEL = "A turn of this session was cancelled; retry the entry to run it, or delete it"
 
 
@@ -23,7 +23,7 @@ def parking_of(
 ) -> Parking | None:
     """Returns None if the end of the attempt is no reason to park: a restart, an outage, a newer request.
 
-    `by_person`: somebody cancelled the turn, and it was not cancelled because its client disconnected.
+    `by_person`: a person cancelled the turn; it was not cancelled because its client disconnected.
     """
     if status is AttemptStatus.FAILED:
         return Parking(message or "The turn failed without a message", failures=MOST_FAILURES)

@@ -1,4 +1,4 @@
-"""Decides what becomes of a turn whose process died.
+"""Decides what happens to a turn whose process died.
 
 Durable turns are tried again. Other requests are not: their client is disconnected and was promised
 nothing. A new attempt adopts the finished steps if head, agent and model are unchanged. Only the
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lastgood.core.history import open_calls
 from lastgood.errors import LastgoodError, StaleHead
 from lastgood.model.agents import OnUnknown
-from lastgood.model.attempts import Attempt, Interrupted, Step, StepKind
+from lastgood.model.attempts import Attempt, Interrupted, Step, StepKind, said
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import ToolCall
 
@@ -61,8 +61,8 @@ def recover(found: Interrupted, *, digest: str | None, model: str, is_queued: bo
         return Leave(f"the server process died during {found.deaths} of its attempts")
     condition = found.request.condition
     if condition is not None and found.head != condition.head:
-        # An edit says what it replaces: run on another head, it would replace turns it never meant. Others
-        # say what they go on from: their client has not seen what was committed since.
+        # An edit names the head that it replaces: on another head, it would replace the wrong turns. Other
+        # requests name the head that they continue: their client has not seen what was committed since.
         return GiveUp(StaleHead(head=found.head))
     if digest is None:
         return Leave("its agent is not served")
@@ -113,7 +113,7 @@ def _may_have_happened(steps: Sequence[Step], within: str) -> bool:
     asked = next((step for step in reversed(own) if step.kind is StepKind.MODEL), None)
     if asked is None or not asked.effects:
         return False
-    return any(call.id in asked.effects for call in open_calls([step.message for step in own]))
+    return any(call.id in asked.effects for call in open_calls(said(own)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +125,5 @@ class Unsettled:
 
 
 def unsettled(steps: Sequence[Step], policy_of: Callable[[str], OnUnknown]) -> tuple[Unsettled, ...]:
-    calls = open_calls([step.message for step in steps])
+    calls = open_calls(said(steps))
     return tuple(Unsettled(call, policy_of(call.name)) for call in calls)

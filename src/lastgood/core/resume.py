@@ -27,7 +27,7 @@ MOST_FAILED_RESUMES = 2
 
 
 class OnChange(StrEnum):
-    """What to do about a native session that could be resumed, but not without a remark."""
+    """What to do with a native session that can be resumed, but must be disclosed."""
 
     DISCLOSE = "disclose"  # resume it and say so
     REPLAY = "replay"  # start a new one with the transcript
@@ -60,7 +60,7 @@ class RejectedPointer:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkDir:
+class ResumeDir:
     """`is_local`: the path is on the claiming worker's machine. Elsewhere, or if it `is_outdated`, a snapshot
     is restored, or its absence is disclosed."""
 
@@ -80,7 +80,7 @@ class NativeResume:
 
     native_session: str
     reason: str
-    work_dir: WorkDir | None
+    work_dir: ResumeDir | None
     is_behind: bool = False
     catch_up_after: TurnId | None = None
     is_dirty: bool = False  # it holds a prompt whose turn was not committed
@@ -91,14 +91,14 @@ class NativeResume:
 @dataclass(frozen=True, slots=True)
 class TranscriptReplay:
     reason: str
-    work_dir: WorkDir | None
+    work_dir: ResumeDir | None
     rejected: tuple[RejectedPointer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FreshStart:
     reason: str
-    work_dir: WorkDir | None
+    work_dir: ResumeDir | None
     rejected: tuple[RejectedPointer, ...] = ()
 
 
@@ -112,8 +112,8 @@ def decide_resume(request: ResumeRequest, pointers: Iterable[Pointer]) -> Resume
     if request.fresh:
         return FreshStart("a fresh start was requested", None)
     newest_first = sorted(pointers, key=lambda pointer: pointer.number, reverse=True)
-    # A rerun takes the sessions of its source alone, but what became of them later counts: one that has
-    # seen other turns since, or was poisoned, must not be resumed from an older row.
+    # A rerun uses only the sessions of its source task, but their later state counts: one that has seen other
+    # turns since, or was poisoned, must not be resumed from an older row.
     source = [one for one in newest_first if request.rerun_of in (None, one.task)]
     work_dir = _work_dir(request, source)
     candidates = {_session_key(one) for one in source}
@@ -224,7 +224,7 @@ def _has_diverged(request: ResumeRequest, pointer: Pointer) -> bool:
 def _native(
     request: ResumeRequest,
     pointer: Pointer,
-    work_dir: WorkDir | None,
+    work_dir: ResumeDir | None,
     rejected: tuple[RejectedPointer, ...],
 ) -> NativeResume:
     assert pointer.native_session is not None
@@ -255,7 +255,7 @@ def _native(
 
 
 def _without_session(
-    request: ResumeRequest, work_dir: WorkDir | None, rejected: tuple[RejectedPointer, ...]
+    request: ResumeRequest, work_dir: ResumeDir | None, rejected: tuple[RejectedPointer, ...]
 ) -> TranscriptReplay | FreshStart:
     if rejected:
         reason = f"native session {rejected[0].native_session} cannot be resumed: {rejected[0].reason}"
@@ -266,13 +266,13 @@ def _without_session(
     return (TranscriptReplay if request.history else FreshStart)(reason, work_dir, rejected)
 
 
-def _work_dir(request: ResumeRequest, newest_first: Sequence[Pointer]) -> WorkDir | None:
+def _work_dir(request: ResumeRequest, newest_first: Sequence[Pointer]) -> ResumeDir | None:
     """The newest one, whichever runtime and machine it is on (M4.3)."""
     newest = next((pointer for pointer in newest_first if pointer.work_dir is not None), None)
     return None if newest is None else _as_work_dir(request, newest)
 
 
-def _own_dir(request: ResumeRequest, pointer: Pointer, source: Sequence[Pointer]) -> WorkDir | None:
+def _own_dir(request: ResumeRequest, pointer: Pointer, source: Sequence[Pointer]) -> ResumeDir | None:
     """The one that the native session has worked in: some CLIs find their sessions only there."""
     if pointer.work_dir is None or request.rerun_of not in (None, pointer.task):
         return None
@@ -284,9 +284,9 @@ def _own_dir(request: ResumeRequest, pointer: Pointer, source: Sequence[Pointer]
     return replace(_as_work_dir(request, pointer), is_outdated=not is_same)
 
 
-def _as_work_dir(request: ResumeRequest, pointer: Pointer) -> WorkDir:
+def _as_work_dir(request: ResumeRequest, pointer: Pointer) -> ResumeDir:
     assert pointer.work_dir is not None
-    return WorkDir(pointer.work_dir, pointer.worker, is_local=pointer.worker == request.runtime.worker)
+    return ResumeDir(pointer.work_dir, pointer.worker, is_local=pointer.worker == request.runtime.worker)
 
 
 def _runtime_id(pointer: Pointer) -> str | None:

@@ -1,8 +1,8 @@
-"""Decides who may use a runtime. Somebody's laptop is not the tenant's.
+"""Decides who may use a runtime. A user's machine does not belong to the tenant.
 
-The owner of a runtime shares it with users by name, or with every user of the tenant (`*`). Whoever may not
-use a runtime gets the same answer as for one that does not exist. The scope `admin` does not override this:
-it may list runtimes and remove them, and nothing else.
+The owner of a runtime shares it with users by name, or with every user of the tenant (`*`). A user who may
+not use a runtime gets the same response as for one that does not exist. The scope `admin` does not override
+this: it may list runtimes and remove them, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def may_use(runtime: Runtime, user: str) -> bool:
 
 
 def may_share(runtime: Runtime, user: str) -> bool:
-    """Whoever a runtime is shared with may not pass it on."""
+    """Only the owner may share; users it is shared with may not."""
     return user == runtime.owner
 
 

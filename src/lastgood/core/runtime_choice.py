@@ -1,8 +1,8 @@
 """Decides on which runtime a session runs its next turn.
 
-The request's own runtime comes first, then the session's, then the one its agent is bound to, then the
-agent file's harness: the only usable runtime of that provider. Several are never guessed among. An agent
-with none of these is local.
+The request's own runtime comes first, then the session's, then the one its agent is bound to, then the agent
+file's harness: the only usable runtime of that provider. If there are several, it is an error, never a guess.
+An agent with none of these is local.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 
 from lastgood.model.runtimes import AgentBinding, Runtime
 
-#: A runtime whose worker was not seen for so long is offline.
+#: A runtime whose worker was not seen for this long is offline.
 OFFLINE_SECONDS = 150.0
+
+#: A worker that deregisters clears the time at which its runtimes were seen, which then reads as decades ago.
+_DEREGISTERED_SECONDS = 10 * 365 * 86400.0
 
 #: Provider of a runtime, by docker-agent's type of a harness, where they differ.
 _PROVIDERS = {"claude-code": "claude"}
@@ -84,6 +87,11 @@ def choose_runtime(
     if len(found) > 1:
         return AmbiguousRuntime(provider, found)
     return OnRuntime(found[0].id, f"it is the only runtime that offers {provider}, the agent's harness")
+
+
+def has_deregistered(seen_seconds_ago: float) -> bool:
+    """Whether the runtime is offline because its worker has stopped, not because it is silent."""
+    return seen_seconds_ago > _DEREGISTERED_SECONDS
 
 
 def is_offline(runtime: Runtime) -> bool:

@@ -7,10 +7,12 @@ denies instead of asking, or if there is an ask rule that they would beat. Then 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lastgood.core.session_rules import modes_of, narrowest, permissions_of
-from lastgood.model.agents import AgentSpec, Permissions, Safety
+from lastgood.core.tool_permissions import Denied, judge
+from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety
 from lastgood.model.rules import RuleLayer
 from lastgood.model.runtimes import Enforcement, Runtime
 
@@ -30,6 +32,20 @@ def runtime_rules(
     if mode in _ASKING and not ask and not agent.readonly:
         allow = (*allow, *more.allow)
     return mode, Permissions(allow, ask, (*own.deny, *more.deny))
+
+
+def denied_since(
+    mode: Safety, rules: Permissions, names: Sequence[str], effect: Effect, arguments: Mapping[str, Any]
+) -> str | None:
+    """Why a call that a running CLI asks about is denied by now: its rules are those of the claim.
+
+    `names`: the CLI's name of the tool, and ours. A mode that asks leaves the call to a person.
+    """
+    for name in names:
+        found = judge((Permissions(deny=rules.deny),), mode, False, name, effect, arguments)
+        if isinstance(found, Denied):
+            return found.reason
+    return None
 
 
 def unenforceable(runtime: Runtime, mode: Safety, rules: Permissions) -> str | None:

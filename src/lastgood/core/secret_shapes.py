@@ -12,7 +12,7 @@ from lastgood.model.messages import Message
 
 MARK = "[redacted]"
 
-#: Each is bounded and has no nested repetition: the text is a stranger's.
+#: Each is bounded and has no nested repetition: the text is untrusted.
 _SHAPES = re.compile(
     "|".join(
         (
@@ -26,7 +26,7 @@ _SHAPES = re.compile(
             r"\bAIza[A-Za-z0-9_-]{35}",
             r"\bnpm_[A-Za-z0-9]{36}\b",
             r"\bpypi-[A-Za-z0-9_-]{50,300}",
-            r"\blg_[A-Za-z0-9_-]{20,200}",
+            r"\blg[cet]?_[A-Za-z0-9_-]{20,200}",
             r"\beyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,1000}",  # JWT
         )
     )

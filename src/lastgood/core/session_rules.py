@@ -4,8 +4,8 @@ Rules are kept in layers, each with the scope of the token that set it: admin ab
 A change replaces what its own scope and weaker ones have set, and nothing above. So a weaker
 scope can add rules and a narrower mode; it can neither remove nor outvote what a stronger one set.
 
-A list that a request leaves out is cleared below; a list that it gives is meant as the whole list. If
-that would drop a stronger rule, the request is rejected, so no client believes that a rule is gone.
+A list that a request omits is cleared at its own scope and below; a list that it contains is the whole list.
+If that would drop a stronger rule, the request is rejected, so no client believes that a rule is gone.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ def judging_call(
 ) -> Judging[Verdict]:
     """May this agent call the tool in a session with these rules? In steps, like `judging`.
 
-    The session's rules take rights away. What they allow only answers a question that would be
-    asked, and only if no stronger layer asks it.
+    The session's rules remove rights. An allow rule only replaces an approval, and only one that no stronger
+    layer requires.
     """
     modes = narrower(server, *(mode for mode in (agent.safety, *modes_of(layers)) if mode is not None))
     rules = (agent.permissions, *(narrowing(layer.permissions) for layer in layers))

@@ -1,7 +1,7 @@
 """Decides which agent of a team speaks.
 
-A handoff is a tool call like any other, so who speaks now can be read off the
-conversation: a failed turn hands nothing over, and a restart forgets nothing.
+A handoff is an ordinary tool call, so the active agent is derived from the conversation: a failed turn hands
+nothing over, and a restart loses nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides what a request for a task means, if it could not simply be queued.
 
 The same request again is attached to or replayed; a failed one is queued once more, for the same turn. Other
-requests are refused with what stands in their way.
+requests are rejected with the task or attempt that is in the way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lastgood.model.tasks import Task, TaskConflict, TaskStatus
 
 @dataclass(frozen=True, slots=True)
 class QueueTask:
-    """Nothing stands in its way now. `again`: the turn that was asked for before and failed."""
+    """Nothing is in its way now. `again`: the turn that was requested before and failed."""
 
     again: TurnId | None = None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from lastgood.core.runtime_choice import OFFLINE_SECONDS
+from lastgood.core.runtime_choice import OFFLINE_SECONDS, has_deregistered
 from lastgood.core.task_lifecycle import is_task_over
 from lastgood.model.ids import TaskId
 from lastgood.model.runtimes import Runtime
@@ -36,7 +36,7 @@ def _of_claim(task: Task, now: float) -> str:
     if task.lease_until is not None and task.lease_until < now:
         return f"claimed by {by}, lease ended at {moment(task.lease_until)}; claimable"
     if task.status is TaskStatus.WAITING:
-        return f"{by} waits for an answer of a person"
+        return f"{by} waits for a person's answer"
     return f"{by} is running it" if task.status is TaskStatus.RUNNING else f"claimed by {by}"
 
 
@@ -45,6 +45,8 @@ def _of_runtime(task: Task, runtime: Runtime | None, now: float) -> str:
         return f"runtime {task.runtime} does not exist; move the task, or cancel it"
     if runtime.removed_at is not None:
         return f"runtime {runtime.name} was removed; register it again, move the task, or cancel it"
+    if has_deregistered(runtime.seen_seconds_ago):
+        return f"runtime {runtime.name} is offline: its worker has stopped"
     if runtime.seen_seconds_ago > OFFLINE_SECONDS:
         return f"runtime {runtime.name} is offline since {moment(now - runtime.seen_seconds_ago)}"
     if runtime.status:

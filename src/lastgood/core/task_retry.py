@@ -1,9 +1,9 @@
-"""Decides what becomes of a task whose run has failed, and what the failure says about its native session.
+"""Decides whether a task whose run failed is retried, and what the failure means for its native session.
 
-The worker names the class of a failure by its code. Nobody reads error texts. A code that is not in the table
-(of a newer worker) is final, because nobody knows whether trying again does harm.
-After a tool call, a run is not repeated by itself: its effects would happen twice. Exceptions are a rate
-limit and a worker that stops: the run ended in good order, and its native session knows what was done.
+The worker classifies a failure by its code; error texts are never parsed. A code that is not in the table (of
+a newer worker) is final, because a retry could do harm. After a tool call, a run is not repeated by itself:
+its effects would happen twice. Exceptions are a rate limit and a worker that stops: the run ended in good
+order, and its native session knows what was done.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from lastgood.model.tasks import PointerOutcome
 
-#: So many runs of one task may fail; the last failure is final.
+#: The limit of failed runs of one task; the last failure is final.
 MOST_FAILURES = 3
 _FIRST_SECONDS = 5.0
 _MOST_SECONDS = 300.0
@@ -24,7 +24,7 @@ _MOST_RESET_SECONDS = 24 * 3600.0
 
 class FailureClass(StrEnum):
     RATE_LIMIT = "rate_limit"  # passes by itself
-    STOPPED = "stopped"  # by its worker, which ends; like a worker that dies, but it says so
+    STOPPED = "stopped"  # by its worker, which stops; like a worker that dies, but reported
     NOT_STARTED = "not_started"  # the run did nothing
     RESUME = "resume"  # the native session could not be resumed
     TRANSIENT = "transient"

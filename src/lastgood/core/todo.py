@@ -1,8 +1,7 @@
-"""Decides what is on the to-do list of a conversation.
+"""Derives the to-do list of a conversation.
 
-The list is kept nowhere. It is what the calls of the conversation make of it, one after
-another, each that was answered with success. So a failed turn leaves no trace in it, a
-fork has its own, a reset empties it, and a restart loses nothing.
+The list is not stored. It is the result of all successful calls of the conversation, in order. So a failed
+turn leaves no trace in it, a fork has its own, a reset empties it, and a restart loses nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ CREATE = "create_todos"
 UPDATE = "update_todos"
 LIST = "list_todos"
 
-#: More would fill every result with a list that nobody reads. Old finished ones make room.
+#: A longer list would fill every result. Old completed entries are removed first.
 MOST = 100
 
 
@@ -44,7 +43,7 @@ class Todos:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TodoResult:
     """What a call makes of the list, and what it did in particular."""
 
     todos: Todos
@@ -58,7 +57,7 @@ class TodoRefused:
     reason: str
 
 
-def apply(todos: Todos, tool: str, arguments: Mapping[str, Any]) -> Done | TodoRefused:
+def apply(todos: Todos, tool: str, arguments: Mapping[str, Any]) -> TodoResult | TodoRefused:
     """One call; the arguments have the shape that the tool asks for."""
     match tool:
         case "create_todo":
@@ -68,10 +67,10 @@ def apply(todos: Todos, tool: str, arguments: Mapping[str, Any]) -> Done | TodoR
         case "update_todos":
             return _update(todos, [(one["id"], Status(one["status"])) for one in arguments["updates"]])
         case _:
-            return Done(todos)
+            return TodoResult(todos)
 
 
-def _create(todos: Todos, descriptions: Sequence[str]) -> Done | TodoRefused:
+def _create(todos: Todos, descriptions: Sequence[str]) -> TodoResult | TodoRefused:
     created = tuple(
         Todo(f"todo_{number}", description)
         for number, description in enumerate(descriptions, todos.created + 1)
@@ -82,10 +81,10 @@ def _create(todos: Todos, descriptions: Sequence[str]) -> Done | TodoRefused:
             items.remove(old)
     if len(items) > MOST:
         return TodoRefused(f"the todo list is full (limit {MOST}); complete some todos first")
-    return Done(Todos(tuple(items), todos.created + len(created)), created=created)
+    return TodoResult(Todos(tuple(items), todos.created + len(created)), created=created)
 
 
-def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> Done | TodoRefused:
+def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> TodoResult | TodoRefused:
     items = {todo.id: todo for todo in todos.items}
     updated: list[Todo] = []
     for id_, status in updates:
@@ -96,7 +95,9 @@ def _update(todos: Todos, updates: Sequence[tuple[str, Status]]) -> Done | TodoR
     if not_found and not updated:
         known = ", ".join(items) or "none"
         return TodoRefused(f"unknown todo ids: {', '.join(not_found)}; existing ids: {known}")
-    return Done(replace(todos, items=tuple(items.values())), updated=tuple(updated), not_found=not_found)
+    return TodoResult(
+        replace(todos, items=tuple(items.values())), updated=tuple(updated), not_found=not_found
+    )
 
 
 def todos_of(messages: Sequence[Message]) -> Todos:
@@ -121,5 +122,5 @@ def _again(todos: Todos, call: ToolCall) -> Todos:
     try:
         done = apply(todos, call.name, json.loads(call.arguments))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return todos  # somebody else's tool of that name
-    return done.todos if isinstance(done, Done) else todos
+        return todos  # another tool of that name
+    return done.todos if isinstance(done, TodoResult) else todos

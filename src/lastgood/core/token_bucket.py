@@ -1,6 +1,6 @@
-"""Decides whether somebody may begin another turn now: a bucket that fills with time, and a count.
+"""Decides whether another turn may begin now: a token bucket, and a limit of concurrent turns.
 
-Knows no clock and no names; callers pass the time and keep what comes back.
+Knows no clock and no names; callers pass the time and keep the state.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Zero: as much as they like. A minute's worth may be used at once."""
+    """Zero: unlimited. A burst may use a whole minute's rate at once."""
 
     per_minute: int = 0
     at_once: int = 0
@@ -18,7 +18,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """How it stands with one of them: what is left in the bucket, as of then, and what runs."""
+    """The state of one token or user: tokens left at a time, and running turns."""
 
     left: float
     at: float
@@ -32,7 +32,7 @@ class Wait:
 
 
 def begin(allowance: Allowance, used: BucketState | None, now: float) -> BucketState | Wait:
-    """One more: how it stands then, or how long to wait."""
+    """Takes one: returns the new state, or how long to wait."""
     running = used.running if used else 0
     if allowance.at_once and running >= allowance.at_once:
         return Wait(1.0, f"{running} turns are running, which is the limit")
@@ -60,7 +60,7 @@ def end(used: BucketState) -> BucketState:
 
 
 def undo(used: BucketState) -> BucketState:
-    """It did not come to it: as if it had never begun."""
+    """Undoes a take: the turn never began."""
     return BucketState(used.left + 1, used.at, used.running - 1)
 
 

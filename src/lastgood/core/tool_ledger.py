@@ -1,8 +1,6 @@
-"""Derives the ledger of tool calls from the journals of attempts: what was called, with which key, and how
-it went.
-
-Nothing is stored for it. A call is in the journal before it runs, and its result after it; a call without a
-result in an attempt that has ended may have happened.
+"""Derives the ledger of tool calls from the journals of attempts: what was called, with which key, and its
+outcome. It is not stored separately. A call is in the journal before it runs, and its result after it; a call
+without a result in an attempt that has ended may have happened.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 
 from lastgood.model.attempts import Attempt, Step, StepKind, ToolOutcome
 from lastgood.model.ids import AttemptId, TurnId
+from lastgood.model.messages import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,7 @@ class ToolEffect:
     outcome: ToolOutcome | None
     seconds: float
     adopted: bool
+    rewritten: bool = False  # by a hook; the digest is of the arguments that it ran with
 
 
 def ledger(attempt: Attempt, steps: Sequence[Step], adopted: int = 0) -> tuple[ToolEffect, ...]:
@@ -44,6 +44,7 @@ def _effects(attempt: Attempt, steps: Sequence[Step], adopted: int) -> Iterator[
         number = responses[step.within] = responses.get(step.within, 0) + 1
         for call in step.message.tool_calls:
             found = _result_of(call.id, steps[place + 1 :], step.within)
+            ran = _ran_as(call, steps[place + 1 :], step.within)
             result, at = (None, 0) if found is None else (found[1], place + 1 + found[0])
             outcome = result.outcome if result else None
             if result is None and attempt.ended_at is not None:
@@ -54,11 +55,26 @@ def _effects(attempt: Attempt, steps: Sequence[Step], adopted: int) -> Iterator[
                 attempt=attempt.id,
                 call=call.id,
                 tool=call.name,
-                arguments_digest=hashlib.sha256(call.arguments.encode(errors="replace")).hexdigest(),
+                arguments_digest=hashlib.sha256(ran.arguments.encode(errors="replace")).hexdigest(),
                 outcome=outcome,
                 seconds=result.seconds if result else 0.0,
                 adopted=result is not None and at < adopted,
+                rewritten=ran.arguments != call.arguments,
             )
+
+
+def _ran_as(call: ToolCall, steps: Sequence[Step], within: str) -> ToolCall:
+    """The call as hooks left it. Looks no further than to its result: some providers use an id again."""
+    for step in steps:
+        if step.within != within:
+            continue
+        if step.kind is StepKind.MODEL or step.message.tool_call_id == call.id:
+            break
+        if step.kind is StepKind.HOOK:
+            for one in step.message.tool_calls:
+                if one.id == call.id:
+                    return one
+    return call
 
 
 def _result_of(call: str, steps: Sequence[Step], within: str) -> tuple[int, Step] | None:
@@ -71,6 +87,32 @@ def _result_of(call: str, steps: Sequence[Step], within: str) -> tuple[int, Step
         if step.kind is StepKind.TOOL and step.message.tool_call_id == call:
             return place, step
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPreview:
+    """What a retry keeps and repeats. `repeats`: calls without a result whose tools may run twice. `unknown`:
+    calls that may have taken effect; their tool's rule decides, or a person."""
+
+    kept_responses: int
+    kept: tuple[ToolCall, ...]
+    repeats: tuple[ToolCall, ...]
+    unknown: tuple[ToolCall, ...]
+
+
+def retry_preview(steps: Sequence[Step]) -> RetryPreview:
+    """A retry adopts all finished steps and asks the model from there on."""
+    kept: list[ToolCall] = []
+    repeats: list[ToolCall] = []
+    unknown: list[ToolCall] = []
+    responses = [(place, step) for place, step in enumerate(steps) if step.kind is StepKind.MODEL]
+    for place, step in responses:
+        for call in step.message.tool_calls:
+            if _result_of(call.id, steps[place + 1 :], step.within) is not None:
+                kept.append(call)
+            else:
+                (unknown if call.id in step.effects else repeats).append(call)
+    return RetryPreview(len(responses), tuple(kept), tuple(repeats), tuple(unknown))
 
 
 def adopted_steps(steps: Sequence[Step], continued: Sequence[Step]) -> int:

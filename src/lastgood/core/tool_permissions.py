@@ -1,8 +1,8 @@
 """Decides whether a tool may be called.
 
-A deny rule wins over everything, whoever wrote it. Then a read-only agent calls only
-what is safe. Then an allow rule decides, then an ask rule, then the safety mode's row in
-the table. A rule is `tool`, a glob over the tool's name, or `tool:argument=glob:argument=glob`.
+A deny rule wins over everything, whoever set it. Then a read-only agent may call only safe tools. Then an
+allow rule decides, then an ask rule, then the safety mode's row in the table. A rule is `tool`, a glob over
+the tool's name, or `tool:argument=glob:argument=glob`.
 
 A deny or ask rule looks at every spelling of an argument it knows, in any case; an allow
 rule takes it as it is. It knows names and arguments only: what a path leads to and what
@@ -37,12 +37,15 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
+    """`remedy`: what would allow the call; "": a rule that allows it, or a wider mode."""
+
     reason: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """A person has to say yes."""
+    """A person has to approve the call."""
 
     reason: str
 
@@ -102,7 +105,7 @@ def judging(
     try:
         ruled = yield from _by_rules(rules, readonly, effect, _JudgedCall(tool, arguments, root))
     except RecursionError:
-        return Denied("its arguments are nested too deeply to match rules against")
+        return Denied("its arguments are nested too deeply to match rules against", "nest them less deeply")
     return ruled or _by_mode((safety,) if isinstance(safety, Safety) else safety, effect)
 
 
@@ -120,9 +123,10 @@ def _by_rules(
 ) -> Judging[Verdict | None]:
     for rule in (rule for one in rules for rule in one.deny):
         if found := (yield from _hits(rule, call)):
-            return Denied(f"the rule {rule!r} denies it{found.but}")
+            remedy = f"remove {rule!r} from `permissions.deny`, which no `allow` rule overrides"
+            return Denied(f"the rule {rule!r} denies it{found.but}", remedy)
     if readonly and effect is not Effect.SAFE:
-        return Denied("the agent is read-only, and this tool can modify data")
+        return Denied("the agent is read-only, and this tool can modify data", "remove `readonly: true`")
     allowing = yield from _granted_by([rule for one in rules for rule in one.allow], call)
     if allowing:
         return Allowed(f"the rule {allowing!r} allows it")
@@ -161,12 +165,12 @@ def is_above(mode: Safety, ceiling: Safety) -> bool:
 
 
 def narrowing(rules: Permissions) -> Permissions:
-    """What a file from somebody we do not trust may say: it can take rights away, and give none."""
+    """The rules of an untrusted file: it can remove rights, but grant none."""
     return replace(rules, allow=())
 
 
 def is_granted(rules: Permissions, tool: str, arguments: Mapping[str, Any], root: str = "") -> bool:
-    """Whether its allow rules speak of the call: an answer given beforehand to what would be asked."""
+    """Whether its allow rules match the call: approval given in advance."""
     return _result(granting(rules, tool, arguments, root))
 
 

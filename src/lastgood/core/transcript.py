@@ -1,4 +1,4 @@
-"""Decides what of a conversation a runtime is told in words, if its native session does not hold it.
+"""Decides which transcript a runtime gets, if its native session does not contain the conversation.
 
 A transcript consists of whole turns, the newest first until the size limit; a marker says how many older
 ones were left out. It holds what people and the agent said. Tool calls are named and their results left out:
@@ -19,15 +19,15 @@ MOST_CHARACTERS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TranscriptLine:
     role: str  # user, assistant or system; system only for the marker
     content: str
 
 
-def transcript(turns: Sequence[Turn], most: int = MOST_CHARACTERS) -> tuple[Line, ...]:
+def transcript(turns: Sequence[Turn], most: int = MOST_CHARACTERS) -> tuple[TranscriptLine, ...]:
     """`turns`: since the last reset, oldest first."""
     told = [lines for turn in turns if (lines := _lines_of(turn))]
-    kept: list[tuple[Line, ...]] = []
+    kept: list[tuple[TranscriptLine, ...]] = []
     left = most
     for lines in reversed(told):
         size = sum(len(line.content) for line in lines)
@@ -42,7 +42,9 @@ def transcript(turns: Sequence[Turn], most: int = MOST_CHARACTERS) -> tuple[Line
     return (_marker(omitted), *said) if omitted else said
 
 
-def catch_up(turns: Sequence[Turn], after: TurnId | None, most: int = MOST_CHARACTERS) -> tuple[Line, ...]:
+def catch_up(
+    turns: Sequence[Turn], after: TurnId | None, most: int = MOST_CHARACTERS
+) -> tuple[TranscriptLine, ...]:
     """What was said after that turn; None: all of it."""
     ids = [turn.id for turn in turns]
     start = 0 if after is None else ids.index(after) + 1
@@ -64,14 +66,14 @@ def text_of_input(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"{role.value}: {content}" for role, content in said)
 
 
-def _marker(omitted: int) -> Line:
+def _marker(omitted: int) -> TranscriptLine:
     turns = "1 earlier turn is" if omitted == 1 else f"{omitted} earlier turns are"
-    return Line("system", f"[{turns} left out here, because the conversation is too long]")
+    return TranscriptLine("system", f"[{turns} left out here, because the conversation is too long]")
 
 
-def _lines_of(turn: Turn) -> tuple[Line, ...]:
+def _lines_of(turn: Turn) -> tuple[TranscriptLine, ...]:
     return tuple(
-        Line(message.role.value, content)
+        TranscriptLine(message.role.value, content)
         for message in turn.messages
         if message.role is not Role.TOOL and (content := _content(message))
     )
@@ -93,9 +95,9 @@ def _part(part: Part) -> str:
             return text
 
 
-def _shortened(lines: tuple[Line, ...], most: int) -> tuple[Line, ...]:
+def _shortened(lines: tuple[TranscriptLine, ...], most: int) -> tuple[TranscriptLine, ...]:
     share = most // len(lines)
-    return tuple(Line(line.role, cut(line.content, share)) for line in lines)
+    return tuple(TranscriptLine(line.role, cut(line.content, share)) for line in lines)
 
 
 def cut(text: str, most: int) -> str:

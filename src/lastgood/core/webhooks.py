@@ -20,7 +20,7 @@ from lastgood.model.webhooks import Delivery, WebhookKind
 
 SECRET_PREFIX = "whsec_"
 
-#: After each failed try; about a day in all. After the last one it is a dead letter.
+#: Delay after each failed try; about a day in all. After the last one it is a dead letter.
 _DELAYS_SECONDS = (5.0, 30.0, 300.0, 1800.0, 7200.0, 18_000.0, 57_600.0)
 
 

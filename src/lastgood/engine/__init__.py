@@ -1,1 +1,1 @@
-"""The one agent loop, the models it asks and the tools it calls."""
+"""The agent loop, the models and the tools it calls."""

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 from lastgood.core.history import mend
+from lastgood.engine.budget_meter import BudgetMeter
+from lastgood.engine.hooks.runner import HookRunner
+from lastgood.engine.hooks.turn_hooks import TurnHooks
 from lastgood.engine.providers.fallback_chain import FallbackChain
 from lastgood.engine.providers.model_references import why_offline
 from lastgood.engine.providers.provider import ModelAnswer, ModelCall, Providers
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolboxes
+from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.live import LiveToolsets
 from lastgood.engine.tools.tool import Toolsets
 from lastgood.engine.turn_loop import TurnLoop
+from lastgood.errors import TurnFailed
 from lastgood.model.agents import AUTO, AgentSpec, ModelSpec, Safety
+from lastgood.model.hooks import HookSpec
 from lastgood.model.ids import SessionId
 from lastgood.model.messages import Message, Role, user
 from lastgood.ports.engine import Emit, Work
+
+_FOR_HOOKS = {"purpose": "hook"}
 
 
 class AgentLoop:
@@ -34,23 +43,39 @@ class AgentLoop:
         working_dir_root: Path | None = None,
         scrub: Callable[[str], str] = str,
         approval_seconds: float = 24 * 3600.0,
+        environment: Environment | None = None,
     ) -> None:
-        """`scrub` removes secrets from tool results before anybody sees or stores them."""
+        """`scrub` removes secrets from tool results before anybody sees or stores them. `environment` is what
+        commands of hooks find in theirs; without it, no hook runs and agents that have some are refused."""
         self._asking = FallbackChain(providers)
         self._runtimes = Toolboxes(toolsets, live_toolsets or {}, work_dirs, working_dir_root)
         self._calling = ToolCaller(self._runtimes, safety, approval_seconds)
         self._now = now
         self._scrub = scrub
+        self._hooks = HookRunner(environment) if environment is not None else None
 
     async def run(self, work: Work, emit: Emit) -> None:
-        await TurnLoop(self._asking, self._calling, self._now, self._scrub, work, emit).run()
+        hooks = self._hooks_of(work, emit) if work.agent.has_hooks else None
+        meter = BudgetMeter(work) if work.agent.budgets else None
+        await TurnLoop(self._asking, self._calling, self._now, self._scrub, work, emit, hooks, meter).run()
+
+    def _hooks_of(self, work: Work, emit: Emit) -> TurnHooks:
+        if self._hooks is None:
+            raise TurnFailed("The agent has hooks, and this engine cannot run any; nothing was committed")
+        folder, ask = partial(self._calling.working_dir, work), partial(self._ask_for_hook, work)
+        return TurnHooks(self._hooks, work, folder, ask, emit)
+
+    async def _ask_for_hook(self, work: Work, hook: HookSpec, system: str, prompt: str) -> str:
+        messages = (*((Message(Role.SYSTEM, mend(system)),) if system else ()), user(mend(prompt)))
+        models = self._asking.models(hook.model, (), work.agent.models, work.turn)
+        return await self._answer(work.agent, models, ModelCall(models[0], messages, about=_FOR_HOOKS)) or ""
 
     def check_model(self, model: str, agent: AgentSpec | None = None) -> None:
         self._asking.check(model, agent.models if agent else {})
 
     @property
     def any_model(self) -> ModelSpec:
-        """Who answers to `auto`."""
+        """The model that `auto` means."""
         return self._asking.models(AUTO, (), {}, "")[0]
 
     def why_offline(self, agent: AgentSpec) -> str | None:
@@ -58,11 +83,11 @@ class AgentLoop:
         return why_offline(self.any_model) if agent.model == AUTO and agent.harness is None else None
 
     def why_no_answer(self, agent: AgentSpec) -> str | None:
-        """Why none of the agent's models can be asked: no provider or no key; None: one can."""
+        """Returns why no model of the agent can be called (no provider or no key), or None."""
         return None if agent.harness is not None else self._asking.why_no_answer(agent)
 
     def answer_with(self, model: ModelSpec) -> None:
-        """To `auto`, where no key is there. Said before the first turn."""
+        """Sets the model that `auto` means if no key is set. Called before the first turn."""
         self._asking.otherwise = model
 
     def check_working_dir(self, path: str) -> str:
@@ -72,6 +97,8 @@ class AgentLoop:
         await self._runtimes.forget(session)
 
     async def close(self) -> None:
+        if self._hooks is not None:
+            await self._hooks.close()
         await self._runtimes.close()
         await self._asking.close()
 
@@ -84,8 +111,12 @@ class AgentLoop:
         said = tuple(user(message.content) for message in messages if message.role is Role.USER)
         models = self._asking.models(agent.title_model, (), agent.models, "")
         call = ModelCall(models[0], (system, *said), about={"purpose": "title"})
+        answer = await self._answer(agent, models, call)
+        return " ".join(answer.split())[:80] or None if answer else None
+
+    async def _answer(self, agent: AgentSpec, models: Sequence[ModelSpec], call: ModelCall) -> str | None:
         async with aclosing(self._asking.ask(models, call, agent.fallback)) as parts:
             async for part in parts:
                 if isinstance(part, ModelAnswer):
-                    return " ".join(mend(part.message.content).split())[:80] or None
+                    return mend(part.message.content)
         return None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lastgood.core.context import fade_results, shown_of, trim
+from lastgood.core.context import fade_results, repeats, shown_of, trim
 from lastgood.core.history import open_calls
 from lastgood.core.speaker import speaker
+from lastgood.errors import LoopDetected
 from lastgood.model.agents import AgentSpec
-from lastgood.model.attempts import Step, StepKind
+from lastgood.model.attempts import Step, StepKind, said
 from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import Message
 
@@ -23,7 +24,7 @@ class Stage:
     own: Callable[[Sequence[Step]], tuple[Message, ...]]
     steps: list[Step]
     within: str = ""
-    callers: tuple[AgentSpec, ...] = ()  # who gave the task, and who gave theirs; outermost first
+    callers: tuple[AgentSpec, ...] = ()  # the agents that delegated the task; outermost first
     options: CallOptions = CallOptions()
     left_out: int = 0
     agent: AgentSpec = field(init=False)
@@ -63,8 +64,16 @@ class Stage:
     def waits_for_caller(self) -> bool:
         """The model called tools that only the caller has; the turn ends with these calls open."""
         names = self.options.tool_names
-        return any(call.name in names for call in open_calls([step.message for step in self.steps]))
+        return any(call.name in names for call in open_calls(said(self.steps)))
 
     def place_of(self, call_id: str) -> str:
         """Where a call stands: with the number of the response, since some providers begin anew in each."""
         return f"{self.within}{self.responses}:{call_id}"
+
+    def check_for_loops(self) -> None:
+        batches = [step.message.tool_calls for step in self.steps if step.kind is StepKind.MODEL]
+        most = self.agent.max_consecutive_tool_calls
+        if batches[-1] and repeats(batches, most):
+            raise LoopDetected(
+                f"the model repeated the same tool calls {most} times in a row; nothing was committed"
+            )

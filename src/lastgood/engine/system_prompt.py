@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,10 +20,16 @@ _MOST_BYTES = 64 * 1024
 
 
 async def system_messages(
-    agent: AgentSpec, team: AgentSpec, tool_usage: Iterable[str], working_dir: Path | None, now: float
+    agent: AgentSpec,
+    team: AgentSpec,
+    tool_usage: Iterable[str],
+    working_dir: Path | None,
+    now: float,
+    notes: Sequence[str] = (),
 ) -> tuple[Message, ...]:
-    """`tool_usage`: how the tools that the agent has are to be used."""
-    pieces = [*_told(agent, team, tool_usage, working_dir, now), *await _prompt_files(agent, working_dir)]
+    """`tool_usage`: how the tools that the agent has are to be used. `notes`: what hooks add to this call."""
+    told = _told(agent, team, tool_usage, working_dir, now)
+    pieces = [*told, *await _prompt_files(agent, working_dir), *notes]
     text = "\n\n".join(piece for piece in pieces if piece.strip())
     return (Message(Role.SYSTEM, mend(text)),) if text else ()
 
@@ -59,11 +65,11 @@ async def _prompt_files(agent: AgentSpec, working_dir: Path | None) -> list[str]
     if not agent.add_prompt_files or working_dir is None:
         return []
     return await asyncio.to_thread(
-        lambda: [text for name in agent.add_prompt_files if (text := _read(working_dir, name))]
+        lambda: [text for name in agent.add_prompt_files if (text := prompt_file(working_dir, name))]
     )
 
 
-def _read(working_dir: Path, name: str) -> str | None:
+def prompt_file(working_dir: Path, name: str) -> str | None:
     """A file that is not there is left out: it is a custom of the folder, not a duty."""
     try:
         return f"From {name}:\n{read_text_under(working_dir, name, _MOST_BYTES)}"

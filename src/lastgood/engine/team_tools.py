@@ -1,7 +1,7 @@
-"""The two tools a team has: giving a task to another agent, and handing the conversation over.
+"""The two tools of a team: delegating a task, and handing the conversation over.
 
-A handoff is an ordinary tool: who speaks is read off the conversation. A task is
-not: the loop does it itself, because the other agent's steps are steps of this attempt.
+A handoff is an ordinary tool: the active agent is derived from the conversation. A task is not: the loop runs
+it itself, because the other agent's steps are steps of this attempt.
 """
 
 from __future__ import annotations

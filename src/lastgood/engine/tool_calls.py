@@ -1,27 +1,30 @@
-"""Calling a tool: may it be called, with what, and what did it say."""
+"""Tool calls: permission, arguments and result."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from lastgood.core.approval import literal_rule
 from lastgood.core.session_rules import judging_call
 from lastgood.core.tool_permissions import Allowed, Asks, Denied
 from lastgood.engine.stage import Stage
 from lastgood.engine.team_tools import handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
+from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.deferred import offered_tools
 from lastgood.engine.tools.live import SessionPlace
-from lastgood.engine.tools.tool import NeedsInput, Tool, ToolFailed, ToolUse
+from lastgood.engine.tools.tool import DESCRIPTION, NeedsInput, Tool, ToolFailed, ToolUse, is_described
 from lastgood.errors import LastgoodError, NeedsAnswer
 from lastgood.model.agents import OnUnknown, Safety
-from lastgood.model.answers import AnswerAction, QuestionKind
-from lastgood.model.attempts import ToolOutcome
+from lastgood.model.answers import Answer, AnswerAction, QuestionKind
+from lastgood.model.attempts import StepKind, ToolOutcome
 from lastgood.model.messages import ToolCall
 from lastgood.model.rules import RuleLayer
 from lastgood.ports.engine import Work
@@ -31,6 +34,9 @@ _CANCELLED = ("error: the tool was cancelled", ToolOutcome.UNKNOWN)
 
 #: Shows output while the tool runs.
 Stream = Callable[[str], Awaitable[None]]
+
+#: Turns the question that the rules require into the one that is asked; None: no approval is needed.
+Settle = Callable[[Asks | None], Awaitable[Asks | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedCall:
     """A call that may run."""
 
     tool: Tool
@@ -66,10 +72,19 @@ class ToolCaller:
         return {**built, handoff.name: handoff} if handoff else built
 
     async def prepare(self, work: Work, stage: Stage) -> None:
-        """Starts the programs that the agent's tools belong to, and asks them what they offer now."""
+        """Starts the programs that the agent's tools belong to, and lists their tools."""
         if any(spec.type in self._runtimes.live_types for spec in stage.agent.toolsets):
             place = SessionPlace(work.hold.tenant, work.hold.session, self.working_dir(work))
             await self._runtimes.of(work.hold.session, work.agent).ask_programs(stage.agent, place)
+
+    def model_for_results(self, work: Work, stage: Stage) -> str | None:
+        """The model for the next response, where a toolset names one for its results: the first of them."""
+        models = self._runtimes.of(work.hold.session, work.agent).models_of(stage.agent)
+        if not models:
+            return None
+        steps = reversed(stage.steps)
+        asked = next((step.message.tool_calls for step in steps if step.kind is StepKind.MODEL), ())
+        return next((models[call.name] for call in asked if call.name in models), None)
 
     def instructions(self, work: Work, stage: Stage) -> Iterator[str]:
         return self._runtimes.of(work.hold.session, work.agent).instructions_of(stage.agent)
@@ -77,25 +92,33 @@ class ToolCaller:
     def working_dir(self, work: Work) -> Path | None:
         return self._runtimes.working_dir(work.hold.session, work.working_dir)
 
-    async def admit(self, work: Work, stage: Stage, call: ToolCall) -> Admitted | Result:
-        """Decides whether the call may run, before anybody hears of it. A result: it may not, and why.
+    async def admit(
+        self, work: Work, stage: Stage, call: ToolCall, settle: Settle | None = None
+    ) -> AdmittedCall | Result:
+        """Decides whether the call may run, before any event is emitted. Returns a result with the reason if
+        it may not. NeedsAnswer: it needs approval. Nothing has run yet.
 
-        NeedsAnswer: a person has to be asked. Nothing of the call has happened.
+        `settle`: applies the decisions of hooks; it cannot allow what the rules deny.
         """
         tool = self.tools(work, stage).get(call.name)
         if tool is None:
             return Result(f"error: unknown tool {call.name!r}", ToolOutcome.FAILED)
         try:
             arguments, working_dir = arguments_of(call), self.working_dir(work)
+            _check_rejection(call, work.answers.get(stage.place_of(call.id)))
+            if stage.agent.add_description_parameter and not is_described(tool):
+                arguments.pop(DESCRIPTION, None)  # for people; the tool knows no such argument
             asks = await self._check(stage, tool, arguments, working_dir, await work.rules())
+            if settle is not None:
+                asks = await settle(asks)
             if asks is not None:
                 self._check_answer(work, stage, call, asks)
         except ToolFailed as error:
             return Result(f"error: {error}", ToolOutcome.DENIED)
-        return Admitted(tool, arguments, working_dir)
+        return AdmittedCall(tool, arguments, working_dir)
 
     async def use(
-        self, work: Work, stage: Stage, call: ToolCall, admitted: Admitted, stream: Stream
+        self, work: Work, stage: Stage, call: ToolCall, admitted: AdmittedCall, stream: Stream
     ) -> Result:
         """A tool's error is a result: the model may try something else.
 
@@ -140,14 +163,14 @@ class ToolCaller:
         rules: tuple[RuleLayer, ...],
     ) -> Asks | None:
         """Delegating a task adds no rights: every agent of the chain must be allowed to make the call.
-        Returns what a person has to be asked, if anything. ToolFailed: it is denied."""
+        Returns the question for a person, if approval is needed. ToolFailed: it is denied."""
         root = str(place) if place else ""
         asks: Asks | None = None
         for agent in (*stage.callers, stage.agent):
             call = tool.name, tool.effect, arguments
             match await paced(judging_call(agent, self._safety, rules, *call, root=root)):
-                case Denied(reason):
-                    raise ToolFailed(denial(tool.name, reason))
+                case Denied() as denied:
+                    raise ToolFailed(denial(tool.name, denied))
                 case Asks() as found:
                     asks = asks or found
                 case Allowed():
@@ -155,7 +178,8 @@ class ToolCaller:
         return asks
 
     def _check_answer(self, work: Work, stage: Stage, call: ToolCall, asks: Asks) -> None:
-        """An answer is for one place in one attempt, so it can only mean the arguments that were shown."""
+        """An answer is for one place in one attempt, so it can only mean the arguments that were shown. Here
+        it approves the call, or repeats one that was approved before its outcome was lost."""
         place = stage.place_of(call.id)
         answer = work.answers.get(place)
         if answer is not None and answer.is_about_input:
@@ -175,14 +199,11 @@ class ToolCaller:
                 "reason": asks.reason,
             }
             raise NeedsAnswer(question, self._approval_seconds)
-        if answer.action is not AnswerAction.APPROVE:
-            why = f": {answer.reason}" if answer.reason else ""
-            raise ToolFailed(f"a person rejected this call of {call.name}{why}")
 
     def _ask_for_input(
         self, work: Work, stage: Stage, call: ToolCall, needed: NeedsInput
     ) -> tuple[str, ToolOutcome]:
-        """NeedsAnswer: the turn waits. Returns an error for the model where nobody can be asked."""
+        """NeedsAnswer: the turn waits. Returns an error for the model if approvals are not available."""
         if not work.can_ask:
             return (
                 f"error: {call.name} needs an answer from a person, which is not available on this API",
@@ -204,6 +225,14 @@ class ToolCaller:
         raise NeedsAnswer(question, self._approval_seconds)
 
 
+def _check_rejection(call: ToolCall, answer: Answer | None) -> None:
+    """ToolFailed: a person has rejected the call. That counts even if nothing asks for approval by now: rules
+    and hooks may have changed while the person decided."""
+    if answer is not None and answer.action is AnswerAction.REJECT:
+        why = f": {answer.reason}" if answer.reason else ""
+        raise ToolFailed(f"a person rejected this call of {call.name}{why}")
+
+
 async def _run(tool: Tool, use: ToolUse) -> tuple[str, ToolOutcome]:
     try:
         return await tool.run(use), ToolOutcome.DONE
@@ -215,18 +244,10 @@ async def _run(tool: Tool, use: ToolUse) -> tuple[str, ToolOutcome]:
         return f"error: the tool failed unexpectedly: {error!r}", ToolOutcome.FAILED
 
 
-def denial(tool: str, reason: str) -> str:
-    return (
-        f"{tool} is not allowed: {reason}. To allow it, add the rule {tool!r} to `permissions.allow` of the "
-        "agent file, or serve with --safety autonomous"
+def denial(tool: str, denied: Denied) -> str:
+    """Ends with the line to paste."""
+    line = orjson.dumps([literal_rule(tool)]).decode()
+    remedy = denied.remedy or (
+        f"use a wider --safety, or add this line to the agent file: permissions: {{allow: {line}}}"
     )
-
-
-def arguments_of(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments: Any = json.loads(call.arguments or "{}")
-    except ValueError as error:
-        raise ToolFailed(f"the arguments are not valid JSON: {error}") from None
-    if not isinstance(arguments, dict):
-        raise ToolFailed("the arguments are not a JSON object")
-    return arguments
+    return f"{tool} is not allowed: {denied.reason}. To allow it, {remedy}"

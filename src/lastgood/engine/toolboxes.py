@@ -1,7 +1,7 @@
-"""What is built for a session and kept from turn to turn: the tools of its agents, and where they work.
+"""The tools of a session, built once and kept from turn to turn, and their working directory.
 
-A session's working directory is given when it is made. One without has a folder of
-its own, made when a tool first needs it and erased with the session.
+A session's working directory is set when the session is created. Without one, a folder is created when a tool
+first needs it and deleted with the session.
 """
 
 from __future__ import annotations
@@ -34,29 +34,37 @@ class Toolbox:
     live: LiveToolsets
     _built: dict[str, Mapping[str, Tool]] = field(default_factory=dict)
     _deferred: dict[str, frozenset[str]] = field(default_factory=dict)
+    _models: dict[str, dict[str, str]] = field(default_factory=dict)
     _programs: dict[bytes, LiveProgram] = field(default_factory=dict)
     _offers: dict[str, Sequence[tuple[ToolsetSpec, Offer]]] = field(default_factory=dict)
 
     def tools_of(self, agent: AgentSpec) -> Mapping[str, Tool]:
-        """Of programs, what they offered when they were last asked."""
+        """Of programs, the tools of their last listing."""
         built = self._built.get(agent.name)
         if built is None:
             built = self._built[agent.name] = self._build(agent)
         return built
 
     def deferred_of(self, agent: AgentSpec) -> frozenset[str]:
-        """The names of its tools that the model has to look for first."""
+        """The names of its deferred tools, which the model must search for first."""
         self.tools_of(agent)
         return self._deferred[agent.name]
+
+    def models_of(self, agent: AgentSpec) -> Mapping[str, str]:
+        """By the name of a tool, the model that is called with its results, where that is not the agent's."""
+        self.tools_of(agent)
+        return self._models[agent.name]
 
     def _build(self, agent: AgentSpec) -> Mapping[str, Tool]:
         offers = iter(self._offers.get(agent.name, ()))
         built: dict[str, Tool] = {}
         deferred: set[str] = set()
+        models: dict[str, str] = {}
         for spec in agent.toolsets:
             if spec.type in self.toolsets:
                 for tool in _usable(spec, self.toolsets[spec.type](spec)):
                     built[tool.name] = tool
+                    _note_model(models, spec, tool.name)
                     # A later toolset with a tool of this name decides anew.
                     deferred.discard(tool.name)
                     deferred |= {tool.name} if _is_deferred(spec, tool.name) else set()
@@ -65,8 +73,9 @@ class Toolbox:
                     # It never takes the place of another one: rules for that name meant the other.
                     name = f"{offered[1].label}_{tool.name}"[-64:] if tool.name in built else tool.name
                     built[name] = replace(tool, name=name)
+                    _note_model(models, spec, name)
                     deferred |= {name} if _is_deferred(spec, tool.name) else set()
-        self._deferred[agent.name] = frozenset(deferred)
+        self._deferred[agent.name], self._models[agent.name] = frozenset(deferred), models
         return built
 
     async def ask_programs(self, agent: AgentSpec, place: SessionPlace) -> None:
@@ -89,6 +98,10 @@ class Toolbox:
             self._programs[key] = self.live[spec.type].program(spec, place)
         return self._programs[key]
 
+    @property
+    def has_programs(self) -> bool:
+        return bool(self._programs)
+
     def instructions_of(self, agent: AgentSpec) -> Iterator[str]:
         """How its tools are to be used, and which of them are missing."""
         for spec in agent.toolsets:
@@ -106,6 +119,13 @@ class Toolbox:
 def _is_deferred(spec: ToolsetSpec, name: str) -> bool:
     defer = spec.options.get("defer", False)
     return defer if isinstance(defer, bool) else name in defer
+
+
+def _note_model(models: dict[str, str], spec: ToolsetSpec, tool: str) -> None:
+    if ref := spec.options.get("model"):
+        models[tool] = str(ref)
+    else:
+        models.pop(tool, None)
 
 
 def _usable(spec: ToolsetSpec, tools: Sequence[Tool]) -> Sequence[Tool]:
@@ -142,7 +162,7 @@ class Toolboxes:
         return kept
 
     def _put_away(self, toolbox: Toolbox | None) -> None:
-        if toolbox is not None:
+        if toolbox is not None and toolbox.has_programs:
             closing = asyncio.create_task(toolbox.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)

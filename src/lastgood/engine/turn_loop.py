@@ -12,27 +12,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from lastgood.core.context import cap_result, repeats, without_oldest
+from lastgood.core.context import cap_result, without_oldest
 from lastgood.core.history import mend, mend_text, repair
+from lastgood.core.hooks import Decision
 from lastgood.core.recovery import unsettled
-from lastgood.core.secret_shapes import redacted, without_secret_shapes
+from lastgood.core.secret_shapes import without_secret_shapes
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
-from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Retried
-from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
+from lastgood.engine.budget_meter import BudgetMeter
+from lastgood.engine.hooks.turn_hooks import Ruling, TurnHooks, hook_blocked, known_ruling
+from lastgood.engine.model_request import model_call, routed, with_options
+from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Requested, Retried
+from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
 from lastgood.engine.stage import Stage
-from lastgood.engine.system_prompt import system_messages
-from lastgood.engine.team_tools import DEEPEST, task_definition, task_of
-from lastgood.engine.tool_calls import Result, ToolCaller, arguments_of
+from lastgood.engine.team_tools import DEEPEST, task_of
+from lastgood.engine.tool_calls import AdmittedCall, Result, ToolCaller
+from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.errors import ContextOverflow, Garbled, LoopDetected, ModelError, NeedsAnswer
-from lastgood.model.agents import ModelSpec, OnUnknown
+from lastgood.model.agents import AgentSpec, ModelSpec, OnUnknown
 from lastgood.model.answers import AnswerAction, QuestionKind
-from lastgood.model.attempts import Step, StepKind, ToolOutcome
-from lastgood.model.call_options import CallOptions
+from lastgood.model.attempts import Step, StepKind, ToolOutcome, said
 from lastgood.model.events import (
     AgentSwitched,
     Event,
@@ -46,26 +49,18 @@ from lastgood.model.events import (
     ToolStreamed,
     UserSaid,
 )
+from lastgood.model.hooks import HookEvent
 from lastgood.model.messages import ToolCall, tool_result
+from lastgood.model.usage import ModelAsked
 from lastgood.ports.engine import Emit, Work
-from lastgood.time_slices import paced_map
 
-#: How long a person may take to say what became of a call.
+#: How long a person may take to decide about a call with an unknown outcome.
 ANSWER_SECONDS = 24 * 3600.0
-#: Where an agent sets no limit: no turn goes on for ever.
+#: Default limit of an agent without one: no turn runs for ever.
 MOST_RESPONSES = 200
 
 UNKNOWN_OUTCOME = (
     "The server was interrupted while this tool ran. Whether it took effect is unknown; it was not repeated."
-)
-
-_SETTINGS = (
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "frequency_penalty",
-    "presence_penalty",
-    "parallel_tool_calls",
 )
 
 
@@ -79,30 +74,53 @@ class TurnLoop:
     scrub: Callable[[str], str]  # removes secrets from tool results
     work: Work
     emit: Emit
+    hooks: TurnHooks | None = None  # None: no agent of the file has any
+    meter: BudgetMeter | None = None  # None: the file has no budgets
 
     async def run(self) -> None:
         work = self.work
         own_steps = [step for step in work.steps if not step.within]
-        await self._converse(Stage(work.agent, work.earlier, work.own, own_steps, options=work.options))
+        stage = Stage(work.agent, work.earlier, work.own, own_steps, options=work.options)
+        running = self._converse(stage)
+        await (running if self.hooks is None else self.hooks.around(stage, running))
 
     async def _converse(self, stage: Stage) -> None:
         await self.calling.prepare(self.work, stage)
+        if self.hooks is not None:
+            await self.hooks.open(stage)
         await self._settle_open_calls(stage)
         most = stage.entry.max_iterations or MOST_RESPONSES
         while stage.asks_again:
             if stage.responses >= most:
+                await self._observe(
+                    stage,
+                    HookEvent.ON_MAX_ITERATIONS,
+                    notification_level="warning",
+                    notification_message=f"the turn needs more than {most} model calls",
+                )
                 raise LoopDetected(f"the turn needed more than {most} model calls; nothing was committed")
             if stage.steps and not stage.within:
                 await self._take_steers(stage)
-            await self._call_model(stage)
-            _check_for_loops(stage)
-            for call in stage.steps[-1].message.tool_calls:
-                if call.name not in stage.options.tool_names:
-                    await self._call_tool(stage, call)
+            running = self._respond(stage)
+            await (running if self.hooks is None else self.hooks.around_response(stage, running))
+
+    async def _respond(self, stage: Stage) -> None:
+        if self.meter is not None:
+            self.meter.check(stage.agent)
+        if self.hooks is not None:
+            await self.hooks.before_model(stage)
+        await self._call_model(stage)
+        stage.check_for_loops()
+        for call in stage.steps[-1].message.tool_calls:
+            if call.name not in stage.options.tool_names:
+                await self._call_tool(stage, call)
 
     async def _take_steers(self, stage: Stage) -> None:
         """Input that arrived during the turn goes after the tool results, before the next model call."""
-        for step in await self.work.steers():
+        steers = await self.work.steers()
+        if steers and self.hooks is not None:
+            await self.hooks.take_steers(stage, [step.message.content for step in steers])
+        for step in steers:
             await self._event(UserSaid(step.message, steer=True))
             await self._finish(stage, step)
 
@@ -125,29 +143,37 @@ class TurnLoop:
         agent, work = stage.agent, self.work
         await self.calling.prepare(work, stage)
         # An override is for the agent the turn was addressed to; the others keep what their file says.
-        ref = work.model if agent is work.agent else agent.model
+        ref = self.calling.model_for_results(work, stage)
+        ref = ref or (work.model if agent is work.agent else agent.model)
+        ref = routed(ref, work.agent.models, stage)
         chain = self.models.models(ref, agent.fallback.models, work.agent.models, work.turn)
-        models = tuple(_with_options(model, stage.options) for model in chain)
+        models = tuple(with_options(model, stage.options) for model in chain)
         model = models[0]
-        call = await self._model_call(stage, model)
+        notes = () if self.hooks is None else self.hooks.notes(stage)
+        call = await model_call(self.calling, work, stage, model, notes, self.now())
+        began = self.now()
         async with aclosing(self.models.ask(models, call, agent.fallback)) as parts:
             async for part in parts:
                 match part:
                     case Chunk(text, kind):
                         await self.emit(self._streamed(stage, kind, text))
+                    case Requested(requested):
+                        await self.emit(ModelAsked(requested.ref))
                     case FellBack():
                         model = part.to
                         await self._event(part.as_event())
                     case Retried():
                         await self._event(part.as_event())
                     case ModelAnswer():
-                        step = self._step_of(part, model, stage)
+                        step = self._step_of(part, model, stage, began)
+                        if self.hooks is not None:
+                            await self.hooks.after_model(stage, step)
                         await self._event(_answered(model, step, _sub_agent(stage)))
                         await self._finish(stage, step)
                         return
         raise ModelError("the model ended its stream without a response; nothing was committed")
 
-    def _step_of(self, answer: ModelAnswer, model: ModelSpec, stage: Stage) -> Step:
+    def _step_of(self, answer: ModelAnswer, model: ModelSpec, stage: Stage, began: float) -> Step:
         message = mend_text(answer.message)
         if message.is_blank and not message.tool_calls:
             raise Garbled("the model returned an empty answer; nothing was committed. Send the turn again")
@@ -163,7 +189,10 @@ class TurnLoop:
             left_out=stage.left_out,
             cut_short=answer.cut_short,
             model=model.ref,
+            agent="" if self.meter is None else stage.agent.name,
             effects=self._effects(stage, message.tool_calls) if message.tool_calls else (),
+            seconds=max(self.now() - began, 0.0),
+            ended_at=self.now(),
         )
 
     def _effects(self, stage: Stage, calls: Sequence[ToolCall]) -> tuple[str, ...]:
@@ -172,49 +201,16 @@ class TurnLoop:
         ours = [call for call in calls if call.name in tools and call.name not in stage.options.tool_names]
         return tuple(call.id for call in ours if tools[call.name].on_unknown is not OnUnknown.REPEAT)
 
-    async def _model_call(self, stage: Stage, model: ModelSpec) -> ModelCall:
-        agent, work = stage.agent, self.work
-        place = (
-            self.calling.working_dir(work) if agent.add_environment_info or agent.add_prompt_files else None
-        )
-        usage = self.calling.instructions(work, stage)
-        system = await system_messages(agent, work.agent, usage, place, self.now())
-        about = {
-            "session": work.hold.session,
-            "turn": work.turn,
-            "attempt": work.hold.attempt,
-            "number": work.number,
-        }
-        if stage.within:
-            about["within"] = stage.within
-        options = stage.options
-        if stage.responses and options.tool_choice not in (None, "auto", "none"):
-            # The first response obeyed it. If it still held, the model could never end the turn.
-            options = replace(options, tool_choice=None)
-        messages = (*system, *stage.shown())
-        if agent.redact_secrets:
-            messages = tuple(await paced_map(redacted, messages))
-        return ModelCall(
-            model, messages, self._tool_definitions(stage), agent.structured_output, options, about
-        )
-
-    def _tool_definitions(self, stage: Stage) -> tuple[dict[str, Any], ...]:
-        """The agent's own, then the request's. Where names clash, the request's tool is meant."""
-        theirs = stage.options.tool_names
-        ours = self.calling.tools(self.work, stage)
-        tools = [tool.as_json() for name, tool in ours.items() if name not in theirs]
-        task = task_definition(stage.agent, self.work.agent)
-        if task is not None and TRANSFER not in theirs:
-            tools.append(task)
-        return (*tools, *(deepcopy(dict(tool)) for tool in stage.options.tools))
-
     # -- tools -----------------------------------------------------------------------
 
     async def _call_tool(self, stage: Stage, call: ToolCall) -> None:
         if stage.agent.redact_secrets:
             call = replace(call, arguments=without_secret_shapes(call.arguments))
-        delegates = call.name == TRANSFER and bool(stage.agent.sub_agents)
-        admitted = None if delegates else await self.calling.admit(self.work, stage, call)
+        ruling = known_ruling(stage, call)
+        if ruling is None:
+            ruling = Ruling(call) if self.hooks is None else await self.hooks.before_tool(stage, call)
+        call = ruling.call
+        admitted = await self._admit(stage, ruling)
         who = _sub_agent(stage)
         answer = self.work.answers.get(stage.place_of(call.id))
         if answer is None or not answer.is_about_input:  # else clients know of the call since it asked
@@ -226,19 +222,53 @@ class TurnLoop:
             await self._answer(stage, call, admitted)
             return
 
-        async def stream(text: str) -> None:
-            await self._event(ToolStreamed(call.id, self._clean(stage, text), who))
+        is_hidden = self.hooks is not None and self.hooks.hides_output(stage, call)
 
-        result = await self.calling.use(self.work, stage, call, admitted, stream)
+        async def stream(text: str) -> None:
+            if not is_hidden:
+                await self._event(ToolStreamed(call.id, self._clean(stage, text), who))
+
+        try:
+            result = await self.calling.use(self.work, stage, call, admitted, stream)
+        except NeedsAnswer:
+            await self._observe(stage, HookEvent.ON_USER_INPUT)
+            raise
         await self._answer(stage, call, result)
         speaks = speaker(stage.entry, stage.conversation()) if call.name == HANDOFF else stage.agent
         if speaks is not stage.agent:
+            await self._observe_switch(stage, stage.agent, speaks, "handoff")
             stage.agent = speaks
             await self._event(AgentSwitched(speaks.name))
 
+    async def _admit(self, stage: Stage, ruling: Ruling) -> AdmittedCall | Result | None:
+        """None: the call gives a task to another agent, which needs no permission."""
+        call, hooks = ruling.call, self.hooks
+        if ruling.decision is Decision.DENY:
+            admitted: AdmittedCall | Result = Result(
+                f"error: a hook denied {call.name}: {ruling.reason}", ToolOutcome.DENIED
+            )
+        elif call.name == TRANSFER and stage.agent.sub_agents:
+            return None
+        elif hooks is None:
+            return await self.calling.admit(self.work, stage, call)
+        else:
+            try:
+                settle = partial(hooks.settle, stage, call, ruling)
+                admitted = await self.calling.admit(self.work, stage, call, settle)
+            except NeedsAnswer:
+                await self._observe(stage, HookEvent.ON_USER_INPUT)
+                raise
+        if hooks is not None:
+            await hooks.decided(stage, call, ruling, allowed=isinstance(admitted, AdmittedCall))
+        return admitted
+
     async def _answer(self, stage: Stage, call: ToolCall, result: Result) -> None:
-        capped = cap_result(self._clean(stage, self.scrub(result.text)), stage.agent.max_tool_result_tokens)
-        await self._event(ToolAnswered(call.id, call.name, capped.text, _sub_agent(stage)))
+        text, blocked = self._clean(stage, self.scrub(result.text)), None
+        if self.hooks is not None and result.outcome is not ToolOutcome.DENIED:
+            text, blocked = await self.hooks.after_tool(stage, call, text, result.outcome)
+        capped = cap_result(text, stage.agent.max_tool_result_tokens)
+        failed = result.outcome is not ToolOutcome.DONE
+        await self._event(ToolAnswered(call.id, call.name, capped.text, _sub_agent(stage), failed))
         step = Step(
             StepKind.TOOL,
             tool_result(call.id, capped.text),
@@ -247,8 +277,14 @@ class TurnLoop:
             effects=(call.id,) if result.has_effects else (),
             outcome=result.outcome,
             seconds=result.seconds,
+            ended_at=self.now(),
         )
+        if blocked is not None:
+            # In the journal, so that no attempt that continues this one gets past it.
+            step = replace(step, hook=HookEvent.POST_TOOL_USE, ruling="block", reason=blocked)
         await self._finish(stage, step)
+        if blocked is not None:
+            raise hook_blocked(blocked)
 
     def _clean(self, stage: Stage, text: str) -> str:
         return mend(without_secret_shapes(text) if stage.agent.redact_secrets else text)
@@ -266,16 +302,25 @@ class TurnLoop:
         inner = Stage(
             entry=other,
             earlier=(),
-            own=lambda steps: repair((task, *(step.message for step in steps))),
+            own=lambda steps: repair((task, *said(steps))),
             steps=[step for step in self.work.steps if step.within == within],
             within=within,
             callers=(*stage.callers, stage.agent),
         )
+        await self._observe_switch(stage, stage.agent, other, "transfer_task")
         try:
             await self._converse(inner)
             result = Result(inner.steps[-1].message.content, ToolOutcome.DONE)
         except LoopDetected as error:
             result = Result(f"error: {other.name} did not finish: {error}", ToolOutcome.FAILED)
+        await self._observe_switch(stage, other, stage.agent, "transfer_task_return")
+        await self._observe(
+            stage,
+            HookEvent.SUBAGENT_STOP,
+            agent_name=other.name,
+            parent_session_id=self.work.hold.session,
+            stop_response=result.text,
+        )
         await self._answer(stage, call, result)
 
     # -- after a crash -----------------------------------------------------------
@@ -301,18 +346,31 @@ class TurnLoop:
             repeats = answer is not None and answer.action is AnswerAction.REPEAT
             if not has_begun or open_call.policy is OnUnknown.REPEAT or repeats:
                 await self._call_tool(stage, call)
-            elif open_call.policy is OnUnknown.ASK and answer is None:
+                continue
+            ruling = known_ruling(stage, call)
+            ran = call if ruling is None else ruling.call
+            if open_call.policy is OnUnknown.ASK and answer is None:
                 question = {
                     "kind": QuestionKind.UNKNOWN_OUTCOME.value,
                     "place": place,
-                    "call": call.id,
-                    "tool": call.name,
-                    "arguments": call.arguments,
+                    "call": ran.id,
+                    "tool": ran.name,
+                    "arguments": ran.arguments,
                 }
                 raise NeedsAnswer(question, ANSWER_SECONDS)
-            else:
-                unknown = Result(UNKNOWN_OUTCOME, ToolOutcome.UNKNOWN, has_effects=True)
-                await self._answer(stage, call, unknown)
+            unknown = Result(UNKNOWN_OUTCOME, ToolOutcome.UNKNOWN, has_effects=True)
+            await self._answer(stage, ran, unknown)
+
+    # -- hooks that only watch --------------------------------------------------------
+
+    async def _observe(self, stage: Stage, event: HookEvent, **given: Any) -> None:
+        if self.hooks is not None:
+            await self.hooks.observe(stage, event, **given)
+
+    async def _observe_switch(self, stage: Stage, before: AgentSpec, after: AgentSpec, kind: str) -> None:
+        if self.hooks is not None:
+            names = {"from_agent": before.name, "to_agent": after.name, "agent_switch_kind": kind}
+            await self.hooks.observe(stage, HookEvent.ON_AGENT_SWITCH, **names)
 
     # -- what is emitted -----------------------------------------------------------
 
@@ -321,6 +379,8 @@ class TurnLoop:
 
     async def _finish(self, stage: Stage, step: Step) -> None:
         stage.steps.append(step)
+        if self.meter is not None:
+            self.meter.add(step)
         await self.emit(step)
 
     def _streamed(self, stage: Stage, kind: ChunkKind, text: str) -> Event:
@@ -333,22 +393,6 @@ def _sub_agent(stage: Stage) -> str | None:
     return stage.agent.name if stage.within else None
 
 
-def _with_options(model: ModelSpec, options: CallOptions) -> ModelSpec:
-    """The settings of the file, overridden by those of the request."""
-    asked = {name: getattr(options, name) for name in _SETTINGS}
-    settled = {name: value for name, value in asked.items() if value is not None}
-    return replace(model, **settled) if settled else model
-
-
 def _answered(model: ModelSpec, step: Step, agent: str | None) -> ModelAnswered:
     used = step.usage
     return ModelAnswered(model.ref, used.input_tokens, used.output_tokens, used.cost, step.cut_short, agent)
-
-
-def _check_for_loops(stage: Stage) -> None:
-    batches = [step.message.tool_calls for step in stage.steps if step.kind is StepKind.MODEL]
-    most = stage.agent.max_consecutive_tool_calls
-    if batches[-1] and repeats(batches, most):
-        raise LoopDetected(
-            f"the model repeated the same tool calls {most} times in a row; nothing was committed"
-        )

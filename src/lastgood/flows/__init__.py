@@ -1,1 +1,1 @@
-"""The verbs: read, decide, write, in that order. Flows arrange; core decides; the store remembers."""
+"""The verbs: read, decide, write, in that order. Flows orchestrate, core decides, the store persists."""

@@ -1,4 +1,4 @@
-"""The one way from what a session recorded to the agent it means."""
+"""Resolves the agent key that a session recorded to the agent that is served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lastgood.ports.engine import Agents
 
 
 async def resolve(agents: Agents, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
-    """The agent, and the decision as it is stored; AgentNotFound says why not.
+    """Returns the agent, and the decision as it is stored. AgentNotFound has the reason.
 
     A key may name a member of a team: `key/name`.
     """
@@ -35,8 +35,8 @@ async def resolve(agents: Agents, recorded: str) -> tuple[AgentSpec, dict[str, A
 def _find(recorded: str, served: Sequence[str]) -> tuple[identity.Resolution, str | None]:
     """With the name of the member, if one is meant.
 
-    The key of a URL has no slash, for it is escaped; what follows one is a name, or it would
-    be taken for the end of the URL's query, and the team would answer instead of its member.
+    The key of a URL is escaped and has no slash, so what follows a slash is a name. Read as part of the URL's
+    query, it would make the team answer instead of its member.
     """
     whole = identity.resolve(recorded, served)
     key, _, name = recorded.rpartition("/")

@@ -1,8 +1,7 @@
 """Questions that wait for a person, and the answers: of turns on this server and of tasks on runtimes.
 
-An answer is recorded in the transaction that takes the turn up again. "Always" adds a rule to the session
-after that: if the process dies in between, somebody is asked once more, and nothing runs that nobody
-approved.
+An answer is recorded in the transaction that resumes the turn. "Always" adds a rule to the session after
+that: if the process dies in between, approval is requested once more, and nothing runs without it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lastgood.flows.sessions import Sessions
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turns import Turns
 from lastgood.flows.work.questions import Questions
-from lastgood.model.answers import AnswerAction, QuestionKind
+from lastgood.model.answers import AnswerAction, QuestionKind, question_id
 from lastgood.model.attempts import Attempt
 from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
@@ -27,7 +26,8 @@ from lastgood.model.rules import Setter
 
 @dataclass(frozen=True, slots=True)
 class PendingQuestion:
-    """`id` names the question in its session. `task` is set if it is asked by a run on a runtime."""
+    """`id` names the question in its session, and never another one: another try at the turn, or another
+    turn, may come to the same place with other arguments. `task`: it is asked by a run on a runtime."""
 
     id: str
     attempt: AttemptId
@@ -55,11 +55,11 @@ class Approvals:
         self._questions = questions
 
     async def pending(self, tenant: TenantId, session: SessionId, user: str) -> tuple[PendingQuestion, ...]:
-        """In the order they were asked."""
+        """Oldest first."""
         attempt = await self._waiting(tenant, session)
         if attempt is not None:
             assert attempt.question is not None
-            id = str(attempt.question["place"])
+            id = question_id(attempt.id, attempt.question)
             return (PendingQuestion(id, attempt.id, attempt.turn, None, attempt.question, attempt.deadline),)
         asked = await self._questions.pending(tenant, session, user)
         return tuple(
@@ -85,7 +85,7 @@ class Approvals:
         question: str | None = None,
         tool: str | None = None,
     ) -> TurnHandle | None:
-        """Returns the turn that goes on here; None: it goes on where its worker is.
+        """Returns the turn that continues here; None: it continues on its worker.
 
         `question`: the id of the one that is meant; `tool`: the tool that it must be about. Without them
         there must be just one. NothingPending: it is not pending any more.
@@ -96,7 +96,9 @@ class Approvals:
             if question in (None, one.id) and tool in (None, one.question.get("tool"))
         ]
         if not found:
-            raise NothingPending("No question is pending in this session, or not this one any more")
+            raise NothingPending(
+                "This question is not pending in this session; it may have been answered already"
+            )
         if len(found) > 1:
             ids = ", ".join(one.id for one in found)
             raise NothingPending(f"Several questions are pending; name one of them in `question`: {ids}")
@@ -132,7 +134,12 @@ class Approvals:
             about["content"] = decided.answer.content
         audit = AuditEntry(by.tenant, AuditKind.APPROVAL, by.token, by.user, session, about)
         return await self._turns.answer(
-            by.tenant, session, asked.attempt, decided.answer, place=asked.id, audit=audit
+            by.tenant,
+            session,
+            asked.attempt,
+            decided.answer,
+            place=str(asked.question["place"]),
+            audit=audit,
         )
 
     async def _waiting(self, tenant: TenantId, session: SessionId) -> Attempt | None:

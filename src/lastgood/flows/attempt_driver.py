@@ -1,4 +1,4 @@
-"""The work of an attempt: lets the engine run, writes each finished step down, and stops it in time."""
+"""The work of an attempt: runs the engine, journals each finished step, and enforces the timeouts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from lastgood.errors import TurnFailed, TurnTimeout
 from lastgood.flows.attempt_work import AttemptWork
+from lastgood.flows.model_requests import is_last_answer
 from lastgood.model.attempts import Step, StepKind
 from lastgood.model.events import Event
 from lastgood.model.sessions import TurnKind
+from lastgood.model.usage import ModelAsked
 
 if TYPE_CHECKING:
     from lastgood.flows.run import Run
@@ -20,7 +22,7 @@ _LATE_SECONDS = 1.0
 
 
 class AttemptStopped(Exception):
-    """The attempt was asked to stop; `Run.stopped` says why."""
+    """The attempt must stop; `Run.stopped` has the reason."""
 
 
 async def work(run: Run) -> list[Step]:
@@ -40,14 +42,14 @@ async def work(run: Run) -> list[Step]:
 
 
 async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
-    """Until the work has ended, was stopped, or takes too long. One timer, however many signs of life."""
+    """Waits until the work has ended, was stopped, or timed out. One timer, however much output there is."""
     loop, limits = asyncio.get_running_loop(), run.deps.limits
     ends = loop.time() + limits.turn_seconds
     run.last_sign = loop.time()
     while not worker.done() and not run.is_stopped():
         idle_ends = run.last_sign + limits.idle_seconds
         if ends > loop.time() > idle_ends + _LATE_SECONDS:
-            # The silence was ours. What the model said meanwhile has not been read yet.
+            # This process was stalled; output of the model has not been read yet.
             run.last_sign = loop.time()
             continue
         if loop.time() >= min(ends, idle_ends):
@@ -58,26 +60,30 @@ async def _watch(run: Run, worker: asyncio.Task[list[Step]]) -> None:
             )
             run.time_out(TurnTimeout(text))
             return
-        # On the stop, too: a tool may take no notice of being cancelled.
+        # Also after a stop: a tool may ignore its cancellation.
         ended: set[asyncio.Future[Any]] = {worker, run.halted}
         left = min(ends, idle_ends) - loop.time()
         await asyncio.wait(ended, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _drive(run: Run) -> list[Step]:
-    """Lets the engine work, and journals each finished step before it goes on."""
+    """Runs the engine, and journals each finished step before the engine continues."""
     assert run.agent is not None
     loop = asyncio.get_running_loop()
     steps = run.steps = list(run.adopted)
 
-    async def emit(item: Event | Step) -> None:
+    async def emit(item: Event | Step | ModelAsked) -> None:
         run.last_sign = loop.time()
+        if isinstance(item, ModelAsked):
+            run.requests.asked(item.model)
+            return
         if isinstance(item, Event):
             run.outbox.put(item)
             return
         steps.append(item)
-        # The last answer is not journaled: the commit that follows at once stores it.
-        if item.within or item.kind is not StepKind.MODEL or item.message.tool_calls:
+        if item.kind is StepKind.MODEL:
+            run.requests.answered(item.model)
+        if not is_last_answer(item):
             await run.outbox.journal(item)
 
     await run.deps.engine.run(AttemptWork(run, run.agent), emit)

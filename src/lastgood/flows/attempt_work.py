@@ -1,4 +1,4 @@
-"""What the engine is given of an attempt: all that it may see, and nothing that it may change."""
+"""The engine's read-only view of an attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lastgood.errors import AttemptLost, HistoryDamaged
 from lastgood.model.agents import AgentSpec
 from lastgood.model.answers import Answer
-from lastgood.model.attempts import Hold, Step, StepKind
+from lastgood.model.attempts import Hold, Step, StepKind, said
 from lastgood.model.call_options import CallOptions
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttemptWork:
-    """What the engine is given: all that the attempt may see."""
+    """The engine's view of an attempt: everything that the prompt may contain."""
 
     run: Run
     agent: AgentSpec
@@ -60,6 +60,15 @@ class AttemptWork:
         return self.run.begin.ask.options
 
     @property
+    def opens_session(self) -> bool:
+        """Nothing was said before it, or nothing since a reset."""
+        return not self.run.history.settled and not self.run.history.tail
+
+    @property
+    def is_followup(self) -> bool:
+        return self.run.begin.takes is not None
+
+    @property
     def working_dir(self) -> str | None:
         return self.run.begun.session.working_dir
 
@@ -71,7 +80,7 @@ class AttemptWork:
         return found.rules
 
     async def steers(self) -> tuple[Step, ...]:
-        """In the order they were said. A steer is one message, so that its step is one, too."""
+        """Returns the steers in order. A steer is one message, so that its step is one, too."""
         waiting = await self.run.through_outage(lambda: self.run.deps.store.steers_of(self.hold))
         if any(item.is_damaged for item in waiting):
             raise HistoryDamaged(
@@ -86,5 +95,4 @@ class AttemptWork:
         return self.run.history.settled
 
     def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
-        said = (*self.run.begin.ask.messages, *(step.message for step in steps))
-        return self.run.history.answered(said)
+        return self.run.history.answered((*self.run.begin.ask.messages, *said(steps)))

@@ -1,6 +1,6 @@
-"""What somebody should look at: questions, failures by cause, parked and held work, offline runtimes.
+"""What needs a person's attention: questions, failures by cause, parked and held work, offline runtimes.
 
-Reads, and decides nothing. What a user may not read is neither listed nor counted.
+Read-only. What a user may not read is neither listed nor counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lastgood.model.runtimes import Runtime
 from lastgood.model.sessions import Session
 from lastgood.model.tasks import TaskFilter, TaskStatus
 
-#: So many of each are read.
+#: Limit of entries per list.
 MOST = 200
 #: How old a failure may be.
 FAILURES_SECONDS = 3600.0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from lastgood.core.tool_ledger import ToolEffect, adopted_steps, ledger
 from lastgood.errors import InvalidRequest, SessionNotFound
-from lastgood.flows.dependencies import Dependencies
 from lastgood.model.attempts import Attempt
 from lastgood.model.audit import AuditFilter, AuditKind, AuditRecord
 from lastgood.model.ids import SessionId, TenantId
+from lastgood.ports import Store
 
 
 class AuditReader:
-    def __init__(self, deps: Dependencies) -> None:
-        self._store = deps.store
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     async def effects(
         self, tenant: TenantId, session: SessionId, *, after: int, limit: int

@@ -1,4 +1,4 @@
-"""The steps from an ask to a run: plan it, take the session, end what stands in the way, start the run.
+"""The steps from an ask to a run: plan it, take the session, end what is in the way, start the run.
 
 Everything before `begin` changes nothing. From the hold on, the attempt belongs to this
 process: begin and run are its tasks, not the caller's, so nothing is left half done.
@@ -26,9 +26,11 @@ from lastgood.errors import (
     TurnNotFound,
 )
 from lastgood.flows.agent_resolution import resolve
+from lastgood.flows.attempt_end import AttemptStop, failed_events, words_of
+from lastgood.flows.attempt_log import log_end
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
-from lastgood.flows.run import Run, StopReason, failed_events, words_of
+from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.titles import name_session
 from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle
@@ -53,17 +55,17 @@ from lastgood.model.sessions import Head, Session, TurnKind
 
 log = logging.getLogger(__name__)
 
-#: A steer that a try has heard was dropped since, so its steps answer something nobody says any more.
+#: A steer that the previous attempt received was dropped since, so its steps answer a deleted message.
 STEERS_GONE = TryAgain(False, "a steer of the previous attempt was removed, so it restarts from its input")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything settled before begin: a refusal up to here has changed nothing."""
+    """Everything decided before begin: a rejection up to here has changed nothing."""
 
     agent: AgentSpec | None
     decision: dict[str, Any]
-    base: Head | None = None  # what the turn goes on from, in the session as it was read
+    base: Head | None = None  # the turn that it follows, in the session as it was read
     runtime: RuntimePlan | None = None  # None: it runs here; else it is queued for that runtime
     session: Session | None = None
 
@@ -74,17 +76,18 @@ class TurnStarter:
         self._live = live
         self._enqueuer = enqueuer
 
-    async def plan(self, ask: Ask, session: Session) -> Plan:
+    async def plan(self, ask: Ask, session: Session, unbound_agent: str | None = None) -> Plan:
+        """`unbound_agent`: an agent that had no binding when the session was read."""
         base = await self.base_of(ask, session)
         if ask.kind is not TurnKind.RUN:
             return Plan(None, {"agent": "none", "reason": "no model is called"}, base)
         agent, decision = await self.resolve(ask, session)
-        runtime = await self.choose(ask, session, agent)
+        runtime = await self._enqueuer.choose(_wish(ask, session, agent, unbound_agent))
         if runtime is not None:
             decision |= {"runtime": runtime.runtime.id, "runtime_reason": runtime.reason}
             return Plan(agent, decision, base, runtime, session)
         if session.runtime_id is not None and session.working_dir is not None:
-            # Its worker judged the path. Here nobody has, and it would be a way around --working-dir-root.
+            # Its worker checked the path; this server did not, so it would bypass --working-dir-root.
             raise Conflict(
                 f"The working directory {session.working_dir} is on the machine of runtime "
                 f"{session.runtime_id}; bind the session to a runtime, or create a new session"
@@ -111,7 +114,8 @@ class TurnStarter:
         return await self._enqueuer.choose(_wish(ask, session, agent))
 
     async def base_of(self, ask: Ask, session: Session) -> Head | None:
-        """The turn that the ask goes on from. StaleHead: the head that an edit replaces is not the head now.
+        """Returns the turn that the ask continues from. StaleHead: the head that an edit replaces is not the
+        head now.
 
         TurnNotFound: the base is not in the chain of that head. Chains never change, so what is true of
         one here is true at begin, which compares the head again.
@@ -145,7 +149,7 @@ class TurnStarter:
         )
 
     async def start(self, begin: Begin, plan: Plan, lost: list[AttemptId]) -> TurnHandle | BeginConflict:
-        """Takes the session and starts the run, or says what stands in the way. `lost` takes the attempt if
+        """Takes the session and starts the run, or returns what is in the way. `lost` receives the attempt if
         its begin was sent and not answered."""
         sent = self._deps.clock.monotonic()
         events = _begin_events(begin, plan.agent)
@@ -170,7 +174,7 @@ class TurnStarter:
         tried, session = found.prior_attempt, found.session
         assert session is not None
         begin = self.prepare(ask, plan, turn)
-        # No try: its task ended before a worker claimed it. A worker's steps are not ours to go on from.
+        # No attempt: its task ended before a worker claimed it. Steps of a worker cannot be continued here.
         if plan.agent is None or tried is None or tried.task is not None:
             return begin
         steps = await self._deps.store.read_steps(ask.tenant, tried.id)
@@ -210,7 +214,7 @@ class TurnStarter:
         except asyncio.CancelledError:
             lost.append(begin.attempt)
             raise
-        # The same ids once more: if the first try did happen, it is what stands in the way.
+        # The same ids again: if the first begin did happen, it is what is in the way.
         found = await through_outage(
             lambda: self._deps.store.begin_if_free(begin, events), self._deps.limits.outage_seconds
         )
@@ -228,7 +232,7 @@ class TurnStarter:
         )
         run = self._live.get(attempt.id)
         if run is not None and move is Move.SUPERSEDE:
-            await self._live.stop(run, StopReason(move, error))
+            await self._live.stop(run, AttemptStop(move, error))
             return
         died = move is Move.INTERRUPT
         await self.end(attempt, move, error, only_if_expired=died, died=died)
@@ -255,6 +259,8 @@ class TurnStarter:
             died=died,
             parking=parking_of(status, words_of(error)[1], died=died, by_person=by_person),
         )
+        if ended:
+            log_end(attempt.hold, attempt.turn, attempt.number, status, error, has_effects=effects)
         self._deps.signals.tell(attempt.session)
         return ended
 
@@ -289,13 +295,14 @@ def begun_of(attempt: Attempt, session: Session, base: Head | None) -> Begun:
     return Begun(hold, attempt.turn, attempt.number, attempt.model, base, session)
 
 
-def _wish(ask: Ask, session: Session, agent: AgentSpec) -> RuntimeWish:
+def _wish(ask: Ask, session: Session, agent: AgentSpec, unbound_agent: str | None = None) -> RuntimeWish:
     return RuntimeWish(
         tenant=ask.tenant,
         user=session.owner if ask.owner is None else ask.owner,
         agent_key=agent.key,
         harness=agent.harness,
         session=session,
+        unbound_agent=unbound_agent,
         is_chat=ask.over_chat,
     )
 

@@ -1,4 +1,4 @@
-"""What a session is busy with, in the words of a refusal."""
+"""The SessionBusy error for what a session is busy with."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Conversations: sessions that clients of the OpenAI-compatible API name themselves.
 
-A client that only sends what is new appends. One that resends its history is reconciled: if it
-goes on from an earlier turn, because somebody asked for another answer or changed an earlier
-message, its turn is an edit. The name stays with the session, whatever becomes of the turn.
+A client that only sends what is new appends. One that resends its history is reconciled: if it continues from
+an earlier turn, because the user regenerated an answer or edited a message, its turn is an edit. The name
+stays with the session, whatever the outcome of the turn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from lastgood.model.sessions import Session, TurnKind
 
 @dataclass(frozen=True, slots=True)
 class ConversationMatch:
-    """Where a request goes on, and with what. `session` is as it was compared with the request."""
+    """Where a request continues, and with which messages. `session` is as it was compared with the
+    request."""
 
     session: Session
     messages: tuple[Message, ...]
@@ -36,7 +37,7 @@ class Conversations:
         self._deps = deps
         self._sessions = sessions
 
-    async def find(
+    async def open(
         self,
         tenant: TenantId,
         name: str,
@@ -44,12 +45,10 @@ class Conversations:
         body: Sequence[Message],
         setter: Setter = LOCAL,
     ) -> Session:
-        """Made if it is not there; but not for a request that would be refused."""
-        found = await self._deps.store.find_conversation(tenant, name)
-        if found is None:
-            check_input(body, TurnKind.RUN, self._deps.limits.input_bytes)
-            found = await self._sessions.of_conversation(tenant, name, agent_key, setter)
-        return found
+        """Returns the session of a conversation. Creates it if it is new, but not for a request that would be
+        rejected."""
+        check_input(body, TurnKind.RUN, self._deps.limits.input_bytes)
+        return await self._sessions.of_conversation(tenant, name, agent_key, setter)
 
     async def place(
         self, session: Session, body: Sequence[Message], *, reconciles: bool

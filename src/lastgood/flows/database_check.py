@@ -33,7 +33,7 @@ class DamagedRow:
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     rows: Counter[StoredTable] = field(default_factory=Counter)
     tenants: set[str] = field(default_factory=set)
     findings: list[DamagedRow] = field(default_factory=list)
@@ -50,8 +50,8 @@ class Report:
             self.more += 1
 
 
-async def check_database(store: Store, progress: Progress = lambda _table, _rows: None) -> Report:
-    report = Report()
+async def check_database(store: Store, progress: Progress = lambda _table, _rows: None) -> CheckReport:
+    report = CheckReport()
     async with store.inspect() as look:
         for problem in await look.structure():
             report.add("", "", "the database", problem)
@@ -64,7 +64,7 @@ async def check_database(store: Store, progress: Progress = lambda _table, _rows
     return report
 
 
-async def _check_table(look: Inspection, table: StoredTable, report: Report, progress: Progress) -> None:
+async def _check_table(look: Inspection, table: StoredTable, report: CheckReport, progress: Progress) -> None:
     before: StoredTurn | None = None
     async for row in look.rows(table):
         report.rows[table] += 1

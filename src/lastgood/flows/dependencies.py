@@ -1,4 +1,4 @@
-"""What every flow is given."""
+"""The dependencies of every flow."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lastgood.ports.engine import Agents, Engine
 class FlowLimits:
     lease_seconds: float = 15.0  # on a store that several processes share
     heartbeat_seconds: float = 5.0
-    wedged_seconds: float = 60.0  # a loop that did not run for so long loses its leases
+    wedged_seconds: float = 60.0  # an event loop that was blocked this long loses its leases
     sweep_seconds: float = 5.0
-    idle_seconds: float = 300.0  # without a sign of life from the model or a tool
+    idle_seconds: float = 300.0  # without output from the model or a tool
     turn_seconds: float = 3600.0
     grace_seconds: float = 30.0  # how long an orphan is kept
     stop_seconds: float = 5.0  # how long a cancelled tool may take to stop
     title_seconds: float = 30.0
     tick_seconds: float = 0.03  # events of a stream are stored at most this often
-    poll_seconds: float = 0.25  # how often a watcher looks for itself; signals are only hints
+    poll_seconds: float = 0.25  # how often a watcher polls; signals are only hints
     input_bytes: int = 8 * 1024 * 1024
     event_seconds: float = 3600.0  # how long events are kept after their attempt has ended
     key_seconds: float = 48 * 3600.0  # how long a settled idempotency key is remembered

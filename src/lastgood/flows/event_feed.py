@@ -1,8 +1,8 @@
 """The event feed of a session: exactly the events after a number, as they are stored.
 
-Watchers come, go and are slow without changing anything: each reads the table
-at its own pace and holds one page of it at most. One that keeps up with a run of this
-process is handed what the run has stored; but only what comes next by its number counts.
+The number, speed and loss of watchers change nothing: each reads the table at its own pace and holds one page
+of it at most. One that keeps up with a run of this process gets the stored events directly, if their numbers
+follow its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def follow(
     is_over: Callable[[], Awaitable[bool]] | None = None,
     is_last: bool = False,
 ) -> AsyncGenerator[StoredEvent, None]:
-    """Exactly the events above `after`, or one `resync` where some of them are gone for good.
+    """Yields exactly the events above `after`, or one `resync` if some of them have expired.
 
     Ends with the last event of attempt `until`, with the session, or when `is_over` says that nothing more
     will come. `is_last`: nothing was stored after `after` when the first event is requested, so there is
@@ -58,11 +58,12 @@ async def follow(
                 if until is not None and event.attempt == until and event.kind is EventKind.ATTEMPT_ENDED:
                     return
             if page and not handed:
+                sure = True  # what comes next has not been stored yet, or is in the next page
                 continue
             if over and not handed:
                 return
             sure = await subscription.wait(deps.limits.poll_seconds)
-            # What ended between that read and this look is read once more before leaving.
+            # Events stored between that read and this check are read once more before the feed ends.
             over = not sure and await (is_over() if is_over else _is_over(deps, tenant, session, until))
     finally:
         deps.signals.leave(session, subscription)
@@ -71,7 +72,7 @@ async def follow(
 async def _read(
     deps: Dependencies, tenant: TenantId, session: SessionId, after: int
 ) -> tuple[StoredEvent, ...]:
-    """Through an outage: the run goes on meanwhile, so its watchers must, too."""
+    """Retries through an outage: the run continues meanwhile, so its watchers must, too."""
     read = partial(deps.store.read_events, tenant, session, after=after)
     return await through_outage(read, deps.limits.outage_seconds)
 

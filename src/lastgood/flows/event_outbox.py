@@ -23,11 +23,12 @@ from lastgood.ports import Store
 
 _T = TypeVar("_T")
 
-#: A hold can number 2 to the power of this batches.
-_BATCH_BITS = 32
+#: A hold can number 2 to the power of this batches: 16 million, days of streaming. The fence takes the other
+#: 39 bits of the store's integer; a restore raises it to the time in hundredths of a second, until 2144.
+_BATCH_BITS = 24
 
 
-class Outbox:
+class EventOutbox:
     def __init__(
         self,
         deps: Dependencies,
@@ -37,7 +38,7 @@ class Outbox:
     ) -> None:
         self._deps = deps
         self._hold = hold
-        self._halted = halted  # the attempt was asked to stop: an outage is not waited for any more
+        self._halted = halted  # the attempt must stop: do not wait for the end of an outage any more
         self._stop = stop
         self._batch = hold.fence << _BATCH_BITS  # rises with the fence, so no hold repeats another's
         self._waiting: list[Event] = []
@@ -98,7 +99,7 @@ class Outbox:
         return taken
 
     async def close(self) -> None:
-        """No write of ours is under way after this. One that is, is finished: its events were sent."""
+        """Waits for the write in progress, if any: its events were sent. No write starts after this."""
         self.is_untouched = False
         async with self._writing:
             if self._flusher is not None:
@@ -115,9 +116,7 @@ class Outbox:
                 async with self._writing:
                     events, now = self.take(), self._deps.clock.now()
                     last = await self._write(_appending(self._deps.store, self._hold, events, now))
-                # Without a number, watchers read from the table what was stored.
-                stored = _numbered(events, last, now) if last else ()
-                self._deps.signals.tell(self._hold.session, stored)
+                self._deps.signals.tell(self._hold.session, numbered(events, last, now))
                 await asyncio.sleep(self._deps.limits.tick_seconds)
         except LastgoodError as error:
             self._stop(error)
@@ -129,10 +128,13 @@ def _appending(
     return lambda batch: store.append_events_if_held(hold, events, at=at, batch=batch)
 
 
-def _numbered(events: Sequence[Event], last: int, now: float) -> Sequence[StoredEvent]:
-    """The events exactly as the table has them now."""
+def numbered(events: Sequence[Event], last: int | None, at: float) -> Sequence[StoredEvent]:
+    """Returns the events exactly as the table has them now, or nothing if the last number is not known: then
+    watchers read the table."""
+    if not last:
+        return ()
     return [
-        StoredEvent(seq, event.attempt, event.data, now)
+        StoredEvent(seq, event.attempt, event.data, at)
         for seq, event in enumerate(events, last - len(events) + 1)
     ]
 

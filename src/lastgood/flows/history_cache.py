@@ -11,7 +11,7 @@ from lastgood.core.history import History, building_history
 from lastgood.flows.verified_history import read_chain
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.sessions import Head, Turn
-from lastgood.ports import TurnStore
+from lastgood.ports.sessions import TurnStore
 from lastgood.time_slices import paced
 
 #: Of the bodies they were decoded from; what they weigh in memory is a small multiple of it.
@@ -61,7 +61,7 @@ class HistoryCache:
         self._keep(history.then(turn))
 
     def follow(self, base: Head | None, turn: Turn) -> None:
-        """After a commit by somebody who has not read the history: what is kept of it grows."""
+        """After a commit by a caller that has not read the history: extends what is cached."""
         if base is None:
             self._keep_chain((turn,))
             return

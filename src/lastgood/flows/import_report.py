@@ -1,4 +1,4 @@
-"""What an import from another system is asked to do, and what it has done."""
+"""The options of an import from another system, and its report."""
 
 from __future__ import annotations
 

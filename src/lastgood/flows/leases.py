@@ -3,10 +3,10 @@
 Only a store that several processes share has leases; a process that has its store to itself holds its
 attempts until they end. A renewal that was not answered has renewed nothing.
 
-The heartbeat may run on a thread of its own (`heartbeat.py`), so that a main loop that is held up keeps its
-leases. Two rules make that safe. Of a lease, the heartbeat writes `sent` and nothing else: after a stall the
-main loop's timers fire before anything that was handed over to it, so a timer looks there before it stops a
-run. And nothing is renewed while the main loop has not run for long: a wedged process must lose its sessions.
+The heartbeat may run on a thread of its own (`heartbeat.py`), so that a blocked main loop keeps its leases.
+Two rules make that safe. Of a lease, the heartbeat writes `sent` and nothing else: after a stall the main
+loop's timers fire before anything that was handed over to it, so a timer looks there before it stops a run.
+And nothing is renewed while the main loop has not run for long: a wedged process must lose its sessions.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Leases:
     # -- on the heartbeat's loop ---------------------------------------------------
 
     async def beat(self, renew: Renew) -> Beat | None:
-        """None: there was nothing to renew, or nothing was renewed so far as we know."""
+        """Returns None if there was nothing to renew, or if no renewal was confirmed."""
         asked = tuple(self._leases.values())  # in one step: the main loop may change it at any time
         sent = self._clock.monotonic()
         if not asked or sent - self._ticked > self._limits.wedged_seconds:

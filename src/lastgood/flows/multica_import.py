@@ -68,7 +68,7 @@ class MulticaImport:
         self.report = ImportReport()
 
     async def run(self, progress: Progress = lambda report: None) -> ImportReport:
-        """Raises InvalidRequest before anything is written if agents cannot be told apart."""
+        """Raises InvalidRequest before anything is written if two agents would get the same key."""
         agents = await self._agents()
         self._runtimes = await self._source.runtimes()
         self.report.runtimes = [
@@ -245,7 +245,7 @@ class _Known:
     turns: dict[str, TurnId] = field(default_factory=dict)  # by the task of multica that replied
     last_message: str | None = None
     generation: int = 0
-    is_continued: bool = False  # somebody has added turns here
+    is_continued: bool = False  # turns were added here
 
 
 class _ScopeWriter:

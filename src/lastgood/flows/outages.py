@@ -1,8 +1,8 @@
 """Waits through an outage of the store.
 
-An outage that is shorter than a lease costs an attempt time and nothing else. So what it reads and writes is
-repeated until it is answered, its lease is lost or it was asked to stop. A write that is repeated happens
-once: its WHERE clause says what it follows. Damage and refused statements are no outages; they fail at once.
+An outage that is shorter than a lease costs an attempt time and nothing else. So its reads and writes are
+retried until they succeed, its lease is lost, or it must stop. A write that is retried happens once: its
+WHERE clause names its predecessor. Damage and rejected statements are not outages; they fail at once.
 """
 
 from __future__ import annotations

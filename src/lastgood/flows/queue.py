@@ -1,9 +1,9 @@
-"""What is said to a session for later: steers for the turn that runs, follow-ups for after it.
+"""The queue of a session: steers for the running turn, follow-ups for after it.
 
-Both are stored before they are acknowledged, and leave the queue in the transaction that makes
-them part of a turn. Which attempt has which of them is the store's business; here follow-ups are
-begun, one after the other, whenever their session is free. Every process may do that at any
-time: taking one is part of its begin, and only one begin can.
+Both are stored before they are acknowledged, and leave the queue in the transaction that makes them part of a
+turn. The store records which attempt has which of them; here follow-ups are started, one after the other,
+whenever their session is free. Any process may do that at any time: an entry is taken as part of begin, and
+only one begin can win.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lastgood.model.sessions import Session, TurnKind
 
 log = logging.getLogger(__name__)
 
-#: So many may wait in one session.
+#: Limit of waiting entries per session.
 CAPACITY = {QueueKind.STEER: 5, QueueKind.FOLLOWUP: 20}
 _PAGE = 100
 _DAMAGED = (
@@ -59,7 +59,7 @@ class Queue:
         self._turns = turns
         self._tasks = tasks
         self._draining: dict[SessionId, asyncio.Task[None]] = {}
-        self._asked: set[SessionId] = set()  # since its task has looked last
+        self._asked: set[SessionId] = set()  # since its task last checked
         self._while_runs: WhileRuns = lambda _: nullcontext()
 
     def admit_by(self, while_runs: WhileRuns) -> None:
@@ -71,8 +71,8 @@ class Queue:
         return self._deps.ids.turn()
 
     async def put(self, new: NewQueued, owner: str | None = None) -> tuple[Queued | QueuedTask, bool]:
-        """What waits now, and whether it was there already, under its key. `owner`: the user whose token
-        asks."""
+        """Returns the queue entry, and whether it was queued before under its key. `owner`: the user of the
+        token."""
         check_input(new.messages, TurnKind.RUN, self._deps.limits.input_bytes)
         for what, text in (("model", new.model), ("agent", new.agent_key), ("user", new.user)):
             check_text(text or "", f"the {what}")
@@ -104,7 +104,7 @@ class Queue:
                 raise IdempotencyMismatch()
 
     async def _check_steerable(self, session: Session) -> None:
-        """Conflict: the CLI of the runtime takes no messages while a turn runs."""
+        """Conflict: the CLI of the runtime does not accept messages while a turn runs."""
         store, tenant = self._deps.store, session.tenant
         attempt = session.attempt and await store.get_attempt(tenant, session.attempt)
         task = await store.get_task(tenant, attempt.task) if attempt and attempt.task else None
@@ -114,7 +114,8 @@ class Queue:
         if runtime is None or not runtime.steerable:
             name = runtime.name if runtime else task.runtime
             raise Conflict(
-                f"Runtime {name} takes no messages while a turn runs; send a follow-up, which runs after it"
+                f"Runtime {name} does not accept messages while a turn runs; "
+                "send a follow-up, which runs after it"
             )
 
     async def read(self, tenant: TenantId, session: SessionId) -> tuple[Queued | QueuedTask, ...]:
@@ -132,7 +133,7 @@ class Queue:
             raise Conflict("Queue entry not found, or a turn has taken it; read the queue again")
 
     async def retry(self, tenant: TenantId, session: SessionId, number: int) -> None:
-        """A parked one is tried again, because a person said so."""
+        """Retries a parked entry."""
         is_task = number >= FIRST_TASK
         retry = self._tasks.retry if is_task else self._deps.store.unpark_queued
         if not await retry(tenant, session, number):
@@ -143,12 +144,12 @@ class Queue:
     # -- running follow-ups ----------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Finds what a dead process left waiting."""
+        """Finds entries that a dead process left."""
         for tenant, session in await self._deps.store.waiting_queues(_PAGE):
             self.drain(tenant, session)
 
     def drain(self, tenant: TenantId, session: SessionId) -> None:
-        """Runs what waits, as soon as the session is free. One task for a session is enough."""
+        """Runs waiting entries as soon as the session is free. One task per session is enough."""
         running = self._draining.get(session)
         self._asked.add(session)
         if self._live.is_closing or (running is not None and not running.done()):
@@ -175,26 +176,26 @@ class Queue:
                 item = _next(queue)
                 if found is None or (item is None and not _has_steers(queue)):
                     if session in self._asked:
-                        continue  # something was put there while we looked
+                        continue  # an entry was added in the meantime
                     return
                 if found.attempt is not None:
                     attempt = await store.get_attempt(tenant, found.attempt)
                     if attempt is None or attempt.status is AttemptStatus.WAITING:
-                        return  # it may wait for long; the sweep looks again
+                        return  # it may wait for long; the sweep checks again
                     # Nothing up to here is its end: it has not ended yet, or is found to have.
                     after = found.last_event_seq
                     await self._until_ended(
                         self._turns.handle(tenant, session, attempt.turn, attempt.id, after)
                     )
                 elif item is None:
-                    return  # a turn began between the two looks; whoever steered it looks after it
+                    return  # a turn began between the two reads; it takes care of its steers
                 elif item.is_damaged:
                     await store.park_queued(tenant, session, item.number, _DAMAGED)
                 else:
                     with self._while_runs(item):
                         submitted = await self._run(item)
                         if submitted is None:
-                            return  # not yet; the sweep looks again
+                            return  # not yet; the sweep checks again
                         if submitted.task_id is None:  # else it is in the other queue by now
                             await submitted.outcome()
             except SessionNotFound:
@@ -229,7 +230,7 @@ class Queue:
         if request is None:
             return await self._turns.run_queued(item)
         if (task := await self._deps.store.task_of_turn(item.tenant, item.turn)) is not None:
-            # It was handed over, and whoever did so died before it could take it from here.
+            # It became a task, and the process died before it removed the entry here.
             await self._deps.store.drop_queued(item.tenant, item.session, item.number)
             return self._turns.of_task(task)
         attempts = await self._deps.store.list_attempts(item.tenant, item.session)
@@ -240,7 +241,7 @@ class Queue:
         return await self._turns.try_again(request, last, decided, takes=item.number)
 
     async def _after(self, item: Queued, request: TurnRequest, last: Attempt) -> TryAgain:
-        """Whether a new try goes on after what the last one has finished."""
+        """Whether a new attempt continues after the finished steps of the last one."""
         if last.status is AttemptStatus.CANCELLED:
             return TryAgain(False, "its last attempt was cancelled, so it restarts from its input")
         session = await self._deps.store.get_session(item.tenant, item.session)
@@ -275,12 +276,13 @@ def _next(queue: Sequence[Queued]) -> Queued | None:
 
 
 def _has_steers(queue: Sequence[Queued]) -> bool:
-    """One that its turn does not hear, or hears in vain, becomes a follow-up when that has ended."""
+    """A steer that its turn did not receive, or whose turn failed, becomes a follow-up when that has
+    ended."""
     return any(item.kind is QueueKind.STEER for item in queue)
 
 
 def as_one(messages: Sequence[Message]) -> Message:
-    """A steer is one message: what was said in several is said in one."""
+    """A steer is one message: joins several into one."""
     if len(messages) == 1:
         return messages[0]
     parts: list[Part] = []

@@ -1,8 +1,8 @@
 """Quotas of tenants and tokens: how many sessions, and how many bytes of committed turns.
 
-They are soft. What is used is read by one query and kept for a few seconds, so there is no row that
-all commits of a tenant wait for. Meanwhile, sessions that this process adds are counted; turns, and what
-other nodes add, are not.
+They are soft limits. Usage is read by one query and cached for a few seconds, so there is no row that all
+commits of a tenant wait for. In between, sessions that this process adds are counted; turns, and what other
+nodes add, are not.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Recovery:
         self._turns = turns
         self._queue = queue
         self._retention = retention
-        self._swept = deps.clock.monotonic()  # when the store was last found to answer
+        self._swept = deps.clock.monotonic()  # when the store last responded
 
     async def at_start(self) -> int:
         """On a store that only this process can use, whatever runs was left by a dead one."""
@@ -71,7 +71,7 @@ class Recovery:
                 return ended  # nothing is left, or only what a damaged row keeps from being ended
 
     async def retry_at_start(self) -> None:
-        """Before the first request: that would move the head, and durable turns would start over."""
+        """Called before the first request, which would move the head and make durable turns start over."""
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await self.retry_durable()
@@ -79,7 +79,7 @@ class Recovery:
             log.warning("recovery of interrupted turns is retried later: %r", error)
 
     async def sweep(self) -> int:
-        """Ends what has outlived its lease or its deadline, and what an outage has left."""
+        """Ends attempts past their lease or deadline, and those that an outage left unfinished."""
         await self._live.write_ends()
         ended = await self._end_abandoned(died=False) if self._deps.store.alone else 0
         expired = await self._deps.store.expired_attempts(_PAGE)
@@ -124,7 +124,7 @@ class Recovery:
                 try:
                     left += not await self._retry(found)
                 except SessionBusy:
-                    left += 1  # another turn of the session runs; the next sweep looks again
+                    left += 1  # another turn of the session runs; the next sweep checks again
                 except LastgoodError as error:
                     left += 1
                     log.warning("turn %s is recovered later: %s", found.attempt.turn, error)
@@ -158,11 +158,13 @@ class Recovery:
                 return True
 
     async def _tidy(self) -> None:
-        """In pieces, so that others can write meanwhile. What is left then is for the next sweep."""
+        """In batches, so that others can write in between. The next sweep handles the rest."""
         store, limits, now = self._deps.store, self._deps.limits, asyncio.get_running_loop().time
         ends = now() + limits.sweep_seconds
         ages = {"events_older_than": limits.event_seconds, "keys_older_than": limits.key_seconds}
         while await store.tidy(**ages, limit=_PAGE) and now() < ends:
+            pass
+        while await store.merge_usage(limit=_PAGE) == _PAGE and now() < ends:
             pass
 
     async def keep_sweeping(self, *, retries_durable: bool = True) -> None:

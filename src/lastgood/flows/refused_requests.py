@@ -1,4 +1,4 @@
-"""Remembers first tries that were refused, so that their retries never get the answer of an older turn.
+"""Remembers rejected first requests, so that their retries never get the response of an older turn.
 
 An SDK sends a refused request again, marked as a retry. If an older turn was made by the same body, the
 retry would be taken for a retry of that one, and what the user said would be lost. So a refusal closes the

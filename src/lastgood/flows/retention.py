@@ -10,10 +10,9 @@ _PAGE = 200
 
 
 class Retention:
-    """Walks through all sessions, oldest first, and begins anew at the end.
-
-    Starred ones are kept, and those that still owe a turn: a server that was down for longer than
-    sessions are kept must not delete at its start what it is about to run.
+    """Walks through all sessions, oldest first, and starts again at the end. Keeps starred sessions, and
+    those with a turn to run: a server that was down for longer than the retention time must not delete at its
+    start what it is about to run.
     """
 
     def __init__(self, deps: Dependencies, sessions: Sessions, seconds: float) -> None:

@@ -3,10 +3,9 @@
     load history → work (journal each step) → commit
                                             ↘ or end: failed, cancelled, interrupted, superseded; or wait
 
-The work is a task of its own that can be stopped at any await. What the attempt
-writes about itself is not: `conduct` is never cancelled from outside, so a
-commit or an end that was begun is also heard out. If the process dies instead,
-nothing was committed, and recovery ends the attempt.
+The work is a task of its own that can be stopped at any await. What the attempt writes about itself is not:
+`conduct` is never cancelled from outside, so a commit or an end that was sent is always awaited. If the
+process dies instead, nothing was committed, and recovery ends the attempt.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TypeVar
 
 from lastgood.core.approval import shown
 from lastgood.core.commit import plan_commit
-from lastgood.core.history import History, mend, open_calls
+from lastgood.core.history import History, open_calls
 from lastgood.core.input_checks import check_results
 from lastgood.core.lifecycle import ATTEMPT, Move, after
 from lastgood.core.queue_parking import parking_of
@@ -38,9 +37,17 @@ from lastgood.errors import (
     TurnTimeout,
 )
 from lastgood.flows.attempt_driver import AttemptStopped, work
+from lastgood.flows.attempt_end import (
+    AttemptStop,
+    Ending,
+    committed_events,
+    failed_events,
+    words_of,
+)
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.event_outbox import Outbox
+from lastgood.flows.event_outbox import EventOutbox, numbered
 from lastgood.flows.leases import Lease
+from lastgood.flows.model_requests import ModelRequests
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown, through_outage
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified
@@ -52,48 +59,26 @@ from lastgood.model.attempts import (
     Begin,
     Begun,
     Commit,
+    CommitResult,
     Committed,
-    Edit,
     Hold,
     Step,
 )
 from lastgood.model.events import (
     AgentChanged,
-    AttemptCommitted,
-    AttemptEnded,
-    AttemptErred,
-    AttemptFailed,
     AttemptWaits,
     Event,
+    StoredEvent,
 )
-from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.sessions import Turn, TurnKind
+from lastgood.model.usage import AttemptUse
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How long the requester of an attempt waits for its end to be written. Recovery goes on trying.
+#: How long the client of an attempt waits for its end to be written. Recovery keeps trying.
 _END_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class StopReason:
-    """Why an attempt is stopped. No move: it is not ours any more, and nothing is written."""
-
-    move: Move | None
-    error: LastgoodError
-    by_person: bool = False  # somebody cancelled it
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What is written at an end without a commit."""
-
-    status: AttemptStatus
-    words: tuple[str, str]
-    events: Sequence[Event]
-    by_person: bool = False
 
 
 @dataclass(slots=True)
@@ -104,13 +89,14 @@ class Run:
     begin: Begin
     begun: Begun
     agent: AgentSpec | None  # None: a turn without a model
-    sent: float  # on the monotonic clock: when the hold was asked for; its lease began after that
+    sent: float  # on the monotonic clock: when the hold was requested; its lease began after that
     answers: Mapping[str, Answer] = field(default_factory=dict)
     history: History = field(default_factory=History)
     adopted: tuple[Step, ...] = ()  # finished by an earlier attempt, or before this one waited
     steps: list[Step] | None = None  # all of them so far; None: not even the adopted ones are known
-    stopped: StopReason | None = None
+    stopped: AttemptStop | None = None
     worker: asyncio.Task[list[Step]] | None = None
+    requests: ModelRequests = field(default_factory=ModelRequests)
     watchers: int = 1  # requesters that are there
     left: int = 0  # how often the last of them has gone
     lease: Lease | None = None  # None: nobody else can take its session
@@ -118,18 +104,16 @@ class Run:
     commit_is_unknown: bool = False  # one was sent, and whether it happened is not known
     unwritten: Ending | None = None  # its end could not be written yet
     last_sign: float = 0.0  # on the loop's clock: when the engine last did something
-    presence: asyncio.Lock = field(
-        default_factory=asyncio.Lock
-    )  # whether somebody is there is written in order
+    presence: asyncio.Lock = field(default_factory=asyncio.Lock)  # writes of `orphaned` happen in order
     attended: asyncio.Event = field(default_factory=asyncio.Event)
-    halted: asyncio.Future[None] = field(init=False)  # it was asked to stop
+    halted: asyncio.Future[None] = field(init=False)  # set when it must stop
     done: asyncio.Future[Outcome] = field(init=False)
-    outbox: Outbox = field(init=False)
+    outbox: EventOutbox = field(init=False)
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.done, self.halted = loop.create_future(), loop.create_future()
-        self.outbox = Outbox(
+        self.outbox = EventOutbox(
             self.deps, self.hold, self.halted, lambda error: self.stop(_stop_for(self, error))
         )
 
@@ -139,21 +123,21 @@ class Run:
 
     @property
     def has_effects(self) -> bool:
-        """Told from memory: what went wrong may be that the store cannot be read."""
+        """From memory, because the store may be unreadable."""
         return self.begin.again if self.steps is None else has_effects(self.steps)
 
     def is_stopped(self) -> bool:
         return self.stopped is not None
 
     async def through_outage(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Repeats what the store cannot do now, for as long as the attempt may hope for it."""
+        """Retries a store call while the store is unavailable, as long as the lease lasts."""
         return await through_outage(work, self.deps.limits.outage_seconds, self.halted)
 
     def time_out(self, error: TurnTimeout) -> None:
-        self.stop(StopReason(Move.FAIL, error))
+        self.stop(AttemptStop(Move.FAIL, error))
 
-    def stop(self, stop: StopReason) -> None:
-        """Asks it to end; `done` tells how it did. The first reason counts."""
+    def stop(self, stop: AttemptStop) -> None:
+        """Requests a stop; `done` has the outcome. The first reason counts."""
         if self.stopped is None:
             self.stopped = stop
             self.halted.set_result(None)
@@ -163,10 +147,11 @@ class Run:
 
 
 async def conduct(run: Run) -> Outcome:
+    stored: Sequence[StoredEvent] = ()
     try:
         await _load(run)
         steps = await work(run)
-        outcome = await _commit(run, steps)
+        outcome, stored = await _commit(run, steps)
     except AttemptStopped:
         assert run.stopped is not None
         outcome = await _end(run, run.stopped)
@@ -175,16 +160,16 @@ async def conduct(run: Run) -> Outcome:
     except LastgoodError as error:
         outcome = await _end(run, run.stopped or _stop_for(run, error))
     except Exception:
-        # What went wrong is for the log: its words may be somebody's, or hold a key.
+        # Details go to the log only: the text may contain messages of users or a key.
         log.exception("attempt %s failed", run.hold.attempt)
         failed = TurnFailed(f"Internal error in Lastgood; see the server log for attempt {run.hold.attempt}")
-        outcome = await _end(run, StopReason(Move.FAIL, failed))
-    run.deps.signals.tell(run.hold.session)
+        outcome = await _end(run, AttemptStop(Move.FAIL, failed))
+    run.deps.signals.tell(run.hold.session, stored)
     return outcome
 
 
 async def _load(run: Run) -> None:
-    """Everything the attempt may see. What cannot be read whole fails the attempt, never shortens it."""
+    """Loads the prompt. If any part cannot be read, the attempt fails; the prompt is never shortened."""
     if run.begin.ask.kind is TurnKind.RUN:
         run.history = await run.through_outage(lambda: run.deps.histories.at(run.hold.tenant, run.begun.base))
         check_results(run.begin.ask.messages, open_calls(run.history.tail))
@@ -198,59 +183,63 @@ async def _load(run: Run) -> None:
     run.steps = list(run.adopted)
 
 
-def _stop_for(run: Run, error: LastgoodError) -> StopReason:
-    """A store that is unavailable for too long interrupts the turn, which is no fault of it."""
+def _stop_for(run: Run, error: LastgoodError) -> AttemptStop:
+    """A store that is unavailable for too long interrupts the turn; the turn itself did not fail."""
     if isinstance(error, AttemptLost):
-        return StopReason(None, error)
+        return AttemptStop(None, error)
     if isinstance(error, StoreUnavailable):
-        return StopReason(
+        return AttemptStop(
             Move.INTERRUPT, error if isinstance(error, StoreFull) else interrupted_by_outage(run.begin)
         )
-    return StopReason(Move.FAIL, error)
+    return AttemptStop(Move.FAIL, error)
 
 
 # -- the good end --------------------------------------------------------------
 
 
-async def _commit(run: Run, steps: Sequence[Step]) -> Outcome:
+async def _commit(run: Run, steps: Sequence[Step]) -> tuple[Outcome, Sequence[StoredEvent]]:
+    """Returns the last events, too, so that watchers in this process need not read them back."""
     await run.outbox.close()
     plan = plan_commit(run.begin, run.begun, steps, run.deps.clock.now())
     events = (*run.outbox.take(), *committed_events(run.hold.attempt, plan))
     while True:
         if run.is_stopped():
             raise AttemptStopped
-        match await _commit_once(run, plan, events):
+        result = await _commit_once(run, plan, events)
+        match result.outcome:
             case Committed.YES:
                 if run.begin.ask.kind is TurnKind.RUN:
                     run.deps.histories.grow(run.history, plan.turn)
-                return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, plan.turn)
+                stored = numbered(events, result.last_event, plan.turn.created_at)
+                return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, plan.turn), stored
             case Committed.LOST:
                 raise AttemptLost()
             case Committed.ORPHANED:
-                # Nobody waits for this answer. It is kept until somebody asks
-                # again or the grace time ends, which stops the run.
+                # No client is attached. The answer is kept until one attaches or the grace time ends, which
+                # stops the run.
                 await _until_attended(run)
 
 
-async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> Committed:
-    """Commits, and finds out what became of it: a lost answer is read back, never assumed."""
+async def _commit_once(run: Run, plan: Commit, events: Sequence[Event]) -> CommitResult:
+    """Commits. A lost answer is read back, never assumed."""
     store = run.deps.store
 
-    async def once() -> Committed:
-        # From before it is sent: whoever is cut off while it is under way does not know either.
+    async def once() -> CommitResult:
+        # Set before it is sent: if this task is cancelled during the commit, the outcome is unknown, too.
         was_unknown, run.commit_is_unknown = run.commit_is_unknown, True
         try:
-            answer = await store.commit_if_head(run.hold, plan, events)
+            answer = await store.commit_if_head(run.hold, plan, events, use=_use(run))
         except OutcomeUnknown:
             raise
         except Exception:
             run.commit_is_unknown = was_unknown
             raise
-        if answer is Committed.LOST and was_unknown:
+        if answer.outcome is Committed.LOST and was_unknown:
             # An earlier try of ours may be what moved the head. Another attempt at the same
             # turn would be in the chain under the same id.
             found = await find_verified(store, run.hold.tenant, plan.turn.id)
-            answer = Committed.YES if found is not None and found.attempt == run.hold.attempt else answer
+            if found is not None and found.attempt == run.hold.attempt:
+                answer = CommitResult(Committed.YES)
         run.commit_is_unknown = False
         return answer
 
@@ -266,19 +255,10 @@ async def _until_attended(run: Run) -> None:
         return
 
 
-def committed_events(attempt: AttemptId, plan: Commit) -> tuple[Event, ...]:
-    turn, usage = plan.turn, plan.turn.usage
-    edit = None if plan.replaces is None else Edit(turn.parent, plan.replaces)
-    data = AttemptCommitted(
-        turn.id, turn.seq, attempt, turn.model, usage.input_tokens, usage.output_tokens, edit
-    )
-    return Event(attempt, data), Event(attempt, AttemptEnded(AttemptStatus.COMMITTED.value))
-
-
 # -- every other end -----------------------------------------------------------
 
 
-async def _end(run: Run, stop: StopReason) -> Outcome:
+async def _end(run: Run, stop: AttemptStop) -> Outcome:
     """Writes the attempt's own row and nothing else."""
     await run.outbox.close()
     if stop.move is None:
@@ -302,24 +282,30 @@ async def write_end(run: Run) -> bool:
     end = run.unwritten
     assert end is not None
     parking = parking_of(end.status, end.words[1], by_person=end.by_person)
-    ended = await run.deps.store.finish_if_held(run.hold, end.status, end.words, end.events, parking=parking)
+    ended = await run.deps.store.finish_if_held(
+        run.hold, end.status, end.words, end.events, parking=parking, use=_use(run)
+    )
     run.unwritten, run.commit_is_unknown = None, run.commit_is_unknown and not ended
     return ended
 
 
+def _use(run: Run) -> AttemptUse:
+    return run.requests.use(run.steps or (), run.deps.clock.monotonic() - run.sent)
+
+
 def _read_back_seconds(run: Run) -> float:
-    """What became of a commit is asked for until the lease ends."""
+    """Reads the outcome of a commit until the lease ends."""
     return max(_END_SECONDS, run.deps.limits.stop_seconds) if run.commit_is_unknown else _END_SECONDS
 
 
-async def _as_stored(run: Run, stop: StopReason) -> Outcome:
-    """Somebody else ended it, or an earlier write of ours did: the row tells, if it can be read."""
+async def _as_stored(run: Run, stop: AttemptStop) -> Outcome:
+    """Another process ended it, or an earlier write of ours did: reads its row, if possible."""
     try:
         attempt, turn = await through_outage(lambda: _read_back(run), _read_back_seconds(run))
     except StoreError:
         return _unwritten_outcome(run, stop)
     except HistoryDamaged as damage:
-        # It is committed, and nobody may be shown what is stored of it.
+        # It is committed, but its stored turn is damaged.
         return Outcome(run.hold.attempt, AttemptStatus.COMMITTED, None, damage, run.has_effects)
     if turn is not None:
         return Outcome(turn.attempt, AttemptStatus.COMMITTED, turn)
@@ -336,7 +322,7 @@ async def _read_back(run: Run) -> tuple[Attempt | None, Turn | None]:
     return attempt, await find_verified(store, tenant, run.begun.turn)
 
 
-def _unwritten_outcome(run: Run, stop: StopReason) -> Outcome:
+def _unwritten_outcome(run: Run, stop: AttemptStop) -> Outcome:
     """The store is unavailable. A client that gets "failed" sends the turn again, so that must be true."""
     error = outcome_unknown(run.hold.session, run.hold.attempt) if run.commit_is_unknown else stop.error
     return Outcome(run.hold.attempt, AttemptStatus.INTERRUPTED, None, error, run.has_effects)
@@ -350,7 +336,9 @@ async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     async def once() -> bool:
         nonlocal is_unknown
         try:
-            held = await run.deps.store.wait_if_held(run.hold, asked.question, asked.seconds, events)
+            held = await run.deps.store.wait_if_held(
+                run.hold, asked.question, asked.seconds, events, _use(run)
+            )
         except OutcomeUnknown:
             is_unknown = True
             raise
@@ -361,9 +349,9 @@ async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
     except StoreError as error:
         return await _end(run, run.stopped or _stop_for(run, error))
     if not held:
-        return await _end(run, StopReason(None, AttemptLost()))
+        return await _end(run, AttemptStop(None, AttemptLost()))
     if run.stopped is not None and run.stopped.move in ATTEMPT[AttemptStatus.WAITING]:
-        # Somebody cancelled it while it was about to wait; nobody would come to answer.
+        # It was cancelled while it was about to wait; no answer would come.
         return await _end(run, run.stopped)
     return Outcome(run.hold.attempt, AttemptStatus.WAITING, None, asked, run.has_effects)
 
@@ -372,25 +360,3 @@ async def _waits(run: Run) -> bool:
     """An earlier try, whose answer was lost, has put it to wait."""
     found = await run.deps.store.get_attempt(run.hold.tenant, run.hold.attempt)
     return found is not None and found.status is AttemptStatus.WAITING and found.fence == run.hold.fence
-
-
-def words_of(error: LastgoodError) -> tuple[str, str]:
-    """What is written down of an error. No text may keep an attempt from ending."""
-    return error.code, mend(error.message)
-
-
-def failed_events(
-    turn: TurnId, attempt: AttemptId, status: AttemptStatus, error: LastgoodError, *, has_effects: bool
-) -> tuple[Event, ...]:
-    code, message = words_of(error)
-    return (
-        Event(attempt, AttemptErred(code, message)),
-        Event(attempt, AttemptFailed(turn, status.value, code, message, attempt, has_effects)),
-        Event(attempt, AttemptEnded(status.value)),
-    )
-
-
-def unclaimed_events(turn: TurnId, status: AttemptStatus, error: LastgoodError) -> tuple[Event, ...]:
-    """Of a turn whose task ended in the queue: there is no attempt that could say so."""
-    code, message = words_of(error)
-    return (Event(None, AttemptFailed(turn, status.value, code, message)),)

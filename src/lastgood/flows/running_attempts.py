@@ -16,17 +16,19 @@ from typing import Any
 
 from lastgood.core.lifecycle import Move
 from lastgood.errors import AttemptLost, LastgoodError, StoreError, TurnCancelled, TurnFailed
+from lastgood.flows.attempt_end import AttemptStop
+from lastgood.flows.attempt_log import log_end
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.leases import Beat, Leases
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown
-from lastgood.flows.run import Run, StopReason, conduct, write_end
+from lastgood.flows.run import Run, conduct, write_end
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import AttemptStatus, OnLeave
 from lastgood.model.ids import AttemptId
 
 log = logging.getLogger(__name__)
 
-_STOPPED = StopReason(Move.INTERRUPT, TurnFailed("The server was stopped; the turn was interrupted"))
+_STOPPED = AttemptStop(Move.INTERRUPT, TurnFailed("The server was stopped; the turn was interrupted"))
 _STALLED = "The server stalled for longer than its lease; nothing was committed. Send the request again."
 #: A timer may fire this much too early.
 _INSTANT_SECONDS = 0.001
@@ -64,7 +66,7 @@ class RunningAttempts:
 
     @contextmanager
     def expecting(self, attempt: AttemptId) -> Iterator[None]:
-        """Between its begin in the store and its run here, an attempt belongs to somebody."""
+        """Between its begin in the store and its run here, an attempt is counted as ours."""
         self._expected.add(attempt)
         try:
             yield
@@ -116,18 +118,18 @@ class RunningAttempts:
             self._unwritten.append(run)
 
     async def write_ends(self) -> None:
-        """Those that an outage kept from being written: their sessions need not wait for the leases."""
+        """Writes the ends that an outage delayed, so that their sessions need not wait for the leases."""
         for run in list(self._unwritten):
             await write_end(run)
             self._unwritten.remove(run)
             self._deps.signals.tell(run.hold.session)
 
-    async def stop(self, run: Run, stop: StopReason) -> Outcome:
+    async def stop(self, run: Run, stop: AttemptStop) -> Outcome:
         run.stop(stop)
         return await asyncio.shield(run.done)
 
     async def leave(self, run: Run) -> None:
-        """A requester has gone. What that means was settled when the turn began."""
+        """A client disconnected. What that means was decided when the turn began."""
         run.watchers -= 1
         if run.watchers > 0 or run.done.done():
             return
@@ -137,27 +139,27 @@ class RunningAttempts:
             case OnLeave.CANCEL:
                 await self.stop(
                     run,
-                    StopReason(Move.CANCEL, TurnCancelled("The client disconnected; nothing was committed")),
+                    AttemptStop(Move.CANCEL, TurnCancelled("The client disconnected; nothing was committed")),
                 )
             case OnLeave.ORPHAN:
                 await self._orphan(run)
 
     async def _orphan(self, run: Run) -> None:
-        gone = StopReason(
+        gone = AttemptStop(
             Move.CANCEL,
             TurnCancelled("The client disconnected and did not reconnect in time; nothing was committed"),
         )
         try:
             await self._write_presence(run)
         except StoreError:
-            # It must not commit while nobody is there, and that could not be written down.
+            # It must not commit while orphaned, and that could not be stored.
             run.stop(gone)
             return
         run.left += 1
         self.spawn(self._end_orphan(run, run.left, gone))
 
-    async def _end_orphan(self, run: Run, left: int, gone: StopReason) -> None:
-        """After the grace time, unless somebody came back: here, or through another node."""
+    async def _end_orphan(self, run: Run, left: int, gone: AttemptStop) -> None:
+        """After the grace time, unless a client reconnected, here or through another node."""
         await asyncio.wait({run.done}, timeout=self._deps.limits.grace_seconds)
         if run.done.done() or run.watchers > 0 or run.left != left:
             return
@@ -169,7 +171,7 @@ class RunningAttempts:
             run.stop(gone)
 
     async def attach(self, run: Run) -> None:
-        """Somebody asks for the same again, and waits for it now."""
+        """The same request arrived again and waits for it now."""
         run.watchers += 1
         if run.begin.ask.on_leave is OnLeave.ORPHAN:
             try:
@@ -209,22 +211,22 @@ class RunningAttempts:
         if left > _INSTANT_SECONDS:
             run.lease_timer = asyncio.get_running_loop().call_later(left, self._watch_lease, run)
         elif self.leases.is_failing:
-            run.stop(StopReason(Move.INTERRUPT, interrupted_by_outage(run.begin)))
+            run.stop(AttemptStop(Move.INTERRUPT, interrupted_by_outage(run.begin)))
         else:
-            run.stop(StopReason(Move.INTERRUPT, AttemptLost(_STALLED)))
+            run.stop(AttemptStop(Move.INTERRUPT, AttemptLost(_STALLED)))
 
     def hear(self, beat: Beat) -> None:
-        """What a heartbeat has brought back, on the main loop."""
+        """Applies the result of a heartbeat, on the main loop."""
         for lease in beat.asked:
             run = self._runs.get(lease.hold.attempt)
             if run is None or run.hold != lease.hold:
                 continue
             attempt = beat.held.get(lease.hold.attempt)
             if attempt is None:
-                run.stop(StopReason(None, AttemptLost()))
+                run.stop(AttemptStop(None, AttemptLost()))
                 continue
             if attempt.cancel_asked:
-                run.stop(StopReason(Move.CANCEL, TurnCancelled(), by_person=True))
+                run.stop(AttemptStop(Move.CANCEL, TurnCancelled(), by_person=True))
             if not attempt.orphaned:
                 run.attended.set()
 
@@ -254,27 +256,14 @@ class RunningAttempts:
 
 
 def _cut_off(run: Run) -> LastgoodError:
-    """It has ended nothing: its lease will, and somebody else may then try it again. Unless its commit was
-    sent: then it may be in the history, and whoever sends it again would have it there twice."""
+    """Its end is not stored: its lease will expire, and another process may try it again. Unless its commit
+    was sent: then it may be in the history, and a client that sends it again would have it there twice."""
     if run.commit_is_unknown:
         return outcome_unknown(run.hold.session, run.hold.attempt)
     return AttemptLost("The server was stopped before the turn ended; send it again")
 
 
 def _log_failure(run: Run, outcome: Outcome) -> None:
-    """With the code of the error and never its text, which may contain messages of users."""
-    if outcome.status in (AttemptStatus.COMMITTED, AttemptStatus.WAITING):
-        return
-    fields = {
-        "status": outcome.status.value,
-        "code": outcome.error.code if outcome.error else None,
-        "tenant": run.hold.tenant,
-        "session": run.hold.session,
-        "turn": run.begun.turn,
-        "attempt": run.hold.attempt,
-        "number": run.begun.number,
-        "has_effects": outcome.has_effects,
-    }
-    by_person = outcome.status in (AttemptStatus.CANCELLED, AttemptStatus.SUPERSEDED)
-    level = logging.INFO if by_person else logging.WARNING
-    log.log(level, "turn not committed", extra={"fields": fields})
+    if outcome.status not in (AttemptStatus.COMMITTED, AttemptStatus.WAITING):
+        begun, effects = run.begun, outcome.has_effects
+        log_end(run.hold, begun.turn, begun.number, outcome.status, outcome.error, has_effects=effects)

@@ -80,7 +80,7 @@ def _sliced(front: bytes, body: bytes, end: bytes) -> Iterator[bytes]:
 
 
 def as_evidence(whole: FullSession) -> dict[str, Any]:
-    """With every turn that is stored, damaged or not, for somebody who has to repair it."""
+    """With every stored turn, damaged or not, for repair."""
     damage = whole.chain.damage
     turns = []
     for turn in whole.turns:
@@ -185,7 +185,7 @@ class SessionImport:
             title=check_title(plain["title"]) if plain["title"] else "",
             title_by=TitleBy(plain["title_by"]),
             model=None if plain.get("model") is None else _text(plain["model"], "the model"),
-            # Where its folder was is a fact about another server, so it is not taken along.
+            # Its working directory belongs to another server, so it is not imported.
             rules=self._rules(plain, importer),
             metadata=check_metadata(dict(plain.get("metadata") or {})),
         )

@@ -1,8 +1,8 @@
-"""Looking at sessions. It needs a store and nothing else: no agent, no model."""
+"""Reads sessions. Needs only a store: no agent, no model."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -10,15 +10,23 @@ from functools import partial
 from lastgood.core.context import shown_of
 from lastgood.core.history import history_of
 from lastgood.core.input_checks import check_text
+from lastgood.core.tool_ledger import RetryPreview, retry_preview
 from lastgood.errors import AttemptNotFound, HistoryDamaged, InvalidRequest, SessionNotFound, TurnNotFound
 from lastgood.flows.verified_history import Chain, find_verified, read_chain, stream_chain
 from lastgood.model.attempts import Attempt, Step, TurnRequest
+from lastgood.model.audit import AuditKind, AuditRecord
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.sessions import Branch, EncodedTurn, Session, SessionPage, SessionStatus, Turn, Usage
 from lastgood.ports import Store
 
 MOST_IN_PAGE = 200
+#: Of what surrounds a session, so much is read at once.
+MOST_ATTEMPTS = 300
+MOST_TRIES = 50
+MOST_FORKS = 50
+MOST_NAMED = 50
+MOST_DECISIONS = 10
 
 MayRead = Callable[[Session], Awaitable[bool]]
 
@@ -135,12 +143,62 @@ class SessionReader:
             return AttemptDetails(found, steps, turn.usage)
         return AttemptDetails(found, steps, sum((step.usage for step in steps), Usage()))
 
+    async def attempts_around(
+        self, session: Session, before: Turn | None, after: Turn | None
+    ) -> tuple[Attempt, ...]:
+        """The newest tries between these two turns, of turns that were committed or not. Bounded, however
+        long the session is. Fences rise along a chain: those of the two turns are the limits. A turn
+        that a fork has inherited was tried in another session, and is no limit."""
+        first = await self._fence_of(session, before) or 0
+        last = await self._fence_of(session, after) or 2**62
+        return await self._store.attempts_between(
+            session.tenant, session.id, after=first, before=last, limit=MOST_ATTEMPTS
+        )
+
+    async def _fence_of(self, session: Session, turn: Turn | None) -> int | None:
+        tried = await self._store.get_attempt(session.tenant, turn.attempt) if turn is not None else None
+        return tried.fence if tried is not None and tried.session == session.id else None
+
+    async def tries(self, session: Session, turn: TurnId) -> tuple[AttemptDetails, ...]:
+        """Every try of one turn, with its steps. TurnNotFound: this session never tried it."""
+        found = await self._store.attempts_of_turn(session.tenant, turn, limit=MOST_TRIES)
+        if not found or any(one.session != session.id for one in found):
+            raise TurnNotFound()
+        return tuple([await self.attempt(session.tenant, session.id, one.id) for one in found])
+
+    async def queued_at(self, session: Session, turn: TurnId) -> float | None:
+        return await self._store.queued_at(session.tenant, turn)
+
+    async def retry_preview(self, attempt: Attempt) -> RetryPreview:
+        """What a retry of this attempt would keep, and what it would do again."""
+        return retry_preview(await self._store.read_steps(attempt.tenant, attempt.id))
+
+    async def forks(self, session: Session, may_read: MayRead) -> Sequence[Session]:
+        found = await self._store.forks_of(session.tenant, session.id, limit=MOST_FORKS)
+        return [one for one in found if await may_read(one)]
+
+    async def named(self, tenant: TenantId, name: str) -> Sequence[Session]:
+        """The session with this id, those in which an HTTP request with this id began a turn, and some of
+        those with a turn of this user, newest first. The list knows titles, owners and conversations."""
+        ids = {
+            SessionId(name),
+            *await self._store.sessions_of_request(tenant, name, limit=MOST_NAMED),
+            *await self._store.sessions_of_user(tenant, name, limit=MOST_NAMED),
+        }
+        found = [one for one in [await self.find(tenant, id) for id in ids] if one is not None]
+        return sorted(found, key=lambda one: -one.number)
+
+    async def decisions(self, session: Session) -> tuple[AuditRecord, ...]:
+        """Who answered the last questions of a session, newest first."""
+        return await self._store.newest_audit(
+            session.tenant, session.id, AuditKind.APPROVAL, limit=MOST_DECISIONS
+        )
+
     async def find_conversation(self, tenant: TenantId, conversation: str) -> Session | None:
         return await self._store.find_conversation(tenant, conversation)
 
     async def request_of(self, tenant: TenantId, turn: TurnId) -> TurnRequest | None:
-        """Who asked for a turn, and what it was asked with until it was committed. None: not stored, or not
-        as it was stored."""
+        """Returns the stored request of a turn. None: it is not stored, or is damaged."""
         try:
             return await self._store.read_request(tenant, turn)
         except HistoryDamaged:
@@ -174,7 +232,8 @@ class SessionReader:
         return await self._store.list_branches(tenant, session, after=after, limit=limit)
 
     async def prompt(self, tenant: TenantId, session: SessionId, turn: TurnId) -> tuple[Turn, Prompt]:
-        """What the model was shown before its last word of a turn; what its agent instructs is not kept."""
+        """Returns the prompt of the last model call of a turn, without the agent's instruction, which is not
+        stored."""
         found = await self.turn_of(await self.get(tenant, session), turn)
         base = await self._store.find_turn(tenant, found.parent) if found.parent else None
         chain = await read_chain(self._store, tenant, base.head if base else None)

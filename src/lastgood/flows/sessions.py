@@ -41,11 +41,11 @@ from lastgood.errors import (
     TurnFailed,
 )
 from lastgood.flows.agent_resolution import resolve
+from lastgood.flows.attempt_end import AttemptStop
 from lastgood.flows.busy import busy, check_no_tasks
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_feed import follow
 from lastgood.flows.retries import retry_lost_races
-from lastgood.flows.run import StopReason
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.session_reader import SessionReader
 from lastgood.flows.verified_history import read_chain
@@ -177,7 +177,7 @@ class Sessions(SessionReader):
         await self._set_rules(tenant, session, setter, lambda layers: with_permissions(layers, setter, rules))
 
     async def allow_always(self, tenant: TenantId, session: SessionId, rule: str, setter: Setter) -> None:
-        """Nobody is asked about these calls any more in this session. Deny rules still deny them."""
+        """These calls need no approval any more in this session. Deny rules still deny them."""
         await self._set_rules(tenant, session, setter, lambda layers: with_allowed(layers, setter, rule))
 
     async def set_safety(
@@ -253,10 +253,8 @@ class Sessions(SessionReader):
         user_message: int | None = None,
         setter: Setter = LOCAL,
     ) -> Session:
-        """A new session that goes on from `turn`, from what was there `before` one, or from what was there
-        before the turn that began with that message of the user's, counted from 0. Copies no message.
-
-        Without any of them, from the head.
+        """Returns a new session that continues from `turn`, from the turn `before` another, or from before
+        the turn that began with that user message (counted from 0); default: the head. Copies no message.
         """
         source = await self.get(tenant, session)
         if user_message is not None:
@@ -309,7 +307,7 @@ class Sessions(SessionReader):
         found = await self.get(tenant, session)
         run = self._live.get(found.attempt) if found.attempt else None
         if run is not None:
-            await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled("The session was deleted")))
+            await self._live.stop(run, AttemptStop(Move.CANCEL, TurnCancelled("The session was deleted")))
         if not await self._deps.store.delete_session(tenant, session):
             raise SessionNotFound()
         self._deps.quotas.forget(tenant)

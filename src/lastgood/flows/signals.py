@@ -1,8 +1,8 @@
-"""Word between a run and its watchers, here and in other processes. The event table is the truth.
+"""Notifications between a run and its watchers, here and in other processes.
 
-Who stored events in this process hands them on with their numbers, so that a watcher that keeps up
-need not read them back. A watcher holds one such batch at most: if another comes before it
-was taken, or if all that is known is that there is something, it reads the table.
+The event table is the truth. A run in this process passes stored events on with their numbers, so that a
+watcher that keeps up need not read them back. A watcher holds one such batch at most: if another arrives
+before it was taken, or if a notification has no events, it reads the table.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,23 +21,28 @@ from lastgood.errors import (
     LastgoodError,
     NeedsAnswer,
     SessionNotFound,
+    StoreError,
     TurnFailed,
     TurnTimeout,
 )
 from lastgood.flows.dependencies import Dependencies
+from lastgood.flows.model_requests import ModelRequests
+from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.sessions import Sessions
-from lastgood.flows.submit import Reserve, Submission, Submitter
+from lastgood.flows.submission import Reserve, Submission
+from lastgood.flows.submit import Submitter
 from lastgood.flows.task_start import TaskWishes
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.model.agents import AgentSpec
 from lastgood.model.answers import Answer
-from lastgood.model.attempts import Ask, Hold, OnLeave, Step
+from lastgood.model.attempts import Ask, AttemptStatus, Hold, OnLeave, Step, StepKind, said
 from lastgood.model.call_options import CallOptions
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.rules import RuleLayer, Setter
-from lastgood.model.sessions import TurnKind
+from lastgood.model.sessions import TurnKind, Usage
+from lastgood.model.usage import AttemptUse, ModelAsked
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +52,7 @@ _AHEAD = 16
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What the engine is given of it."""
+    """The engine's view of a stateless run."""
 
     agent: AgentSpec
     hold: Hold
@@ -60,6 +65,8 @@ class _Work:
     earlier: tuple[Message, ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict)
     can_ask: bool = False
+    opens_session: bool = True
+    is_followup: bool = False
 
     @property
     def model(self) -> str:
@@ -72,7 +79,7 @@ class _Work:
         return ()
 
     def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
-        return repair((*self.messages, *(step.message for step in steps)))
+        return repair((*self.messages, *said(steps)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,9 @@ class StatelessRun:
 
 
 class StatelessRuns:
-    def __init__(self, deps: Dependencies) -> None:
+    def __init__(self, deps: Dependencies, live: RunningAttempts) -> None:
         self._deps = deps
+        self._live = live
 
     def start(
         self,
@@ -99,39 +107,65 @@ class StatelessRuns:
         messages: tuple[Message, ...],
         options: CallOptions,
         on_leave: OnLeave,
+        user: str,
     ) -> StatelessRun:
-        """Begins when its first item is read. Nothing is stored, so only a run that is cancelled when its
-        client disconnects can be one: nobody could read the result of any other."""
+        """Begins when its first item is read. Its usage is counted for `user`. Nothing else is stored, so the
+        run must be cancelled when its client disconnects: its result could not be read later."""
         assert on_leave is OnLeave.CANCEL, "a run that is not stored ends with its client"
         id, steps = self._deps.ids.turn(), list[Step]()
-        return StatelessRun(id, _collected(self._deps, tenant, agent, messages, options, id, steps), steps)
+        hold = Hold(tenant, self._deps.ids.session(), self._deps.ids.attempt(), 0)
+        work = _Work(agent, hold, id, messages, options)
+        return StatelessRun(id, _counted(self._deps, self._live, work, user, steps), steps)
+
+
+async def _counted(
+    deps: Dependencies, live: RunningAttempts, work: _Work, user: str, steps: list[Step]
+) -> AsyncGenerator[Event | Step, None]:
+    """What it used is counted like that of an attempt, however it ends."""
+    requests, began, status = ModelRequests(), deps.clock.monotonic(), AttemptStatus.CANCELLED
+    try:
+        async with aclosing(_collected(deps, work, requests, steps)) as items:
+            async for item in items:
+                yield item
+        status = AttemptStatus.COMMITTED
+    except LastgoodError:
+        status = AttemptStatus.FAILED
+        raise
+    finally:
+        if requests.last:
+            used = sum((step.usage for step in steps), Usage())
+            answers = sum(step.kind is StepKind.MODEL for step in steps)
+            seconds = deps.clock.monotonic() - began
+            use = AttemptUse(requests.last, used, answers, {**requests.open}, seconds)
+            # Not awaited: its client has its answer, and may have left, which would cancel this.
+            live.spawn(_recorded(deps.store.record_use(work.hold.tenant, user, work.agent.key, status, use)))
+
+
+async def _recorded(recording: Awaitable[None]) -> None:
+    try:
+        await recording
+    except StoreError as error:
+        log.warning("the usage of a stateless run could not be stored: %s", error)
 
 
 async def _collected(
-    deps: Dependencies,
-    tenant: TenantId,
-    agent: AgentSpec,
-    messages: tuple[Message, ...],
-    options: CallOptions,
-    id: TurnId,
-    steps: list[Step],
+    deps: Dependencies, work: _Work, requests: ModelRequests, steps: list[Step]
 ) -> AsyncGenerator[Event | Step, None]:
+    agent, hold, messages = work.agent, work.hold, work.messages
     check_input(messages, TurnKind.RUN, deps.limits.input_bytes)
     if not repair(messages):
         # In a session, results alone may answer the previous turn; here there is no previous turn.
         raise InvalidRequest(
             "The tool results answer no tool call of this request; send the assistant message, too"
         )
-    hold = Hold(tenant, deps.ids.session(), deps.ids.attempt(), 0)
-    work = _Work(agent, hold, id, messages, options)
     try:
-        async with aclosing(_items(deps, work)) as items:
+        async with aclosing(_items(deps, work, requests)) as items:
             async for item in items:
                 if isinstance(item, Step):
                     steps.append(item)
                 yield item
     except LastgoodError as error:
-        fields = {"code": error.code, "tenant": tenant, "turn": id, "agent": agent.key}
+        fields = {"code": error.code, "tenant": hold.tenant, "turn": work.turn, "agent": agent.key}
         log.warning("stateless turn failed", extra={"fields": fields})
         if not isinstance(error, NeedsAnswer):
             raise
@@ -140,12 +174,19 @@ async def _collected(
         await deps.engine.forget(hold.session)
 
 
-async def _items(deps: Dependencies, work: _Work) -> AsyncGenerator[Event | Step, None]:
+async def _items(
+    deps: Dependencies, work: _Work, requests: ModelRequests
+) -> AsyncGenerator[Event | Step, None]:
     """What the engine emits. It runs ahead of a slow reader by a few items, and stops with it."""
     items: asyncio.Queue[Event | Step | None] = asyncio.Queue()
     room = asyncio.Semaphore(_AHEAD)
 
-    async def emit(item: Event | Step) -> None:
+    async def emit(item: Event | Step | ModelAsked) -> None:
+        if isinstance(item, ModelAsked):
+            requests.asked(item.model)
+            return
+        if isinstance(item, Step) and item.kind is StepKind.MODEL:
+            requests.answered(item.model)
         await room.acquire()
         items.put_nowait(item)
 

@@ -8,10 +8,8 @@ Up to `plan` nothing is changed, except that the session of a new conversation i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, assert_never
+from dataclasses import replace
+from typing import Any, assert_never
 
 from lastgood.core.admission import Admitted, Attach, Busy, Rejected, Replay, admit
 from lastgood.core.history import open_calls
@@ -27,6 +25,7 @@ from lastgood.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
+from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.asks import check_names, located, placed
 from lastgood.flows.begin import Plan, TurnStarter
 from lastgood.flows.busy import busy, check_no_tasks
@@ -36,67 +35,18 @@ from lastgood.flows.outages import outcome_unknown
 from lastgood.flows.refused_requests import RefusedRequests
 from lastgood.flows.retries import MOST_TRIES, gave_up
 from lastgood.flows.running_attempts import RunningAttempts
-from lastgood.flows.task_start import WHEN_IDLE, TaskStarter, TaskWishes
+from lastgood.flows.submission import Conversation, Draft, Reserve, Submission
+from lastgood.flows.task_start import WHEN_IDLE, TaskStarter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.work.enqueue import Enqueuer
-from lastgood.model.attempts import After, Ask, Attempt, Begin, BeginConflict, Expected, OnLeave
-from lastgood.model.ids import AttemptId, SessionId
-from lastgood.model.messages import Message, Role
-from lastgood.model.rules import LOCAL, Setter
+from lastgood.model.attempts import Ask, Attempt, Begin, BeginConflict, Expected, OnLeave
+from lastgood.model.ids import AttemptId
+from lastgood.model.messages import Role
 from lastgood.model.sessions import Session
 
 #: If a client disconnects and sends a new request at once, the new request may be read before the
 #: disconnect is noticed. The old turn counts as attended for up to this long.
 UNNOTICED_SECONDS = 0.05
-
-#: The session of an ask that names a conversation instead.
-NOT_LOCATED = SessionId("")
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A session by its client's own name, and a request body of which only a part is new."""
-
-    name: str
-    body: tuple[Message, ...]
-    reconciles: bool = False  # the body is compared with the history; else only its end counts
-    setter: Setter = LOCAL  # who makes the session, if it is not there
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """One request for a turn. With a conversation, the session and the messages of `ask` are found out."""
-
-    ask: Ask
-    after: After | None = None  # after the head: appended; after an earlier turn: an edit
-    conversation: Conversation | None = None
-    wishes: TaskWishes = WHEN_IDLE  # for a turn that is queued for a runtime
-
-    @property
-    def can_be_known(self) -> bool:
-        """Whether the client may have sent the same request before."""
-        return self.ask.key is not None or self.ask.is_retry
-
-
-class Reservation(AbstractContextManager[Any], Protocol):
-    """What a rate limit has taken. Given back when its block ends, unless a turn has begun."""
-
-    def __enter__(self) -> Self: ...
-
-    def until_ended(self, handle: TurnHandle) -> None: ...
-
-
-#: TooManyRequests: the rate limit is reached.
-Reserve = Callable[[], Reservation]
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A submission on its way through the steps: what is known of its session and its ask by now."""
-
-    submission: Submission
-    ask: Ask
-    session: Session
 
 
 class Submitter:
@@ -111,7 +61,7 @@ class Submitter:
         self.tasks = TaskStarter(deps, self.beginning, enqueuer)
 
     async def submit(self, submission: Submission, reserve: Reserve | None = None) -> TurnHandle:
-        """`reserve` is asked before anything is read; what it counts are turns that begin."""
+        """`reserve` is called before anything is read; it counts turns that begin."""
         check_names(submission.ask)
         conversation = submission.conversation
         if conversation is None:
@@ -130,13 +80,12 @@ class Submitter:
         return handle
 
     async def remember_refusal(self, submission: Submission) -> None:
-        """Of a first try without a key: its retry must not be taken for a retry of an older turn that was
-        made by the same body."""
+        """For a first request without a key: its retry must not match an older turn with the same body."""
         if submission.conversation is not None and not submission.can_be_known:
             await self._refused.remember(**_body(submission.ask, submission.conversation))
 
     def _unless_refused(self, submission: Submission, conversation: Conversation) -> Submission:
-        """A retry of a request that was refused is a first try."""
+        """A retry of a request that was rejected is a first request."""
         if submission.ask.is_retry and self._refused.was_refused(**_body(submission.ask, conversation)):
             return replace(submission, ask=replace(submission.ask, is_retry=False))
         return submission
@@ -176,7 +125,8 @@ class Submitter:
     # -- steps that change nothing -----------------------------------------------------
 
     async def _prepare(self, submission: Submission) -> tuple[Begin, Plan] | TurnHandle:
-        """All up to begin. A handle: the same request was sent before, and there is nothing to begin."""
+        """All steps up to begin. Returns a handle if the same request was sent before and there is nothing to
+        begin."""
         draft, conversation = await self._locate(submission), submission.conversation
         # A repeated request must not look like a request for another answer.
         compares = conversation is not None and conversation.reconciles
@@ -197,29 +147,46 @@ class Submitter:
         ask, conversation = submission.ask, submission.conversation
         if conversation is None:
             check_input(ask.messages, ask.kind, self._deps.limits.input_bytes)
-            session = await self._deps.store.get_session(ask.tenant, ask.session)
-            if session is None:
+            found = await self._deps.store.locate_session(ask.tenant, ask.session, ask.agent_key)
+            if found is None:
                 raise SessionNotFound()
-            return Draft(submission, ask, session)
-        session = await self._conversations.find(
-            ask.tenant, conversation.name, ask.agent_key or "", conversation.body, conversation.setter
-        )
-        await self.tasks.check_owner(ask, session)
-        return Draft(submission, located(ask, conversation.body, session), session)
+            await self.tasks.check_reader(ask, found.session)
+            return Draft(submission, ask, found.session, found.unbound_agent)
+        assert ask.agent_key is not None, "a conversation is with the agent that its request names"
+        found = await self._deps.store.locate_conversation(ask.tenant, conversation.name, ask.agent_key)
+        unbound = None if found is None else found.unbound_agent
+        # Before a session is created: an agent that is not published is not found.
+        agent, _ = await resolve(self._deps.agents, ask.agent_key)
+        await self.tasks.reach_by_chat(ask.tenant, agent, unbound)
+        if found is not None:
+            session = found.session
+        else:
+            session = await self._conversations.open(
+                ask.tenant, conversation.name, ask.agent_key, conversation.body, conversation.setter
+            )
+        await self.tasks.check_reader(ask, session)
+        return Draft(submission, located(ask, conversation.body, session), session, unbound)
 
     async def _find_known(self, submission: Submission) -> TurnHandle | None:
-        """Locates and recalls, but makes no session."""
-        ask, conversation = submission.ask, submission.conversation
-        if conversation is not None and submission.can_be_known:
-            session = await self._deps.store.find_conversation(ask.tenant, conversation.name)
-            if session is None:
-                return None
-            await self.tasks.check_owner(ask, session)
-            ask = located(ask, conversation.body, session)
-        return await self._recall(ask)
+        """Locates and recalls, but creates no session."""
+        ask, conversation, store = submission.ask, submission.conversation, self._deps.store
+        if not submission.can_be_known:
+            return None
+        session = await (
+            store.get_session(ask.tenant, ask.session)
+            if conversation is None
+            else store.find_conversation(ask.tenant, conversation.name)
+        )
+        if session is None:
+            return None
+        try:
+            await self.tasks.check_reader(ask, session)
+        except SessionNotFound:
+            return None  # the answer is that for an unknown session: the rate limit is exceeded
+        return await self._recall(ask if conversation is None else located(ask, conversation.body, session))
 
     async def _recall(self, ask: Ask) -> TurnHandle | None:
-        """What became of this request before. None: nothing, or it must be tried again."""
+        """Returns the handle of the same earlier request. None: there was none, or it must be tried again."""
         if ask.key is None and not ask.is_retry:
             return None
         found = await self._deps.store.look_up(ask)
@@ -234,7 +201,7 @@ class Submitter:
                 return None
 
     async def _select_input(self, draft: Draft) -> Draft:
-        """Which messages are new, and where they go. InvalidRequest: there is nothing new."""
+        """Decides which messages are new, and where they go. InvalidRequest: there is nothing new."""
         submission, session = draft.submission, draft.session
         conversation = submission.conversation
         if conversation is None:
@@ -258,10 +225,10 @@ class Submitter:
     async def _plan(self, draft: Draft) -> Plan:
         if draft.ask.messages:  # a reset adds nothing, and is always allowed
             await self._deps.quotas.check(draft.ask.tenant, draft.session.created_by)
-        return await self.plan(draft.ask, draft.session)
+        return await self.plan(draft.ask, draft.session, draft.unbound_agent)
 
-    async def plan(self, ask: Ask, session: Session) -> Plan:
-        plan = await self.beginning.plan(ask, session)
+    async def plan(self, ask: Ask, session: Session, unbound_agent: str | None = None) -> Plan:
+        plan = await self.beginning.plan(ask, session, unbound_agent)
         if plan.runtime is not None:
             return plan
         await check_no_tasks(self._deps.store, session)
@@ -281,8 +248,8 @@ class Submitter:
             return await self._begin(begin, plan, submission, lost)
         except (StoreUnavailable, Conflict) as error:
             # What failed now did nothing. But the begin whose answer was lost may have begun the turn, and
-            # its lease may have ended meanwhile: recovery then tries a durable turn again. A client that is
-            # told "busy" or "stale" would send it a second time.
+            # its lease may have ended meanwhile: recovery then tries a durable turn again. A client that gets
+            # "busy" or "stale" would send it a second time.
             is_refusal = isinstance(error, Conflict)
             if not lost or (is_refusal and not (submission is not None and begin.ask.durable)):
                 raise
@@ -297,12 +264,12 @@ class Submitter:
     async def _begin(
         self, begin: Begin, plan: Plan, submission: Submission | None, lost: list[AttemptId]
     ) -> TurnHandle:
-        """The one loop that tries again."""
+        """The one retry loop."""
         first, looks, waits = begin, begin.ask.is_retry, True
         for left in reversed(range(MOST_TRIES)):
             ask = begin.ask
-            # Without a key, only what stands there now can tell whether the first try is
-            # over: so look before beginning, and begin only if nothing has moved since.
+            # Without a key, only the current state shows whether the first request is over: so read it before
+            # beginning, and begin only if nothing has changed since.
             found = await (
                 self._deps.store.look_up(ask) if looks else self.beginning.start(begin, plan, lost)
             )
@@ -371,7 +338,7 @@ class Submitter:
         return begin
 
     async def _may_be_left(self, submission: Submission, holder: Attempt) -> bool:
-        """Whether what stands in a conversation's way is a turn that is orphaned when its client goes."""
+        """Whether the turn in a conversation's way is orphaned when its client disconnects."""
         if submission.conversation is None:
             return False
         held = await self._deps.store.read_request(holder.tenant, holder.turn)
@@ -379,7 +346,7 @@ class Submitter:
 
 
 def _body(ask: Ask, conversation: Conversation) -> dict[str, Any]:
-    """What a retry without a key is known by."""
+    """The fields that identify a retry without a key."""
     return {
         "tenant": ask.tenant,
         "conversation": conversation.name,

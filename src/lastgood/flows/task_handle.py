@@ -1,8 +1,8 @@
-"""What a caller gets for a turn that runs on a runtime: the same as for any other turn.
+"""The handle of a turn on a runtime: the same interface as for any other turn.
 
 Its task waits in the queue, is claimed by a worker, and may be claimed again: each claim is an attempt. A
-caller follows the task: the end of an attempt that is tried again is no end for it. Every process can read
-all of this from the store.
+caller follows the task: the end of an attempt that is retried is not the end of the turn. Every process can
+read all of this from the store.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from lastgood.model.tasks import Task, TaskStatus
 
 T = TypeVar("T")
 
-#: What an attempt says at its end. Of one that is tried again, nobody hears it.
+#: Terminal events of an attempt; not passed on if the task is retried.
 _LAST_WORDS = TERMINAL | {EventKind.ATTEMPT_ERRED, EventKind.ATTEMPT_ENDED}
-#: How an ended task looks to whoever waits for its turn.
+#: The attempt status that a client of the turn sees, by task status.
 _ENDED = {
     TaskStatus.COMPLETED: AttemptStatus.COMMITTED,
     TaskStatus.FAILED: AttemptStatus.FAILED,
@@ -45,8 +45,8 @@ class TaskTurnHandle(TurnHandle):
 
     task: TaskId = field(kw_only=True)
     _began: bool = field(kw_only=True, default=False)  # by this request; False: it attached
-    _denies: bool = field(kw_only=True, default=False)  # nobody can answer questions over this API
-    #: For a turn that nobody could read later. Every other one goes on without its client.
+    _denies: bool = field(kw_only=True, default=False)  # questions cannot be answered over this API
+    #: Set for a turn that could not be read later. Every other one keeps running without its client.
     _abandon: Callable[[], Awaitable[None]] | None = field(kw_only=True, default=None)
 
     @property
@@ -83,7 +83,7 @@ class TaskTurnHandle(TurnHandle):
         return known[attempt]
 
     async def _is_last(self, attempt: AttemptId, known: dict[AttemptId, bool]) -> bool:
-        """Whether the task ended with this attempt. Decided once: all its last words are stored together."""
+        """Whether the task ended with this attempt. Decided once: its last events are stored together."""
         if attempt not in known:
             task = await self._find_task()
             known[attempt] = task is None or (task.ended_at is not None and task.attempt == attempt)
@@ -112,7 +112,7 @@ class TaskTurnHandle(TurnHandle):
             self._deps.signals.leave(self.session, ear)
 
     async def _deny(self) -> None:
-        """What policy would ask a person for is denied, and the agent is told so."""
+        """A call that needs approval is denied, with the reason for the agent."""
         for question in await self._read(partial(self._deps.store.list_questions, self.tenant, self.session)):
             await self._deps.store.answer_question(self.tenant, self.task, question.id, _DENIED, "")
 
@@ -152,7 +152,7 @@ class TaskTurnHandle(TurnHandle):
         return QueuedTurn(task, why(task, runtime, first, self._deps.clock.now()))
 
     def call_when_ended(self, ended: Callable[[], None]) -> bool:
-        """It counts as a turn that begins, but nothing runs here."""
+        """Counts as a begun turn, although nothing runs here."""
         if self._began:
             ended()
         return self._began

@@ -46,8 +46,8 @@ class TaskQueue:
         self._enqueuer = enqueuer
 
     async def put(self, ask: Ask, turn: TurnId, session: Session) -> tuple[QueuedTask, bool] | None:
-        """What waits now, and whether it was there already, under its key. None: the agent runs here, or is
-        not served now; then the entry waits in the queue of this server, which says why."""
+        """Returns the queued task, and whether it was queued before under its key. None: the agent runs here,
+        or is not served now; then the entry waits in the queue of this server, with the reason."""
         try:
             agent, _ = await self._beginning.resolve(ask, session)
             plan = await self._beginning.choose(ask, session, agent)

@@ -40,17 +40,16 @@ Abandon = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class TaskWishes:
-    """What a caller may want beside the turn itself.
-
-    `only_if_idle`: refused if anything of the session runs, waits or is queued; else it is queued behind
-    that. `abandon`: what is done when its client leaves; None: the task goes on.
+    """Options of a task's turn. `only_if_idle`: rejected if anything of the session runs, waits or is queued;
+    else it is queued behind that. `abandon`: called when its client disconnects; None: the task keeps
+    running.
     """
 
     only_if_idle: bool = True
     abandon: Abandon | None = None
 
 
-#: As for every turn: the session must be idle, and the turn goes on without its client.
+#: As for every turn: the session must be idle, and the turn keeps running without its client.
 WHEN_IDLE = TaskWishes()
 
 
@@ -72,7 +71,7 @@ class TaskStarter:
             plan=plan.runtime,
             # A follow-up keeps its place behind what was said before it.
             only_if_idle=wishes.only_if_idle and begin.takes is None,
-            # Who speaks over /v1 waits with an open connection, and not for a laptop that is closed.
+            # A client of /v1 waits with an open connection, so an offline runtime fails at once.
             offline=OnOffline.FAIL if begin.ask.over_chat else None,
             ephemeral=wishes.abandon is not None,
             turn=begin.turn,
@@ -94,7 +93,7 @@ class TaskStarter:
         return replace(handle, _denies=ask.over_chat)
 
     async def recall(self, ask: Ask) -> TurnHandle | None:
-        """What became of this request before. None: nothing, or it must be tried again."""
+        """Returns the handle of the same earlier request. None: there was none, or it must be tried again."""
         found = await self._enqueuer.look_up(ask)
         match admit_task(ask, found, only_if_idle=True):
             case KnownTask(task, is_replay):
@@ -105,10 +104,12 @@ class TaskStarter:
             case _:
                 return None
 
-    async def reach_by_chat(self, tenant: TenantId, agent: AgentSpec) -> RuntimePlan | None:
+    async def reach_by_chat(
+        self, tenant: TenantId, agent: AgentSpec, unbound_agent: str | None = None
+    ) -> RuntimePlan | None:
         """Where the OpenAI-compatible API runs this agent; None: here. AgentNotFound: it is on a runtime, and
-        not published."""
-        wish = RuntimeWish(tenant, "", agent.key, agent.harness, is_chat=True)
+        not published. `unbound_agent`: an agent that is known to have no binding."""
+        wish = RuntimeWish(tenant, "", agent.key, agent.harness, unbound_agent=unbound_agent, is_chat=True)
         try:
             return await self._enqueuer.choose(wish)
         except (RuntimeNotFound, RuntimeAmbiguous, RuntimeOffline):
@@ -129,16 +130,18 @@ class TaskStarter:
         )
         return None if plan is None else plan.runtime.id
 
-    async def check_owner(self, ask: Ask, session: Session) -> None:
-        """Of a conversation, whose name anybody may guess. On a private runtime it is for whoever made it and
-        for whoever may use that runtime. SessionNotFound: it is somebody else's."""
-        if session.runtime_id is None or ask.owner is None or ask.owner == session.owner:
+    async def check_reader(self, ask: Ask, session: Session) -> None:
+        """SessionNotFound: the session is on a private runtime that the user may not use. A conversation of
+        the OpenAI-compatible API is also open to the user who made it."""
+        if session.runtime_id is None or ask.owner is None:
+            return
+        if ask.over_chat and ask.owner == session.owner:
             return
         if not await self._access.may_read(session, ask.owner):
             raise SessionNotFound()
 
     def of_task(self, task: Task) -> TurnHandle:
-        """Of a task that somebody else queued."""
+        """The handle of a task that another request queued."""
         return self._of_task(Enqueued(task, is_known=True), 0)
 
     def _of_task(self, found: Enqueued, after_event: int, abandon: Abandon | None = None) -> TaskTurnHandle:
@@ -163,7 +166,7 @@ class TaskStarter:
         return await self._beginning.attach(ask, attempt)
 
     async def _name(self, session: Session, ask: Ask) -> None:
-        """The model of a runtime is not asked for titles."""
+        """Takes the title from the message: runtimes generate none."""
         title = first_words(ask.messages)
         if title:
             named = Event(None, TitleSet(title))

@@ -1,4 +1,4 @@
-"""Titles, made beside the turn: one field, written after the commit, never over a person's."""
+"""Generates session titles beside the turn: written after the commit, never over a person's title."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Tokens: made, checked and taken back. Knows no HTTP: what a token is good for, the surfaces ask it.
+"""Tokens: created, checked and revoked.
 
-A token is 256 random bits. Nobody can guess one, so a plain SHA-256 of it is stored
-and needs no slow hash. It is looked up by that hash: how long this takes can tell
-something about hashes at most, and nobody can choose a token by its hash.
-
-What was found is remembered for SECONDS_KEPT. A token that is revoked elsewhere, by
-a command or by another node, is refused here after that time at the latest.
+Knows no HTTP; the surfaces check scopes. A token is 256 random bits and cannot be guessed, so a plain SHA-256
+of it is stored and needs no slow hash. It is looked up by that hash: timing reveals at most something about
+hashes, and a token cannot be chosen by its hash. Lookups are cached for SECONDS_KEPT: a token that is revoked
+elsewhere, by a command or by another node, is rejected here after that time at the latest.
 """
 
 from __future__ import annotations
@@ -99,12 +97,17 @@ class Tokens:
         found = await self._store.find_token(hash)
         kept.pop(hash, None)
         # Unknown ones are not remembered: strangers could fill the memory with them, and a token
-        # is good from the moment it was made.
-        if found is not None:
+        # is good from the moment it was made. Unbound ones are read again: another node may bind them.
+        if found is not None and not found.is_unbound:
             while len(kept) >= MOST_KEPT:
                 del kept[next(iter(kept))]
             kept[hash] = _Kept(found, now)
         return found
+
+    async def bind(self, id: str, worker: str) -> str | None:
+        """Returns the worker that the token is bound to now: the first one that used it."""
+        bound = await self._store.bind_token(id, worker)
+        return None if bound is None else bound.worker
 
     async def list(self) -> tuple[Token, ...]:
         """Those of every tenant, oldest first; revoked and expired ones, too."""

@@ -1,6 +1,6 @@
-"""What a caller gets for a turn it submitted: its events, its outcome, and a way to leave.
+"""The handle of a submitted turn: its events, its outcome, and `leave`.
 
-The run may be in this process, in another one, on a remote runtime, or over. Callers cannot tell.
+The run may be in this process, in another one, on a remote runtime, or over; callers see no difference.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class TurnHandle:
             raise outcome_unknown(self.session, self.attempt) from error
 
     async def leave(self) -> None:
-        """The client disconnected. What that means for the turn was settled when it began; a turn that
-        this client only watches goes on."""
+        """The client disconnected. What that means for the turn was decided when it began; a turn that this
+        client only watches keeps running."""
 
     @property
     def task_id(self) -> TaskId | None:
@@ -73,8 +73,8 @@ class TurnHandle:
         return None
 
     async def stored(self) -> Attempt | QueuedTurn:
-        """Returns the attempt as it is stored. The turn has begun by now, so no client may be told that
-        nothing was changed."""
+        """Returns the attempt as it is stored. The turn has begun by now, so no error may claim that nothing
+        was changed."""
         return await self._stored_attempt()
 
     async def _stored_attempt(self) -> Attempt:
@@ -113,7 +113,8 @@ class TurnHandle:
                 break
             async with aclosing(watched.events()) as events:
                 async for event in events:
-                    # An attempt may wait, be answered and go on: from here, not from its start again.
+                    # An attempt may wait, be answered and continue: follow it from here, not from its start
+                    # again.
                     watched = replace(watched, _after_event=event.seq)
                     if event.kind in TERMINAL or event.kind is EventKind.ATTEMPT_WAITS:
                         break

@@ -24,6 +24,7 @@ from lastgood.errors import (
     TurnCancelled,
 )
 from lastgood.flows.agent_resolution import resolve
+from lastgood.flows.attempt_end import AttemptStop
 from lastgood.flows.begin import (
     STEERS_GONE,
     Plan,
@@ -32,9 +33,10 @@ from lastgood.flows.begin import (
 from lastgood.flows.busy import busy
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import retry_lost_races
-from lastgood.flows.run import Run, StopReason
+from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
-from lastgood.flows.submit import Reservation, Submitter
+from lastgood.flows.submission import Reservation
+from lastgood.flows.submit import Submitter
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.work.tasks import Tasks
@@ -70,14 +72,14 @@ class Turns:
     def handle(
         self, tenant: TenantId, session: SessionId, turn: TurnId, attempt: AttemptId, after_event: int = 0
     ) -> TurnHandle:
-        """Of an attempt that somebody else began: in another process, or for another request."""
+        """The handle of an attempt that another process or another request began."""
         return TurnHandle(self._deps, tenant, session, turn, attempt, after_event)
 
     # -- changing its course -----------------------------------------------------
 
     async def cancel(self, tenant: TenantId, session: SessionId) -> Outcome:
-        """Ends what runs or waits, because a person said so: what is queued behind it is parked. Returns when
-        it has ended, with how: it may have been too late."""
+        """Cancels the running or waiting turn for a person, and parks what is queued behind it. Returns its
+        outcome when it has ended: the cancel may have been too late."""
         found = await self._deps.store.get_session(tenant, session)
         if found is None:
             raise SessionNotFound()
@@ -115,7 +117,7 @@ class Turns:
         """Returns None if the attempt began to wait, was answered or ended between the read and the write."""
         run = self._live.get(attempt_id)
         if run is not None:
-            return await self._live.stop(run, StopReason(Move.CANCEL, TurnCancelled(), by_person=True))
+            return await self._live.stop(run, AttemptStop(Move.CANCEL, TurnCancelled(), by_person=True))
         attempt = await self._deps.store.get_attempt(tenant, attempt_id)
         if attempt is None:
             raise NothingPending("No turn is running in this session")
@@ -197,7 +199,7 @@ class Turns:
     async def try_again(
         self, request: TurnRequest, tried: Attempt, decided: TryAgain, takes: int | None = None
     ) -> TurnHandle:
-        """A new attempt at a turn that was asked for before, decided on its newest try."""
+        """A new attempt at an earlier turn, decided on its newest attempt."""
         ask = ask_of(request)
         steers = await self._steers_of(ask, tried.id) if decided.adopt else ()
         if steers is None:
@@ -228,7 +230,7 @@ class Turns:
         """Tries a failed attempt's turn again after its finished steps, if the session has not moved. An
         attempt of a runtime has none to adopt: its turn is queued again, from its input.
 
-        `reserve` takes from the rate limit of the user for whom the turn was asked; `user` if none was.
+        `reserve` takes from the rate limit of the turn's end user; of `user` if there is none.
         `owner`: the user of the token that asks for it now.
         """
         attempt = await self._deps.store.get_attempt(tenant, attempt_id)
@@ -264,7 +266,7 @@ class Turns:
 
     @asynccontextmanager
     async def _taken(self, attempt: Attempt) -> AsyncIterator[int | None]:
-        """The place in the queue of a follow-up's turn: whoever commits the turn takes it from there."""
+        """The queue entry of a follow-up's turn, which its commit removes."""
         store, tenant, session = self._deps.store, attempt.tenant, attempt.session
         queue = await store.read_queue(tenant, session)
         item = next((item for item in queue if item.turn == attempt.turn), None)
@@ -278,7 +280,7 @@ class Turns:
             raise
 
     async def _steers_of(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
-        """The steers in its steps, by their place in the queue; None: some of them are there no more."""
+        """Returns the steers in its steps, by queue number; None: some of them are no longer queued."""
         steps = await self._deps.store.read_steps(ask.tenant, attempt)
         return await self._beginning.steers_in(ask, steps)
 

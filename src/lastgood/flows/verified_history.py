@@ -17,7 +17,8 @@ from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import Attempt
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.sessions import EncodedTurn, Head, Turn
-from lastgood.ports import AttemptStore, TurnStore
+from lastgood.ports.attempts import AttemptStore
+from lastgood.ports.sessions import TurnStore
 
 #: Others are served after so much of a chain was hashed: a few milliseconds.
 _PAUSE_TURNS = 200

@@ -90,7 +90,7 @@ class WebhookDelivery:
         return len(taken)
 
     async def _wait(self) -> None:
-        """Until something was sent, because more may be due, or until it is time to look again."""
+        """Waits until a message was sent, because more may be due, or until the next poll."""
         if self._sending:
             tasks = set(self._sending.values())
             await asyncio.wait(tasks, timeout=self._limits.poll_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -115,7 +115,7 @@ class WebhookDelivery:
         if result.status is not None and 200 <= result.status < 300:
             await self._store.set_delivered(delivery)
             return
-        error = result.error or f"the receiver answered {result.status}"
+        error = result.error or f"the receiver returned {result.status}"
         delay = delay_after(delivery.tries)
         if result.status == _GONE:
             await self._store.disable_webhook(delivery.tenant, delivery.webhook)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from lastgood.model.hooks import HookSpec
+
 #: In place of a model: the first whose key is set. The engine resolves it.
 AUTO = "auto"
 
@@ -22,16 +24,16 @@ class OnUnknown(StrEnum):
 class Effect(StrEnum):
     """What a tool call can do to the world."""
 
-    SAFE = "safe"  # looks, and changes nothing outside the conversation
+    SAFE = "safe"  # reads only; changes nothing outside the conversation
     DESTRUCTIVE = "destructive"  # changes things
     UNKNOWN = "unknown"  # depends on its arguments
 
 
 class Safety(StrEnum):
-    """What happens to a tool call that no rule speaks about."""
+    """What happens to a tool call that no rule matches."""
 
-    STRICT = "strict"  # a person is asked about every call
-    BALANCED = "balanced"  # safe ones run, a person is asked about others
+    STRICT = "strict"  # every call needs approval
+    BALANCED = "balanced"  # safe ones run, others need approval
     RESTRICTED = "restricted"  # safe ones run, others are denied
     AUTONOMOUS = "autonomous"  # everything runs
 
@@ -46,18 +48,24 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """How a model is asked: who serves it, where, and with which settings.
+class Route:
+    """A model, and requests that it is meant for."""
 
-    A key is only ever named. `first_available` and `alloy` stand for several models; they
-    have no provider of their own.
+    model: str
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """How a model is called: provider, address and settings. A key is only named. `first_available` and
+    `alloy` mean several models; they have no provider of their own.
     """
 
     provider: str
     model: str
     base_url: str | None = None
     token_key: str | None = None  # the name of the variable that holds the key
-    keyless: bool = False  # asked without a key, also where there is one: a stranger chose its address
+    keyless: bool = False  # called without a key, even if one is set: an untrusted file chose its address
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -66,9 +74,11 @@ class ModelSpec:
     parallel_tool_calls: bool | None = None
     thinking: str | int | None = None  # an effort, or a budget in tokens; 0 or "none": do not
     options: Mapping[str, Any] = field(default_factory=dict)  # provider_opts, as they are
+    accepts: frozenset[str] | None = None  # kinds of attachments; None: all of them
     input_cost: float = 0.0  # per million tokens
     output_cost: float = 0.0
     title_model: str | None = None
+    routes: tuple[Route, ...] = ()  # other models, for requests like these
     first_available: tuple[str, ...] = ()  # references: the first whose key is there
     alloy: tuple[str, ...] = ()  # references: each turn takes one of them
 
@@ -79,11 +89,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """What is asked when a model fails before its first word."""
+    """The models to call if a model fails before its first chunk."""
 
     models: tuple[str, ...] = ()
     retries: int = 2  # of one model, after overload or a broken connection
-    cooldown_seconds: float = 60.0  # how long a model that said "too many requests" is left alone
+    cooldown_seconds: float = 60.0  # how long a rate-limited model is skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,17 @@ class StructuredOutput:
     schema: Mapping[str, Any]
     description: str = ""
     strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a turn may spend. None: no limit. `agents`: whose spending counts; None: everybody's."""
+
+    name: str = ""
+    cost: float | None = None  # dollars
+    tokens: int | None = None  # input and output
+    seconds: float | None = None
+    agents: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +138,7 @@ class AgentCommand:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """An agent, and the team it may call on: `members` holds every agent of its file but itself."""
+    """An agent and its team: `members` holds every other agent of its file."""
 
     key: str
     name: str
@@ -145,11 +166,19 @@ class AgentSpec:
     add_date: bool = False
     add_environment_info: bool = False
     add_prompt_files: tuple[str, ...] = ()
+    add_description_parameter: bool = False  # every tool call says what it is for
+    hooks: tuple[HookSpec, ...] = ()
+    budgets: tuple[Budget, ...] = ()  # all of the file: a turn may be the work of several agents
     harness: str | None = None  # the program that runs it, on a runtime; it calls models by itself
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     members: Mapping[str, AgentSpec] = field(default_factory=dict)
     stale: str = ""  # why this is the last good definition and not the newest
-    warnings: tuple[str, ...] = ()  # what its file asks for and does not get, each with its line
+    warnings: tuple[str, ...] = ()  # warnings about its file, each with its line
+
+    @property
+    def has_hooks(self) -> bool:
+        """Its own, or those of an agent it may call on."""
+        return bool(self.hooks) or any(member.hooks for member in self.members.values())
 
     def member(self, name: str) -> AgentSpec | None:
         return self if name == self.name else self.members.get(name)

@@ -1,4 +1,4 @@
-"""What a person says to a question about a tool call."""
+"""Answers of people to questions about tool calls."""
 
 from __future__ import annotations
 
@@ -42,3 +42,8 @@ class Answer:
     def is_about_input(self) -> bool:
         """The call had stopped to ask, and expects to be made again with the answer."""
         return self.action in (AnswerAction.ACCEPT, AnswerAction.DECLINE, AnswerAction.CANCEL)
+
+
+def question_id(attempt: str, question: Mapping[str, Any]) -> str:
+    """Names a place in an attempt: its arguments are in the journal and cannot change."""
+    return f"{attempt}:{question['place']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -34,6 +35,7 @@ class StepKind(StrEnum):
     MODEL = "model"
     TOOL = "tool"
     STEER = "steer"  # a message that was sent to the turn while it ran
+    HOOK = "hook"  # what the hooks of an event decided or added
 
 
 class ToolOutcome(StrEnum):
@@ -45,9 +47,9 @@ class ToolOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finished piece of work: a whole model response, a whole tool result, or a steer.
+    """A finished piece of work: a whole model response, a whole tool result, a steer, or what hooks said.
 
-    `within` is empty for the agent the turn was asked of. The steps of a sub-agent carry the key of the
+    `within` is empty for the agent of the turn. The steps of a sub-agent carry the key of the
     call it works for: they are kept with the attempt, and only its result becomes part of the turn.
     """
 
@@ -63,12 +65,29 @@ class Step:
     #: Calls to tools that are not repeatable: of a response, those it asks for; of a result, what it ran.
     effects: tuple[str, ...] = ()
     outcome: ToolOutcome | None = None  # of a tool's result
-    seconds: float = 0.0  # how long the tool ran
+    seconds: float = 0.0  # how long the model or the tool took
+    ended_at: float = 0.0  # when it finished, for people; 0: not known
+    agent: str = ""  # the agent whose response it is, where budgets need to know
+    hook: str = ""  # the event whose hooks ran
+    ruling: str = ""  # what they decided: about a call, or that the turn ends (`block`)
+    reason: str = ""  # why
+
+    @property
+    def is_said(self) -> bool:
+        """Whether its message is part of the conversation. Of hooks, only what begins a session is: the
+        rest is for one turn or one response, and is shown to the model apart."""
+        return self.kind is not StepKind.HOOK or (self.hook == "session_start" and not self.message.is_blank)
+
+
+def said(steps: Iterable[Step]) -> tuple[Message, ...]:
+    """What these steps add to the conversation."""
+    return tuple(step.message for step in steps if step.is_said)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A turn that does not follow the head: it goes on from an earlier one, and its commit replaces the head.
+    """A turn that does not follow the head: it continues from an earlier one, and its commit replaces the
+    head.
 
     Until that commit nothing has moved. `after` is the base, None: the beginning of the session.
     `replaces` is the head that must still be there, both when the attempt begins and when it commits.
@@ -98,7 +117,7 @@ NO_SUCH_HEAD = Expected(TurnId(""))
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What somebody wants said to a session. One ask is one turn, however often it is tried."""
+    """A request for a turn. One ask is one turn, however often it is tried."""
 
     tenant: TenantId
     session: SessionId
@@ -110,16 +129,17 @@ class Ask:
     key: str | None = None  # idempotency key
     fingerprint: str = ""  # of the whole request; two asks with one key must agree on it
     caller: str = ""
-    user: str = ""  # whom the caller speaks for
-    is_retry: bool = False  # the client says that it sends this again
+    user: str = ""  # the end user of the caller
+    is_retry: bool = False  # the client marked this as a retry
     has_history: bool = False  # the request carries what the assistant said before
     expected_head: TurnId | None = None
     edit: Edit | None = None  # None: the turn follows the head
     is_first: bool = False  # its messages begin the session: with a turn in it, less of them would be new
     on_leave: OnLeave = OnLeave.CONTINUE
     durable: bool = False  # recovery tries it again if its process dies
-    owner: str | None = None  # the user whose token asks; None: the session's own
+    owner: str | None = None  # the user of the token; None: the session's own
     over_chat: bool = False  # by the OpenAI-compatible API
+    request_id: str = ""  # of the HTTP request that asks
 
     @property
     def condition(self) -> Expected | None:
@@ -150,7 +170,7 @@ class Attempt:
     turn: TurnId
     number: int
     status: AttemptStatus
-    base: TurnId | None  # the turn that it goes on from
+    base: TurnId | None  # the turn that it follows
     head: TurnId | None  # the session's head when it began; another one than the base: an edit
     fence: int
     agent_key: str
@@ -167,6 +187,7 @@ class Attempt:
     started_at: float
     ended_at: float | None
     task: TaskId | None = None  # a worker's claim holds it; only its task decides when it ends
+    request_id: str = ""  # of the HTTP request that began it
 
     @property
     def hold(self) -> Hold:
@@ -197,7 +218,7 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """All that begin writes. `again` tries a known turn once more instead of asking for a new one."""
+    """Everything that begin writes. `again` tries a known turn once more instead of creating a new one."""
 
     ask: Ask
     turn: TurnId
@@ -211,7 +232,7 @@ class Begin:
     again: bool = False
     continues: AttemptId | None = None  # whose finished steps are adopted
     follows: int | None = None  # the newest try when that was decided; a newer one has finished more steps
-    base: Head | None = None  # of an edit; other asks go on from the head that begin finds
+    base: Head | None = None  # of an edit; other asks continue from the head that begin finds
     expected: Expected | None = None  # if set, it decides; else the ask's own conditions do
     takes: int | None = None  # the follow-up that this is the turn of; it must still be waiting
     reclaims: tuple[int, ...] = ()  # steers in the adopted steps: they are this attempt's from now on
@@ -222,7 +243,7 @@ class Begin:
         return self.expected or self.ask.condition
 
     def base_at(self, head: Head | None) -> Head | None:
-        """What the attempt goes on from, in a session with this head."""
+        """The turn that the attempt follows, in a session with this head."""
         return head if self.ask.edit is None else self.base
 
 
@@ -241,7 +262,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class BeginConflict:
-    """What a begin meets, or would meet, as the database sees it at one moment."""
+    """What prevents, or would prevent, a begin, read at one moment."""
 
     session: Session | None
     holder: Attempt | None = None
@@ -269,11 +290,17 @@ class Commit:
 
 
 class Committed(StrEnum):
-    """The result of a commit. Only YES may be reported as success."""
+    """What became of a commit. Only YES may be reported as success."""
 
     YES = "yes"
-    ORPHANED = "orphaned"  # its requester is away; nothing was written
+    ORPHANED = "orphaned"  # its client is disconnected; nothing was written
     LOST = "lost"  # the hold or the head is gone; nothing was written
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    outcome: Committed
+    last_event: int | None = None  # the number of the last event it stored; None: not known
 
 
 @dataclass(frozen=True, slots=True)

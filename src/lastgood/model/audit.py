@@ -1,4 +1,4 @@
-"""Who did what: one append-only record of each decision that a person or a machine made."""
+"""The audit log: one append-only record of each decision that a person or a machine made."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class AuditKind(StrEnum):
     WEBHOOK_ADDED = "webhook_added"
     WEBHOOK_REMOVED = "webhook_removed"
     RESUME_DECIDED = "resume_decided"
+    DATABASE_RESTORED = "database_restored"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What one request asks of the model beside its messages. It holds for that turn and every try of it."""
+"""Options of a model call that a request sets. They apply to that turn and all its attempts."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ class EventKind(StrEnum):
     TOOL_CALLED = "tool_called"
     TOOL_STREAMED = "tool_streamed"
     TOOL_ANSWERED = "tool_answered"
+    HOOK_BLOCKED = "hook_blocked"
+    HOOK_WARNED = "hook_warned"
     RUN_WARNED = "run_warned"
     ATTEMPT_WAITS = "attempt_waits"
     ATTEMPT_ERRED = "attempt_erred"
@@ -178,6 +180,29 @@ class ToolAnswered:
     name: str
     result: str
     agent: str | None = None
+    failed: bool = False  # or denied, or of an unknown outcome
+
+
+@dataclass(frozen=True, slots=True)
+class HookDenied:
+    """A hook denied a tool call. The call's result says so to the model."""
+
+    kind: ClassVar = EventKind.HOOK_BLOCKED
+    id: str
+    name: str
+    arguments: str
+    message: str
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HookWarned:
+    """A hook failed, or has something to say to the user."""
+
+    kind: ClassVar = EventKind.HOOK_WARNED
+    event: str
+    message: str
+    agent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +292,8 @@ EventData = (
     | HistoryShortened
     | ToolCalled
     | ToolAnswered
+    | HookDenied
+    | HookWarned
     | RunWarned
     | AttemptWaits
     | AttemptErred

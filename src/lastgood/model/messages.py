@@ -47,13 +47,13 @@ class File:
     data: str
 
 
-#: A piece of what somebody said. A string is text.
+#: A part of a message. A string is text.
 Part = str | Image | File
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """What a model thought before it answered.
+    """The reasoning of a model before its answer.
 
     `text` is for people. `opaque` is what the provider wants back, as JSON: it goes
     to the model that made it and to no other.

@@ -1,4 +1,4 @@
-"""What was said to a session for later: a steer for the turn that runs, a follow-up for after it."""
+"""Entries of a session's queue: a steer for the running turn, a follow-up for after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of one session: which tool calls it may make, and who said so."""
+"""The rules of one session: which tool calls it may make, and who set them."""
 
 from __future__ import annotations
 

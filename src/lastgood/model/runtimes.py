@@ -25,7 +25,7 @@ class Enforcement(StrEnum):
 
     ALL = "all"
     NONE = "none"  # it takes only tasks that restrict nothing
-    UNKNOWN = ""  # its worker did not say; it refuses by itself what it cannot enforce
+    UNKNOWN = ""  # unknown; the worker itself rejects what it cannot enforce
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """`replaced`: another instance has taken over; this one claims nothing more and finishes what it has."""
+    """`replaced`: another instance has taken over; this one claims no more tasks and finishes its own."""
 
     renewed: tuple[TaskId, ...] = ()
     lost: tuple[TaskId, ...] = ()
@@ -114,7 +114,7 @@ class OnOffline(StrEnum):
 
 
 class OnQueued(StrEnum):
-    """What becomes of queued tasks when their agent or session is bound to another runtime."""
+    """What happens to queued tasks when their agent or session is bound to another runtime."""
 
     KEEP = "keep"
     MOVE = "move"

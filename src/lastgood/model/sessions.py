@@ -39,6 +39,11 @@ class TaskScope:
     id: str
 
 
+#: Of one response, and dollars of it. Millions of these fit into the 64 bits of a sum.
+MOST_TOKENS = 2**40
+MOST_COST = 1e9
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     input_tokens: int = 0
@@ -171,6 +176,17 @@ class Branch:
     after: TurnId | None  # the last turn that it shares with what replaced it
     replaced_by: TurnId
     created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedSession:
+    """A session as it was read for its next turn, together with the binding of the agent of that turn.
+
+    `unbound_agent`: the key of that agent if it is bound to no runtime. None: it is bound to one.
+    """
+
+    session: Session
+    unbound_agent: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -42,3 +43,22 @@ class StoredRow:
     session: str
     what: str
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    name: str
+    rows: int
+    bytes: int  # with its indexes
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStatistics:
+    """Of all tenants. The times are None if there is no session."""
+
+    bytes: int
+    tables: tuple[TableSize, ...]
+    attempts: Mapping[str, int]  # by status
+    tenants: int
+    oldest_session_at: float | None
+    last_change_at: float | None

@@ -40,7 +40,7 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """`request` is stored with it, unless `again`: then the turn was asked for before, and is tried again."""
+    """`request` is stored with it, unless `again`: then the turn was requested before, and is tried again."""
 
     id: TaskId
     tenant: TenantId
@@ -76,7 +76,7 @@ class Task:
     created_by: str
     user: str
     why: str  # set with `held` and `deferred`; other reasons are derived when it is read
-    held: bool  # after a person's cancel, until somebody continues or drops it
+    held: bool  # after a person's cancel, until a person continues or drops it
     ephemeral: bool
     due_at: float | None
     expires_at: float | None
@@ -112,7 +112,7 @@ class TaskPage:
 
 @dataclass(frozen=True, slots=True)
 class TaskConflict:
-    """Why a task was not queued: what stands in the session, and what became of the same request before."""
+    """Why a task was not queued: what is in the session, and the state of the same earlier request."""
 
     session: Session | None  # None: it does not exist
     open_task: Task | None = None  # the first unfinished one of the session
@@ -210,18 +210,18 @@ class TaskEnd:
     """What a claim's end writes about its task, in the transaction that commits or ends the attempt.
 
     `status` QUEUED or DEFERRED: the task is tried again. `token`: the claim must be the task's current one;
-    None: somebody else ends it (a cancel, a deadline)."""
+    None: the end comes from elsewhere (a cancel, a deadline)."""
 
     task: TaskId
     status: TaskStatus
     token: bytes | None = None
     pointer: PointerReport | None = None
-    report: dict[str, Any] | None = None  # repeated to whoever reports the same again
+    report: dict[str, Any] | None = None  # returned again if the same report is repeated
     why: str = ""
     due_seconds: float | None = None  # with DEFERRED
     error: tuple[str, str] | None = None
     counts_failure: bool = False
-    holds_others: bool = False  # a person's cancel: the session's queued tasks wait for a word
+    holds_others: bool = False  # a person's cancel: the session's queued tasks are held
     holding_reason: str = ""
 
 

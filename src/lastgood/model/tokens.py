@@ -9,13 +9,13 @@ from lastgood.model.ids import TenantId
 
 
 class Scope(StrEnum):
-    """What a token is good for. `admin` is good for everything."""
+    """What a token may do. `admin` may do everything."""
 
     CHAT = "chat"  # the OpenAI-compatible API
-    READ = "read"  # looking at sessions
-    SESSION = "session"  # using and changing them
-    APPROVE = "approve"  # answering for a person
-    WORKER = "worker"  # claiming and doing tasks
+    READ = "read"  # read sessions
+    SESSION = "session"  # use and change sessions
+    APPROVE = "approve"  # answer approvals
+    WORKER = "worker"  # claim and run tasks
     ADMIN = "admin"
 
 
@@ -30,6 +30,11 @@ class Token:
     revoked_at: float | None = None
     user: str = ""  # whom it stands for
     worker: str | None = None  # a worker's token is good for this worker only
+
+    @property
+    def is_unbound(self) -> bool:
+        """A worker's token that no worker has used yet; the first one to register keeps it."""
+        return self.worker is None and Scope.WORKER in self.scopes and Scope.ADMIN not in self.scopes
 
     def is_valid(self, now: float) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)

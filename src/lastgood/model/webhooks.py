@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what, and each message on its way there."""
+"""Webhooks: receivers with their subscriptions, and each message on its way there."""
 
 from __future__ import annotations
 

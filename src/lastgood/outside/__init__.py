@@ -1,1 +1,1 @@
-"""The way out: what may leave this machine, and where to."""
+"""Outgoing requests: what may leave this machine, and where to."""

@@ -1,11 +1,11 @@
-"""Asks for a URL, and reaches nothing that `core/egress` refuses.
+"""Outgoing HTTP requests that reach nothing that `core/egress` rejects.
 
     fetched = await fetch(url, limit_bytes=1_000_000, timeout_seconds=10.0)
     fetched.status, fetched.headers["content-type"], fetched.body, fetched.url, fetched.truncated
     status = await post(url, body, headers=signed, timeout_seconds=10.0)
 
-Any status is an answer; it is the caller's business. Everything else raises an EgressError
-whose text is one line, holds no key and may be shown to a model or a person:
+Any status is returned to the caller. Everything else raises an EgressError whose text is one line, contains
+no key and may be shown to a model or a person:
 
     EgressError
     ├── EgressRefused    the guard says no: the scheme, the host or an address
@@ -15,7 +15,7 @@ whose text is one line, holds no key and may be shown to a model or a person:
 Each host is resolved once, all its addresses are judged, and only these are connected to, so a
 name that changes its address in between gains nothing. Redirects are followed by hand and judged
 anew. There are no cookies, no proxies and nothing from the environment. The limit counts bytes
-after decompression. One connection per question: nothing is kept open, nothing to close.
+after decompression. One connection per request: nothing is kept open.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from lastgood.core.egress import (
 _MOST_REDIRECTS = 10
 _CONNECT_SECONDS = 5.0
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-#: All that another origin than the one first asked gets to see.
+#: Headers that are sent to another origin after a redirect.
 _HARMLESS = frozenset({"accept", "accept-language", "if-modified-since", "if-none-match", "user-agent"})
 _CHUNK_BYTES = 65536
 
@@ -133,8 +133,8 @@ async def post(
     policy: Policy = STRANGERS_ONLY,
     network: Network = SYSTEM,
 ) -> int:
-    """The status of the answer, whose body is not read. A redirect is a failure: it would send the body, and
-    whatever signs it, to somebody else."""
+    """Returns the status of the response, whose body is not read. A redirect is an error: it would send the
+    body and its signature to another host."""
     target, asked = _judged(url, lambda one: judge_url(one, policy))
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -242,7 +242,7 @@ async def _ask_once(
 
 
 async def checked_addresses(asked: AllowedUrl, url: str, network: Network) -> Sequence[str]:
-    """The addresses to connect to for this URL. EgressRefused: one of its addresses may not be asked."""
+    """Returns the addresses to connect to for this URL. EgressRefused: one of them is not allowed."""
     try:
         found: Sequence[str] = [str(ip_address(asked.host))]
     except ValueError:

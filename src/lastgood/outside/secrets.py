@@ -1,4 +1,4 @@
-"""Keys, by name. Values are handed out where they are used, and taken out of every text that is kept."""
+"""Keys, by name. Values are returned where they are used, and redacted from every stored text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SHORTEST = 6
 
 
 class Secrets:
-    """What was handed out is remembered, so that `scrub` can take it out again."""
+    """Returned values are remembered, so that `scrub` can redact them."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)

@@ -1,4 +1,4 @@
-"""The seams to what runs a turn: the agents, and the engine that works on one attempt."""
+"""The protocols of agents, and of the engine that works on one attempt."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.rules import RuleLayer
+from lastgood.model.usage import ModelAsked
 
 
 class Work(Protocol):
-    """What an engine is given: everything the attempt may see, and nothing that it may change."""
+    """The engine's read-only view of an attempt."""
 
     @property
     def agent(self) -> AgentSpec: ...
@@ -32,12 +33,22 @@ class Work(Protocol):
     def steps(self) -> tuple[Step, ...]: ...
     @property
     def answers(self) -> Mapping[str, Answer]:
-        """What a person said about calls, by the place of the call."""
+        """A person's answers about calls, by the place of the call."""
         ...
 
     @property
     def can_ask(self) -> bool:
-        """Whether a person can be asked: some APIs have no way to answer."""
+        """Whether approvals are available: some APIs cannot answer them."""
+        ...
+
+    @property
+    def opens_session(self) -> bool:
+        """Whether the conversation begins with this turn, or again after a reset."""
+        ...
+
+    @property
+    def is_followup(self) -> bool:
+        """Whether its input waited in the queue."""
         ...
 
     @property
@@ -49,12 +60,12 @@ class Work(Protocol):
         ...
 
     async def steers(self) -> tuple[Step, ...]:
-        """What was said to this turn while it ran and is not in its steps yet."""
+        """Returns the steers that are not in its steps yet."""
         ...
 
     @property
     def earlier(self) -> tuple[Message, ...]:
-        """What was said before this turn."""
+        """The conversation before this turn."""
         ...
 
     def own(self, steps: Sequence[Step]) -> tuple[Message, ...]:
@@ -63,7 +74,7 @@ class Work(Protocol):
 
 
 #: Takes what the engine did. Returns after the journal has the step. What it raises ends the turn.
-Emit = Callable[[Event | Step], Awaitable[None]]
+Emit = Callable[[Event | Step | ModelAsked], Awaitable[None]]
 
 
 class Engine(Protocol):

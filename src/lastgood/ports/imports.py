@@ -1,4 +1,4 @@
-"""The seams of an import: the system that sessions come from, and the store that they go to."""
+"""The protocols of an import: the source system, and the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam to the store for webhooks and their outbox.
+"""What the flows need of stored webhooks and their outbox.
 
 Messages are added by the calls that do what they announce, in the same transaction: see `WebhookKind`.
 """

@@ -1,4 +1,4 @@
-"""The seam to the store for work on remote runtimes.
+"""What the flows need of the store for work on remote runtimes.
 
 A claim token fences every report of a worker. It is valid until its task is claimed again or has ended: an
 expired lease only makes the task claimable. The attempt of a claim holds its session like any other
@@ -53,9 +53,13 @@ class RuntimeStore(Protocol):
         ...
 
     async def beat(self, heartbeat: Heartbeat, lease_seconds: float) -> HeartbeatResult:
-        """Renews the claims that are current. `cancel` names tasks that were ended by somebody else and
-        whose worker has not acknowledged that yet; they are `lost`, too. A replaced epoch still renews
-        its claims."""
+        """Renews the claims that are current. `cancel` names tasks that were ended from elsewhere and whose
+        worker has not acknowledged that yet; they are `lost`, too. A replaced epoch still renews its
+        claims."""
+        ...
+
+    async def newest_epoch(self, tenant: TenantId, worker: str) -> int | None:
+        """Returns None if the worker was never registered."""
         ...
 
     async def deregister(self, tenant: TenantId, worker: str, epoch: int) -> bool:
@@ -130,7 +134,7 @@ class TaskStore(Protocol):
         ...
 
     async def look_up_task(self, ask: Ask) -> TaskConflict:
-        """What an enqueue of this ask would meet now. Writes nothing."""
+        """Returns what would prevent an enqueue of this ask now. Writes nothing."""
         ...
 
     async def get_task(self, tenant: TenantId, task: TaskId) -> Task | None: ...
@@ -184,6 +188,10 @@ class TaskStore(Protocol):
     ) -> ClaimState | None:
         """None: no such task of this tenant, or no claim of it was ever made with this token by this
         worker. `worker` is None for a caller that is bound to no worker: then the token alone counts."""
+        ...
+
+    async def find_held_task(self, token: bytes) -> Task | None:
+        """Of a claim token, hashed, whatever its tenant. None: its claim is not current."""
         ...
 
     async def start_task(self, state: ClaimState, token: bytes) -> bool:
@@ -257,8 +265,10 @@ class TaskStore(Protocol):
         """Those past their deadline become `expired`, and are returned."""
         ...
 
-    async def ended_ephemeral(self, limit: int) -> tuple[tuple[TenantId, SessionId], ...]:
-        """Sessions whose ephemeral task ended a minute ago or earlier, of all tenants."""
+    async def ended_ephemeral(
+        self, *, age_seconds: float, limit: int
+    ) -> tuple[tuple[TenantId, SessionId], ...]:
+        """Sessions whose ephemeral task ended that long ago or earlier, of all tenants."""
         ...
 
     async def list_pointers(self, tenant: TenantId, session: SessionId) -> tuple[Pointer, ...]:

@@ -107,6 +107,9 @@ class Settings:
     trusted_proxy: tuple[str, ...] = _row(
         list_of("ADDRESS"), "trust the X-Forwarded headers of the proxy at this address"
     )
+    proxy_user_header: str | None = _row(
+        NAME, "log in the user that a trusted proxy names in this header, with the scopes session and approve"
+    )
     public_url: str | None = _row(
         URL, "announce this public URL of the server, and accept its host and origin"
     )

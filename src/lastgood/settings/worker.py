@@ -60,7 +60,7 @@ class WorkerSettings:
     worker_id: str | None = setting(
         NAME, "register under this worker id, if the token is bound to one", shown="a random id per root"
     )
-    name: str | None = setting(NAME, "show this name of the worker to people", shown="the host name")
+    name: str | None = setting(NAME, "show the worker under this name", shown="the host name")
     runtime: tuple[str, ...] = setting(
         _RUNTIMES,
         "offer a runtime: a name, a kind (claude, codex, goose, acp, command) and the command if it is not "
@@ -78,6 +78,11 @@ class WorkerSettings:
     )
     pass_env: tuple[str, ...] = setting(
         list_of("NAME"), "pass this environment variable on to the CLIs; its value is redacted in reports"
+    )
+    allow_mcp: tuple[str, ...] = setting(
+        list_of("LINE"),
+        "let CLIs use this MCP server of an agent: its whole command line with its variables, or its URL "
+        "with its headers, with globs; write a comma as `?`. --max-safety autonomous allows all of them",
     )
     snapshot_allowed_dirs: bool = setting(
         SWITCH, "upload snapshots of changes in --allow-dir folders, too", "no"

@@ -1,4 +1,4 @@
-"""What a message for webhooks says, as parameters of the statement that does what it announces.
+"""Parameters of webhook messages, for the statements that write what they announce.
 
 The statements `announce_…` add a row for each webhook of the tenant that subscribes to the kind: none, and
 next to no work, where there are no webhooks. No message holds text of a conversation: a receiver reads that

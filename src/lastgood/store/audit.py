@@ -10,7 +10,7 @@ from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind, AuditRecord
 from lastgood.model.ids import TenantId
 from lastgood.store.rows import Row
 from lastgood.store.task_rows import as_text
-from lastgood.store.work_access import Statements, WorkAccess
+from lastgood.store.work_access import Statements, WorkTransactions
 
 
 def of_audit(entry: AuditEntry) -> dict[str, Any]:
@@ -24,19 +24,19 @@ def of_audit(entry: AuditEntry) -> dict[str, Any]:
     }
 
 
-def _to_record(row: Row) -> AuditRecord:
+def to_record(row: Row) -> AuditRecord:
     number, at, tenant, kind, actor, user, subject, detail = row
     entry = AuditEntry(TenantId(tenant), AuditKind(kind), actor, user, subject, orjson.loads(detail))
     return AuditRecord(number, at, entry)
 
 
 async def add_audit(statements: Statements, audit: AuditEntry | None) -> None:
-    """In the transaction of what it records. None: whoever did it wants no record."""
+    """In the transaction of what it records. None: nothing to record."""
     if audit is not None:
         await statements.rows("insert_audit", of_audit(audit))
 
 
-class SqlAudit(WorkAccess):
+class SqlAudit(WorkTransactions):
     async def record(self, entry: AuditEntry) -> None:
         await self._transact(lambda statements: add_audit(statements, entry))
 
@@ -51,4 +51,4 @@ class SqlAudit(WorkAccess):
             "user": filter.user,
             "limit": limit,
         }
-        return tuple(_to_record(row) for row in await self._rows("list_audit", wanted))
+        return tuple(to_record(row) for row in await self._rows("list_audit", wanted))

@@ -1,7 +1,7 @@
 """Claims, on either database: tasks are handed to workers, and workers report under the claim's token.
 
-A claim locks tasks before sessions, against the order of everybody else. So it waits for neither: rows that
-somebody else has locked are skipped, and found by the next claim.
+A claim locks tasks before sessions, against the order of all other transactions. So it waits for neither:
+locked rows are skipped, and found by the next claim.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lastgood.model.tasks import (
     TaskMessage,
     TaskStatus,
 )
+from lastgood.model.usage import NO_USE
 from lastgood.ports.work import EndedEvents
 from lastgood.store.announcements import of_task
 from lastgood.store.audit import add_audit
@@ -35,13 +36,14 @@ from lastgood.store.rows import EVENT_LEAP, to_attempt, to_request
 from lastgood.store.session_rows import to_session
 from lastgood.store.task_ends import put_pointer
 from lastgood.store.task_rows import as_bytes, as_text, to_message, to_task
-from lastgood.store.work_access import ClaimLost, Statements, WorkAccess, append_if_held, first
+from lastgood.store.usage import uses_of_end
+from lastgood.store.work_access import ClaimLost, Statements, WorkTransactions, append_if_held, first
 
-#: So many more tasks are looked at than a worker wants: others may be claiming those before them.
+#: How many more tasks are read than a worker wants: others may be claiming the first ones.
 SPARE = 64
 
 
-class SqlClaims(WorkAccess):
+class SqlClaims(WorkTransactions):
     async def claim_tasks(self, request: ClaimRequest, ended: EndedEvents) -> tuple[Claimed, ...]:
         wanted = min(len(request.tokens), len(request.attempts))
         parameters = {
@@ -59,7 +61,8 @@ class SqlClaims(WorkAccess):
             return ()
 
         async def work(statements: Statements) -> tuple[Claimed, ...]:
-            # Whoever claims tasks of an agent with a limit waits here, and counts what the others have taken.
+            # Claims of an agent with a limit are serialized here, so that each counts what the others have
+            # taken.
             await statements.rows("lock_limited_agents", parameters)
             picked = await statements.rows("pick_tasks", parameters)
             names = zip(request.tokens, request.attempts, strict=False)
@@ -130,6 +133,10 @@ class SqlClaims(WorkAccess):
 
         return await self._look(work)
 
+    async def find_held_task(self, token: bytes) -> Task | None:
+        rows = await self._rows("find_held_task", {"token": token})
+        return to_task(rows[0]) if rows else None
+
     async def start_task(self, state: ClaimState, token: bytes) -> bool:
         return bool(await self._write("start_task", _of_claim(state, token)))
 
@@ -191,8 +198,8 @@ def _of_claim(state: ClaimState, token: bytes) -> dict[str, Any]:
 async def _claim(
     statements: Statements, task: Task, parameters: dict[str, Any], ended: EndedEvents
 ) -> Claimed | None:
-    """One task that this transaction has locked. None: its session is somebody else's just now, or what was
-    asked cannot be read."""
+    """One task that this transaction has locked. None: its session is held at the moment, or its request
+    cannot be read."""
     which = {
         **parameters,
         "task": task.id,
@@ -222,8 +229,8 @@ async def _claim(
 
 
 async def _request(statements: Statements, task: dict[str, Any]) -> TurnRequest | None:
-    """None: it is not as it was stored. Its task ends here: nobody could ever run it, and the tasks behind
-    it would wait for it for ever."""
+    """None: it is damaged. Its task ends here: no worker could ever run it, and the tasks behind it would
+    wait for ever."""
     row = await first(statements, "read_request", task)
     try:
         if row is not None:
@@ -249,5 +256,7 @@ async def _end_expired(statements: Statements, task: dict[str, Any], ended: Ende
     for (last,) in await statements.rows("free_expired_session", task | numbers):
         await statements.insert_events(task["session"], last, events)
     await statements.rows("end_expired_attempt", task | expired)
+    for use in uses_of_end(AttemptStatus.INTERRUPTED, NO_USE):
+        await statements.rows("count_use", {"attempt": task["expired"], **use})
     await statements.rows("withdraw_questions", task | expired)
     await statements.rows("give_back_queued", task | expired | of_parking(None))

@@ -47,7 +47,8 @@ COLUMNS = {
         "attempts",
         "id tenant session_id turn_id number status base head fence agent_key agent_digest model decision"
         " orphaned"
-        " cancel_asked question deadline error_code error_message continues started_at ended_at task_id",
+        " cancel_asked question deadline error_code error_message continues started_at ended_at task_id"
+        " request_id",
     ),
     "request": _columns(
         "requests",

@@ -14,10 +14,11 @@ from lastgood.errors import InvalidRequest, StoreLocked, WrongUsage
 from lastgood.ports import Store, TokenStore
 from lastgood.ports.webhooks import WebhookStore
 from lastgood.store.sqlite import AdministrationBeside, open_sqlite
+from lastgood.store.sqlite.database import schema_of
 
 
 class Administration(TokenStore, WebhookStore, Protocol):
-    """What a server reads anew each time, so that a command may change it meanwhile."""
+    """What a server reads again each time, so that a command may change it meanwhile."""
 
 
 def sqlite_path(database: str) -> Path | None:
@@ -36,13 +37,32 @@ async def open_store(database: str, *, read_only: bool = False, migrate: str = "
     path = sqlite_path(database)
     if path is not None:
         if not read_only and may_migrate:
-            _make_folder(path.parent)
+            make_folder(path.parent)
         return open_sqlite(path, read_only=read_only, migrate=may_migrate)
     if database.startswith(("postgresql://", "postgres://")):
         from lastgood.store.postgres import open_postgres  # asyncpg only where it is used
 
         return await open_postgres(database, read_only=read_only, migrate=may_migrate)
     raise WrongUsage(f"unsupported database {database!r}; use sqlite:///PATH or postgresql://…")
+
+
+async def upgrade_database(database: str) -> tuple[int, int]:
+    """Applies what migrations are missing. Returns the version of the schema before and after."""
+    before = await _schema_of(database)
+    store = await open_store(database)
+    await store.close()
+    return before, await _schema_of(database)
+
+
+async def _schema_of(database: str) -> int:
+    path = sqlite_path(database)
+    if path is not None:
+        return schema_of(path)
+    from lastgood.store.postgres.database import (
+        schema_of as schema_of_server,
+    )  # asyncpg only where it is used
+
+    return await schema_of_server(database)
 
 
 @asynccontextmanager
@@ -61,7 +81,7 @@ async def open_administration(database: str, migrate: str) -> AsyncIterator[Admi
         await store.close()
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

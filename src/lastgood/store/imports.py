@@ -8,10 +8,10 @@ from lastgood.model.imports import ImportedScope, NewPointer
 from lastgood.model.sessions import Head, NewSession, Turn
 from lastgood.store.import_rows import of_append, of_appended, of_new_pointer
 from lastgood.store.session_rows import of_new_session, to_session
-from lastgood.store.work_access import Statements, WorkAccess, first
+from lastgood.store.work_access import Statements, WorkTransactions, first
 
 
-class SqlImports(WorkAccess):
+class SqlImports(WorkTransactions):
     async def import_into_scope(
         self, new: NewSession, base: Head | None, turns: Sequence[Turn], pointers: Sequence[NewPointer]
     ) -> ImportedScope | None:

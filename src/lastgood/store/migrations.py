@@ -107,6 +107,6 @@ def refuse_older(
         has = f"has schema {max(step.version for step in done)}" if done else "has no schema yet"
         raise OlderDatabase(
             f"{name} {has}, and this version of Lastgood needs schema {max(step.version for step in ours)}; "
-            "it was not changed. Start once with --migrate auto"
+            "it was not changed. Run `lastgood db upgrade`, or start once with --migrate auto"
         )
     return ()

@@ -8,10 +8,10 @@ from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.tasks import ClaimState, Pointer, Snapshot
 from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text, to_pointer, to_snapshot
-from lastgood.store.work_access import Statements, WorkAccess, first
+from lastgood.store.work_access import Statements, WorkTransactions, first
 
 
-class SqlPointers(WorkAccess):
+class SqlPointers(WorkTransactions):
     async def list_pointers(self, tenant: TenantId, session: SessionId) -> tuple[Pointer, ...]:
         rows = await self._rows("list_pointers", {"tenant": tenant, "session": session})
         return tuple(map(to_pointer, rows))

@@ -1,4 +1,4 @@
-"""What running tasks ask people, on either database. Locks: session, task, question."""
+"""Questions of running tasks to people, on either database. Lock order: session, task, question."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lastgood.store.announcements import of_question
 from lastgood.store.audit import add_audit
 from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text, to_question
-from lastgood.store.work_access import ClaimLost, Statements, WorkAccess, append_if_held, first
+from lastgood.store.work_access import ClaimLost, Statements, WorkTransactions, append_if_held, first
 
 
-class SqlQuestions(WorkAccess):
+class SqlQuestions(WorkTransactions):
     async def ask_question(
         self, state: ClaimState, token: bytes, question: Question, events: Sequence[Event]
     ) -> Question | None:

@@ -1,8 +1,8 @@
 """What a check reads of every row, the same for both databases.
 
-Reads rows as they are, of all tenants, and says what is wrong with each by itself: it cannot be read, does
-not match its checksum, or belongs to something that is not there. Turns are handed on with their
-neighbours; whether they are as they were committed is for the hash chain to say.
+Reads rows of all tenants as they are stored, and reports what is wrong with each: it cannot be read, does not
+match its checksum, or refers to something that does not exist. Turns are returned with their neighbours; the
+hash chain verifies them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def check_attempt(row: Row) -> StoredRow:
     if attempt.task is not None and not has_task:
         return found(f"its task, {attempt.task}, does not exist")
     if attempt.task is not None and attempt.ended_at is None and not is_claimed:
-        return found(f"it has not ended, but no worker has its task, {attempt.task}, by it")
+        return found(f"it has not ended, but is not the claim of its task, {attempt.task}")
     if attempt.ended_at is None and holder != attempt.id:
         return found("it has not ended, but does not hold its session")
     if attempt.status is AttemptStatus.COMMITTED and not has_turn:

@@ -42,7 +42,7 @@ _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def writable(text: str) -> str:
-    """For what others have said about an attempt: no character of it may keep the attempt from ending."""
+    """For texts of others about an attempt: no character may keep the attempt from ending."""
     return _UNWRITABLE.sub("\ufffd", text)
 
 
@@ -153,7 +153,7 @@ def _to_attempt(row: Row) -> Attempt:
     (
         id, tenant, session, turn, number, status, base, head, fence, agent_key, agent_digest, model,
         decision, orphaned, cancel_asked, question, deadline, error_code, error_message, continues,
-        started_at, ended_at, task,
+        started_at, ended_at, task, request_id,
     ) = row  # fmt: skip
     return Attempt(
         id=AttemptId(id),
@@ -179,6 +179,7 @@ def _to_attempt(row: Row) -> Attempt:
         started_at=started_at,
         ended_at=ended_at,
         task=task,
+        request_id=request_id,
     )
 
 
@@ -293,6 +294,7 @@ def _of_begin(begin: Begin) -> dict[str, Any]:
         "follows": begin.follows,
         "takes": begin.takes,
         "reclaims": begin.reclaims,
+        "request_id": ask.request_id,
         "claims": len(begin.reclaims) + (begin.takes is not None),
     }
 
@@ -356,7 +358,15 @@ def _step_body(step: Step) -> dict[str, Any]:
     if step.effects:
         plain["effects"] = step.effects
     if step.outcome is not None:
-        plain |= {"outcome": step.outcome.value, "seconds": round(step.seconds, 3)}
+        plain["outcome"] = step.outcome.value
+    if step.seconds:
+        plain["seconds"] = round(step.seconds, 3)
+    if step.ended_at:
+        plain["ended_at"] = round(step.ended_at, 3)
+    if step.agent:
+        plain["agent"] = step.agent
+    if step.hook:
+        plain |= {"hook": step.hook, "ruling": step.ruling, "reason": step.reason}
     return plain
 
 

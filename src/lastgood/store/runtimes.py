@@ -32,10 +32,10 @@ from lastgood.store.runtime_rows import (
     to_enrollment,
     to_runtime,
 )
-from lastgood.store.work_access import Statements, WorkAccess, first
+from lastgood.store.work_access import Statements, WorkTransactions, first
 
 
-class SqlRuntimes(WorkAccess):
+class SqlRuntimes(WorkTransactions):
     async def register(self, registration: Registration, audit: AuditEntry | None = None) -> Registered:
         worker = of_worker(registration)
 
@@ -92,6 +92,10 @@ class SqlRuntimes(WorkAccess):
             )
 
         return await self._transact(work, durable=False)
+
+    async def newest_epoch(self, tenant: TenantId, worker: str) -> int | None:
+        found = await self._rows("worker_epoch", {"tenant": tenant, "worker": worker})
+        return int(found[0][0]) if found else None
 
     async def deregister(self, tenant: TenantId, worker: str, epoch: int) -> bool:
         which = {"tenant": tenant, "worker": worker, "epoch": epoch}

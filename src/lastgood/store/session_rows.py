@@ -12,6 +12,7 @@ from lastgood.model.ids import SessionId, TenantId, TurnId
 from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
     Head,
+    LocatedSession,
     NewSession,
     ScopeKind,
     Session,
@@ -37,6 +38,13 @@ def to_session(row: Row) -> Session:
         return _to_session(row)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise unreadable(f"session {row[0]}", str(row[0])) from error
+
+
+def to_located(row: Row, agent_key: str | None) -> LocatedSession:
+    *columns, is_bound = row
+    session = to_session(tuple(columns))
+    key = session.agent_key if agent_key is None else agent_key
+    return LocatedSession(session, None if is_bound else key)
 
 
 def _to_session(row: Row) -> Session:
@@ -171,6 +179,7 @@ def of_list(
         "tenant": tenant,
         "before": NEWEST if cursor is None else cursor,
         "query": _like(query),
+        "exact": query,
         "agent": agent,
         "status": status.value if status else None,
         "limit": limit + 1,  # one more says whether there is a next page

@@ -49,7 +49,20 @@ def read(name: str) -> str:
 def named(dialect: str) -> dict[str, str]:
     """All statements of a dialect by name; the shared ones are in both."""
     found: dict[str, str] = {}
-    for name in ("shared", dialect, "runtimes", "tasks", "claims", "imports", "webhooks", f"work_{dialect}"):
+    for name in (
+        "shared",
+        dialect,
+        "runtimes",
+        "tasks",
+        "claims",
+        "imports",
+        "webhooks",
+        "usage",
+        "activity",
+        "tickets",
+        "database",
+        f"work_{dialect}",
+    ):
         found |= _parse(read(f"{name}.sql"), COLUMNS | found)
     return found
 

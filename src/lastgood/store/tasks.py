@@ -1,4 +1,4 @@
-"""The queue of tasks, on either database: what is added, what waits, and what leaves it unclaimed."""
+"""The queue of tasks, on either database: enqueue, list, hold and end unclaimed tasks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lastgood.store.rows import to_attempt, to_request, writable
 from lastgood.store.session_rows import NEWEST, of_new_session, to_session
 from lastgood.store.task_ends import announce_end, hold_others, of_end
 from lastgood.store.task_rows import as_text, of_new_task, of_request, to_task
-from lastgood.store.work_access import Statements, WorkAccess, first
+from lastgood.store.work_access import Statements, WorkTransactions, first
 
 
-class SqlTasks(WorkAccess):
+class SqlTasks(WorkTransactions):
     async def session_of_scope(self, new: NewSession) -> Session:
         parameters = of_new_session(new)
         while True:
@@ -33,8 +33,10 @@ class SqlTasks(WorkAccess):
         row = await self._row("session_of_scope", parameters)
         return to_session(row) if row else None
 
-    async def ended_ephemeral(self, limit: int) -> tuple[tuple[TenantId, SessionId], ...]:
-        rows = await self._rows("ended_ephemeral", {"limit": limit})
+    async def ended_ephemeral(
+        self, *, age_seconds: float, limit: int
+    ) -> tuple[tuple[TenantId, SessionId], ...]:
+        rows = await self._rows("ended_ephemeral", {"age": age_seconds, "limit": limit})
         return tuple((TenantId(tenant), SessionId(session)) for tenant, session in rows)
 
     async def enqueue_task(
@@ -156,7 +158,7 @@ async def _unfinished(statements: Statements, new: NewTask) -> int:
 
 
 async def _conflict(statements: Statements, ask: Ask, again: TurnId | None) -> TaskConflict:
-    """What stands in the session, and what became of the same request before."""
+    """What is in the session, and the state of the same earlier request."""
     scope: dict[str, Any] = {"tenant": ask.tenant, "session": ask.session}
     row = await first(statements, "get_session", scope)
     if row is None:

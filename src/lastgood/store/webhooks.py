@@ -14,10 +14,10 @@ from lastgood.store.announcements import announcement
 from lastgood.store.audit import of_audit
 from lastgood.store.rows import Row, writable
 from lastgood.store.task_rows import as_text
-from lastgood.store.work_access import Statements, WorkAccess, first
+from lastgood.store.work_access import Statements, WorkTransactions, first
 
 
-class SqlWebhooks(WorkAccess):
+class SqlWebhooks(WorkTransactions):
     async def add_webhook(self, webhook: Webhook, secret: str, most: int, audit: AuditEntry) -> bool:
         parameters = {
             "id": webhook.id,

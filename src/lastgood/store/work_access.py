@@ -36,7 +36,7 @@ class Statements(Protocol):
 Work = Callable[[Statements], Coroutine[Any, Any, T]]
 
 
-class WorkAccess(ABC):
+class WorkTransactions(ABC):
     @abstractmethod
     async def _transact(self, work: Work[T], *, durable: bool = True) -> T:
         """One transaction. What `work` raises rolls it back."""
@@ -48,6 +48,10 @@ class WorkAccess(ABC):
     @abstractmethod
     async def _rows(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         """One read."""
+
+    @abstractmethod
+    async def _rows_aside(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """One read that may be long, off the event loop."""
 
     async def _row(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
         return next(iter(await self._rows(name, parameters)), None)

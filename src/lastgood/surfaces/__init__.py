@@ -1,1 +1,4 @@
-"""What the server shows to the outside. Surfaces ask; they decide nothing about a session."""
+"""The APIs of the server.
+
+Surfaces parse requests and format responses; they decide nothing about a session.
+"""

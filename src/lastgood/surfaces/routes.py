@@ -68,6 +68,15 @@ def probes(counts: Metrics, is_ready: IsReady, *, metrics: bool = True) -> list[
         ),
         Route(
             "GET",
+            "/api/ready",
+            ready,
+            None,
+            "Check that the server accepts work, as docker-agent's clients ask",
+            probe=True,
+            gives={200: {JSON: shapes.READY}, 503: {JSON: shapes.READY}},
+        ),
+        Route(
+            "GET",
             "/metrics",
             measured,
             None,
@@ -97,7 +106,11 @@ def routes(
         return json_reply(openapi(served, DIALECTS))
 
     served: list[Route] = [
-        *probes(counts, is_ready, metrics=metrics),
+        *(
+            route
+            for route in probes(counts, is_ready, metrics=metrics)
+            if "api" in only or not route.path.startswith("/api/")
+        ),
         Route(
             "GET",
             "/openapi.json",

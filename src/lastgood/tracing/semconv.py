@@ -1,7 +1,7 @@
-"""The words of OpenTelemetry's conventions, and a few of our own under `lastgood.`.
+"""Attribute names of OpenTelemetry's conventions, and a few of our own under `lastgood.`.
 
-No attribute here takes what was said: no prompt, no argument, no result, no address with its
-query, no text of an error. What names a thing comes from files, from us, or from a closed list.
+No attribute holds content: no prompt, no argument, no result, no URL with its query, no error text. Values
+come from files, from us, or from a closed list.
 """
 
 from __future__ import annotations

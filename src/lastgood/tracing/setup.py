@@ -1,7 +1,6 @@
-"""Tracing that is off, and the way to one that is on.
+"""Tracing that is off, and how it is turned on.
 
-Off, everything is given back as it was given: nothing is wrapped, nothing is asked per turn,
-and nothing of OpenTelemetry is imported.
+While off, nothing is wrapped, turns cost nothing extra, and OpenTelemetry is not imported.
 """
 
 from __future__ import annotations

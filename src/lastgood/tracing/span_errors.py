@@ -1,4 +1,4 @@
-"""How a span says that something failed: by the kind of the error. Its text may be somebody's words."""
+"""Errors on spans: only the type of the error, because its text may contain messages of users."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Tracing that is on: where spans go, and how they get out of the way.
-
-They leave by OTLP over HTTP, from a thread of the SDK's, as the standard OTEL_… variables say.
-A collector that is slow, full or not there costs spans and never a turn.
+"""Tracing that is on: exports spans over OTLP/HTTP, from a thread of the SDK, as the standard OTEL_…
+variables configure. A collector that is slow, full or missing costs spans and never a turn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Spans of the work: an attempt, the models it asks, the tools it calls.
+"""Spans of attempts, model calls and tool calls.
 
 They nest by the attempt's id, which every model call and every tool call carries. What is
 current in a task would not do: a run outlives the request that began it, others attach to
-it, and what an async generator has made current is seen by whoever happens to drive it.
+it, and what an async generator makes current is visible to any task that drives it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lastgood.model.attempts import AttemptStatus, Step
 from lastgood.model.events import Event, ToolAnswered, ToolCalled
 from lastgood.model.ids import AttemptId, SessionId
 from lastgood.model.messages import Message
+from lastgood.model.usage import ModelAsked
 from lastgood.ports.engine import Emit, Engine, Work
 from lastgood.tracing import semconv
 from lastgood.tracing.request_spans import begun_in
@@ -53,7 +54,7 @@ class _Attempt:
 
     id: AttemptId
     span: Span
-    is_held: bool  # somebody will say how it ended
+    is_held: bool  # its outcome will be reported
     calls: list[_CallSpan] = field(default_factory=list)
 
     @property
@@ -194,7 +195,7 @@ class TracedEngine:
         attempt = self._spans.begin(work)
         ended: BaseException | None = None
 
-        async def traced(item: Event | Step) -> None:
+        async def traced(item: Event | Step | ModelAsked) -> None:
             if isinstance(item, Event):
                 self._spans.saw(attempt, item)
             await emit(item)

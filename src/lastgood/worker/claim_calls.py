@@ -1,6 +1,6 @@
 """The calls about one claim, each repeated until the server has answered, and what the answers carry.
 
-Any answer may say that the task was ended by somebody else, or bring messages of a person for the run.
+Any response may say that the task was ended from elsewhere, or carry messages of a person for the run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _STEER_SECONDS = 3.0
 class StopReason(StrEnum):
     """Why a run is stopped before its CLI has ended."""
 
-    CANCELLED = "cancelled"  # the server says so: the task was ended by somebody else
-    LOST = "lost"  # the task is somebody else's
+    CANCELLED = "cancelled"  # the server reported that the task was ended from elsewhere
+    LOST = "lost"  # another worker has the task
     TOKEN_REJECTED = "token_rejected"
     WORKER_STOPPED = "worker_stopped"
     TIMEOUT = "timeout"
@@ -97,11 +97,19 @@ class ClaimCalls:
 
     async def ask(self, question: Question) -> Answer:
         """Waits for a person. The server ends the question at its deadline."""
-        asked = {"id": question.id, "tool": question.tool, "input": question.input, "title": question.title}
+        asked = {
+            "id": question.id,
+            "tool": question.tool,
+            "input": question.input,
+            "title": question.title,
+            "name": question.name,
+            "renamed": dict(question.renamed),
+            "effect": question.effect,
+        }
         while True:
             answer = await self.call("ask", {"question": asked})
             if answer is None:
-                return Answer(False, "nobody can be asked: the server did not accept the question")
+                return Answer(False, "the question could not be asked: the server did not accept it")
             shown = answer.get("question") or {}
             given = shown.get("answer") or {}
             match shown.get("status"):

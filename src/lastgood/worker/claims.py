@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastgood.model.agents import Safety
-from lastgood.worker.job import Permissions, Said
+from lastgood.worker.job import McpServer, Permissions, Said
+from lastgood.worker.mcp_servers import read_server
 
 
 class ClaimUnreadable(Exception):
@@ -48,6 +49,9 @@ class Claim:
     folder: str | None = None  # of the owner's machine, as somebody named it for this session
     work_dir: GivenDir | None = None
     snapshot_attempt: str | None = None
+    queued_seconds: float = 0.0  # since somebody asked for it
+    task_token: str | None = None  # for the CLI; None: from a server that has none
+    mcp_servers: tuple[McpServer, ...] = ()
 
 
 def read_key(plain: Mapping[str, Any]) -> ClaimKey:
@@ -83,8 +87,11 @@ def _read(plain: Mapping[str, Any], ceiling: Safety) -> Claim:
         catch_up=_said(resume.get("catch_up")),
         disclosures=tuple(str(text) for text in plain.get("disclosures") or ()),
         folder=plain.get("folder") or None,
-        work_dir=_given_dir(plain.get("work_dir")),
+        work_dir=_given_dir(plain.get("work_dir"), plain.get("work_dir_state") or {}),
         snapshot_attempt=(plain.get("snapshot") or {}).get("attempt"),
+        queued_seconds=float(task.get("queued_seconds") or 0.0),
+        task_token=plain.get("task_token") or None,
+        mcp_servers=tuple(read_server(one) for one in agent.get("mcp_servers") or ()),
     )
 
 
@@ -102,10 +109,7 @@ def _said(plain: Any) -> tuple[Said, ...]:
     return tuple(Said(str(one["role"]), str(one["content"])) for one in plain or ())
 
 
-def _given_dir(plain: Any) -> GivenDir | None:
-    if not plain:
+def _given_dir(path: str | None, state: Mapping[str, Any]) -> GivenDir | None:
+    if not path:
         return None
-    if isinstance(plain, str):
-        return GivenDir(plain, is_local=True)
-    is_local, is_outdated = plain.get("is_local", True), plain.get("is_outdated", False)
-    return GivenDir(str(plain["path"]), bool(is_local), bool(is_outdated))
+    return GivenDir(path, bool(state.get("is_local", True)), bool(state.get("is_outdated", False)))

@@ -93,7 +93,7 @@ class Delivery:
 
     def _give_up(self, report: Report, failure: CallFailure, error: LastgoodError) -> None:
         if failure is not CallFailure.REFUSED:
-            # The server keeps the output of a late report; the task is somebody else's, or gone.
+            # The server keeps the output of a late report; another worker has the task, or it has ended.
             log.warning("late report: the task was ended or taken over", extra=_fields(report, error))
             self._outbox.remove(report)
             return

@@ -1,7 +1,7 @@
 """What an agent CLI sees of the worker's environment.
 
-The minimum that programs need, the network's settings, and what the owner passes by name. Never a variable of
-Lastgood: the worker's token is not the CLI's.
+The minimum that programs need, the network's settings, and what the owner passes by name. The worker's token
+is not the CLI's: the only variables of Lastgood are those of its own task.
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ def cli_environment(
     if ca_bundle is not None:
         environment |= dict.fromkeys(_BUNDLES, str(ca_bundle))
     return environment
+
+
+def task_environment(server: str, task: str, session: str, task_token: str | None) -> dict[str, str]:
+    """What a CLI needs to read its own task and session. `LASTGOOD_TOKEN` is the name that the command
+    `lastgood` looks for."""
+    if task_token is None:
+        return {}
+    return {
+        "LASTGOOD_SERVER": server,
+        "LASTGOOD_TOKEN": task_token,
+        "LASTGOOD_TASK": task,
+        "LASTGOOD_SESSION": session,
+    }
 
 
 def write_ca_bundle(ca_file: Path, root: Path, ours: Mapping[str, str]) -> Path:

@@ -80,7 +80,7 @@ def _failure(failed: JobFailed, facts: RunFacts, redaction: Redaction) -> dict[s
 def _words(failed: JobFailed, facts: RunFacts) -> str:
     """What a run that was taken away had said so far stays readable with the task."""
     if facts.stop_reason in (StopReason.LOST, StopReason.CANCELLED) and facts.said:
-        return f"{failed.message}; it had said: {facts.said}"
+        return f"{failed.message}; its output so far: {facts.said}"
     return failed.message
 
 

@@ -1,7 +1,7 @@
 """What a runtime kind is given, what it reports, and how it ends.
 
 A kind drives a CLI. It knows no server and no claim: it gets a job, reports what happens while it runs, and
-returns the result or raises JobFailed. Whoever calls it decides about deadlines and cancels the call; a kind
+returns the result or raises JobFailed. The caller decides about deadlines and cancels the call; a kind
 that is cancelled ends its whole process group before it returns.
 """
 
@@ -77,6 +77,24 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True)
+class McpServer:
+    """A server that the CLI connects to: it starts `command`, or else reaches `url`.
+
+    `tools`: the only ones that may be called; None: all. `prefix` comes before their names in rules.
+    """
+
+    name: str
+    prefix: str = ""
+    tools: tuple[str, ...] | None = None
+    command: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str = ""  # below that of the job
+    url: str = ""
+    transport: str = "streamable"  # or sse
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """With `native_session`: resume it; `catch_up` is what it missed. Without: `transcript` is what was said
     so far, and an empty one is a fresh start. `disclosures` are facts the model must know before the prompt.
@@ -95,6 +113,7 @@ class Job:
     model: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # all that the CLI sees
     permissions: Permissions = Permissions()
+    mcp_servers: tuple[McpServer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +159,9 @@ class Question:
     tool: str
     input: Any
     title: str = ""
+    name: str = ""  # of the tool in Lastgood, if it has one; `renamed` are its arguments
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    effect: str = ""
 
 
 @dataclass(frozen=True, slots=True)

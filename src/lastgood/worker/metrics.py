@@ -1,4 +1,4 @@
-"""Serves a worker's metrics as text for Prometheus, on a socket that somebody else has opened."""
+"""Serves a worker's metrics as text for Prometheus, on a socket that the caller has opened."""
 
 from __future__ import annotations
 
@@ -14,32 +14,39 @@ from lastgood.worker.process import Worker
 _REQUEST_SECONDS = 5.0
 
 
+#: Name without its prefix, type and help of each metric.
+METRICS = {
+    "slots": ("gauge", "tasks that may run at once"),
+    "tasks_running": ("gauge", "tasks that are running"),
+    "tasks_claimed_total": ("counter", "tasks claimed since the start"),
+    "queue_age_seconds": ("gauge", "how long the newest claimed task had waited in the queue"),
+    "is_claiming": ("gauge", "1 if the worker claims tasks"),
+    "heartbeat_age_seconds": ("gauge", "time since the last confirmed heartbeat; -1 if there was none"),
+    "outbox_reports": ("gauge", "reports that wait for delivery"),
+    "outbox_oldest_seconds": ("gauge", "age of the oldest report in the outbox"),
+}
+PREFIX = "lastgood_worker_"
+
+
 def metrics_text(worker: Worker, outbox: Outbox, slots: int) -> str:
     beat = worker.last_heartbeat
-    values = {
-        "slots": ("gauge", "tasks that may run at once", slots),
-        "tasks_running": ("gauge", "tasks that are running", len(worker.runs)),
-        "tasks_claimed_total": ("counter", "tasks claimed since the start", worker.claimed),
-        "is_claiming": ("gauge", "1 if the worker claims tasks", int(not worker.why_not_claiming())),
-        "heartbeat_age_seconds": (
-            "gauge",
-            "time since the last confirmed heartbeat",
-            -1 if beat is None else round(time.monotonic() - beat, 1),
-        ),
-        "outbox_reports": ("gauge", "reports that wait for delivery", len(outbox)),
-        "outbox_oldest_seconds": (
-            "gauge",
-            "age of the oldest report in the outbox",
-            round(outbox.oldest_seconds(), 1),
-        ),
+    values: dict[str, float] = {
+        "slots": slots,
+        "tasks_running": len(worker.runs),
+        "tasks_claimed_total": worker.claimed,
+        "queue_age_seconds": round(worker.queue_age, 1),
+        "is_claiming": int(not worker.why_not_claiming()),
+        "heartbeat_age_seconds": -1 if beat is None else round(time.monotonic() - beat, 1),
+        "outbox_reports": len(outbox),
+        "outbox_oldest_seconds": round(outbox.oldest_seconds(), 1),
     }
     return "".join(_lines(values))
 
 
-def _lines(values: dict[str, tuple[str, str, float]]) -> Iterator[str]:
-    for name, (kind, about, value) in values.items():
-        full = f"lastgood_worker_{name}"
-        yield f"# HELP {full} {about}\n# TYPE {full} {kind}\n{full} {value}\n"
+def _lines(values: dict[str, float]) -> Iterator[str]:
+    for name, (kind, about) in METRICS.items():
+        full = f"{PREFIX}{name}"
+        yield f"# HELP {full} {about}\n# TYPE {full} {kind}\n{full} {values[name]}\n"
 
 
 @contextlib.asynccontextmanager

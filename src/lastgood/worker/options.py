@@ -29,6 +29,7 @@ class WorkerOptions:
     allow_dirs: tuple[Path, ...] = ()
     ceiling: Safety = Safety.BALANCED
     pass_env: tuple[str, ...] = ()
+    allow_mcp: tuple[str, ...] = ()
     min_free_bytes: int = 1 << 30
     snapshots_allowed_dirs: bool = False
     ca_file: Path | None = None

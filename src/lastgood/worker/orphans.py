@@ -1,7 +1,7 @@
 """Ends CLIs that a killed worker has left behind: they would work in the same directory as the next run.
 
-Every CLI inherits a variable that names the worker's root. Whoever holds the lock of the root is its only
-worker, so every other process with that variable is an orphan. Knows /proc only: elsewhere it finds nothing.
+Every CLI inherits a variable that names the worker's root. The holder of the root's lock is its only worker,
+so every other process with that variable is an orphan. Knows /proc only: elsewhere it finds nothing.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastgood import __version__
-from lastgood.errors import Forbidden, LastgoodError, NotFound, Unauthorized
+from lastgood.core.work_protocol import WORK_PROTOCOL
+from lastgood.errors import Forbidden, LastgoodError, NotFound, Unauthorized, WrongUsage
 from lastgood.worker.claim_calls import StopReason
 from lastgood.worker.claims import ClaimUnreadable, read_claim, read_key
 from lastgood.worker.delivery import Delivery, backoff_seconds
@@ -56,11 +57,13 @@ class Worker:
         self.runs: dict[str, TaskRun] = {}
         self.registered: RegisteredWorker | None = None
         self.claimed = 0
+        self.queue_age = 0.0  # of the newest claim
         self.last_heartbeat: float | None = None
         self._offered: dict[str, RuntimeChoice] = {}
         self._watch = LeaseWatch(now(), tools.options.times.lease_seconds)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._beat_now = asyncio.Event()
+        self._confirmed = asyncio.Event()  # by a heartbeat, after the last call that failed
         self._freed = asyncio.Event()
         self.stopping = asyncio.Event()  # claims nothing more
         self.stop_message = ""
@@ -97,7 +100,7 @@ class Worker:
             self.stopping.set()
 
     def reject_token(self) -> None:
-        """Stops at once: whoever revoked the token wants nothing more to happen here."""
+        """Stops at once: after its token was revoked, nothing more may happen here."""
         self.delivery.can_deliver = False
         self.drain("the server rejected the token", 1)
         for run in self.runs.values():
@@ -113,7 +116,8 @@ class Worker:
             except (Unauthorized, Forbidden):
                 self.drain("the server rejected the token", 1)
             except LastgoodError as error:
-                if isinstance(error, NotFound) or failure_of(error) is CallFailure.REFUSED:
+                never = isinstance(error, NotFound | WrongUsage)
+                if never or failure_of(error) is CallFailure.REFUSED:
                     raise
                 tries += 1
                 log.warning("cannot register", extra={"fields": {"reason": error.message}})
@@ -135,6 +139,7 @@ class Worker:
             "name": self._options.name,
             "instance": self._identity.instance,
             "version": __version__,
+            "protocol": WORK_PROTOCOL,
             "runtimes": [
                 {
                     "name": offered.choice.name,
@@ -172,7 +177,7 @@ class Worker:
         try:
             await asyncio.wait_for(self._server.deregister(self._who()), self._options.times.farewell_seconds)
         except (LastgoodError, TimeoutError):
-            log.warning("could not deregister; the server notices it by itself")
+            log.warning("could not deregister; the server will mark the worker offline")
 
     def _who(self) -> dict[str, Any]:
         epoch = self.registered.epoch if self.registered else 0
@@ -191,6 +196,7 @@ class Worker:
                     self._tools.token_rejected()
                     return
                 tries += 1
+                self._confirmed.clear()
                 log.warning("heartbeat failed", extra={"fields": {"reason": error.message}})
                 pause = min(backoff_seconds(tries), times.heartbeat_seconds)
             else:
@@ -198,6 +204,7 @@ class Worker:
                 self.last_heartbeat = time.monotonic()
                 self._watch.confirm(sent)
                 self._obey(answer)
+                self._confirmed.set()
             await _first_of(self._beat_now.wait(), asyncio.sleep(pause))
             self._beat_now.clear()
 
@@ -216,7 +223,7 @@ class Worker:
         for task in answer.cancel & self.runs.keys():
             self.runs[task].stop(StopReason.CANCELLED, "the task was cancelled")
         for task in answer.lost & self.runs.keys():
-            self.runs[task].stop(StopReason.LOST, "somebody else has taken over the task")
+            self.runs[task].stop(StopReason.LOST, "another worker has taken over the task")
         if not self._watch.must_halt:
             for run in self.runs.values():
                 if run.stop_reason is None and run.groups.halted:
@@ -263,10 +270,15 @@ class Worker:
 
     async def _claim(self) -> None:
         await self.delivery.tried_all.wait()
-        tries = 0
+        tries, told = 0, ""
         while True:
-            free = self._options.slots - len(self.runs)
-            if free <= 0 or self.why_not_claiming():
+            # After an outage its own leases may have ended, and it would claim away from itself what it runs.
+            await self._confirmed.wait()
+            free, why = self._options.slots - len(self.runs), self.why_not_claiming()
+            if why != told:
+                told = why
+                self._beat_now.set()  # people on the server look for the reason
+            if free <= 0 or why:
                 await _first_of(self._freed.wait(), asyncio.sleep(_PAUSE_SECONDS))
                 self._freed.clear()
                 continue
@@ -282,8 +294,8 @@ class Worker:
                 if failure_of(error) is CallFailure.TOKEN_REJECTED:
                     self._tools.token_rejected()
                     return
-                if failure_of(error) is CallFailure.STALE:
-                    self._beat_now.set()  # its answer says what has happened
+                self._confirmed.clear()
+                self._beat_now.set()  # its answer says what has happened
                 tries += 1
                 await asyncio.sleep(backoff_seconds(tries))
                 continue
@@ -310,6 +322,7 @@ class Worker:
         groups = ProcessGroups()
         kind = kind_named(choice.kind, choice.command, self._tools.environment, groups)
         self._watch.lease_seconds = claim.lease_seconds
+        self.queue_age = claim.queued_seconds
         run = TaskRun(claim, kind, groups, self._tools)
         self.runs[key.task] = run
         self._tasks[key.task] = asyncio.create_task(self._follow(run))

@@ -30,6 +30,10 @@ class Redaction:
         )
         self._known = re.compile("|".join(map(re.escape, self.values))) if self.values else None
 
+    def knowing(self, value: str | None) -> Redaction:
+        """With one more secret."""
+        return self if value is None else Redaction((*self.values, value))
+
     def text(self, text: str) -> str:
         if self._known is not None:
             text = self._known.sub(MARK, text)

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from lastgood.client.transport import ApiCall, Transport, escaped, with_query
-from lastgood.errors import AnswerUnreadable, Forbidden, InvalidRequest, LastgoodError, NotFound, Unauthorized
+from lastgood.core.work_protocol import FIRST_PROTOCOL, WORK_PROTOCOL, why_incompatible
+from lastgood.errors import (
+    AnswerUnreadable,
+    Forbidden,
+    InvalidRequest,
+    LastgoodError,
+    NotFound,
+    Unauthorized,
+    WrongUsage,
+)
 
 CALL_SECONDS = 30.0
 #: Uploads and downloads of snapshots: up to 16 MiB over a slow line.
@@ -20,12 +29,12 @@ TRANSFER_SECONDS = 300.0
 
 
 class CallFailure(StrEnum):
-    """What a failed call means for whoever made it."""
+    """What a failed call means for its caller."""
 
     RETRY = "retry"  # nothing is known about the outcome, or the server is not able to answer now
     TOKEN_REJECTED = "token_rejected"
     GONE = "gone"  # the server does not know the task
-    STALE = "stale"  # somebody else has ended or taken the task
+    STALE = "stale"  # the task was ended, or another worker has it
     REFUSED = "refused"  # the server will never accept this body
 
 
@@ -72,9 +81,13 @@ class WorkServer:
         plain = await self._post("/api/worker/register", body)
         try:
             runtimes = tuple(str(one["id"]) for one in plain["runtimes"])
-            return RegisteredWorker(int(plain["worker"]["epoch"]), runtimes)
+            spoken = int(plain.get("protocol") or FIRST_PROTOCOL)
+            registered = RegisteredWorker(int(plain["worker"]["epoch"]), runtimes)
         except (KeyError, TypeError, ValueError):
             raise _unreadable(self.url) from None
+        if problem := why_incompatible(worker=WORK_PROTOCOL, server=spoken):
+            raise WrongUsage(f"{self.url}: {problem}")
+        return registered
 
     async def heartbeat(self, body: Mapping[str, Any]) -> HeartbeatAnswer:
         plain = await self._post("/api/worker/heartbeat", body)

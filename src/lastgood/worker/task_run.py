@@ -1,7 +1,7 @@
 """Runs one claimed task: prepares its directory, drives the CLI, and leaves the final report in the outbox.
 
 A run ends in one of three ways: the kind's result, the kind's failure, or a stop from outside. Whatever comes
-first is reported; the report is on disk before anybody is told.
+first is reported; the report is on disk before it is sent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import base64
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 from lastgood.worker.claim_calls import ClaimCalls, StopReason
 from lastgood.worker.claims import Claim
+from lastgood.worker.environment import task_environment
 from lastgood.worker.final_report import RunFacts, TextTail, final_report
 from lastgood.worker.job import (
     Activity,
@@ -28,6 +30,7 @@ from lastgood.worker.job import (
     RuntimeKind,
     Steering,
 )
+from lastgood.worker.mcp_servers import Machine, passed_on
 from lastgood.worker.preparation import RunTools, prepare_directory
 from lastgood.worker.progress import ProgressWatch
 from lastgood.worker.runtimes.processes import ProcessGroups
@@ -48,6 +51,7 @@ class TaskRun:
         self.started_at = time.monotonic()
         self.doing = "starting"  # for the status display
         self._kind, self._tools = kind, tools
+        self._redaction = tools.redaction.knowing(claim.task_token)
         self._stopped: asyncio.Future[tuple[StopReason, str]] = asyncio.get_running_loop().create_future()
         self._calls = ClaimCalls(tools.server, claim.key, self.stop)
         self._sender = TranscriptSender(self._calls.send_messages)
@@ -91,6 +95,7 @@ class TaskRun:
             work_dir, notes = await self._unless_stopped(prepare_directory(self.claim, self._tools))
             self._work_dir = work_dir
             async with contextlib.AsyncExitStack() as stack:
+                self.doing = f"waiting for the folder {work_dir.path}"
                 await self._unless_stopped(stack.enter_async_context(self._tools.work_dirs.locked(work_dir)))
                 return await self._in_directory(work_dir, notes)
         except WorkDirRefused as error:
@@ -110,7 +115,7 @@ class TaskRun:
         self._spawn(self._watch())
         if self._kind.can_steer:
             self._spawn(self._calls.pass_on_steers(self._steering))
-        outcome = await self._drive(self._job(work_dir, notes))
+        outcome = await self._drive(await self._job(work_dir, notes))
         is_saved = before is not None and await self._snapshot(work_dir, before)
         self._tools.work_dirs.used(work_dir, is_saved=is_saved)
         left = await self._sender.flush(self._tools.options.times.flush_seconds)
@@ -168,19 +173,25 @@ class TaskRun:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def _job(self, work_dir: WorkDir, notes: tuple[str, ...]) -> Job:
-        claim = self.claim
+    async def _job(self, work_dir: WorkDir, notes: tuple[str, ...]) -> Job:
+        claim, options = self.claim, self._tools.options
+        machine = Machine(options.ceiling, options.allow_mcp, self._tools.environment)
+        servers, left_out = await asyncio.to_thread(passed_on, claim.mcp_servers, machine, work_dir.path)
+        for reason in left_out:
+            await self.activity(Activity(ActivityType.ERROR, reason))
+        own = task_environment(self._tools.server.url, claim.key.task, claim.session, claim.task_token)
         return Job(
             prompt=claim.prompt,
             work_dir=work_dir.path,
             native_session=claim.native_session,
             transcript=claim.transcript,
             catch_up=claim.catch_up,
-            disclosures=(*claim.disclosures, *notes),
+            disclosures=(*claim.disclosures, *notes, *left_out),
             instruction=claim.instruction,
             model=claim.model,
-            environment=self._tools.environment,
+            environment={**self._tools.environment, **own},
             permissions=claim.permissions,
+            mcp_servers=servers,
         )
 
     # -- while it runs -------------------------------------------------------------------
@@ -198,7 +209,7 @@ class TaskRun:
             self.doing = activity.tool or "tool"
         elif activity.type is ActivityType.TEXT:
             self._said.add(activity.content)
-        redact = self._tools.redaction
+        redact = self._redaction
         self._sender.add(
             Activity(
                 activity.type,
@@ -211,10 +222,8 @@ class TaskRun:
         )
 
     async def ask(self, question: Question) -> Answer:
-        redact = self._tools.redaction
-        shown = Question(
-            question.id, question.tool, redact.plain(question.input), redact.text(question.title)
-        )
+        redact = self._redaction
+        shown = replace(question, input=redact.plain(question.input), title=redact.text(question.title))
         self._questions += 1
         doing, self.doing = self.doing, "waiting for an answer"
         try:
@@ -243,7 +252,7 @@ class TaskRun:
         if self.stop_reason in (StopReason.LOST, StopReason.CANCELLED):
             return False
         try:
-            made = await asyncio.to_thread(make_snapshot, work_dir, before, self._tools.redaction)
+            made = await asyncio.to_thread(make_snapshot, work_dir, before, self._redaction)
             if len(made.body) > MAX_BYTES:
                 return False
             body = {
@@ -269,7 +278,7 @@ class TaskRun:
             self._said.text,
             tuple(self._calls.delivered),
         )
-        call, body = final_report(outcome, facts, self._tools.redaction)
+        call, body = final_report(outcome, facts, self._redaction)
         await asyncio.to_thread(self._tools.outbox.put, self.claim.key.task, call, body)
         if self.stop_reason is StopReason.CANCELLED:
             acknowledgement = {"claim_token": self.claim.key.token}

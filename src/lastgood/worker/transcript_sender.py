@@ -80,7 +80,7 @@ class TranscriptSender:
         if self._dropped:
             # It takes the number of the last message that is missing, so the order stays.
             number = self._waiting[0][1]["seq"] - 1
-            text = f"{self._dropped} messages were left out: the server was away for too long"
+            text = f"{self._dropped} messages were left out: the server was unreachable for too long"
             batch.append({"seq": number, "type": ActivityType.ERROR.value, "content": text})
         size = 0
         for one, message in self._waiting:

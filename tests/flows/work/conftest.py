@@ -3,21 +3,21 @@
 import pytest
 
 from lastgood.flows.work.limits import WorkLimits
-from tests.flows.house import House
+from tests.flows.cluster import Cluster
 from tests.flows.work.site import AGENT, LIMITS, NO_LEASE, Site
 
 
-async def _site(house: House, limits: WorkLimits) -> Site:
-    node = await house.node(agents=[house.agent(AGENT)], alive=False, work_limits=limits)
-    return Site(house, node)
+async def _site(cluster: Cluster, limits: WorkLimits) -> Site:
+    node = await cluster.node(agents=[cluster.agent(AGENT)], alive=False, work_limits=limits)
+    return Site(cluster, node)
 
 
 @pytest.fixture
-async def site(house: House) -> Site:
-    return await _site(house, LIMITS)
+async def site(cluster: Cluster) -> Site:
+    return await _site(cluster, LIMITS)
 
 
 @pytest.fixture
-async def hasty(house: House) -> Site:
+async def hasty(cluster: Cluster) -> Site:
     """A claim's lease ends at once, so the next claim takes the task."""
-    return await _site(house, NO_LEASE)
+    return await _site(cluster, NO_LEASE)

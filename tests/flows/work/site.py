@@ -8,7 +8,7 @@ from typing import Any
 from lastgood.flows.work.assembly import WorkFlows
 from lastgood.flows.work.claims import ClaimCall, SentClaim
 from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.report_content import ClaimKey, Completion, Failure
+from lastgood.flows.work.report_content import ClaimRef, Completion, RunFailure
 from lastgood.flows.work.tasks import NewTaskRequest, ShownTask
 from lastgood.model.attempts import Attempt
 from lastgood.model.events import TERMINAL, StoredEvent
@@ -27,7 +27,7 @@ from lastgood.model.runtimes import (
 from lastgood.model.sessions import ScopeKind, Session, TaskScope, Turn
 from lastgood.model.tasks import Directive, Pointer, Task
 from lastgood.wiring import Lastgood
-from tests.flows.house import House, eventually
+from tests.flows.cluster import Cluster, eventually
 
 Plain = dict[str, Any]
 
@@ -64,15 +64,15 @@ class Machine:
         found: SentClaim = (await eventually(self.claims))[0]
         return found
 
-    def key(self, sent: SentClaim) -> ClaimKey:
-        return ClaimKey(self.site.tenant, sent.claimed.task.id, sent.token, self.worker)
+    def key(self, sent: SentClaim) -> ClaimRef:
+        return ClaimRef(self.site.tenant, sent.claimed.task.id, sent.token, self.worker)
 
     async def complete(self, sent: SentClaim, output: str = "done", **fields: Any) -> Plain:
         return await self.site.work.final_reports.complete(self.key(sent), Completion(output, **fields))
 
     async def fail(self, sent: SentClaim, code: str = "cli_failed", **fields: Any) -> Plain:
         return await self.site.work.final_reports.fail(
-            self.key(sent), Failure(code, fields.pop("error", "it broke"), **fields)
+            self.key(sent), RunFailure(code, fields.pop("error", "it broke"), **fields)
         )
 
     async def start(self, sent: SentClaim) -> Plain:
@@ -96,7 +96,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Site:
-    house: House
+    cluster: Cluster
     node: Lastgood
     tenant: TenantId = DEFAULT_TENANT
     scope: TaskScope = TaskScope(ScopeKind.ISSUE, "42")

@@ -11,7 +11,7 @@ from lastgood.errors import StoreUnavailable
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.model.attempts import AttemptStatus
 from tests.faults.faults import Mode
-from tests.flows.house import House, eventually
+from tests.flows.cluster import Cluster, eventually
 from tests.flows.work.site import AGENT, Machine, Site
 
 pytestmark = pytest.mark.anyio
@@ -21,9 +21,9 @@ MODES = (Mode.RAISE, Mode.LOST, Mode.SILENT)
 SHORT = WorkLimits(lease_seconds=0.05, prepare_seconds=0.05, poll_seconds=0.02)
 
 
-async def site_of(house: House) -> Site:
-    node = await house.node(agents=[house.agent(AGENT)], alive=False, work_limits=SHORT)
-    return Site(house, node)
+async def site_of(cluster: Cluster) -> Site:
+    node = await cluster.node(agents=[cluster.agent(AGENT)], alive=False, work_limits=SHORT)
+    return Site(cluster, node)
 
 
 async def claimed_at_last(machine: Machine) -> Any:
@@ -40,11 +40,11 @@ async def claimed_at_last(machine: Machine) -> Any:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("point", ["claim_tasks", "get_runtime", "list_pointers", "confirm_claim"])
-async def test_a_claim_that_fails_is_made_again(house: House, point: str, mode: Mode) -> None:
-    site = await site_of(house)
+async def test_a_claim_that_fails_is_made_again(cluster: Cluster, point: str, mode: Mode) -> None:
+    site = await site_of(cluster)
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
-    house.strike(site.node, f"store.{point}", mode)
+    cluster.strike(site.node, f"store.{point}", mode)
     sent = await claimed_at_last(a)
     await a.complete(sent, "fixed", native_session="n")
     assert await site.said(task.session) == ["fix it", "fixed"]
@@ -56,15 +56,15 @@ async def test_a_claim_that_fails_is_made_again(house: House, point: str, mode: 
 
 @pytest.mark.parametrize("point", ["get_runtime", "list_pointers", "confirm_claim"])
 async def test_I24_a_crash_before_the_confirmation_leaves_no_attempt_without_its_end(
-    house: House, point: str
+    cluster: Cluster, point: str
 ) -> None:
-    site = await site_of(house)
+    site = await site_of(cluster)
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
     await claimed_at_last(a)
 
     async def taken_over() -> bool:
-        house.strike(site.node, f"store.{point}", Mode.RAISE)
+        cluster.strike(site.node, f"store.{point}", Mode.RAISE)
         with contextlib.suppress(StoreUnavailable):
             assert await a.claims() == ()
         return len(await site.attempts(task.session)) == 2
@@ -75,12 +75,14 @@ async def test_I24_a_crash_before_the_confirmation_leaves_no_attempt_without_its
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("point", ["find_claim", "read_request", "read_steps", "commit_if_head"])
-async def test_I16_a_report_whose_answer_is_lost_counts_once(house: House, point: str, mode: Mode) -> None:
-    site = await site_of(house)
+async def test_I16_a_report_whose_answer_is_lost_counts_once(
+    cluster: Cluster, point: str, mode: Mode
+) -> None:
+    site = await site_of(cluster)
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
     sent = await claimed_at_last(a)
-    house.strike(site.node, f"store.{point}", mode)
+    cluster.strike(site.node, f"store.{point}", mode)
     report = await a.complete(sent, "fixed", native_session="n")
     assert report["status"] == "completed"
     assert await a.complete(sent, "fixed", native_session="n") == report
@@ -90,12 +92,12 @@ async def test_I16_a_report_whose_answer_is_lost_counts_once(house: House, point
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_failure_whose_answer_is_lost_counts_once(house: House, mode: Mode) -> None:
-    site = await site_of(house)
+async def test_a_failure_whose_answer_is_lost_counts_once(cluster: Cluster, mode: Mode) -> None:
+    site = await site_of(cluster)
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
     sent = await claimed_at_last(a)
-    house.strike(site.node, "store.finish_if_held", mode)
+    cluster.strike(site.node, "store.finish_if_held", mode)
     report = await a.fail(sent, "model_error")
     assert report["status"] == "deferred"
     assert (await site.task(task.id)).task.failures == 1

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from lastgood.errors import SessionBusy, StaleClaim, TaskNotFound
-from lastgood.flows.submit import Submission
-from lastgood.flows.work.report_content import ClaimKey
+from lastgood.flows.submission import Submission
+from lastgood.flows.work.report_content import ClaimRef
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind
+from lastgood.model.ids import TaskId, TenantId
 from lastgood.model.messages import user
 from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.sessions import Usage
@@ -55,17 +56,22 @@ async def test_I31_reports_at_once_commit_one_turn(site: Site) -> None:
     assert len(await site.turns(task.session)) == 1
 
 
-async def test_I31_another_token_or_worker_finds_no_claim(site: Site) -> None:
+async def test_I31_a_wrong_token_is_stale_and_another_worker_finds_no_task(site: Site) -> None:
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
     sent = await a.claim()
+    for worker in ("laptop", None):
+        with pytest.raises(StaleClaim):
+            await site.work.reports.start(ClaimRef(site.tenant, task.id, "lgc_other", worker))
     for key in (
-        ClaimKey(site.tenant, task.id, "lgc_other", "laptop"),
-        ClaimKey(site.tenant, task.id, sent.token, "server"),
+        ClaimRef(site.tenant, task.id, sent.token, "server"),
+        ClaimRef(site.tenant, task.id, "lgc_other", "server"),
+        ClaimRef(TenantId("other"), task.id, sent.token, None),
+        ClaimRef(site.tenant, TaskId("task_unknown"), sent.token, "laptop"),
     ):
         with pytest.raises(TaskNotFound):
             await site.work.reports.start(key)
-    bound_to_none = ClaimKey(site.tenant, task.id, sent.token, None)
+    bound_to_none = ClaimRef(site.tenant, task.id, sent.token, None)
     assert await site.work.reports.start(bound_to_none) == {}
 
 
@@ -81,7 +87,7 @@ async def test_a_late_report_counts_if_nobody_took_over(hasty: Site) -> None:
     assert (await hasty.attempts(task.session))[0].status is AttemptStatus.RUNNING
     with pytest.raises(SessionBusy):
         await hasty.node.submitter.submit(
-            Submission(hasty.house.asked(task.session, "meanwhile", user="", agent_key=None))
+            Submission(hasty.cluster.asked(task.session, "meanwhile", user="", agent_key=None))
         )
     await a.complete(sent, "fixed")
     assert await hasty.said(task.session) == ["fix it", "fixed"]
@@ -123,7 +129,7 @@ async def test_a_failure_is_tried_again_with_backoff_and_then_final(site: Site) 
             shown = await site.task(task.id)
             assert shown.why.startswith("due at ")
             assert await a.claims() == ()
-            await site.house.backend.execute("UPDATE tasks SET due_at = 0 WHERE due_at IS NOT NULL")
+            await site.cluster.backend.execute("UPDATE tasks SET due_at = 0 WHERE due_at IS NOT NULL")
     assert report["status"] == "failed"
     shown = await site.task(task.id)
     assert (shown.task.status, shown.task.error_code, shown.why) == (TaskStatus.FAILED, "model_error", "")
@@ -175,7 +181,7 @@ async def test_a_pin_survives_the_death_of_its_worker(hasty: Site) -> None:
     resume = second.content["resume"]
     assert resume["native_session"] == "native-a"
     assert "not committed" in second.content["disclosures"][0]
-    assert second.content["work_dir"]["path"] == "/w"
+    assert second.content["work_dir"] == "/w"
 
 
 async def test_messages_become_events_once_and_in_order(site: Site) -> None:

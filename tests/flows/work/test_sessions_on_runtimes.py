@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from lastgood.core.queue_parking import HELD_AFTER_CANCEL
 from lastgood.errors import (
+    AgentNotFound,
     Conflict,
     IdempotencyMismatch,
     InvalidRequest,
@@ -23,9 +24,10 @@ from lastgood.errors import (
     StaleClaim,
     StaleHead,
     TaskNotFound,
+    TooManyRequests,
 )
 from lastgood.flows.retention import Retention
-from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission
+from lastgood.flows.submission import NOT_LOCATED, Conversation, Submission
 from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.model.attempts import After, Ask, Attempt, AttemptStatus, OnLeave
@@ -35,11 +37,11 @@ from lastgood.model.ids import DEFAULT_TENANT, SessionId, TaskId, TurnId
 from lastgood.model.messages import Image, assistant, user, user_parts
 from lastgood.model.queue import NewQueued, QueueKind
 from lastgood.model.rules import Setter
-from lastgood.model.runtimes import OnOffline, OnQueued
+from lastgood.model.runtimes import AgentBinding, OnOffline, OnQueued
 from lastgood.model.sessions import SessionStatus, TurnKind, Usage
 from lastgood.model.tasks import TaskMessage, TaskStatus
 from lastgood.model.tokens import Scope
-from tests.flows.house import PATIENCE_SECONDS, eventually
+from tests.flows.cluster import PATIENCE_SECONDS, eventually
 from tests.flows.work.site import AGENT, Machine, Site
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +97,17 @@ async def follow_up(site: Site, session: SessionId, text: str, **fields: Any) ->
 
 
 # -- the submit pipeline ---------------------------------------------------------------------
+
+
+async def test_the_first_turn_after_a_binding_is_a_task_whichever_node_made_the_binding(site: Site) -> None:
+    machine, store = await site.machine(), site.node.deps.store
+    session = (await site.node.sessions.create(site.tenant, AGENT, setter=ANN)).id
+    here = await submit(site, session, "here")
+    assert (await outcome(here)).status is AttemptStatus.COMMITTED
+    assert here.task_id is None
+    # Written past this node's flows, as another node does it.
+    await store.bind_agent(AgentBinding(site.tenant, AGENT, machine.id, bound_by="ann"), OnQueued.KEEP)
+    assert (await submit(site, session, "there")).task_id is not None
 
 
 async def test_a_turn_of_a_bound_agent_is_queued_and_committed_by_its_worker(site: Site) -> None:
@@ -269,10 +282,10 @@ async def test_any_node_serves_the_outcome_and_a_restart_leaves_a_running_task_a
     machine, session = await bound(site)
     handle = await submit(site, session, "one")
     sent = await machine.claim()
-    if site.house.is_sqlite:
-        await site.house.kill(site.node)
-        await site.house.reopen()
-    other = await site.house.node("other", alone=True, agents=[site.house.agent(AGENT)])
+    if site.cluster.is_sqlite:
+        await site.cluster.kill(site.node)
+        await site.cluster.reopen()
+    other = await site.cluster.node("other", alone=True, agents=[site.cluster.agent(AGENT)])
     await other.recovery.sweep()
     await other.recovery.retry_durable()
     found = await other.deps.store.get_attempt(site.tenant, sent.claimed.attempt.id)
@@ -352,7 +365,7 @@ async def test_a_steer_needs_a_runtime_that_takes_it(site: Site) -> None:
     with pytest.raises(NothingPending):
         await site.node.queue.put(steer, "ann")
     await machine.claim()
-    with pytest.raises(Conflict, match="takes no messages while a turn runs"):
+    with pytest.raises(Conflict, match="does not accept messages while a turn runs"):
         await site.node.queue.put(steer, "ann")
 
 
@@ -582,8 +595,9 @@ async def test_a_conversation_reaches_published_agents_only_and_does_not_wait_fo
 ) -> None:
     machine = await site.machine()
     await site.bind(machine)
-    with pytest.raises(RuntimeNotFound):
+    with pytest.raises(AgentNotFound):
         await site.node.submitter.submit(said_in("refused", "hello"))
+    assert await site.node.deps.store.find_conversation(site.tenant, "refused") is None
     await site.bind(machine, published=True)
     handle = await site.node.submitter.submit(said_in("c", "hello", owner="bea"))
     await machine.complete(await machine.claim(), "hi")
@@ -591,6 +605,22 @@ async def test_a_conversation_reaches_published_agents_only_and_does_not_wait_fo
     await site.work.runtimes.deregister(site.tenant, machine.worker, machine.epoch)
     with pytest.raises(RuntimeOffline):
         await site.node.submitter.submit(said_in("c", "hello", "hi", "again", owner="bea"))
+
+
+async def test_above_the_rate_limit_a_strangers_repeat_is_answered_as_for_an_unknown_session(
+    site: Site,
+) -> None:
+    _, session = await bound(site)
+
+    def reached() -> NoReturn:
+        raise TooManyRequests()
+
+    first = await submit(site, session, "hello", key="k")
+    for owner, id in (("bea", session), ("ann", SessionId("nobody"))):
+        with pytest.raises(TooManyRequests):
+            await site.node.submitter.submit(Submission(ask(id, "hello", key="k", owner=owner)), reached)
+    again = await site.node.submitter.submit(Submission(ask(session, "hello", key="k")), reached)
+    assert again.task_id == first.task_id
 
 
 async def test_I21_an_sdk_retry_of_a_conversation_attaches_to_its_task(site: Site) -> None:

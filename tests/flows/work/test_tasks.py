@@ -132,12 +132,12 @@ async def test_offline_fail_refuses_before_anything_is_written(site: Site) -> No
     assert shown == ()
 
 
-async def test_offline_wait_says_since_when(site: Site) -> None:
+async def test_a_wait_for_a_stopped_worker_says_so(site: Site) -> None:
     a = await site.machine()
     await site.bind(a)
     await site.work.runtimes.deregister(site.tenant, a.worker, a.epoch)
     task = await site.queue("fix it")
-    assert "runtime laptop-claude is offline since" in (await site.task(task.id)).why
+    assert (await site.task(task.id)).why == "runtime laptop-claude is offline: its worker has stopped"
 
 
 # -- questions ---------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ async def test_a_question_waits_for_a_person_and_is_asked_once(site: Site) -> No
     assert asked.status is QuestionStatus.PENDING
     shown = await site.task(task.id)
     assert shown.task.status is TaskStatus.WAITING
-    assert "waits for an answer" in shown.why
+    assert "waits for a person's answer" in shown.why
     assert (await site.attempts(task.session))[0].status is AttemptStatus.RUNNING
     again = await site.work.questions.ask(a.key(sent), "q1", body, None)
     assert again.created_at == asked.created_at

@@ -16,7 +16,7 @@ def digest(*parts: str) -> str:
 
 
 def scripted_agent(key: str = SCRIPTED) -> AgentSpec:
-    """Offline and deterministic: what the demo talks to, and what the tests judge by."""
+    """Offline and deterministic; used by the demo and the tests."""
     description = "offline model for demos and tests, controlled by directives in the message"
     return AgentSpec(
         key=key,

@@ -1,4 +1,4 @@
-"""What may stand in an agent file, as one table.
+"""The schema of agent files, as one table.
 
-Validation, the JSON schema for editors and the documentation are made of it.
+Validation, the JSON schema for editors and the documentation are generated from it.
 """

@@ -184,9 +184,7 @@ AGENT = Section(
         "rag": Key(TEXTS, "names of `rag` to search", "it runs without these documents"),
         "cache": Key(CACHE, "whether responses are cached", "every request goes to the model"),
         "add_prompt_files_depth": Key(Whole(least=0), "how deep to list prompt files", "they are not listed"),
-        "add_description_parameter": Key(
-            FLAG, "whether every tool call states a reason", "tool calls state no reason"
-        ),
+        "add_description_parameter": Key(FLAG, "whether every tool call states a reason"),
         "redact_secrets": Key(
             FLAG,
             "whether text in the shape of a secret is removed from prompts, arguments and results",
@@ -198,7 +196,7 @@ AGENT = Section(
             _NO_SUMMARY,
         ),
         "compaction_model": Key(TEXT, "the model that summarizes", _NO_SUMMARY),
-        "budgets": Key(TEXTS, "names of `budgets` that limit it", "budgets are not enforced"),
+        "budgets": Key(TEXTS, "names of `budgets` that limit it"),
         "name": Key(TEXT, "its name", until=0, instead="agents.NAME"),
         "think": Key(FLAG, "whether it has the tool `think`", until=0, instead="toolsets: [{type: think}]"),
         "todo": Key(
@@ -255,8 +253,8 @@ FILE = Section(
         "runtime": Key(RUNTIME, "runtime settings"),
         "rag": Key(MapOf(RAG), "documents to search", "no documents are searched"),
         "skills": Key(MapOf(SKILLS), "skills that several agents use", "agents run without skills"),
-        "budget": Key(BUDGET, "the budget of a run", "budgets are not enforced"),
-        "budgets": Key(MapOf(BUDGET), "budgets that agents can name", "budgets are not enforced"),
+        "budget": Key(BUDGET, "what a turn may spend; checked before every model call"),
+        "budgets": Key(MapOf(BUDGET), "budgets of a turn for the agents that name them"),
         "flavors": Key(MapOf(Anything()), "variants of the file", "variants are ignored"),
         "evaluators": Key(MapOf(EVALUATOR), "evaluators for hooks", "nothing is evaluated"),
         "env": Key(TEXT_MAP, "environment variables", "set them in the environment of Lastgood", until=1),

@@ -1,7 +1,4 @@
-"""Hooks, and the evaluators they ask.
-
-Nothing follows from them yet. A misspelt key is a mistake all the same.
-"""
+"""Hooks, and the evaluators they ask. Nothing is evaluated yet."""
 
 from __future__ import annotations
 
@@ -93,52 +90,49 @@ MATCHED_HOOKS = Section(
 )
 _MATCHED = ListOf(MATCHED_HOOKS)
 _PLAIN = ListOf(HOOK)
-_REFUSES = "these hooks do not run, so they cannot deny a tool call"
-_WATCHES = "these hooks do not run"
-_BLOCKS = "these hooks do not run, so they cannot stop anything"
-_HIDES = "these hooks do not run, so they cannot remove or rewrite anything"
-_ADDS = "these hooks do not run, so they cannot add anything to the prompt"
+_NO_SUMMARY = "conversations are not summarized, so these hooks do not run"
+_NO_CHOICE = "these hooks do not run, so they cannot choose an agent"
 HOOKS = Section(
     "hooks",
     "the hooks of an agent",
     {
-        "pre_tool_use": Key(_MATCHED, "before a tool runs", _REFUSES),
-        "tool_guard": Key(_MATCHED, "before a tool call is approved", _REFUSES),
-        "permission_request": Key(
-            _MATCHED, "before human approval is requested", "these hooks do not run; approval is requested"
+        "tool_input_transform": Key(_MATCHED, "rewrites a tool's arguments"),
+        "pre_tool_use": Key(_MATCHED, "before a tool runs"),
+        "tool_guard": Key(_MATCHED, "before a tool call is approved"),
+        "permission_request": Key(_MATCHED, "before human approval is requested"),
+        "on_tool_approval_decision": Key(_PLAIN, "after a tool call was approved or denied"),
+        "tool_response_transform": Key(_MATCHED, "rewrites a tool's result"),
+        "post_tool_use": Key(_MATCHED, "after a tool ran"),
+        "session_start": Key(_PLAIN, "when a session begins"),
+        "user_prompt_submit": Key(_PLAIN, "when a user message arrives"),
+        "user_followup_submit": Key(_PLAIN, "when a follow-up begins"),
+        "user_steering_messages_submit": Key(_PLAIN, "when a steer arrives"),
+        "turn_start": Key(_PLAIN, "before every model call; its text is part of the prompt of that call"),
+        "before_llm_call": Key(_PLAIN, "before every model call; it can end the turn"),
+        "after_llm_call": Key(_PLAIN, "after a model call"),
+        "turn_end": Key(_PLAIN, "when a response and its tool calls have ended"),
+        "stop": Key(_PLAIN, "when the agent has finished"),
+        "subagent_stop": Key(_PLAIN, "when a sub-agent has finished"),
+        "on_agent_switch": Key(_PLAIN, "when another agent takes over"),
+        "on_user_input": Key(_PLAIN, "when the agent asks the user for input"),
+        "on_max_iterations": Key(_PLAIN, "when the limit of iterations is reached"),
+        "on_error": Key(_PLAIN, "after an error"),
+        "notification": Key(_PLAIN, "when a turn failed"),
+        "session_end": Key(_PLAIN, "when a turn has ended"),
+        "prompt_file_guard": Key(
+            _PLAIN, "checks prompt files", "these hooks do not run, so they cannot stop anything"
         ),
-        "tool_input_transform": Key(_MATCHED, "rewrites a tool's arguments", _HIDES),
-        "tool_response_transform": Key(_MATCHED, "rewrites a tool's result", _HIDES),
-        "post_tool_use": Key(_MATCHED, "after a tool ran", _BLOCKS),
-        "prompt_file_guard": Key(_PLAIN, "checks prompt files", _BLOCKS),
-        "skill_content_guard": Key(_PLAIN, "checks skills", _BLOCKS),
-        "user_prompt_submit": Key(_PLAIN, "when a user message arrives", _BLOCKS),
-        "user_steering_messages_submit": Key(_PLAIN, "when a steer arrives", _BLOCKS),
-        "user_followup_submit": Key(_PLAIN, "when a follow-up begins", _BLOCKS),
-        "before_llm_call": Key(_PLAIN, "before a model call", _BLOCKS),
-        "before_agent_run": Key(
-            _PLAIN, "before an agent begins", "these hooks do not run, so they cannot choose an agent"
+        "skill_content_guard": Key(
+            _PLAIN, "checks skills", "these hooks do not run, so they cannot stop anything"
         ),
-        "after_agent_complete": Key(
-            _PLAIN, "after an agent has finished", "these hooks do not run, so they cannot choose an agent"
+        "before_agent_run": Key(_PLAIN, "before an agent begins", _NO_CHOICE),
+        "after_agent_complete": Key(_PLAIN, "after an agent has finished", _NO_CHOICE),
+        "pre_compact": Key(_PLAIN, "before a conversation is summarized", _NO_SUMMARY),
+        "before_compaction": Key(_PLAIN, "before a conversation is summarized", _NO_SUMMARY),
+        "after_compaction": Key(_PLAIN, "after a conversation was summarized", _NO_SUMMARY),
+        "on_session_resume": Key(
+            _PLAIN, "when a session continues after its limit", "a turn ends at its limit for good"
         ),
-        "session_start": Key(_PLAIN, "when a session begins", _ADDS),
-        "turn_start": Key(_PLAIN, "when a turn begins", _ADDS),
-        "turn_end": Key(_PLAIN, "when a turn ends", _WATCHES),
-        "after_llm_call": Key(_PLAIN, "after a model call", _WATCHES),
-        "session_end": Key(_PLAIN, "when a session ends", _WATCHES),
-        "pre_compact": Key(_PLAIN, "before a conversation is summarized", _WATCHES),
-        "before_compaction": Key(_PLAIN, "before a conversation is summarized", _WATCHES),
-        "after_compaction": Key(_PLAIN, "after a conversation was summarized", _WATCHES),
-        "subagent_stop": Key(_PLAIN, "when a sub-agent has finished", _WATCHES),
-        "on_user_input": Key(_PLAIN, "when the agent asks the user for input", _WATCHES),
-        "stop": Key(_PLAIN, "when the agent has finished", _WATCHES),
-        "notification": Key(_PLAIN, "when a notification is sent", _WATCHES),
-        "on_error": Key(_PLAIN, "after an error", _WATCHES),
-        "on_max_iterations": Key(_PLAIN, "when the limit of iterations is reached", _WATCHES),
-        "on_agent_switch": Key(_PLAIN, "when another agent takes over", _WATCHES),
-        "on_session_resume": Key(_PLAIN, "when a session continues after its limit", _WATCHES),
-        "on_tool_approval_decision": Key(_PLAIN, "after a tool call was approved or denied", _WATCHES),
-        "worktree_create": Key(_PLAIN, "after a git worktree was created", _WATCHES),
+        "worktree_create": Key(_PLAIN, "after a git worktree was created", "no worktree is created"),
     },
 )

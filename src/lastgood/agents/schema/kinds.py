@@ -1,7 +1,7 @@
 """The kinds of values that an agent file may hold, as data.
 
-The schema is made of them. What is read, what editors are told and what the
-documentation says all follow from the same table.
+The schema consists of them. The reader, the JSON schema for editors and the documentation are generated from
+the same table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """`or_one`: a single value may stand without its list."""
+    """`or_one`: a single value without a list is accepted."""
 
     of: Kind
     least: int = 0
@@ -92,7 +92,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping whose keys are ours to name. `open`: others may stand beside them."""
+    """A mapping with known keys. `open`: other keys are allowed, too."""
 
     name: str
     title: str  # of one of them, in a sentence

@@ -168,9 +168,11 @@ MODEL = Section(
         "cost": Key(COST, "its prices"),
         "bypass_models_gateway": Key(FLAG, "ignored: there is no models gateway"),
         "routing": Key(
-            ListOf(MODEL_ROUTE), "other models for some requests", "every request goes to this model"
+            ListOf(MODEL_ROUTE), "other models for requests like these examples; else this one answers"
         ),
-        "capabilities": Key(CAPABILITIES, "which attachments it accepts", "attachments are passed through"),
+        "capabilities": Key(
+            CAPABILITIES, "which attachments it accepts; others are left out. Without it: all are sent"
+        ),
         "output_capabilities": Key(
             OUTPUT_CAPABILITIES, "what it returns besides text", "only its text is used"
         ),

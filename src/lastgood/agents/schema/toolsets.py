@@ -149,7 +149,7 @@ _KEYS = {
     "tools": Key(TEXTS, "use only these tools of the toolset"),
     "instruction": Key(TEXT, "instructions for the model on how to use them"),
     "toon": Key(TEXT, "tools whose results are converted to TOON", "results are passed through"),
-    "model": Key(TEXT, "the model that processes their results", "the agent's own model processes them"),
+    "model": Key(TEXT, "the model that is called with their results, instead of the agent's"),
     "defer": Key(Either((FLAG, TEXTS)), "tools that the model must search for before it can call them"),
     "readonly": Key(FLAG, "use only its tools whose effect is `safe`"),
     "env": Key(TEXT_MAP, "environment variables of its commands"),
@@ -165,7 +165,7 @@ _KEYS = {
     "allowed_domains": Key(TEXTS, "the only hosts that it may request"),
     "blocked_domains": Key(TEXTS, "hosts that it may not request"),
     "allow_private_ips": Key(FLAG, "whether it may request private IP addresses"),
-    "escape_html": Key(FLAG, "whether to escape <, > and &", "they are passed through"),
+    "escape_html": Key(FLAG, "whether <, > and & are escaped in results with several URLs"),
     "sudo_askpass": Key(
         FLAG, "whether to ask the user for the sudo password", "sudo fails if it needs a password"
     ),
@@ -181,7 +181,7 @@ _KEYS = {
     "ref": Key(TEXT, "`docker:NAME`, or a name of `mcps` or `rag`"),
     "remote": Key(REMOTE, "a remote server"),
     "config": Key(Anything(), "the configuration for the server", "it is not sent"),
-    "version": Key(TEXT, "the version to install", "install the server yourself"),
+    "version": Key(TEXT, "the package that has the command; named in the error if it is not installed"),
     "name": Key(TEXT, "its name"),
     "working_dir": Key(TEXT, "the working directory of the server"),
     "lifecycle": Key(LIFECYCLE, "timeouts and restarts of the server"),

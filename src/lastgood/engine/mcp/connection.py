@@ -1,7 +1,7 @@
-"""One connection to an MCP server: started, asked, and ended.
+"""One connection to an MCP server: opened, used, and closed.
 
-The SDK's client lives in a task of its own, because whoever enters it must also leave it. Calls come from
-any task. Both eras of the protocol look the same from here: the SDK asks a server which one it speaks.
+The SDK's client lives in a task of its own, because the task that enters it must also leave it. Calls come
+from any task. Both eras of the protocol look the same from here: the SDK asks a server which one it speaks.
 
 A connection that broke stays broken. Whoever needs the server opens another one.
 """
@@ -32,7 +32,7 @@ MOST_TOOLS = 1000
 MOST_INSTRUCTION_CHARACTERS = 16_384
 _CLOSED = -32000  # the SDK's code for a connection that ended under a request
 
-Open = Callable[[Callable[[ServerProcess], None]], AbstractAsyncContextManager[TransportStreams]]
+Open = Callable[["Connection"], AbstractAsyncContextManager[TransportStreams]]
 Say = Callable[[str], None]
 
 
@@ -44,6 +44,7 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._process: ServerProcess | None = None
+        self._refusal = ""  # what a remote server said instead of an answer, and what to do
         self._tools: tuple[mcp_types.Tool, ...] | None = None
         self._broken = False
         self.calls = 0  # under way
@@ -70,7 +71,7 @@ class Connection:
     async def _live(self, ready: asyncio.Future[None]) -> None:
         try:
             client = Client(
-                self._open(self._keep_process),
+                self._open(self),
                 client_info=mcp_types.Implementation(name="lastgood", version=__version__),
                 read_timeout_seconds=self._call_seconds,
                 message_handler=self._hear,
@@ -84,14 +85,20 @@ class Connection:
                     await self._stop.wait()
         except Exception as error:
             if not ready.done():
-                ready.set_exception(ServerUnavailable(f"{_reason(error)}{self._last_words()}"))
+                ready.set_exception(ServerUnavailable(self._why(error)))
         finally:
             self._broken, self._client = True, None
             if not ready.done():
                 ready.cancel()
 
-    def _keep_process(self, process: ServerProcess) -> None:
+    def keep_process(self, process: ServerProcess) -> None:
         self._process = process
+
+    def keep_refusal(self, reason: str) -> None:
+        self._refusal = reason
+
+    def _why(self, error: BaseException) -> str:
+        return self._refusal or f"{_reason(error)}{self._last_words()}"
 
     def _last_words(self) -> str:
         said = self._process.stderr_tail if self._process else ""
@@ -118,7 +125,7 @@ class Connection:
             return  # not a message of the protocol: the request that waits for it times out
 
     async def _listen(self, client: Client) -> None:
-        """Servers of the newest era say that their list has changed only to those who asked for it."""
+        """Servers of the newest revision send list-changed notifications only to subscribers."""
         capability = client.server_capabilities.tools
         if capability is None or not capability.list_changed:
             return
@@ -152,11 +159,12 @@ class Connection:
                 return tuple(found[:MOST_TOOLS])
 
     async def _ask(self, asking: Coroutine[Any, Any, Any]) -> Any:
+        self._refusal = ""
         try:
             return await asking
         except (MCPError, OSError, RuntimeError, TimeoutError) as error:
             self._broken = self._broken or _is_closed(error)
-            raise ServerUnavailable(f"{_reason(error)}{self._last_words()}") from None
+            raise ServerUnavailable(self._why(error)) from None
 
     # -- calls -----------------------------------------------------------------------------
 
@@ -193,6 +201,7 @@ class Connection:
         client = self._connected()
         about = cast(mcp_types.RequestParamsMeta, {KEY: key, ATTEMPT: attempt})
         self.calls += 1
+        self._refusal = ""
         try:
             try:
                 return await send()
@@ -204,7 +213,7 @@ class Connection:
             return await send()
         except (MCPError, OSError, RuntimeError, TimeoutError) as error:
             if not _is_closed(error):
-                raise ToolFailed(f"MCP server {self._name}: {_reason(error)}") from None
+                raise ToolFailed(f"MCP server {self._name}: {self._refusal or _reason(error)}") from None
             self._broken = True
             raise ToolFailed(
                 f"MCP server {self._name} ended during this call; whether the call took effect is unknown"

@@ -72,7 +72,8 @@ def _open(state: Mapping[str, Any]) -> list[str]:
 
 
 async def decline_inline(context: Any, params: Any) -> mcp_types.ErrorData:
-    """Older servers ask while their call runs. Their question dies with the process, so nobody is asked."""
+    """Older servers ask while their call runs. Such a question would die with the process, so it is
+    declined."""
     return mcp_types.ErrorData(
         code=mcp_types.INVALID_REQUEST,
         message="Lastgood cannot ask a person during a call of this protocol version; it needs a server of "

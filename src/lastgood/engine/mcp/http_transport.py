@@ -7,8 +7,9 @@ There are no proxies and nothing from the environment.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpcore2
@@ -23,6 +24,10 @@ from lastgood.outside.network import EgressError, Network, checked_addresses
 
 CONNECT_SECONDS = 10.0
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+#: Not 400, 404 and 405: a server of an older revision answers a newer one's first request with them.
+_REFUSED = frozenset({401, 403, 500, 502, 503, 504})
+
+OnRefused = Callable[[str], None]
 
 
 class _Guarded(httpcore2.AsyncNetworkBackend):
@@ -55,20 +60,47 @@ class _Guarded(httpcore2.AsyncNetworkBackend):
         await self._inner.sleep(seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteServer:
+    """`transport`: `sse` for servers of the protocol's first revision, else streamable HTTP."""
+
+    url: str
+    transport: str
+    headers: Mapping[str, str]
+    seconds: float  # for an answer
+
+
 class _GuardedTransport(httpx2.AsyncHTTPTransport):
-    def __init__(self, asked: AllowedUrl, url: str, network: Network) -> None:
+    def __init__(self, asked: AllowedUrl, url: str, network: Network, on_refused: OnRefused) -> None:
         super().__init__(verify=network.tls or True, trust_env=False)
         # The pool is made by the class above, which has no parameter for how it connects.
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=network.tls or httpx2.create_ssl_context(trust_env=False),
             network_backend=_Guarded(asked, url, network),
         )
+        self._on_refused = on_refused
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The SDK tells nobody which status it got."""
+        response = await super().handle_async_request(request)
+        if response.status_code in _REFUSED:
+            self._on_refused(_refusal(response))
+        return response
+
+
+def _refusal(response: httpx2.Response) -> str:
+    status = f"{response.status_code} {response.reason_phrase}".strip()
+    has_oauth = "resource_metadata" in response.headers.get("www-authenticate", "")
+    oauth = "; it offers OAuth, which is not supported yet" if has_oauth else ""
+    if response.status_code in (401, 403):
+        return f"it answered {status}{oauth}; send a token that it accepts in `remote.headers`"
+    return f"it answered {status}"
 
 
 def remote_transport(
-    url: str, kind: str, headers: Mapping[str, str], seconds: float, policy: Policy, network: Network
+    server: RemoteServer, policy: Policy, network: Network, on_refused: OnRefused
 ) -> AbstractAsyncContextManager[TransportStreams]:
-    """`kind`: `sse` for servers of the protocol's first revision, else streamable HTTP."""
+    url, headers, seconds = server.url, server.headers, server.seconds
     judged = judge_url(url, policy)
     if isinstance(judged, Denial):
         raise ServerUnavailable(f"{shown(url)} is blocked: {judged.reason}")
@@ -77,10 +109,10 @@ def remote_transport(
         # What the SDK asks of a client for a server-sent stream: its own headers and time limits.
         given = {**headers, **(more.get("headers") or {})}
         timeout = more.get("timeout") or httpx2.Timeout(CONNECT_SECONDS, read=seconds)
-        transport = _GuardedTransport(judged, url, network)
+        transport = _GuardedTransport(judged, url, network, on_refused)
         return httpx2.AsyncClient(transport=transport, headers=given, timeout=timeout, trust_env=False)
 
-    if kind == "sse":
+    if server.transport == "sse":
         return sse_client(
             url,
             timeout=CONNECT_SECONDS,

@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from lastgood.core.egress import Policy, shown
+from lastgood.core.egress import Policy
+from lastgood.core.mcp_servers import DOCKER, NO_OAUTH, server_name, server_words, wants_oauth
 from lastgood.engine.mcp.errors import ServerUnavailable
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.rooted_files import Root, place_under
@@ -20,9 +21,6 @@ from lastgood.model.agents import ToolsetSpec
 
 START_SECONDS = 30.0
 CALL_SECONDS = 300.0
-_DOCKER = "docker:"
-#: Programs that only start the server which their first argument names.
-_LAUNCHERS = frozenset({"bunx", "deno", "node", "npx", "pnpx", "python", "python3", "uvx"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,8 @@ class ServerSpec:
         return Policy(loopback=self.spec.trusted, private=self.spec.trusted and private)
 
     def headers(self, environment: Environment) -> dict[str, str]:
-        if (self.spec.options["remote"].get("oauth") or {}) != {}:
-            raise ServerUnavailable("OAuth for MCP servers is not supported yet; send a token in `headers`")
+        if wants_oauth(self.spec.options):
+            raise ServerUnavailable(NO_OAUTH)
         return _filled(self.spec.options["remote"].get("headers") or {}, self.spec, environment)
 
     def words(self) -> list[str]:
@@ -79,16 +77,17 @@ class ServerSpec:
                 "its agent file comes from a URL or a registry and may start no command; save the file and "
                 "serve it from disk"
             )
-        options = self.spec.options
-        ref = str(options.get("ref") or "")
-        if ref.startswith(_DOCKER):
-            if shutil.which("docker") is None:
-                raise ServerUnavailable(
-                    f"`{ref}` needs the Docker MCP gateway, and `docker` is not installed; install it, or "
-                    "use `command` or `remote`"
-                )
-            return ["docker", "mcp", "gateway", "run", "--servers", ref.removeprefix(_DOCKER)]
-        return [str(options["command"]), *map(str, options.get("args") or ())]
+        ref = str(self.spec.options.get("ref") or "")
+        if ref.startswith(DOCKER) and shutil.which("docker") is None:
+            raise ServerUnavailable(
+                f"`{ref}` needs the Docker MCP gateway, and `docker` is not installed; install it, or "
+                "use `command` or `remote`"
+            )
+        words, package = server_words(self.spec.options), str(self.spec.options.get("version") or "")
+        # docker-agent installs it then, unless the file says `false`. Here that is for the operator to do.
+        if package not in ("", "false") and shutil.which(words[0]) is None:
+            raise ServerUnavailable(f"`{words[0]}` is not installed; install {package}")
+        return words
 
     def environment(self, environment: Environment) -> dict[str, str]:
         return environment.harmless() | _filled(self.spec.options.get("env") or {}, self.spec, environment)
@@ -108,21 +107,9 @@ class ServerSpec:
 def server_spec(spec: ToolsetSpec) -> ServerSpec:
     options = spec.options
     given = str(options.get("name") or "")
-    name = given or _shown_name(options)
+    name = server_name(options)
     digest = hashlib.sha256(orjson.dumps(dict(options), option=orjson.OPT_SORT_KEYS)).hexdigest()
     return ServerSpec(name, given, digest, _lifecycle(options.get("lifecycle") or {}), spec)
-
-
-def _shown_name(options: Mapping[str, Any]) -> str:
-    """The host, the reference or the program, whatever starts it."""
-    if remote := options.get("remote"):
-        return shown(str(remote["url"]))
-    if ref := options.get("ref"):
-        return str(ref)
-    words = [str(options.get("command") or "mcp"), *map(str, options.get("args") or ())]
-    if Path(words[0]).name in _LAUNCHERS:
-        words = [word for word in words[1:] if not word.startswith("-")] or words
-    return Path(words[0]).name
 
 
 def _lifecycle(said: Mapping[str, Any]) -> Lifecycle:

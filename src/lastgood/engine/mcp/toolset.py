@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from lastgood.core.mcp_servers import tool_name
 from lastgood.engine.mcp.errors import ServerUnavailable
 from lastgood.engine.mcp.server_spec import ServerSpec, server_spec
 from lastgood.engine.tools.environment import Environment
@@ -40,8 +39,6 @@ STARTED_AGAIN = (
     "it kept in memory is gone.]"
 )
 _ORIGINAL = "{ORIGINAL_INSTRUCTIONS}"
-_NAME = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_NAME = 64
 _STATE_ONLY_SECONDS = 0.25
 
 
@@ -78,19 +75,19 @@ class McpToolset:
             self._sweeper = asyncio.create_task(self._close_idle())
         return connection
 
-    def _transport(self, server: McpServer, on_started: Any) -> AbstractAsyncContextManager[Any]:
-        from lastgood.engine.mcp.http_transport import remote_transport
+    def _transport(self, server: McpServer, connection: Connection) -> AbstractAsyncContextManager[Any]:
+        from lastgood.engine.mcp.http_transport import RemoteServer, remote_transport
         from lastgood.engine.mcp.stdio_transport import ServerCommand, stdio_transport
 
         spec = server.spec
         if spec.is_remote:
             headers = spec.headers(self._environment)
-            seconds = spec.lifecycle.call_seconds
-            return remote_transport(spec.url, spec.transport, headers, seconds, spec.policy, self._network)
+            server_at = RemoteServer(spec.url, spec.transport, headers, spec.lifecycle.call_seconds)
+            return remote_transport(server_at, spec.policy, self._network, connection.keep_refusal)
         command = ServerCommand(
             spec.words(), spec.folder(server.place.working_dir), spec.environment(self._environment)
         )
-        return stdio_transport(command, on_started)
+        return stdio_transport(command, connection.keep_process)
 
     async def _make_room(self, server: McpServer) -> None:
         alike = [one for one in self._open if one.is_like(server)]
@@ -199,11 +196,12 @@ class McpServer:
         effect, on_unknown = (
             _hints(listed.annotations) if self.spec.spec.trusted else (Effect.UNKNOWN, OnUnknown.FAIL)
         )
+        must_be_task = listed.execution is not None and listed.execution.task_support == "required"
         return Tool(
             tool_name(listed.name, self.spec.prefix),
             (listed.description or listed.title or "")[:MOST_DESCRIPTION_CHARACTERS],
             listed.input_schema,
-            partial(self._call, listed.name),
+            _needs_tasks if must_be_task else partial(self._call, listed.name),
             on_unknown=on_unknown,
             effect=effect,
         )
@@ -225,7 +223,7 @@ class McpServer:
             self.used_at = self._toolset.clock()
 
     async def _answered(self, connection: Connection, name: str, use: ToolUse) -> Any:
-        """NeedsInput: the server wants to know something from a person before it goes on."""
+        """NeedsInput: the server needs input from a person before it continues."""
         from mcp_types import InputRequiredResult
 
         from lastgood.engine.mcp.elicitation import next_question, state_of, with_answer
@@ -255,12 +253,10 @@ class McpServer:
         return STARTED_AGAIN if calls.count(own) > 1 else ""
 
 
-def tool_name(name: str, prefix: str) -> str:
-    """As models may call it: letters, digits, `_` and `-`, at most 64 of them."""
-    full = _NAME.sub("_", f"{prefix}_{name}" if prefix else name)
-    if len(full) <= _LONGEST_NAME:
-        return full
-    return f"{full[: _LONGEST_NAME - 9]}_{sha256(full.encode()).hexdigest()[:8]}"
+async def _needs_tasks(use: ToolUse) -> str:
+    raise ToolFailed(
+        "this tool runs only as a task, and the tasks extension of MCP is not supported yet; use another tool"
+    )
 
 
 def _hints(annotations: Any) -> tuple[Effect, OnUnknown]:

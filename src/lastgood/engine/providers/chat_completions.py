@@ -1,9 +1,8 @@
-"""OpenAI's chat completions, spoken natively: one request, one stream, one answer.
+"""A native client of OpenAI's chat completions: one request, one stream, one response.
 
-It asks once; whether to ask again is `asking`'s business. A clean answer means that
-everything was received: a stream that breaks off, however politely, raises. Limits
-act on bytes as they come, so nothing a server sends can fill the memory. Keys go
-into one header and nowhere else; what a server says is shown without them.
+Sends one request; `fallback_chain` decides about retries. A response is complete or an error: a stream that
+ends early raises, even if the connection was closed cleanly. Limits apply to bytes as they are read, so no
+server can fill the memory. Keys go into one header only and are removed from all error texts.
 """
 
 from __future__ import annotations
@@ -118,7 +117,8 @@ class ChatCompletions:
 
 
 async def _goodbye(content: aiohttp.StreamReader) -> None:
-    """The end often comes a moment after the last word; once it is read, the connection can be used again."""
+    """The end of a stream often comes a moment after the last chunk; once it is read, the connection can be
+    reused."""
     if not content.at_eof():
         with suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(_GOODBYE_SECONDS):

@@ -1,4 +1,4 @@
-"""What a chat completion is asked with: a ModelCall as the bytes of OpenAI's request."""
+"""Encodes a ModelCall as the body of a chat completions request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import Message, Role, as_chat
 from lastgood.time_slices import paced
 
-#: What a model takes back of its own thoughts, under the names it gave them.
+#: Reasoning fields that a model expects back, under the names it used.
 THOUGHTS = ("reasoning_content", "reasoning_details")
 
 #: provider_opts that are parameters of the request. Others are for us, or for other dialects.

@@ -1,7 +1,7 @@
-"""Reads the body of a chat completion as it comes, byte by byte if it must: events, or one JSON object.
+"""Parses the body of a chat completion incrementally: SSE events, or one JSON object.
 
-Decides what is an answer and what is the half of one. Knows no socket: it is fed
-bytes and a call of `end` after the last ones.
+Decides whether a response is complete. Knows no socket: callers feed bytes, and call `end` after the last
+ones.
 """
 
 from __future__ import annotations

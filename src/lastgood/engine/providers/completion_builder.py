@@ -1,9 +1,8 @@
-"""Puts an answer together from the pieces of a chat completion, as servers really send them.
+"""Builds a response from the chunks of a chat completion, as servers really send them.
 
-Knows the dialect and its accents: calls without an index or an id, calls sent whole,
-reasoning under three names, a whole message in place of deltas. Knows no network.
-What it cannot understand raises TypeError, KeyError, ValueError, IndexError or
-AttributeError; the caller decides what that means.
+Handles the variants: calls without an index or an id, calls sent whole, reasoning under three names, a whole
+message in place of deltas. Knows no network. What it cannot understand raises TypeError, KeyError,
+ValueError, IndexError or AttributeError; the caller decides what that means.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import orjson
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
 from lastgood.model.agents import ModelSpec
 from lastgood.model.messages import Message, Reasoning, Role, ToolCall
-from lastgood.model.sessions import Usage
+from lastgood.model.sessions import MOST_TOKENS, Usage
 
 _NOTHING: tuple[Chunk, ...] = ()
 _TOO_LONG = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
@@ -192,7 +191,7 @@ class CompletionBuilder:
         self.size += len(arguments) + len(name) + _PIECE_BYTES
 
     def _known(self, identity: str, index: int | None) -> _PartialCall | None:
-        """The call this piece goes on with; None: it begins a new one.
+        """Returns the call that this chunk continues; None: it begins a new one.
 
         An index pairs pieces, unless two calls were given the same one: then their ids differ.
         """
@@ -238,6 +237,7 @@ class CompletionBuilder:
 
 
 def priced(model: ModelSpec, said: Any, answered: Any) -> Usage:
-    """Whatever a provider says it counted, as a usage; what is no number counts as nothing."""
-    said, answered = (n if isinstance(n, int) and n > 0 else 0 for n in (said, answered))
+    """Whatever a provider says it counted, as a usage; what is no number counts as nothing. A number that no
+    database holds would fail every commit of its session."""
+    said, answered = (min(n, MOST_TOKENS) if isinstance(n, int) and n > 0 else 0 for n in (said, answered))
     return Usage(said, answered, (said * model.input_cost + answered * model.output_cost) / 1e6)

@@ -1,7 +1,7 @@
 """Models that speak a dialect of their own, through `pydantic_ai.direct`: Anthropic, Google, Bedrock.
 
-An extra, and a heavy one: importing it takes seconds. So nothing of it is imported
-before the first of these models is asked, and then on a thread, beside the running turns.
+An extra, and a heavy one: importing it takes seconds. So it is imported on a thread when the first of these
+models is called.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Direct:
         if provider not in self._imported:
             speaking = await asyncio.to_thread(_import, _VENDORS[provider])
             self._imported.add(provider)
-            # Somebody else may have been waiting for the same import; the clients of one are enough.
+            # Another call may have awaited the same import; one set of clients is enough.
             self._speaking = self._speaking or speaking(self._secrets, self._limits)
         assert self._speaking is not None
         async with aclosing(self._speaking.stream(call)) as parts:

@@ -1,7 +1,7 @@
-"""Asks for an answer until there is one: the same model again, then the next, as `core/fallback` decides.
+"""Calls models until one responds: the same model again, then the next, as `core/fallback` decides.
 
-Nothing is tried again after the first chunk: what was passed on cannot be taken
-back. How long a model is left alone holds for the whole process.
+Nothing is retried after the first chunk, because streamed output cannot be taken back. Cooldowns apply to the
+whole process.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from lastgood.core.context import fitting
 from lastgood.core.fallback import Decision, ModelFailure, Next, NoMoreModels, Retry, after_failure, order
 from lastgood.engine.providers.model_references import OFFLINE_SPEC, Models, chain_of
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Providers
@@ -27,7 +28,7 @@ class FellBack:
     failed: ModelSpec
     to: ModelSpec
     reason: str
-    number: int  # of the model now asked, in the order of asking
+    number: int  # number of the model that is called now
     of: int
 
     def as_event(self) -> ModelFellBack:
@@ -45,8 +46,15 @@ class Retried:
         return ModelRetried(self.model.ref, self.after_seconds, self.reason, self.number)
 
 
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A request is about to be sent to the model."""
+
+    model: ModelSpec
+
+
 Fault = ModelError | ModelUnknown
-Asked = AsyncGenerator[Chunk | ModelAnswer | FellBack | Retried, None]
+Asked = AsyncGenerator[Chunk | ModelAnswer | FellBack | Retried | Requested, None]
 
 
 class FallbackChain:
@@ -62,8 +70,8 @@ class FallbackChain:
         self._sleep = sleep
         self._clock = clock
         self._jitter = jitter
-        self._cooling: dict[str, float] = {}  # reference to when it may be asked again
-        self.otherwise = OFFLINE_SPEC  # who answers to `auto` where no key is there
+        self._cooling: dict[str, float] = {}  # by model reference: when it may be called again
+        self.otherwise = OFFLINE_SPEC  # the model that `auto` means if no key is set
 
     def check(self, ref: str, models: Models) -> None:
         """Raises ModelUnknown if no provider serves the model. Does not check whether its key is valid."""
@@ -103,7 +111,11 @@ class FallbackChain:
             tries += 1
             try:
                 asked = call if call.model is model else replace(call, model=model)
-                async with aclosing(self._providers.find(model).stream(asked)) as parts:
+                if model.accepts is not None:
+                    asked = replace(asked, messages=fitting(call.messages, model.accepts))
+                provider = self._providers.find(model)
+                yield Requested(model)
+                async with aclosing(provider.stream(asked)) as parts:
                     async for part in parts:
                         spoken = True
                         yield part

@@ -1,7 +1,7 @@
 """Decides which models a reference means: a name in the agent's file, `provider/model`, or `auto`.
 
-Sends no request: a model is available if its key is set. Which model `auto` means where no key
-is there, the caller says.
+Sends no request: a model is available if its key is set. If no key is set, the caller decides which model
+`auto` means.
 """
 
 from __future__ import annotations
@@ -74,9 +74,8 @@ def chain_of(
     choice: str = "",
     otherwise: ModelSpec = OFFLINE_SPEC,
 ) -> tuple[ModelSpec, ...]:
-    """The model that is meant and those to be asked when it fails, each of them once.
-
-    A fallback that cannot be had is left out: it must not fail a turn that does not need it.
+    """Returns the model and its fallbacks, each once. A fallback that is not available is left out: it must
+    not fail a turn that does not need it.
     """
     chain = [resolve_model(ref, models, has_key, choice, otherwise)]
     for fallback in fallbacks:
@@ -115,6 +114,6 @@ def _first(spec: ModelSpec, models: Models, has_key: HasKey, otherwise: ModelSpe
 
 
 def _pick(refs: Sequence[str], choice: str) -> str:
-    # Not hash(): that differs from process to process, and another node may go on with the same turn.
+    # Not hash(): that differs from process to process, and another node may continue the same turn.
     number = int.from_bytes(hashlib.blake2b(choice.encode(), digest_size=8).digest())
     return refs[number % len(refs)]

@@ -1,7 +1,6 @@
-"""Looks for a model on this machine: an Ollama that is not configured.
+"""Discovers an Ollama server on this machine that is not configured.
 
-Asks once and briefly, over a socket of its own. Whatever else answers there is no Ollama, and nothing
-that happens here is an error: then there is no such model.
+Sends one request with a short timeout. Any failure means that there is none; it is never an error.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Provider(Protocol):
     def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
         """Chunks as they come, then the answer. A stream that is cut raises ModelError.
 
-        It asks once. Whether to ask again is decided by who called it, and only before the first chunk.
+        Sends one request. The caller decides about retries, which happen only before the first chunk.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Who serves models, where, and under which name their key is kept: docker-agent's table, and ours.
+"""The table of providers: base URLs and key variables; docker-agent's, and ours.
 
-Knows names and addresses only. A model with an address of its own (`base_url`) is
-spoken to there, whatever its provider is called.
+Knows names and addresses only. A model with its own `base_url` is called there, whatever its provider is
+called.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _at(base_url: str) -> ProviderAlias:
 
 
 def key_names(model: ModelSpec) -> tuple[str, ...]:
-    """The variables one of which must hold its key; none: it is asked without."""
+    """The variables of which one must hold its key; empty: it is called without a key."""
     if model.keyless:
         return ()
     if model.token_key:
@@ -190,7 +190,7 @@ def _checked(base: str, model: ModelSpec) -> SplitResult:
 
 
 def _ollama(host: str) -> str:
-    """What Ollama's own variable says, for somebody who asks: a server on 0.0.0.0 is here."""
+    """Ollama's address from its own variable; 0.0.0.0 means this machine."""
     scheme, _, rest = host.rpartition("://")
     name, colon, port = rest.rstrip("/").rpartition(":") if re.search(r":\d+/?$", rest) else (rest, "", "")
     name = name.rstrip("/").replace("0.0.0.0", "localhost")

@@ -1,7 +1,7 @@
-"""What it means when a provider says no: its status and its words as an error of ours.
+"""Translates error responses of providers into our errors.
 
-Only words that stand where an error's words stand are shown, in one line, without
-keys. A page of HTML, a request echoed back or a header never gets into an error.
+Shows only the error message of the response, in one line, without keys. HTML pages, echoed requests and
+headers never get into an error.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def refusal(
 
 
 def refusal_in_stream(model: ModelSpec, said: Any, secrets: Secrets) -> ModelError:
-    """Said after the answer had begun. What has no name there is taken for a failure that passes."""
+    """An error event in a stream that has begun. An unknown type counts as transient."""
     words = words_in(said)
     status = words.status if words.status is not None and 400 <= words.status < 600 else None
     if status is None:

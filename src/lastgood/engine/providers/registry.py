@@ -1,4 +1,7 @@
-"""Finds who speaks to a model. One table for the process; it opens and imports nothing before it must."""
+"""Finds the provider client of a model.
+
+One table per process; clients are imported and opened on first use.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from lastgood.outside.secrets import Secrets
 if TYPE_CHECKING:
     from lastgood.engine.providers.chat_completions import ChatCompletions
 
-EXTRA = "pip install 'lastgood[providers]' (in a checkout: make install)"
+EXTRA = "pip install 'lastgood[providers]' (in a checkout: make providers)"
 
 
 class ProviderTable:
@@ -89,7 +92,7 @@ class ProviderTable:
             return f"no such model: {model.ref!r}; {model.provider} has {', '.join(sorted(ours))}"
         known = sorted({*ALIASES, *(name.partition("/")[0] for name in self._fixed)})
         near = get_close_matches(model.provider, known, 1)
-        hint = f"did you mean {near[0]}/{model.model}?" if near else f"there are {', '.join(known)}."
+        hint = f"did you mean {near[0]}/{model.model}?" if near else f"available: {', '.join(known)}."
         return (
             f"no such provider: {model.provider!r} of {model.ref!r}; {hint} "
             "A provider of your own needs a base_url in the agent's file"

@@ -6,11 +6,13 @@ out or sends as null is absent; unknown arguments are ignored.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
+from lastgood.model.messages import ToolCall
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -23,7 +25,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def checked(tool: Tool) -> Tool:
-    """The same tool, which fails with what it expected when it is called in another way."""
+    """Returns the same tool, which fails with a description of its schema if the arguments do not match."""
     run: Callable[[ToolUse], Awaitable[str]] = tool.run
 
     async def run_checked(use: ToolUse) -> str:
@@ -105,3 +107,13 @@ def _expected(schema: Mapping[str, Any]) -> str:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def arguments_of(call: ToolCall) -> dict[str, Any]:
+    try:
+        arguments: Any = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ToolFailed(f"the arguments are not valid JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise ToolFailed("the arguments are not a JSON object")
+    return arguments

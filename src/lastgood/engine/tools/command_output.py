@@ -1,4 +1,4 @@
-"""What a command says: how much of it is kept, and how much is shown while it runs."""
+"""The output of a command: how much is kept, and how much is streamed while it runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Decides what a command finds in its environment.
+"""Decides the environment of a command.
 
-Not the server's: that holds keys. A few harmless variables, what the toolset's file says,
-and which call this is. A file may name a variable of the server's; its value is then a
-secret like any other, and is taken out of every text that is kept.
+Not the server's environment, which holds keys: a few harmless variables, those of the toolset, and the ids of
+the call. A file may name a variable of the server; its value is then a secret like any other, and is redacted
+from every stored text.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ class Environment:
         return _DEFAULTS | kept | {"TERM": "dumb"}
 
     def of(self, use: ToolUse) -> dict[str, str]:
-        """What every command gets. With the key, it can ask others to do a thing only once."""
+        """The variables of every command. With the key, it can make requests to others idempotent."""
         return self.harmless() | {
             "LASTGOOD_TOOL_KEY": use.key,
             "LASTGOOD_ATTEMPT": str(use.attempt_number),
         }
+
+    def of_hook(self, key: str, attempt_number: int) -> dict[str, str]:
+        """As `of`: a hook may run again, too."""
+        return self.harmless() | {"LASTGOOD_TOOL_KEY": key, "LASTGOOD_ATTEMPT": str(attempt_number)}
 
     def filled(self, values: Mapping[str, Any], trusted: bool) -> tuple[dict[str, str], int]:
         """A file's variables with their placeholders filled, and the length of the longest secret in them.

@@ -1,7 +1,7 @@
 """The `fetch` toolset: reads web pages, from public addresses (and private networks, if its file says so).
 
-What may be reached is decided by `core/egress`, for each redirect anew. A page is what a
-stranger says: it is a tool's result, and nothing in it has any right.
+What may be reached is decided by `core/egress`, for each redirect anew. A page is untrusted: it is a tool
+result, and nothing in it grants any right.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def fetch_toolset(spec: ToolsetSpec, environment: Environment, network: Network)
         )
         pages = [(await asking.page(url)).scrubbed(environment.secrets) for url in urls]
         if len(pages) > 1:
-            return orjson.dumps([page.as_json() for page in pages]).decode()
+            several = orjson.dumps([page.as_json() for page in pages]).decode()
+            return _escaped(several) if spec.options.get("escape_html") else several
         return pages[0].alone()
 
     return [
@@ -186,7 +187,7 @@ class _Asking:
         )
 
     async def _welcome(self, url: str) -> bool:
-        """A site that does not say what it thinks of robots does not mind them; one that fails may."""
+        """A site without robots.txt allows everything; a 5xx response for it denies everything."""
         parts = urlsplit(url)
         origin = f"{parts.scheme}://{parts.netloc}"
         if origin not in self.robots:
@@ -207,6 +208,11 @@ class _Asking:
         else:
             return None
         return rules
+
+
+def _escaped(plain: str) -> str:
+    """JSON that can stand in a page of HTML."""
+    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _host(url: str) -> str:

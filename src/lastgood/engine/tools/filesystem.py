@@ -177,7 +177,8 @@ class _Files:
 
     @property
     def after_edits(self) -> Sequence[Mapping[str, str]]:
-        """Commands of the operator's own file. A stranger's would run whenever the model writes a file."""
+        """Only for trusted files: commands of an untrusted file would run whenever the model writes a
+        file."""
         return (self.spec.options.get("post_edit") or ()) if self.spec.trusted else ()
 
     def root_of(self, use: ToolUse) -> Root:

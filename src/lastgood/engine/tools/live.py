@@ -1,7 +1,7 @@
 """Tools that belong to a program that has to run: what the loop needs of them.
 
-Other tools are built from their spec alone. These are asked for before every model call, because the
-program may have stopped, started again, or changed what it offers.
+Other tools are built from their spec alone. These are listed before every model call, because the program may
+have stopped, restarted, or changed its tools.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a command and sees to it that nothing of it is left.
+"""Runs a command and ensures that none of its processes is left.
 
 A command leads a session and a process group of its own. Whatever ends it (its own
 exit, its time limit, a cancelled turn, the death of this server), the whole group is
@@ -15,6 +15,7 @@ import errno
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -46,6 +47,9 @@ _WITH_LIFELINE = (
     '(exec "$@" 2>&4 3<&- 4>&-); code=$?; kill -9 $!; wait $!; exit $code'
 )
 
+#: The file that the command reads is opened anew, from its beginning.
+_WITH_INPUT = 'exec "$@" <"$0"'
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
@@ -56,6 +60,8 @@ class ProcessSpec:
     #: Takes keys out of what is shown, and how long the longest of them is.
     scrub: Callable[[str], str] = field(default=lambda text: text)
     longest_key: int = 0
+    #: What it reads. None: nothing, and what it says on stderr is part of its output.
+    stdin: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class ProcessResult:
     output: str
     code: int | None  # None: its time was up; negative: the signal that ended it
     left_some: bool = False  # it ended before its children did
+    errors: str = ""  # its stderr, if that was kept apart
 
     @property
     def failure(self) -> str:
@@ -81,22 +88,30 @@ async def run(command: ProcessSpec, say: Callable[[str], None]) -> ProcessResult
         # Also when cancelled: it comes back when the group is gone, and not before.
         await finish(running.end())
     code = running.process.returncode if in_time else None
-    return ProcessResult(command.scrub(running.capture.text()), code, left_some)
+    errors = command.scrub(running.errors.text())
+    return ProcessResult(command.scrub(running.capture.text()), code, left_some, errors)
 
 
 class _Running:
     def __init__(self, command: ProcessSpec, say: Callable[[str], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self.capture = Capture()
+        self.capture, self.errors = Capture(), Capture()
         self._stream = OutputStream(self._loop, say, command.scrub, command.longest_key)
         self._exited: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._stderr: int | None = None
         opened: list[int] = []
         try:
             opened += os.pipe()
             opened += os.pipe()
             self._output, output, lifeline, self._lifeline = opened
-            self.process = self._start(command, lifeline, output)
+            if command.stdin is None:
+                self.process = self._start(command.words, command, lifeline, output, output)
+            else:
+                opened += os.pipe()
+                self._stderr, errors = opened[4:]
+                self.process = self._start_fed(command, lifeline, output, errors)
+                os.close(errors)
         except (OSError, ValueError) as error:
             for file in opened:
                 os.close(file)
@@ -105,20 +120,42 @@ class _Running:
         os.close(lifeline)
 
     @staticmethod
-    def _start(command: ProcessSpec, lifeline: int, output: int) -> subprocess.Popen[bytes]:
+    def _start(
+        words: Sequence[str],
+        command: ProcessSpec,
+        lifeline: int,
+        output: int,
+        errors: int,
+        passed: Sequence[int] = (),
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            ["/bin/sh", "-c", _WITH_LIFELINE, "sh", *command.words],
+            ["/bin/sh", "-c", _WITH_LIFELINE, "sh", *words],
             cwd=command.folder,
             env=dict(command.environment),
             stdin=lifeline,
             stdout=output,
-            stderr=output,
+            stderr=errors,
             start_new_session=True,
+            pass_fds=passed,
         )
+
+    def _start_fed(
+        self, command: ProcessSpec, lifeline: int, output: int, errors: int
+    ) -> subprocess.Popen[bytes]:
+        """Its input is a file without a name: a pipe would have to be fed while the command does not read,
+        and a file with one would be left behind by a server that is killed."""
+        with tempfile.TemporaryFile() as given:
+            given.write(command.stdin or b"")
+            given.seek(0)
+            words = ("/bin/sh", "-c", _WITH_INPUT, f"/dev/fd/{given.fileno()}", *command.words)
+            return self._start(words, command, lifeline, output, errors, (given.fileno(),))
 
     def watch(self) -> None:
         os.set_blocking(self._output, False)
         self._loop.add_reader(self._output, self._read)
+        if self._stderr is not None:
+            os.set_blocking(self._stderr, False)
+            self._loop.add_reader(self._stderr, self._read_errors)
         threading.Thread(target=self._wait, name="lastgood-command", daemon=True).start()
 
     def _wait(self) -> None:
@@ -143,6 +180,17 @@ class _Running:
             self._loop.remove_reader(self._output)
             _settle(self._closed)
 
+    def _read_errors(self) -> None:
+        assert self._stderr is not None
+        try:
+            data = os.read(self._stderr, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self.errors.feed(data)
+        else:
+            self._loop.remove_reader(self._stderr)
+
     async def exits_within(self, seconds: float) -> bool:
         await asyncio.wait({self._exited}, timeout=seconds)
         return self._exited.done()
@@ -162,6 +210,10 @@ class _Running:
         await self._disperses_within(_DISPERSE_SECONDS)
         self._loop.remove_reader(self._output)
         self._stream.close()
+        if self._stderr is not None:
+            self._read_errors()  # what the loop has not come to yet
+            self._loop.remove_reader(self._stderr)
+            os.close(self._stderr)
         os.close(self._output)
         os.close(self._lifeline)
 

@@ -95,7 +95,7 @@ class RootedPath:
 class Content:
     data: bytes
     size: int  # of all of it
-    version: tuple[int, ...]  # another one means that somebody wrote
+    version: tuple[int, ...]  # another one means that the file was written
 
     @property
     def is_cut(self) -> bool:
@@ -352,7 +352,7 @@ def _writable(folder: int, name: str) -> os.stat_result | None:
 
 @contextmanager
 def _telling(path: str) -> Iterator[None]:
-    """What the system says, in words for the model."""
+    """Describes an OSError for the model."""
     try:
         yield
     except OSError as error:

@@ -17,9 +17,9 @@ from lastgood.core.todo import (
     CREATE_ONE,
     LIST,
     UPDATE,
-    Done,
     Status,
     TodoRefused,
+    TodoResult,
     Todos,
     apply,
     todos_of,
@@ -91,7 +91,7 @@ def _todo_tool(name: str, about: str, **properties: dict[str, Any]) -> Tool:
     return Tool(name, about, _schema(**properties), run, on_unknown=OnUnknown.REPEAT, effect=Effect.SAFE)
 
 
-def _told(name: str, done: Done) -> str:
+def _told(name: str, done: TodoResult) -> str:
     """A JSON object: that is how the fold over the conversation knows a success."""
     everything = [asdict(todo) for todo in done.todos.items]
     result: dict[str, Any] = {"todos": everything} if name == LIST else {}

@@ -32,7 +32,7 @@ class ToolUse:
     working_dir: Path | None = None
     #: The conversation up to this call. A tool that remembers something remembers it here.
     messages: tuple[Message, ...] = ()
-    #: What a person said to the question that this call asked before.
+    #: A person's answer to the question that this call asked before.
     answer: Answer | None = None
     #: Shows output as it comes. What counts is what the tool returns.
     say: Callable[[str], None] = _silent
@@ -54,8 +54,17 @@ class Tool:
         return copied
 
 
+#: The argument by which a call says what it is for, where the agent's file asks for it.
+DESCRIPTION = "description"
+
+
+def is_described(tool: Tool) -> bool:
+    """Whether the tool has an argument of this name itself."""
+    return DESCRIPTION in (tool.parameters.get("properties") or {})
+
+
 class ToolFailed(Exception):
-    """The tool did not do what it was asked; its text is the result the model sees."""
+    """The tool failed; its message is the result that the model sees."""
 
 
 class NeedsInput(Exception):

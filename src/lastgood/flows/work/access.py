@@ -1,4 +1,4 @@
-"""Whose runtimes, tasks and sessions these are. What a user may not use looks like what does not exist."""
+"""Access to runtimes, tasks and sessions. What a user may not use is reported as not found."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class WorkAccess:
         return found
 
     async def hides(self, tenant: TenantId, id: SessionId, user: str) -> bool:
-        """It exists, and the user may not know."""
+        """Whether the session exists, but the user may not read it."""
         found = await self._store.get_session(tenant, id)
         return found is not None and not await self.may_read(found, user)
 
     async def may_read(self, session: Session, user: str) -> bool:
-        """Sessions that no runtime has run are the tenant's."""
+        """Sessions that never ran on a runtime belong to the tenant."""
         return session.runtime_id is None or await self._may_use(session.tenant, session.runtime_id, user)
 
     async def _may_use(self, tenant: TenantId, runtime: str, user: str) -> bool:

@@ -52,7 +52,7 @@ def work_flows(
         claims=Claims(deps, live, limits, safety),
         reports=reports,
         final_reports=FinalReports(deps, reports, limits),
-        questions=Questions(deps, access, reports, limits),
+        questions=Questions(deps, access, reports, limits, safety),
         explainer=Explainer(deps, access, enqueuer),
         sweep=TaskSweep(deps, sessions, limits),
     )

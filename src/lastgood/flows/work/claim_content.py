@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lastgood.core.mcp_servers import runtime_servers
 from lastgood.core.resume import (
     FreshStart,
     NativeResume,
@@ -19,7 +20,7 @@ from lastgood.core.resume import (
     decide_resume,
 )
 from lastgood.core.runtime_permissions import runtime_rules
-from lastgood.core.transcript import Line, catch_up, since_reset, text_of_input, transcript
+from lastgood.core.transcript import TranscriptLine, catch_up, since_reset, text_of_input, transcript
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
 from lastgood.model.agents import AgentSpec, Safety
@@ -30,7 +31,7 @@ from lastgood.model.sessions import Session, Turn
 from lastgood.model.tasks import Directive, Snapshot
 
 FILES_ELSEWHERE = (
-    "The files of this session are on another machine and could not be brought here; what the conversation "
+    "The files of this session are on another machine and could not be transferred; what the conversation "
     "says about them may not exist in this folder"
 )
 FILES_RESTORED = "The files of this session were restored from a snapshot of its last turn on another machine"
@@ -39,7 +40,7 @@ SESSION_NOTE = "The session that you resume: {}"
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A session and a runtime that is to go on with it. `base`: the turn that is continued."""
+    """A session and the runtime that continues it. `base`: the turn that is continued."""
 
     tenant: TenantId
     session: Session
@@ -63,12 +64,12 @@ class Prepared:
         return as_record(self.decision) | {"disclosures": list(self.disclosures)}
 
     @property
-    def transcript(self) -> tuple[Line, ...]:
+    def transcript(self) -> tuple[TranscriptLine, ...]:
         """Sent with a native resume, too: a CLI that refuses it before its first tool call starts over."""
         return transcript(self.turns)
 
     @property
-    def catch_up(self) -> tuple[Line, ...]:
+    def catch_up(self) -> tuple[TranscriptLine, ...]:
         decision = self.decision
         if isinstance(decision, NativeResume) and decision.is_behind:
             return catch_up(self.turns, decision.catch_up_after)
@@ -80,7 +81,7 @@ class Prepared:
         told = [SESSION_NOTE.format(one) for one in found]
         if self.decision.work_dir is not None and self.decision.work_dir.lacks_files:
             told.append(FILES_ELSEWHERE if self.snapshot is None else FILES_RESTORED)
-        return tuple(told)
+        return (*told, *runtime_servers(self.agent).disclosures)
 
 
 async def prepare(deps: Dependencies, situation: Situation) -> Prepared:
@@ -119,7 +120,7 @@ async def _snapshot(
     turns: Sequence[Turn],
 ) -> Snapshot | None:
     """Only if the working directory lacks what the turns did: otherwise it is there, and newer. Nothing is
-    restored into a folder that somebody named for the session."""
+    restored into a folder that a person chose for the session."""
     if decision.work_dir is None or not decision.work_dir.lacks_files or session.working_dir is not None:
         return None
     ids = [turn.id for turn in turns]
@@ -146,16 +147,17 @@ def resume_json(prepared: Prepared) -> dict[str, Any]:
     return told
 
 
-def lines_json(lines: Sequence[Line]) -> list[dict[str, str]]:
+def lines_json(lines: Sequence[TranscriptLine]) -> list[dict[str, str]]:
     return [{"role": line.role, "content": line.content} for line in lines]
 
 
-def work_dir_json(decision: ResumeDecision) -> dict[str, Any] | None:
+def work_dir_json(decision: ResumeDecision) -> dict[str, Any]:
+    """The path, and whose machine it is on."""
     found = decision.work_dir
     if found is None:
-        return None
-    told = {"path": found.path, "worker": found.worker, "is_local": found.is_local}
-    return told | ({"is_outdated": True} if found.is_outdated else {})
+        return {"work_dir": None, "work_dir_state": None}
+    state = {"worker": found.worker, "is_local": found.is_local, "is_outdated": found.is_outdated}
+    return {"work_dir": found.path, "work_dir_state": state}
 
 
 def agent_json(agent: AgentSpec, session: Session, ceiling: Safety, model: str | None) -> dict[str, Any]:
@@ -172,6 +174,7 @@ def agent_json(agent: AgentSpec, session: Session, ceiling: Safety, model: str |
             "ask": list(rules.ask),
             "deny": list(rules.deny),
         },
+        "mcp_servers": list(runtime_servers(agent).servers),
     }
 
 

@@ -9,17 +9,17 @@ that disconnects before its claims are sent gets none: they are given back.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lastgood.core.resume import as_record
 from lastgood.errors import AgentUnavailable, LastgoodError, StoreError, StoreUnavailable, TurnFailed
+from lastgood.flows.attempt_end import failed_events, words_of
+from lastgood.flows.attempt_log import log_claim_end
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.run import failed_events, words_of
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.work.claim_content import (
     Prepared,
@@ -30,6 +30,7 @@ from lastgood.flows.work.claim_content import (
     resume_json,
     work_dir_json,
 )
+from lastgood.flows.work.claim_tokens import new_claim_token, stored_form, task_token_of
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import TaskWaiter, tell_workers
 from lastgood.model.agents import Safety
@@ -44,13 +45,10 @@ from lastgood.model.tasks import Claimed, ClaimRequest, TaskEnd, TaskStatus
 
 log = logging.getLogger(__name__)
 
+#: For watchers: what they have seen of the run before is not part of this one.
+_TRIED_AGAIN = "the task was claimed again, and its run starts from the input"
 #: How long a task waits whose agent cannot be loaded now.
 _AGENT_SECONDS = 30.0
-
-
-def hash_of(token: str) -> bytes:
-    """Of a claim token or an enrolment code: random, so a plain hash is enough."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class Claims:
         claimed meanwhile is given back."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + min(call.wait_seconds, self._limits.long_poll_seconds)
-        # It listens before it looks: a task that is queued in between is heard.
+        # Subscribes before it reads: a task that is queued in between is noticed.
         waiter = TaskWaiter(self._deps.signals, call.runtimes)
         try:
             while True:
@@ -109,13 +107,13 @@ class Claims:
             raise
 
     async def _claim_once(self, call: ClaimCall) -> tuple[SentClaim, ...]:
-        tokens = tuple(f"lgc_{secrets.token_urlsafe(32)}" for _ in range(call.max_tasks))
+        tokens = tuple(new_claim_token() for _ in range(call.max_tasks))
         request = ClaimRequest(
             tenant=call.tenant,
             worker=call.worker,
             epoch=call.epoch,
             runtimes=call.runtimes,
-            tokens=tuple(map(hash_of, tokens)),
+            tokens=tuple(map(stored_form, tokens)),
             attempts=tuple(self._deps.ids.attempt() for _ in tokens),
             prepare_seconds=self._limits.prepare_seconds,
             ageing_seconds=self._limits.ageing_seconds,
@@ -123,7 +121,11 @@ class Claims:
         by_attempt = dict(zip(request.attempts, tokens, strict=True))
         sent: list[SentClaim] = []
         try:
-            for claimed in await self._deps.store.claim_tasks(request, _lease_ended):
+            taken_over: dict[TurnId, AttemptId] = {}
+            ended = partial(_lease_ended, taken_over)
+            for claimed in await self._deps.store.claim_tasks(request, ended):
+                if (before := taken_over.get(claimed.task.turn)) is not None:
+                    _log_takeover(claimed, before, call.worker)
                 confirmed = await self._confirm(call, claimed, by_attempt[claimed.attempt.id])
                 if confirmed is not None:
                     sent.append(confirmed)
@@ -134,7 +136,7 @@ class Claims:
         return tuple(sent)
 
     async def _confirm(self, call: ClaimCall, claimed: Claimed, token: str) -> SentClaim | None:
-        """None: nothing can be decided about it now, or somebody ended it meanwhile."""
+        """Returns None if nothing can be decided now, or if the task was ended meanwhile."""
         task, session = claimed.task, claimed.session
         try:
             runtime = await self._deps.store.get_runtime(task.tenant, task.runtime)
@@ -151,7 +153,7 @@ class Claims:
         events = _claim_events(claimed, prepared, runtime.identity)
         confirmed = await self._deps.store.confirm_claim(
             claimed.hold,
-            hash_of(token),
+            stored_form(token),
             prepared.record,
             self._limits.lease_seconds,
             events,
@@ -183,15 +185,17 @@ class Claims:
                     "note": task.directive.note,
                 },
                 "deadline_seconds": task.deadline_seconds,
+                "queued_seconds": round(max(0.0, self._deps.clock.now() - task.created_at), 3),
             },
             "claim_token": token,
+            "task_token": task_token_of(token),
             "lease_seconds": self._limits.lease_seconds,
             "prompt": prompt_of(request.messages or (), task.directive),
             "agent": agent_json(prepared.agent, session, self._safety, request.model or session.model),
             "resume": resume_json(prepared),
             "disclosures": list(prepared.disclosures),
             "folder": session.working_dir,
-            "work_dir": work_dir_json(prepared.decision),
+            **work_dir_json(prepared.decision),
             "snapshot": snapshot
             and {"attempt": snapshot.attempt, "kind": snapshot.kind, "bytes": len(snapshot.body)},
         }
@@ -200,12 +204,11 @@ class Claims:
 
     async def _fail(self, claimed: Claimed, token: str, error: LastgoodError) -> None:
         """What cannot be read now is tried again later; what is wrong for good fails the task."""
-        log.warning("task %s cannot be run: %s", claimed.task.id, error)
         passes = isinstance(error, AgentUnavailable)
         end = TaskEnd(
             task=claimed.task.id,
             status=TaskStatus.DEFERRED if passes else TaskStatus.FAILED,
-            token=hash_of(token),
+            token=stored_form(token),
             why=error.message if passes else "",
             due_seconds=_AGENT_SECONDS if passes else None,
             error=None if passes else words_of(error),
@@ -220,7 +223,7 @@ class Claims:
         """Their worker did not get them: nothing ran, so the next claim may have them at once."""
         error = TurnFailed("The worker did not receive the claim; nothing ran")
         for sent in claims:
-            end = TaskEnd(sent.claimed.task.id, TaskStatus.QUEUED, hash_of(sent.token))
+            end = TaskEnd(sent.claimed.task.id, TaskStatus.QUEUED, stored_form(sent.token))
             try:
                 await self._end(sent.claimed, AttemptStatus.INTERRUPTED, error, end)
             except StoreError as failed:
@@ -230,12 +233,28 @@ class Claims:
     async def _end(self, claimed: Claimed, status: AttemptStatus, error: LastgoodError, end: TaskEnd) -> None:
         attempt = claimed.attempt
         events = failed_events(attempt.turn, attempt.id, status, error, has_effects=False)
-        await self._deps.store.finish_if_held(claimed.hold, status, words_of(error), events, task=end)
+        if await self._deps.store.finish_if_held(claimed.hold, status, words_of(error), events, task=end):
+            log_claim_end(attempt, status, error, has_effects=False, task_status=end.status.value)
         self._deps.signals.tell(attempt.session)
 
 
-def _lease_ended(turn: TurnId, attempt: AttemptId) -> tuple[Event, ...]:
+def _log_takeover(claimed: Claimed, before: AttemptId, worker: str) -> None:
+    attempt = claimed.attempt
+    fields = {
+        "tenant": attempt.tenant,
+        "session": attempt.session,
+        "turn": attempt.turn,
+        "attempt": attempt.id,
+        "takes_over": before,
+        "task": claimed.task.id,
+        "worker": worker,
+    }
+    log.warning("the lease of a claim ended, and its task was claimed again", extra={"fields": fields})
+
+
+def _lease_ended(taken_over: dict[TurnId, AttemptId], turn: TurnId, attempt: AttemptId) -> tuple[Event, ...]:
     """The end of the claim before a new one, for its watchers. What it did outside may have happened."""
+    taken_over[turn] = attempt
     error = TurnFailed("The lease of this attempt ended, and its task was claimed again")
     return failed_events(turn, attempt, AttemptStatus.INTERRUPTED, error, has_effects=True)
 
@@ -249,9 +268,11 @@ def _decided(call: ClaimCall, claimed: Claimed, prepared: Prepared) -> AuditEntr
 
 def _claim_events(claimed: Claimed, prepared: Prepared, runtime: RuntimeIdentity) -> tuple[Event, ...]:
     attempt, request = claimed.attempt, claimed.request
+    again = _TRIED_AGAIN if claimed.task.claims > 1 else None
+    started = AttemptStarted(attempt.turn, attempt.id, prepared.agent.name, request.edit, decision=again)
     decided = ResumeDecided(claimed.task.id, runtime.id, as_record(prepared.decision))
     return (
-        Event(attempt.id, AttemptStarted(attempt.turn, attempt.id, prepared.agent.name, request.edit)),
+        Event(attempt.id, started),
         *(
             Event(attempt.id, UserSaid(message))
             for message in request.messages or ()

@@ -62,6 +62,7 @@ class RuntimeWish:
     harness: str | None = None  # of the agent's file
     session: Session | None = None
     runtime: str | None = None  # named by the request
+    unbound_agent: str | None = None  # an agent that is known to have no binding
     is_chat: bool = False  # over /v1, or with a token that has no other scope
 
 
@@ -79,7 +80,7 @@ class TaskDraft:
     offline: OnOffline | None = None  # None: as the agent's binding says
     ephemeral: bool = False
     turn: TurnId | None = None  # minted by the caller
-    again: bool = False  # that turn was asked for before
+    again: bool = False  # that turn was requested before
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,9 @@ class Enqueuer:
     async def choose(self, wish: RuntimeWish) -> RuntimePlan | None:
         """None: the agent is local. RuntimeNotFound also for a runtime that the user may not use."""
         store, session = self._deps.store, wish.session
-        binding = await store.get_binding(wish.tenant, wish.agent_key)
+        binding = None
+        if wish.agent_key != wish.unbound_agent:
+            binding = await store.get_binding(wish.tenant, wish.agent_key)
         usable: tuple[Runtime, ...] = ()
         if wish.harness is not None:
             listed = await store.list_runtimes(wish.tenant)
@@ -138,7 +141,7 @@ class Enqueuer:
         await self._check_permissions(draft)
         new, looks = self._new_task(draft), draft.ask.is_retry
         for _ in range(MOST_TRIES):
-            # Without a key, only what stands there now can tell whether the first try is over.
+            # Without a key, only the current state shows whether the first request is over.
             found = await (
                 self.look_up(draft.ask)
                 if looks
@@ -206,7 +209,7 @@ class Enqueuer:
             edit=ask.edit,
             condition=ask.condition,
             options=ask.options,
-            on_leave=ask.on_leave,  # it goes on without its client; an SDK's own retry is found by this
+            on_leave=ask.on_leave,  # it keeps running without its client; SDK retries match by this
             durable=False,  # the task is what is durable; recovery must not run it here
             messages=ask.messages,
         )

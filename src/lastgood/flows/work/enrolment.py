@@ -5,6 +5,7 @@ The token is bound to one worker and to the user who made the code.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 from lastgood.errors import Forbidden, InvalidRequest
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.tokens import Tokens
-from lastgood.flows.work.claims import hash_of
 from lastgood.model.ids import TenantId
 from lastgood.model.rules import Setter
 from lastgood.model.runtimes import Enrollment
@@ -48,11 +48,11 @@ class Enrolment:
         await self.check_owner(tenant, worker, owner)
         code = f"lge_{secrets.token_urlsafe(18)}"
         enrollment = Enrollment(tenant, owner, worker, self._deps.clock.now() + seconds)
-        await self._store.create_enrollment(enrollment, hash_of(code))
+        await self._store.create_enrollment(enrollment, _hash_of(code))
         return code, enrollment
 
     async def exchange(self, code: str, name: str) -> Enrolled:
-        found = await self._store.use_enrollment(hash_of(code))
+        found = await self._store.use_enrollment(_hash_of(code))
         if found is None:
             raise Forbidden("Unknown, used or expired enrolment code; create a new one")
         token, plain = await self._tokens.create(
@@ -65,11 +65,23 @@ class Enrolment:
         )
         return Enrolled(token, plain)
 
+    async def bind(self, tenant: TenantId, token: str, user: str, worker: str) -> None:
+        """Binds a token to the first worker that registers with it. Forbidden: another one did."""
+        await self.check_owner(tenant, check_worker(worker), user)
+        bound = await self._tokens.bind(token, worker)
+        if bound != worker:
+            raise Forbidden(f"This token is bound to worker {bound!r}, not to {worker!r}")
+
     async def check_owner(self, tenant: TenantId, worker: str, user: str) -> None:
         """A token for somebody else's worker would claim that user's tasks."""
         for runtime in await self._store.list_runtimes(tenant):
             if runtime.identity.worker == worker and runtime.owner != user:
                 raise Forbidden(f"Worker id {worker!r} belongs to another user; use another one")
+
+
+def _hash_of(code: str) -> bytes:
+    """Random, so a plain hash is enough."""
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
 
 
 def check_worker(worker: str) -> str:

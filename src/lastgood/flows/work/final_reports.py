@@ -15,16 +15,17 @@ from lastgood.core.lifecycle import Move, after
 from lastgood.core.task_retry import after_failure
 from lastgood.core.transcript import cut
 from lastgood.errors import OutcomeUnknown, error_of
+from lastgood.flows.attempt_end import committed_events, failed_events, words_of
+from lastgood.flows.attempt_log import log_claim_end
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
-from lastgood.flows.run import committed_events, failed_events, words_of
 from lastgood.flows.turns import ask_of
 from lastgood.flows.verified_history import find_verified
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.report_content import (
-    ClaimKey,
+    ClaimRef,
     Completion,
-    Failure,
+    RunFailure,
     end_of,
     pointer_of_failure,
     retires,
@@ -48,6 +49,7 @@ from lastgood.model.ids import TurnId
 from lastgood.model.messages import assistant
 from lastgood.model.sessions import Head, Session
 from lastgood.model.tasks import ClaimState, PointerOutcome, PointerReport, TaskEnd, TaskStatus
+from lastgood.model.usage import AttemptUse
 
 #: In place of an answer without words: an assistant's message is never empty.
 NO_TEXT = "[The agent ended its turn without a text answer]"
@@ -62,13 +64,13 @@ class FinalReports:
 
     # -- the good end ------------------------------------------------------------------
 
-    async def complete(self, key: ClaimKey, done: Completion) -> dict[str, Any]:
+    async def complete(self, key: ClaimRef, done: Completion) -> dict[str, Any]:
         """Turn, head, usage, pointer, task and the answer to this report in one transaction (I17)."""
         output = cut(mend(done.output), self._limits.output_characters)
         return await self._finally(key, output, lambda state: self._commit(key, state, done, output))
 
     async def _commit(
-        self, key: ClaimKey, state: ClaimState, done: Completion, output: str
+        self, key: ClaimRef, state: ClaimState, done: Completion, output: str
     ) -> dict[str, Any] | None:
         assert state.hold is not None
         assert state.attempt is not None
@@ -94,8 +96,9 @@ class FinalReports:
             report=report,
         )
         events = await self._good_events(attempt, commit, done, output)
-        answer = await self._store.commit_if_head(hold, commit, events, task=end)
-        if answer is not Committed.YES:
+        use = AttemptUse(commit.turn.model, done.usage)
+        answer = await self._store.commit_if_head(hold, commit, events, task=end, use=use)
+        if answer.outcome is not Committed.YES:
             return None
         self._deps.histories.follow(begun.base, commit.turn)
         return report
@@ -154,14 +157,14 @@ class FinalReports:
 
     # -- any other end -----------------------------------------------------------------
 
-    async def fail(self, key: ClaimKey, failure: Failure) -> dict[str, Any]:
+    async def fail(self, key: ClaimRef, failure: RunFailure) -> dict[str, Any]:
         text = cut(mend(failure.error), self._limits.error_characters)
         return await self._finally(
             key, f"{failure.code}: {text}", lambda state: self._fail(key, state, failure, text)
         )
 
     async def _fail(
-        self, key: ClaimKey, state: ClaimState, failure: Failure, text: str
+        self, key: ClaimRef, state: ClaimState, failure: RunFailure, text: str
     ) -> dict[str, Any] | None:
         assert state.hold is not None
         assert state.attempt is not None
@@ -178,10 +181,12 @@ class FinalReports:
         has_effects = failure.tool_calls > 0
         events = failed_events(state.attempt.turn, state.attempt.id, status, error, has_effects=has_effects)
         done = await self._store.finish_if_held(state.hold, status, words_of(error), events, task=end)
+        if done:
+            log_claim_end(state.attempt, status, error, has_effects=has_effects, task_status=end.status.value)
         return end.report if done else None
 
     async def _finally(
-        self, key: ClaimKey, late: str, write: Callable[[ClaimState], Awaitable[dict[str, Any] | None]]
+        self, key: ClaimRef, late: str, write: Callable[[ClaimState], Awaitable[dict[str, Any] | None]]
     ) -> dict[str, Any]:
         """A final report. If its answer is lost, it is read back: the report is stored with what it did."""
 

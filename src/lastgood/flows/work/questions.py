@@ -1,17 +1,22 @@
-"""Questions of running tasks to a person: asked by a worker, answered by somebody who may use its runtime."""
+"""Questions of running tasks to a person: asked by a worker, answered by a user of its runtime."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from lastgood.core.history import mend
+from lastgood.core.runtime_permissions import denied_since, runtime_rules
 from lastgood.core.transcript import cut
-from lastgood.errors import NothingPending
+from lastgood.errors import LastgoodError, NothingPending
+from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.report_content import ClaimKey, bounded, stale
+from lastgood.flows.work.report_content import ClaimRef, bounded, stale
 from lastgood.flows.work.reports import Reports
+from lastgood.model.agents import Effect, Safety
 from lastgood.model.answers import AnswerAction
 from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.events import AttemptWaits, Event
@@ -22,18 +27,55 @@ from lastgood.model.tasks import Question, QuestionStatus
 _NO_ANSWER = "nobody answered in time"
 
 
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """The tool call of a question, as far as its worker says. `renamed`: our names of its arguments."""
+
+    tool: str
+    input: Any
+    name: str = ""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    effect: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.tool, self.name) if self.name else (self.tool,)
+
+    @property
+    def known_effect(self) -> Effect:
+        try:
+            return Effect(self.effect)
+        except ValueError:
+            return Effect.UNKNOWN
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        given = self.input if isinstance(self.input, dict) else {"input": self.input}
+        return {**given, **{our: given[their] for their, our in self.renamed.items() if their in given}}
+
+
 class Questions:
-    def __init__(self, deps: Dependencies, access: WorkAccess, reports: Reports, limits: WorkLimits) -> None:
+    def __init__(
+        self, deps: Dependencies, access: WorkAccess, reports: Reports, limits: WorkLimits, safety: Safety
+    ) -> None:
+        """`safety`: the server's own mode."""
         self._deps = deps
+        self._safety = safety
         self._store = deps.store
         self._access = access
         self._reports = reports
         self._limits = limits
 
     async def ask(
-        self, key: ClaimKey, id: str, body: dict[str, Any], deadline_seconds: float | None
+        self,
+        key: ClaimRef,
+        id: str,
+        body: dict[str, Any],
+        deadline_seconds: float | None,
+        call: AskedCall | None = None,
     ) -> Question:
-        """The same id again returns the question as it stands."""
+        """The same id again returns the question as it stands. Rules that were narrowed since the claim
+        answer it: nobody needs to deny what is denied already."""
         state, hold, attempt = await self._reports.current(key)
         now, most = self._deps.clock.now(), self._limits.question_seconds
         question = Question(
@@ -54,8 +96,34 @@ class Questions:
         asked = await self._store.ask_question(state, key.hash, question, [event])
         if asked is None:
             raise stale(await self._reports.find(key))
+        if call is not None and asked.status is QuestionStatus.PENDING:
+            asked = await self._denied_since(asked, state.task.agent_key, call) or asked
         self._deps.signals.tell(hold.session)
         return asked
+
+    async def _denied_since(self, asked: Question, agent_key: str, call: AskedCall) -> Question | None:
+        session = await self._store.get_session(asked.tenant, asked.session)
+        if session is None:
+            return None
+        try:
+            agent, _ = await resolve(self._deps.agents, agent_key)
+        except LastgoodError:
+            return None  # a person decides
+        mode, rules = runtime_rules(agent, self._safety, session.rules)
+        reason = denied_since(mode, rules, call.names, call.known_effect, call.arguments)
+        if reason is None:
+            return None
+        answer = {"allowed": False, "reason": f"Denied: {reason}."}
+        about = {
+            **asked.body,
+            "task": asked.task,
+            "attempt": asked.attempt,
+            "decision": AnswerAction.REJECT,
+            "said": answer["reason"],
+            "rule": None,
+        }
+        audit = AuditEntry(asked.tenant, AuditKind.APPROVAL, LOCAL.token, "", asked.session, about)
+        return await self._store.answer_question(asked.tenant, asked.task, asked.id, answer, "", audit)
 
     async def answer(
         self,

@@ -11,7 +11,7 @@ from lastgood.core.history import mend
 from lastgood.core.task_retry import FailTask, FailureClass, RetryTask, class_of, outcome_of
 from lastgood.core.transcript import cut
 from lastgood.errors import StaleClaim
-from lastgood.flows.work.claims import hash_of
+from lastgood.flows.work.claim_tokens import stored_form
 from lastgood.model.attempts import Attempt
 from lastgood.model.events import (
     Event,
@@ -28,7 +28,7 @@ from lastgood.model.tasks import ClaimState, PointerReport, TaskEnd, TaskMessage
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimKey:
+class ClaimRef:
     """How a worker names its claim. `worker` is None for a principal that is bound to no worker."""
 
     tenant: TenantId
@@ -38,7 +38,7 @@ class ClaimKey:
 
     @property
     def hash(self) -> bytes:
-        return hash_of(self.token)
+        return stored_form(self.token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RunFailure:
     code: str
     error: str
     native_session: str | None = None
@@ -81,7 +81,7 @@ def stale(state: ClaimState) -> StaleClaim:
 def seen_before(state: ClaimState, native_session: str | None) -> TurnId | None:
     """The last turn that the native session had seen before this run; None: nothing that was committed.
 
-    Only of the session that the claim resumed: a new one has seen nothing, whatever it was told.
+    Only of the session that the claim resumed: a new one has seen nothing, even if it got a transcript.
     """
     decision = state.task.decision if state.attempt is None else state.attempt.decision
     if native_session is None or decision.get("native_session") != native_session:
@@ -92,7 +92,7 @@ def seen_before(state: ClaimState, native_session: str | None) -> TurnId | None:
     return None if state.attempt is None else state.attempt.base
 
 
-def pointer_of_failure(state: ClaimState, failure: Failure) -> PointerReport:
+def pointer_of_failure(state: ClaimState, failure: RunFailure) -> PointerReport:
     decision = state.task.decision if state.attempt is None else state.attempt.decision
     kind = class_of(failure.code, resume_failed=failure.resume_failed)
     # A run that failed to resume names the session that it was given, even if the worker does not.
@@ -118,7 +118,7 @@ def retires(native_session: str | None, reason: str) -> tuple[tuple[str, str], .
 
 
 def end_of(
-    decided: FailTask | RetryTask, key: ClaimKey, error: tuple[str, str], pointer: PointerReport
+    decided: FailTask | RetryTask, key: ClaimRef, error: tuple[str, str], pointer: PointerReport
 ) -> TaskEnd:
     match decided:
         case FailTask(reason):

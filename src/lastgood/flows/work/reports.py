@@ -1,7 +1,7 @@
 """What workers report about a claim while its run lasts.
 
 Every report carries the claim token. It counts if the claim is still current: the task was neither claimed
-again nor ended. Any other report is refused with what became of the task.
+again nor ended. Any other report is rejected with the state of the task.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from lastgood.core.history import mend
-from lastgood.errors import TaskNotFound, TooLarge
+from lastgood.errors import LastgoodError, StaleClaim, TaskNotFound, TooLarge
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.report_content import (
-    ClaimKey,
+    ClaimRef,
     bounded,
     event_of,
     seen_before,
@@ -34,26 +34,34 @@ class Reports:
         self._store = deps.store
         self._limits = limits
 
-    async def current(self, key: ClaimKey) -> tuple[ClaimState, Hold, Attempt]:
-        """StaleClaim: it is not current. TaskNotFound: there was never such a claim."""
+    async def current(self, key: ClaimRef) -> tuple[ClaimState, Hold, Attempt]:
+        """StaleClaim: it is not current."""
         state = await self.find(key)
         if not state.is_current or state.hold is None or state.attempt is None:
             raise stale(state)
         return state, state.hold, state.attempt
 
-    async def find(self, key: ClaimKey) -> ClaimState:
+    async def find(self, key: ClaimRef) -> ClaimState:
         state = await self._store.find_claim(key.tenant, key.task, key.hash, key.worker)
         if state is None:
-            raise TaskNotFound()
+            raise await self._refusal(key)
         return state
 
-    async def start(self, key: ClaimKey) -> dict[str, Any]:
+    async def _refusal(self, key: ClaimRef) -> LastgoodError:
+        """A wrong token is refused like one that has ended. A task of another worker looks like no task."""
+        task = await self._store.get_task(key.tenant, key.task)
+        runtime = await self._store.get_runtime(key.tenant, task.runtime) if task is not None else None
+        if runtime is None or key.worker not in (None, runtime.identity.worker):
+            return TaskNotFound()
+        return StaleClaim("claim_token is not that of the task's current claim; stop its run", task=key.task)
+
+    async def start(self, key: ClaimRef) -> dict[str, Any]:
         state, hold, _ = await self.current(key)
         if not await self._store.start_task(state, key.hash):
             raise stale(await self.find(key))
         return await self._news(hold)
 
-    async def pin(self, key: ClaimKey, native_session: str, work_dir: str | None) -> dict[str, Any]:
+    async def pin(self, key: ClaimRef, native_session: str, work_dir: str | None) -> dict[str, Any]:
         """A worker that dies after this leaves a native session behind that can be found again. Also of a
         task that was cancelled: its native session holds a prompt that nobody has committed."""
         state = await self.find(key)
@@ -70,7 +78,7 @@ class Reports:
         return await self._news(state.hold)
 
     async def messages(
-        self, key: ClaimKey, messages: Sequence[TaskMessage], delivered: Sequence[int] = ()
+        self, key: ClaimRef, messages: Sequence[TaskMessage], delivered: Sequence[int] = ()
     ) -> dict[str, Any]:
         state, hold, attempt = await self.current(key)
         await self.hear(hold, delivered)
@@ -82,7 +90,7 @@ class Reports:
         self._deps.signals.tell(hold.session)
         return {"acked_seq": acked, **await self._news(hold)}
 
-    async def usage(self, key: ClaimKey, usage: Usage, model: str | None) -> dict[str, Any]:
+    async def usage(self, key: ClaimRef, usage: Usage, model: str | None) -> dict[str, Any]:
         """For watchers. The turn's usage is what the final report says."""
         _, hold, attempt = await self.current(key)
         event = usage_event(attempt.id, usage, model or attempt.model)
@@ -91,7 +99,7 @@ class Reports:
         self._deps.signals.tell(hold.session)
         return await self._news(hold)
 
-    async def status(self, key: ClaimKey, delivered: Sequence[int] = ()) -> dict[str, Any]:
+    async def status(self, key: ClaimRef, delivered: Sequence[int] = ()) -> dict[str, Any]:
         state = await self.find(key)
         told: dict[str, Any] = {"status": state.task.status.value, "current": state.is_current}
         if not state.is_current or state.hold is None:
@@ -100,7 +108,7 @@ class Reports:
         return told | await self._news(state.hold)
 
     async def snapshot(
-        self, key: ClaimKey, kind: str, summary: dict[str, Any], body: bytes
+        self, key: ClaimRef, kind: str, summary: dict[str, Any], body: bytes
     ) -> dict[str, Any]:
         if len(body) > self._limits.snapshot_bytes:
             raise TooLarge(
@@ -116,19 +124,19 @@ class Reports:
             raise stale(await self.find(key))
         return await self._news(hold)
 
-    async def read_snapshot(self, key: ClaimKey, attempt: AttemptId) -> Snapshot | None:
+    async def read_snapshot(self, key: ClaimRef, attempt: AttemptId) -> Snapshot | None:
         """Only of the session that the claim is about."""
         _, hold, _ = await self.current(key)
         found = await self._store.get_snapshot(key.tenant, attempt)
         return found if found is not None and found.session == hold.session else None
 
-    async def acknowledge_cancel(self, key: ClaimKey) -> dict[str, Any]:
+    async def acknowledge_cancel(self, key: ClaimRef) -> dict[str, Any]:
         state = await self.find(key)
         await self._store.acknowledge_cancel(key.tenant, key.task, key.hash)
         return {"status": state.task.status.value}
 
     async def _news(self, hold: Hold) -> dict[str, Any]:
-        """Steers for the run that nobody has acknowledged yet: sent again until somebody does."""
+        """Steers for the run that are not acknowledged yet: sent again until they are."""
         steers = await self._store.steers_of(hold)
         if not steers:
             return {}

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from lastgood.core.input_checks import check_text
 from lastgood.core.runtime_access import may_remove, may_see, may_share
+from lastgood.core.work_protocol import FIRST_PROTOCOL, WORK_PROTOCOL, why_incompatible
 from lastgood.errors import Forbidden, InvalidRequest, RuntimeNotFound, SessionNotFound
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.work.access import WorkAccess
@@ -52,8 +53,16 @@ class Runtimes:
 
     # -- workers -------------------------------------------------------------------------
 
+    protocol = WORK_PROTOCOL
+
+    def check_protocol(self, spoken: int | None) -> None:
+        """InvalidRequest: the worker is of a release that cannot work with this one."""
+        worker = FIRST_PROTOCOL if spoken is None else spoken
+        if problem := why_incompatible(worker=worker, server=self.protocol):
+            raise InvalidRequest(problem, param="protocol")
+
     async def register(self, registration: Registration, token: str = LOCAL.token) -> Registered:
-        """Forbidden: the worker id is somebody else's. Their native sessions must not be found by it."""
+        """Forbidden: the worker id belongs to another user, whose native sessions must not be found by it."""
         runtimes = tuple(self._identified(registration, one) for one in registration.runtimes)
         if len({one.identity.id for one in runtimes}) < len(runtimes):
             raise InvalidRequest(
@@ -91,6 +100,10 @@ class Runtimes:
 
     async def beat(self, heartbeat: Heartbeat) -> HeartbeatResult:
         return await self._store.beat(heartbeat, self._limits.lease_seconds)
+
+    async def newest_epoch(self, tenant: TenantId, worker: str) -> int:
+        """Returns 0, which claims nothing, if the worker was never registered."""
+        return await self._store.newest_epoch(tenant, worker) or 0
 
     async def deregister(self, tenant: TenantId, worker: str, epoch: int) -> bool:
         return await self._store.deregister(tenant, worker, epoch)
@@ -159,7 +172,7 @@ class Runtimes:
         return await self._store.unbind_agent(tenant, agent_key, audit)
 
     async def binding(self, tenant: TenantId, agent_key: str, user: str) -> AgentBinding | None:
-        """RuntimeNotFound: it is on somebody else's runtime, and theirs: moving it would move their tasks."""
+        """RuntimeNotFound: it is on another user's runtime; moving it would move their tasks."""
         bound = await self._store.get_binding(tenant, agent_key)
         if bound is not None:
             await self._access.runtime(tenant, bound.runtime, user)

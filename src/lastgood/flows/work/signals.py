@@ -20,7 +20,7 @@ def tell_workers(signals: Signals, runtime: str) -> None:
 
 
 class TaskWaiter:
-    """What one waiting claim has heard. Leave it with `close`."""
+    """The subscription of one waiting claim. End it with `close`."""
 
     def __init__(self, signals: Signals, runtimes: Sequence[str]) -> None:
         self._signals = signals

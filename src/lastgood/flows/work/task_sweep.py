@@ -1,6 +1,7 @@
-"""Ends what has waited or run for too long. Every node sweeps; each write names its condition.
+"""Ends tasks that have waited or run for too long.
 
-A lease that has ended is none of its business: the task can be claimed again, and nothing else happens.
+Every node sweeps; each write names its condition. Ignores expired leases: such a task can be claimed again,
+and nothing else happens.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import logging
 
 from lastgood.core.runtime_choice import OFFLINE_SECONDS
 from lastgood.errors import RuntimeOffline, SessionNotFound, StoreError, TaskDeadline
+from lastgood.flows.attempt_end import failed_events, unclaimed_events, words_of
+from lastgood.flows.attempt_log import log_claim_end
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.run import failed_events, unclaimed_events, words_of
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.model.attempts import AttemptStatus
@@ -45,6 +47,9 @@ class TaskSweep:
         end = TaskEnd(task.id, TaskStatus.FAILED, error=words_of(error))
         events = unclaimed_events(task.turn, AttemptStatus.FAILED, error)
         ended = await self._store.end_queued_task(task.tenant, end, events)
+        if ended:
+            fields = {"code": error.code, "tenant": task.tenant, "session": task.session, "turn": task.turn}
+            log.warning("no worker claimed a task in time", extra={"fields": {**fields, "task": task.id}})
         self._deps.signals.tell(task.session)
         return ended
 
@@ -56,12 +61,15 @@ class TaskSweep:
         end = TaskEnd(task.id, TaskStatus.FAILED, error=words_of(error), counts_failure=True)
         events = failed_events(attempt.turn, attempt.id, status, error, has_effects=True)
         ended = await self._store.finish_if_held(attempt.hold, status, words_of(error), events, task=end)
+        if ended:
+            log_claim_end(attempt, status, error, has_effects=True, task_status=end.status.value)
         self._deps.signals.tell(task.session)
         return ended
 
     async def _delete_ephemeral(self) -> None:
         """Sessions of stateless requests whose server died before it could delete them."""
-        for tenant, session in await self._store.ended_ephemeral(_PAGE):
+        age = self._limits.ephemeral_seconds
+        for tenant, session in await self._store.ended_ephemeral(age_seconds=age, limit=_PAGE):
             try:
                 await self._sessions.delete(tenant, session)
             except SessionNotFound:

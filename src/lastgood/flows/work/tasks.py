@@ -15,9 +15,10 @@ from lastgood.core.task_lifecycle import is_task_over
 from lastgood.core.task_reason import why
 from lastgood.errors import Conflict, InvalidRequest, SessionNotFound, TaskNotFound, TurnCancelled
 from lastgood.flows.agent_resolution import resolve
+from lastgood.flows.attempt_end import failed_events, unclaimed_events, words_of
+from lastgood.flows.attempt_log import log_claim_end
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import retry_lost_races
-from lastgood.flows.run import failed_events, unclaimed_events, words_of
 from lastgood.flows.verified_history import find_verified
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimeWish, TaskDraft
@@ -225,7 +226,7 @@ class Tasks:
     async def messages(
         self, tenant: TenantId, id: TaskId, user: str, *, after: int, limit: int
     ) -> tuple[TaskMessage, ...]:
-        """What its newest run did."""
+        """Returns the messages of its newest run."""
         task = await self._access.task(tenant, id, user)
         if task.attempt is None:
             return ()
@@ -319,9 +320,12 @@ class Tasks:
         events = failed_events(attempt.turn, attempt.id, status, error, has_effects=task.claims > 0)
         # A steer that the run has not taken would otherwise be the next turn.
         parking = parking_of(status, None, by_person=by_person)
-        return await self._store.finish_if_held(
+        ended = await self._store.finish_if_held(
             attempt.hold, status, words_of(error), events, parking=parking, task=end
         )
+        if ended:
+            log_claim_end(attempt, status, error, has_effects=task.claims > 0, task_status=end.status.value)
+        return ended
 
     async def release(self, task: Task) -> bool:
         """A held task is queued again. False: it is not held."""

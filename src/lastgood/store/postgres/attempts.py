@@ -19,6 +19,7 @@ from lastgood.model.attempts import (
     BeginConflict,
     Begun,
     Commit,
+    CommitResult,
     Committed,
     Hold,
     Interrupted,
@@ -31,6 +32,7 @@ from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
 from lastgood.model.tasks import TaskEnd
+from lastgood.model.usage import NO_USE, AttemptUse
 from lastgood.model.webhooks import WebhookKind
 from lastgood.store.announcements import announcement, of_failure, of_question
 from lastgood.store.audit import of_audit
@@ -53,6 +55,7 @@ from lastgood.store.rows import (
 )
 from lastgood.store.session_rows import to_session
 from lastgood.store.task_ends import end_claim
+from lastgood.store.usage import as_arrays, uses_of_end, uses_of_steps, uses_of_wait
 from lastgood.store.work_access import ClaimLost
 
 #: Lost races of a begin: its key was used meanwhile, or its turn was tried meanwhile.
@@ -120,6 +123,7 @@ class PostgresAttempts:
         self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None
     ) -> bool:
         parameters = of_hold(hold) | of_events(events, batch=batch) | _of_steps(steps, hold.session)
+        parameters |= as_arrays(uses_of_steps(steps))
         name = "journal_steers_if_held" if parameters["heard"] else "journal_if_held"
         while True:
             try:
@@ -134,14 +138,20 @@ class PostgresAttempts:
         return await self.db.row("is_stored", of_hold(hold) | {"batch": batch}) is not None
 
     async def commit_if_head(
-        self, hold: Hold, commit: Commit, events: Sequence[Event], task: TaskEnd | None = None
-    ) -> Committed:
-        parameters = of_hold(hold) | of_commit(commit) | of_events(events)
+        self,
+        hold: Hold,
+        commit: Commit,
+        events: Sequence[Event],
+        task: TaskEnd | None = None,
+        use: AttemptUse = NO_USE,
+    ) -> CommitResult:
+        parameters = of_hold(hold) | of_commit(commit) | of_events(events, at=commit.turn.created_at)
         parameters |= announcement(WebhookKind.TURN_COMMITTED)
+        parameters |= as_arrays(uses_of_end(AttemptStatus.COMMITTED, use))
         row = await self._end("commit_if_head", "settle_queued", parameters, hold, task)
         if row is None:
-            return Committed.LOST
-        return Committed.ORPHANED if row[0] is None else Committed.YES
+            return CommitResult(Committed.LOST)
+        return CommitResult(Committed.ORPHANED if row[0] is None else Committed.YES, row[0])
 
     async def _end(
         self, name: str, what_it_has: str, parameters: dict[str, Any], hold: Hold, task: TaskEnd | None
@@ -177,6 +187,7 @@ class PostgresAttempts:
         died: bool = False,
         parking: Parking | None = None,
         task: TaskEnd | None = None,
+        use: AttemptUse = NO_USE,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
@@ -190,13 +201,19 @@ class PostgresAttempts:
         if parking is not None:
             parking = replace(parking, reason=writable(parking.reason))
         parameters = of_hold(hold) | of_events(events, leap=leap) | end | of_parking(parking)
-        parameters |= of_failure(status, error, task)
+        parameters |= of_failure(status, error, task) | as_arrays(uses_of_end(status, use))
         return await self._end("finish_if_held", "give_back_queued", parameters, hold, task) is not None
 
     async def wait_if_held(
-        self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
+        self,
+        hold: Hold,
+        question: dict[str, Any],
+        seconds: float,
+        events: Sequence[Event],
+        use: AttemptUse = NO_USE,
     ) -> bool:
         asked = {"question": orjson.dumps(question).decode(), "seconds": seconds} | of_question(question)
+        asked |= as_arrays(uses_of_wait(use))
         return bool(await self.db.write("wait_if_held", of_hold(hold) | of_events(events) | asked))
 
     async def resume_if_waiting(

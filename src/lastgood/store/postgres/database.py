@@ -1,4 +1,4 @@
-"""Reaching the server: the pool, the errors, and the schema.
+"""The connection to PostgreSQL: the pool, the errors, and the schema.
 
 A statement runs in a transaction of its own unless several must be one. No
 connection keeps any state between two of them (no SET, no session lock, no
@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
@@ -155,15 +156,20 @@ async def reaching(pool: Pool, *, writing: bool) -> AsyncIterator[Connection]:
             await pool.release(connection)
 
 
+@cache
+def _statements(collation: str) -> Mapping[str, Positional]:
+    return {
+        name: positional(statement.replace("every script", collation))
+        for name, statement in named("postgres").items()
+    }
+
+
 class PostgresDatabase:
     """A pool, and every statement by name."""
 
     def __init__(self, pool: Pool, collation: str) -> None:
         self._pool = pool
-        self.sql: Mapping[str, Positional] = {
-            name: positional(statement.replace("every script", collation))
-            for name, statement in named("postgres").items()
-        }
+        self.sql = _statements(collation)
         self.writability = Writability(self._write_probe)
 
     async def rows(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
@@ -214,13 +220,13 @@ class PostgresDatabase:
             yield Transaction(connection, self.sql)
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncIterator[ReadSnapshot]:
         """Reads of one moment, however long they take and whatever others write meanwhile."""
         async with (
             reaching(self._pool, writing=False) as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            yield Snapshot(connection, self.sql)
+            yield ReadSnapshot(connection, self.sql)
 
     async def close(self) -> None:
         """Lets what is under way finish, for a while."""
@@ -251,7 +257,7 @@ class Transaction:
             await self.row("insert_events", {"session": session, "last": last} | of_events(events))
 
 
-class Snapshot:
+class ReadSnapshot:
     def __init__(self, connection: Connection, sql: Mapping[str, Positional]) -> None:
         self._connection = connection
         self._sql = sql
@@ -298,6 +304,16 @@ async def open_database(
     except BaseException:
         pool.terminate()
         raise
+
+
+async def schema_of(dsn: str) -> int:
+    """The version of the newest migration that the database has; 0: it has no schema."""
+    pool = await _make_pool(dsn, 1)
+    try:
+        async with reaching(pool, writing=False) as connection:
+            return max((step.version for step in await _applied(connection)), default=0)
+    finally:
+        pool.terminate()
 
 
 async def _make_pool(dsn: str, size: int) -> Pool:

@@ -1,4 +1,4 @@
-"""What was said for later, on PostgreSQL. Where its rows change with an attempt, attempts.py changes them."""
+"""The queue on PostgreSQL. attempts.py changes its rows where they change with an attempt."""
 
 from __future__ import annotations
 

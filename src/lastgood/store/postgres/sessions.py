@@ -12,6 +12,7 @@ from lastgood.model.rules import RuleLayer
 from lastgood.model.sessions import (
     Branch,
     EncodedTurn,
+    LocatedSession,
     NewSession,
     Session,
     SessionPage,
@@ -31,6 +32,7 @@ from lastgood.store.session_rows import (
     of_list,
     of_new_session,
     of_rules,
+    to_located,
     to_page,
     to_session,
 )
@@ -47,6 +49,20 @@ class PostgresSessions:
     async def find_conversation(self, tenant: TenantId, conversation: str) -> Session | None:
         row = await self.db.row("find_conversation", {"tenant": tenant, "conversation": conversation})
         return to_session(row) if row else None
+
+    async def locate_conversation(
+        self, tenant: TenantId, conversation: str, agent_key: str | None
+    ) -> LocatedSession | None:
+        parameters = {"tenant": tenant, "conversation": conversation, "agent_key": agent_key}
+        row = await self.db.row("locate_conversation", parameters)
+        return to_located(row, agent_key) if row else None
+
+    async def locate_session(
+        self, tenant: TenantId, session: SessionId, agent_key: str | None
+    ) -> LocatedSession | None:
+        parameters = {"tenant": tenant, "session": session, "agent_key": agent_key}
+        row = await self.db.row("locate_session", parameters)
+        return to_located(row, agent_key) if row else None
 
     async def get_session(self, tenant: TenantId, session: SessionId) -> Session | None:
         row = await self.db.row("get_session", {"tenant": tenant, "session": session})

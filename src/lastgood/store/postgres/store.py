@@ -6,15 +6,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from lastgood.model.ids import SessionId
-from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
+from lastgood.model.stored_rows import DatabaseStatistics, StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
+from lastgood.store.activity import SqlActivity
 from lastgood.store.audit import SqlAudit
 from lastgood.store.claims import SqlClaims
 from lastgood.store.imports import SqlImports
 from lastgood.store.migrations import Migration
 from lastgood.store.pointers import SqlPointers
 from lastgood.store.postgres.attempts import PostgresAttempts
-from lastgood.store.postgres.database import POOL_SIZE, PostgresDatabase, Snapshot, open_database
+from lastgood.store.postgres.database import POOL_SIZE, PostgresDatabase, ReadSnapshot, open_database
 from lastgood.store.postgres.events import PostgresEvents
 from lastgood.store.postgres.hints import Hints
 from lastgood.store.postgres.queue import PostgresQueue
@@ -23,9 +24,14 @@ from lastgood.store.postgres.sessions import PostgresSessions, PostgresTurns
 from lastgood.store.postgres.tokens import PostgresTokens
 from lastgood.store.postgres.work import PostgresWork
 from lastgood.store.questions import SqlQuestions
+from lastgood.store.restores import SqlRestores
 from lastgood.store.row_checks import checks_of
+from lastgood.store.rows import Row
 from lastgood.store.runtimes import SqlRuntimes
+from lastgood.store.statistics import to_statistics
 from lastgood.store.tasks import SqlTasks
+from lastgood.store.tickets import SqlTickets
+from lastgood.store.usage import SqlUsage
 from lastgood.store.webhooks import SqlWebhooks
 
 
@@ -45,6 +51,10 @@ class PostgresStore(
     SqlImports,
     SqlAudit,
     SqlWebhooks,
+    SqlUsage,
+    SqlActivity,
+    SqlTickets,
+    SqlRestores,
 ):
     #: Other nodes may hold what is found running; only an expired lease says that they do not.
     alone = False
@@ -80,7 +90,7 @@ class PostgresStore(
 
 
 class PostgresInspection:
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: ReadSnapshot) -> None:
         self._snapshot = snapshot
 
     async def structure(self) -> Sequence[str]:
@@ -92,6 +102,14 @@ class PostgresInspection:
         check = checks_of(table)
         async for row in self._snapshot.rows(f"check_{table.value}"):
             yield check(row)
+
+    async def statistics(self) -> DatabaseStatistics:
+        (sessions,) = await self._all("stats_sessions")
+        rows, sizes = await self._all("stats_rows"), await self._all("stats_bytes")
+        return to_statistics(rows, sizes, await self._all("stats_attempts"), sessions)
+
+    async def _all(self, name: str) -> list[Row]:
+        return [row async for row in self._snapshot.rows(name)]
 
 
 async def open_postgres(

@@ -32,6 +32,9 @@ class PostgresTokens:
         row = await self.db.row("find_token", {"hash": hash})
         return to_token(row) if row else None
 
+    async def bind_token(self, id: str, worker: str) -> Token | None:
+        return await self._change_token("bind_token", {"id": id, "worker": worker}, None)
+
     async def list_tokens(self) -> tuple[Token, ...]:
         return tuple(map(to_token, await self.db.rows("list_tokens", {})))
 

@@ -113,6 +113,11 @@ FROM claims JOIN tasks ON tasks.id = claims.task_id
 WHERE claims.tenant = :tenant AND claims.token = :token AND claims.task_id = :task
   AND (claims.worker_id = :worker OR CAST(:worker AS TEXT) IS NULL);
 
+-- name: find_held_task
+SELECT {task} FROM tasks
+WHERE id = (SELECT task_id FROM claims WHERE token = :token)
+  AND claim_token = :token AND status IN ('claimed', 'running', 'waiting');
+
 -- name: is_current
 SELECT 1 FROM tasks
 WHERE tenant = :tenant AND id = :task AND claim_token = :token AND status IN ('claimed', 'running', 'waiting');
@@ -212,7 +217,7 @@ RETURNING {question};
 
 -- name: answer_question
 UPDATE questions SET status = 'answered', answer = :answer, answered_by = :by
-WHERE tenant = :tenant AND task_id = :task AND id = :question AND status = 'pending'
+WHERE tenant = :tenant AND task_id = :task AND id = :question AND status = 'pending' AND deadline_at >= clock()
 RETURNING {question};
 
 -- name: expire_question
@@ -280,5 +285,5 @@ ORDER BY n LIMIT :limit;
 
 -- name: ended_ephemeral
 SELECT tenant, id FROM sessions
-WHERE id IN (SELECT session_id FROM tasks WHERE ephemeral AND ended_at < clock() - 60.0)
+WHERE id IN (SELECT session_id FROM tasks WHERE ephemeral AND ended_at < clock() - :age)
 LIMIT :limit;

@@ -27,6 +27,33 @@ SELECT :session, held.event_seq - cardinality(:event_kinds::text[]) + item.n, it
 FROM held, unnest(:event_kinds::text[], :event_attempts::text[], :event_bodies::bytea[])
      WITH ORDINALITY AS item (kind, attempt_id, body, n);
 
+-- name: count_held
+-- A piece of others: count_use for several.
+INSERT INTO usage (tenant, hour, end_user, agent_key, runtime_id, model, attempts, turns, failures, calls,
+                   input_tokens, output_tokens, cost, seconds, slowest)
+SELECT attempts.tenant, {this_hour},
+       CASE WHEN requests.end_user <> '' THEN requests.end_user ELSE requests.caller END,
+       attempts.agent_key, coalesce(tasks.runtime_id, ''),
+       CASE WHEN item.model = '' THEN attempts.model ELSE item.model END,
+       item.attempts, item.turns, item.failures, item.calls, item.inputs, item.outputs, item.cost,
+       coalesce(item.seconds, clock() - attempts.started_at), coalesce(item.seconds, clock() - attempts.started_at)
+FROM held
+JOIN attempts ON attempts.id = :attempt
+JOIN requests ON requests.turn_id = attempts.turn_id AND requests.kind = 'run'
+LEFT JOIN tasks ON tasks.id = attempts.task_id
+CROSS JOIN unnest(:use_models::text[], :use_attempts::bigint[], :use_turns::bigint[], :use_failures::bigint[],
+                  :use_calls::bigint[], :use_inputs::bigint[], :use_outputs::bigint[],
+                  :use_costs::double precision[], :use_seconds::double precision[])
+     AS item (model, attempts, turns, failures, calls, inputs, outputs, cost, seconds);
+
+-- name: listed_numbers
+-- A piece of others.
+SELECT CAST(json_array_elements_text(CAST(CAST(:numbers AS text) AS json)) AS bigint);
+
+-- name: lock_usage
+-- One node merges at a time; no row: another one does.
+SELECT 1 WHERE pg_try_advisory_xact_lock(hashtextextended('lastgood usage', 0));
+
 -- name: announce_held
 -- A piece of others. If they changed nothing, there is nothing to announce.
 {into_outbox}, attempts.session_id, attempts.turn_id, attempts.id, attempts.task_id
@@ -66,7 +93,7 @@ SELECT {session} FROM sessions
 WHERE tenant = :tenant AND n < :before
   AND (:agent::text IS NULL OR agent_key = :agent)
   AND (:status::text IS NULL OR {status} = :status)
-  AND (:query = '' OR lower(title COLLATE "every script") LIKE :query ESCAPE '\')
+  AND (:query = '' OR lower(title COLLATE "every script") LIKE :query ESCAPE '\' OR conversation = :exact OR owner = :exact)
 ORDER BY n DESC LIMIT :limit;
 
 -- name: lock_for_fork
@@ -122,11 +149,12 @@ UPDATE sessions SET rules = :rules WHERE tenant = :tenant AND id = :session AND 
 -- is not in the number; then UNIQUE (turn_id, number) undoes the whole begin.
 -- So does a newer try than the one whose steps this one adopts: `follows` is its number.
 INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, head, fence, agent_key,
-                      agent_digest, model, decision, continues, started_at)
+                      agent_digest, model, decision, continues, started_at, request_id)
 SELECT :attempt, :tenant, :session, :turn,
        1 + coalesce(:follows::integer, (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn)),
        'running', CASE WHEN :edits THEN :after ELSE held.head END, held.head, held.fence, :agent_key, :agent_digest,
-       coalesce(nullif(:override, ''), nullif(held.model, ''), :agent_model), :decision, :continues, clock()
+       coalesce(nullif(:override, ''), nullif(held.model, ''), :agent_model), :decision, :continues, clock(),
+       :request_id
 FROM held
 RETURNING number, model;
 
@@ -290,6 +318,8 @@ WITH held AS (
     {touch_if_held}
 ), journaled AS (
     {insert_steps}
+), counted AS (
+    {count_held}
 ), stored AS (
     {store_events}
 )
@@ -355,6 +385,8 @@ WITH own AS (
     FROM held
 ), forgotten AS (
     UPDATE requests SET input = NULL FROM held WHERE turn_id = :turn
+), counted AS (
+    {count_held}
 ), announced AS (
     {announce_held}
 ), stored AS (
@@ -379,6 +411,8 @@ WITH held AS (
     SET status = :status, error_code = :code, error_message = :message, died = :died,
         question = NULL, deadline = NULL, last_event = held.event_seq, ended_at = clock()
     FROM held WHERE attempts.id = :attempt AND ended_at IS NULL
+), counted AS (
+    {count_held}
 ), announced AS (
     {announce_held}
 ), stored AS (
@@ -395,6 +429,8 @@ WITH held AS (
 ), waits AS (
     UPDATE attempts SET status = 'waiting', question = :question, deadline = clock() + :seconds
     FROM held WHERE attempts.id = :attempt AND status = 'running'
+), counted AS (
+    {count_held}
 ), announced AS (
     {announce_held}
 ), stored AS (
@@ -403,9 +439,11 @@ WITH held AS (
 SELECT event_seq FROM held;
 
 -- name: resume_if_waiting
+-- The deadline is judged here: between it and the sweep that ends the attempt, an answer comes too late.
 WITH held AS (
     UPDATE sessions SET fence = fence + 1, holder = :holder, lease_until = clock() + :lease
     WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND lease_until IS NULL
+      AND EXISTS (SELECT 1 FROM attempts WHERE attempts.id = :attempt AND deadline >= clock())
     RETURNING fence
 ), runs AS (
     UPDATE attempts SET status = 'running', fence = held.fence, question = NULL, deadline = NULL

@@ -11,7 +11,7 @@ SELECT {session} FROM sessions
 WHERE tenant = :tenant AND n < :before
   AND (:agent IS NULL OR agent_key = :agent)
   AND (:status IS NULL OR {status} = :status)
-  AND (:query = '' OR lower(title) LIKE :query ESCAPE '\')
+  AND (:query = '' OR lower(title) LIKE :query ESCAPE '\' OR conversation = :exact OR owner = :exact)
 ORDER BY n DESC LIMIT :limit;
 
 -- name: walk_sessions
@@ -32,8 +32,26 @@ RETURNING {session};
 -- name: find_conversation
 SELECT {session} FROM sessions WHERE tenant = :tenant AND conversation = :conversation;
 
+-- name: is_bound
+-- Whether the agent of the next turn is bound to a runtime: read with its session, because most are not.
+EXISTS (
+  SELECT 1 FROM agent_runtimes AS bound
+  WHERE bound.tenant = :tenant AND bound.agent_key = coalesce(:agent_key, sessions.agent_key)
+)
+
+-- name: locate_session
+SELECT {session}, {is_bound} FROM sessions WHERE tenant = :tenant AND id = :session;
+
+-- name: locate_conversation
+SELECT {session}, {is_bound} FROM sessions WHERE tenant = :tenant AND conversation = :conversation;
+
 -- name: find_token
 SELECT {token} FROM tokens WHERE hash = :hash;
+
+-- name: bind_token
+-- The first worker keeps it, whichever of two comes second.
+UPDATE tokens SET worker_id = coalesce(worker_id, :worker) WHERE id = :id
+RETURNING {token};
 
 -- name: list_tokens
 SELECT {token} FROM tokens ORDER BY created_at, id;
@@ -91,6 +109,28 @@ WHERE tenant = :tenant AND session_id = :session AND fingerprint = :fingerprint 
 SELECT attempts.session_id, {step}
 FROM steps JOIN attempts ON attempts.id = steps.attempt_id
 WHERE attempts.tenant = :tenant AND steps.attempt_id = :attempt ORDER BY steps.n;
+
+-- name: this_hour
+-- A piece of others.
+CAST(floor(clock() / 3600.0) AS BIGINT);
+
+-- name: count_use
+-- In the transaction of what was used. Turns without a model are no use of one.
+INSERT INTO usage (tenant, hour, end_user, agent_key, runtime_id, model, attempts, turns, failures, calls,
+                   input_tokens, output_tokens, cost, seconds, slowest)
+SELECT attempts.tenant, {this_hour},
+       CASE WHEN requests.end_user <> '' THEN requests.end_user ELSE requests.caller END,
+       attempts.agent_key, coalesce(tasks.runtime_id, ''),
+       CASE WHEN CAST(:use_model AS TEXT) = '' THEN attempts.model ELSE CAST(:use_model AS TEXT) END,
+       CAST(:use_attempts AS BIGINT), CAST(:use_turns AS BIGINT), CAST(:use_failures AS BIGINT),
+       CAST(:use_calls AS BIGINT), CAST(:use_inputs AS BIGINT), CAST(:use_outputs AS BIGINT),
+       CAST(:use_cost AS DOUBLE PRECISION),
+       coalesce(CAST(:use_seconds AS DOUBLE PRECISION), clock() - attempts.started_at),
+       coalesce(CAST(:use_seconds AS DOUBLE PRECISION), clock() - attempts.started_at)
+FROM attempts
+JOIN requests ON requests.turn_id = attempts.turn_id AND requests.kind = 'run'
+LEFT JOIN tasks ON tasks.id = attempts.task_id
+WHERE attempts.id = :attempt;
 
 -- name: is_stored
 -- Whether a batch of an attempt that still holds its session was stored.

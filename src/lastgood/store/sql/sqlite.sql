@@ -80,13 +80,22 @@ VALUES (:turn, :tenant, :session, :kind, :key, :fingerprint, :caller, :user, :ov
 -- A turn that was committed meanwhile takes no further attempt; neither does one that was tried again meanwhile,
 -- if this try adopts the steps of the try before.
 INSERT INTO attempts (id, tenant, session_id, turn_id, number, status, base, head, fence, agent_key,
-                      agent_digest, model, decision, continues, started_at)
+                      agent_digest, model, decision, continues, started_at, request_id)
 SELECT :attempt, :tenant, :session, :turn,
        1 + (SELECT coalesce(max(number), 0) FROM attempts WHERE turn_id = :turn),
-       'running', :base, :head, :fence, :agent_key, :agent_digest, :model, :decision, :continues, clock()
+       'running', :base, :head, :fence, :agent_key, :agent_digest, :model, :decision, :continues, clock(),
+       :request_id
 WHERE NOT EXISTS (SELECT 1 FROM turns WHERE id = :turn)
   AND (:follows IS NULL OR :follows = (SELECT max(number) FROM attempts WHERE turn_id = :turn))
 RETURNING number;
+
+-- name: listed_numbers
+-- A piece of others.
+SELECT value FROM json_each(:numbers);
+
+-- name: lock_usage
+-- Nobody else writes to this file.
+SELECT 1;
 
 -- name: adopt_steps
 INSERT INTO steps (attempt_id, n, kind, input_tokens, output_tokens, cost, body, checksum)
@@ -184,8 +193,10 @@ UPDATE attempts SET status = 'waiting', question = :question, deadline = clock()
 WHERE id = :attempt AND status = 'running';
 
 -- name: hold_again
+-- The deadline is judged here: between it and the sweep that ends the attempt, an answer comes too late.
 UPDATE sessions SET fence = fence + 1, holder = :holder, lease_until = clock() + :lease
 WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence AND lease_until IS NULL
+  AND EXISTS (SELECT 1 FROM attempts WHERE attempts.id = :attempt AND deadline >= clock())
 RETURNING fence;
 
 -- name: set_running

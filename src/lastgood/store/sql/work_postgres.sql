@@ -82,3 +82,26 @@ SELECT found.n FROM webhooks CROSS JOIN LATERAL (
     FOR NO KEY UPDATE SKIP LOCKED) AS found
 WHERE webhooks.id NOT IN (SELECT json_array_elements_text(CAST(CAST(:skip AS text) AS json)))
 ORDER BY found.due_at LIMIT :limit;
+
+-- name: restored_claims
+-- Whoever holds one of these may have been replaced after the backup. Answers to final reports stay.
+UPDATE claims SET token = sha256(gen_random_uuid()::text::bytea) WHERE report IS NULL;
+
+-- name: restored_counters_known
+SELECT 1 WHERE false;
+
+-- name: restored_counters
+-- Queue entries, audit records and cursors are named by these.
+SELECT setval(name, CASE WHEN last < :floor THEN :floor::bigint ELSE last + :leap END)
+FROM (SELECT format('%I.%I', schemaname, sequencename)::regclass AS name, coalesce(last_value, 0) AS last
+      FROM pg_sequences WHERE schemaname = current_schema()) AS counters;
+
+-- name: stats_bytes
+-- Of each table with its indexes; the first row is the whole database.
+SELECT '', pg_database_size(current_database()) UNION ALL
+SELECT relname::text, pg_total_relation_size(oid) FROM pg_class
+WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace;
+
+-- name: other_connections
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend';

@@ -64,3 +64,26 @@ SELECT outbox.n FROM webhooks CROSS JOIN webhook_outbox AS outbox ON outbox.n IN
     WHERE webhook_id = webhooks.id AND due_at <= (SELECT clock()) ORDER BY due_at LIMIT :per_webhook)
 WHERE webhooks.id NOT IN (SELECT value FROM json_each(:skip))
 ORDER BY outbox.due_at LIMIT :limit;
+
+-- name: restored_claims
+-- Whoever holds one of these may have been replaced after the backup. Answers to final reports stay.
+UPDATE claims SET token = randomblob(32) WHERE report IS NULL;
+
+-- name: restored_counters_known
+INSERT INTO sqlite_sequence (name, seq)
+SELECT name, 0 FROM sqlite_schema
+WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%' AND name NOT IN (SELECT name FROM sqlite_sequence);
+
+-- name: restored_counters
+-- Queue entries, audit records and cursors are named by these.
+UPDATE sqlite_sequence SET seq = CASE WHEN seq < :floor THEN :floor ELSE seq + :leap END;
+
+-- name: stats_bytes
+-- Of each table with its indexes; the first row is the whole file. Reads the header of every page.
+SELECT '', (SELECT page_count FROM pragma_page_count()) * (SELECT page_size FROM pragma_page_size()) UNION ALL
+SELECT known.tbl_name, sum(pages.pgsize) FROM dbstat AS pages JOIN sqlite_schema AS known ON known.name = pages.name
+WHERE pages.aggregate = 1 GROUP BY known.tbl_name;
+
+-- name: other_connections
+-- The lock file keeps other servers away.
+SELECT 0;

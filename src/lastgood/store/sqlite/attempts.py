@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from lastgood.model.attempts import (
     BeginConflict,
     Begun,
     Commit,
+    CommitResult,
     Committed,
     Hold,
     Interrupted,
@@ -30,6 +31,7 @@ from lastgood.model.events import Event
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.queue import Parking
 from lastgood.model.tasks import TaskEnd
+from lastgood.model.usage import NO_USE, AttemptUse
 from lastgood.model.webhooks import WebhookKind
 from lastgood.store.announcements import announcement, of_failure, of_question
 from lastgood.store.audit import of_audit
@@ -52,6 +54,7 @@ from lastgood.store.sqlite.events import insert_events, touch_if_held
 from lastgood.store.sqlite.queue import claim_queued
 from lastgood.store.sqlite.work import SqliteStatements
 from lastgood.store.task_ends import end_claim
+from lastgood.store.usage import uses_of_end, uses_of_steps, uses_of_wait
 from lastgood.store.work_access import ClaimLost, run_to_end
 
 
@@ -155,6 +158,7 @@ class SqliteAttempts:
             for step in steps:
                 row = of_step(step, hold.session) | {"attempt": hold.attempt}
                 connection.execute(self.db.sql["insert_step"], row)
+                self._count(connection, hold, uses_of_steps((step,)))
                 if step.queued:
                     heard = {"number": step.queued, "attempt": hold.attempt}
                     connection.execute(self.db.sql["hear_steer"], heard)
@@ -166,17 +170,22 @@ class SqliteAttempts:
         return self.db.row("is_stored", of_hold(hold) | {"batch": batch}) is not None
 
     async def commit_if_head(
-        self, hold: Hold, commit: Commit, events: Sequence[Event], task: TaskEnd | None = None
-    ) -> Committed:
+        self,
+        hold: Hold,
+        commit: Commit,
+        events: Sequence[Event],
+        task: TaskEnd | None = None,
+        use: AttemptUse = NO_USE,
+    ) -> CommitResult:
         parameters = of_hold(hold) | of_commit(commit) | {"events": len(events)}
         parameters |= announcement(WebhookKind.TURN_COMMITTED)
 
-        def work(connection: apsw.Connection) -> Committed:
+        def work(connection: apsw.Connection) -> CommitResult:
             sql = self.db.sql
             row = connection.execute(sql["commit_head"], parameters).fetchone()
             if row is None:
                 orphaned = connection.execute(sql["is_orphaned"], parameters).fetchone()
-                return Committed.ORPHANED if orphaned else Committed.LOST
+                return CommitResult(Committed.ORPHANED if orphaned else Committed.LOST)
             connection.execute(sql["insert_turn"], parameters | {"segment": row[2]})
             if commit.replaces is not None:
                 connection.execute(sql["keep_branch"], parameters)
@@ -189,17 +198,22 @@ class SqliteAttempts:
                 "last_event": row[0],
             }
             connection.execute(sql["end_attempt"], parameters | end)
+            self._count(connection, hold, uses_of_end(AttemptStatus.COMMITTED, use))
             if row[1]:
                 connection.execute(sql["settle_queued"], parameters)
-            insert_events(connection, sql, hold.session, row[0], events)
+            insert_events(connection, sql, hold.session, row[0], events, commit.turn.created_at)
             connection.execute(sql["announce_attempt"], parameters)
             self._end_claim(connection, hold, task)
-            return Committed.YES
+            return CommitResult(Committed.YES, row[0])
 
         try:
             return await self.db.write(work)
         except ClaimLost:
-            return Committed.LOST
+            return CommitResult(Committed.LOST)
+
+    def _count(self, connection: apsw.Connection, hold: Hold, uses: Sequence[Mapping[str, Any]]) -> None:
+        for use in uses:
+            connection.execute(self.db.sql["count_use"], {"attempt": hold.attempt, **use})
 
     def _end_claim(self, connection: apsw.Connection, hold: Hold, task: TaskEnd | None) -> None:
         if task is not None:
@@ -216,6 +230,7 @@ class SqliteAttempts:
         died: bool = False,
         parking: Parking | None = None,
         task: TaskEnd | None = None,
+        use: AttemptUse = NO_USE,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
@@ -239,6 +254,7 @@ class SqliteAttempts:
             if row is None:
                 return False
             connection.execute(sql["end_attempt"], parameters | {"last_event": row[0]})
+            self._count(connection, hold, uses_of_end(status, use))
             if row[1]:
                 connection.execute(sql["give_back_queued"], parameters)
             if parameters["park_others"] is not None:
@@ -255,7 +271,12 @@ class SqliteAttempts:
             return False
 
     async def wait_if_held(
-        self, hold: Hold, question: dict[str, Any], seconds: float, events: Sequence[Event]
+        self,
+        hold: Hold,
+        question: dict[str, Any],
+        seconds: float,
+        events: Sequence[Event],
+        use: AttemptUse = NO_USE,
     ) -> bool:
         asked = {"question": orjson.dumps(question).decode(), "seconds": seconds, "events": len(events)}
         parameters = of_hold(hold) | asked | of_question(question)
@@ -265,6 +286,7 @@ class SqliteAttempts:
             if row is None:
                 return False
             connection.execute(self.db.sql["set_waiting"], parameters)
+            self._count(connection, hold, uses_of_wait(use))
             connection.execute(self.db.sql["announce_attempt"], parameters)
             insert_events(connection, self.db.sql, hold.session, row[0], events)
             return True

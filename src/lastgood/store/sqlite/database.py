@@ -1,4 +1,4 @@
-"""Opening the file: whose it is, whether it is one of ours, and how it is set up.
+"""Opens a SQLite file: checks that it is ours and not in use, and sets it up.
 
 The lock file says who may write. Its holder is the only process, so whatever it
 finds running at start was left by a dead one and is recovered at once. A file
@@ -28,7 +28,8 @@ from lastgood.errors import (
     StoreLocked,
     StoreUnavailable,
 )
-from lastgood.store.migrations import LEDGER, Applied, Migration, migrations, pending, refuse_older
+from lastgood.store.migrations import Migration, migrations, pending, refuse_older
+from lastgood.store.sqlite.schema_ledger import applied, upgrade
 from lastgood.store.sqlite.writer import BUSY_MS, Inline, Threaded, Transaction, Writer, translate
 from lastgood.store.statements import named
 from lastgood.store.writability import PROBE_BYTES, Writability
@@ -81,6 +82,14 @@ class SqliteDatabase:
                 if is_last(row):
                     break
         return found
+
+    def rows_aside(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """On a connection of its own: the caller may be another thread than everybody else's."""
+        try:
+            with closing(self._connect()) as reader:
+                return list(reader.execute(self.sql[name], parameters))
+        except apsw.Error as error:
+            raise translate(error) from error
 
     def row(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
         """Returns None if there is no such row."""
@@ -220,7 +229,7 @@ def open_database(
             raise NoDatabase(f"No database at {path} yet; run a turn first")
         reader = connect()
         _check_ours(reader, path)
-        if pending(wanted, _applied(reader), str(path)):
+        if pending(wanted, applied(reader), str(path)):
             raise NoDatabase(f"The database at {path} has no schema yet; run a turn first")
         return SqliteDatabase(reader, _NoWriter(), None, connect)
     _look_first(path, clock)
@@ -231,7 +240,7 @@ def open_database(
         connection = _connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, clock)
         _check_ours(connection, path)
         # Refused before anything is changed.
-        (pending if migrate else refuse_older)(wanted, _applied(connection), str(path))
+        (pending if migrate else refuse_older)(wanted, applied(connection), str(path))
         _set_up(connection, path)
         upgrade(connection, wanted)
         reader = _connect(path, apsw.SQLITE_OPEN_READWRITE, clock)
@@ -251,8 +260,27 @@ def open_beside(path: Path) -> SqliteDatabase:
 
     reader = connect()
     _check_ours(reader, path)
-    refuse_older(migrations("sqlite"), _applied(reader), str(path))
+    refuse_older(migrations("sqlite"), applied(reader), str(path))
     return SqliteDatabase(reader, Inline(connect()), None, connect)
+
+
+def open_source(path: Path) -> apsw.Connection:
+    """For a copy of the whole file, whatever its schema. A file that is not ours is refused."""
+    _refuse_lost(path)
+    try:
+        connection = _connect(path, apsw.SQLITE_OPEN_READONLY, time.time)
+    except NotADatabase as error:
+        raise NotADatabase(f"{path} is not a database; it was not changed. Choose another path") from error
+    _check_ours(connection, path)
+    return connection
+
+
+def schema_of(path: Path) -> int:
+    """The version of the newest migration that the file has; 0: it does not exist, or is empty."""
+    if not path.exists() or path.stat().st_size == 0:
+        return 0
+    with closing(open_source(path)) as connection:
+        return max((step.version for step in applied(connection)), default=0)
 
 
 def _refuse_lost(path: Path) -> None:
@@ -271,7 +299,7 @@ def _refuse_lost(path: Path) -> None:
 
 
 def _look_first(path: Path, clock: Callable[[], float]) -> None:
-    """Whatever is there and not ours is refused before so much as a lock file is put beside it."""
+    """A file that is not ours is rejected before a lock file is created next to it."""
     if path.is_dir():
         raise NotADatabase(f"{path} is a directory; give the path of a file")
     if not path.exists() or path.stat().st_size == 0:
@@ -353,38 +381,3 @@ def _set_up(connection: apsw.Connection, path: Path) -> None:
         raise StoreUnavailable(
             f"The file system of {path} does not support a write-ahead log; use a local disk, or PostgreSQL"
         )
-
-
-def _applied(connection: apsw.Connection) -> list[Applied]:
-    try:
-        return _read_ledger(connection)
-    except (apsw.Error, UnicodeDecodeError) as error:
-        raise translate(error) from error
-    except (TypeError, ValueError) as error:
-        raise DatabaseDamaged(
-            f"Database file is damaged: its schema table cannot be read ({error}); it was not changed. "
-            "Restore a backup"
-        ) from error
-
-
-def _read_ledger(connection: apsw.Connection) -> list[Applied]:
-    columns = {
-        name for (name,) in connection.execute("SELECT name FROM pragma_table_info('lastgood_schema')")
-    }
-    if not columns:
-        return []
-    digest = "digest" if "digest" in columns else "NULL"
-    rows = connection.execute(f"SELECT version, compatible_from, {digest} FROM lastgood_schema")
-    return [Applied(int(version), int(compatible_from), digest) for version, compatible_from, digest in rows]
-
-
-def upgrade(connection: apsw.Connection, steps: tuple[Migration, ...]) -> None:
-    for step in pending(steps, _applied(connection)):
-        with connection:  # a savepoint: all of a migration and its record, or nothing
-            connection.execute(LEDGER)
-            for statement in step.statements:
-                connection.execute(statement)
-            connection.execute(
-                "INSERT INTO lastgood_schema VALUES (?, ?, ?)",
-                (step.version, step.compatible_from, step.digest),
-            )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 from lastgood.errors import DatabaseDamaged
 from lastgood.model.ids import SessionId
-from lastgood.model.stored_rows import StoredRow, StoredTable, StoredTurn
+from lastgood.model.stored_rows import DatabaseStatistics, StoredRow, StoredTable, StoredTurn
 from lastgood.ports import Renew
+from lastgood.store.activity import SqlActivity
 from lastgood.store.audit import SqlAudit
 from lastgood.store.claims import SqlClaims
 from lastgood.store.imports import SqlImports
 from lastgood.store.pointers import SqlPointers
 from lastgood.store.questions import SqlQuestions
+from lastgood.store.restores import SqlRestores
 from lastgood.store.row_checks import checks_of
 from lastgood.store.runtimes import SqlRuntimes
 from lastgood.store.sqlite.attempts import SqliteAttempts
@@ -25,7 +28,10 @@ from lastgood.store.sqlite.queue import SqliteQueue
 from lastgood.store.sqlite.sessions import SqliteSessions, SqliteTurns
 from lastgood.store.sqlite.tokens import SqliteTokens
 from lastgood.store.sqlite.work import SqliteWork
+from lastgood.store.statistics import to_statistics
 from lastgood.store.tasks import SqlTasks
+from lastgood.store.tickets import SqlTickets
+from lastgood.store.usage import SqlUsage
 from lastgood.store.webhooks import SqlWebhooks
 
 
@@ -45,6 +51,10 @@ class SqliteStore(
     SqlImports,
     SqlAudit,
     SqlWebhooks,
+    SqlUsage,
+    SqlActivity,
+    SqlTickets,
+    SqlRestores,
 ):
     #: The process that opened the file is its only writer, so attempts it finds running have no holder.
     alone = True
@@ -90,6 +100,11 @@ class SqliteInspection:
                 else:
                     yield check(row)
 
+    async def statistics(self) -> DatabaseStatistics:
+        read = partial(self._db.rows, parameters={})
+        (sessions,) = read("stats_sessions")
+        return to_statistics(read("stats_rows"), read("stats_bytes"), read("stats_attempts"), sessions)
+
 
 def open_sqlite(
     path: Path,
@@ -103,7 +118,7 @@ def open_sqlite(
 
 
 class AdministrationBeside(SqliteTokens, SqliteWork, SqlWebhooks):
-    """Nothing but tokens and webhooks, while a server has the rest: it looks into the file for them, too."""
+    """Opens tokens and webhooks only, while a server has the file open; it reads them from the file, too."""
 
     def __init__(self, path: Path) -> None:
         self.db = open_beside(path)

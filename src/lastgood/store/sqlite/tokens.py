@@ -26,6 +26,13 @@ class SqliteTokens:
         row = self.db.row("find_token", {"hash": hash})
         return to_token(row) if row else None
 
+    async def bind_token(self, id: str, worker: str) -> Token | None:
+        def work(connection: apsw.Connection) -> Token | None:
+            rows = connection.execute(self.db.sql["bind_token"], {"id": id, "worker": worker}).fetchall()
+            return to_token(rows[0]) if rows else None
+
+        return await self.db.write(work)
+
     async def list_tokens(self) -> tuple[Token, ...]:
         return tuple(map(to_token, self.db.rows("list_tokens", {})))
 

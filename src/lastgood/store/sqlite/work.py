@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from lastgood.model.ids import SessionId
 from lastgood.store.rows import Row
 from lastgood.store.sqlite.database import SqliteDatabase
 from lastgood.store.sqlite.events import insert_events
-from lastgood.store.work_access import Work, WorkAccess, run_to_end
+from lastgood.store.work_access import Work, WorkTransactions, run_to_end
 
 T = TypeVar("T")
 
@@ -40,8 +41,11 @@ class _Reader:
         raise TypeError("this only reads")
 
 
-class SqliteWork(WorkAccess):
+class SqliteWork(WorkTransactions):
     db: SqliteDatabase
+
+    async def _rows_aside(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        return list(await asyncio.to_thread(self.db.rows_aside, name, parameters))
 
     async def _transact(self, work: Work[T], *, durable: bool = True) -> T:
         def run(connection: apsw.Connection) -> T:

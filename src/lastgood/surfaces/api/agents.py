@@ -6,7 +6,7 @@ from typing import Any
 
 from lastgood.errors import LastgoodError
 from lastgood.flows.agent_directory import AgentDirectory
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentSpec, ToolsetSpec
 from lastgood.surfaces.api.resources import AGENT, ListedAgent
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 
@@ -39,7 +39,13 @@ def _member(agent: AgentSpec) -> dict[str, Any]:
         "name": agent.name,
         "description": agent.description,
         "model": agent.model,
-        "toolsets": [toolset.type for toolset in agent.toolsets],
+        "toolsets": [_toolset(toolset) for toolset in agent.toolsets],
         "sub_agents": list(agent.sub_agents),
         "handoffs": list(agent.handoffs),
     }
+
+
+def _toolset(toolset: ToolsetSpec) -> dict[str, str]:
+    """As docker-agent's clients decode it. Its options may hold secrets and are not shown."""
+    name = toolset.options.get("name")
+    return {"type": toolset.type, **({"name": str(name)} if name else {})}

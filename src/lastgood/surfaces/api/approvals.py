@@ -48,13 +48,13 @@ class ApprovalHandlers:
         return json_reply([QUESTION.json(one) for one in found])
 
     async def resume(self, request: Request) -> Response:
-        """docker-agent's route. The turn goes on after this has returned; its events say how."""
+        """docker-agent's route. The turn continues after the response; its events show how."""
         body = parse(ResumeBody, await request.json())
         await self._approvals.answer(
             session_of(request),
             Confirmation(body.confirmation),
             approver(request.caller),
-            reason=body.reason,
+            reason=body.reason or "",
             question=body.question,
             tool=body.tool_name,
         )

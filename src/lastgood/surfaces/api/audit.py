@@ -25,6 +25,7 @@ EFFECT: Resource[ToolEffect] = Resource(
     ResourceField("outcome", or_null({"enum": [*ToolOutcome]}), lambda one: one.outcome),
     ResourceField("seconds", NUMBER, lambda one: one.seconds),
     ResourceField("adopted", FLAG, lambda one: one.adopted),
+    ResourceField("rewritten", FLAG, lambda one: one.rewritten),
 )
 RECORD: Resource[AuditRecord] = Resource(
     ResourceField("number", COUNT, lambda one: one.number),

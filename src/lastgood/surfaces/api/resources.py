@@ -166,6 +166,9 @@ STEP: Resource[Step] = Resource(
     ResourceField("usage", USAGE.schema, lambda step: USAGE.json(step.usage)),
     _optional("within", TEXT, lambda step: step.within or None),
     _optional("full", TEXT, lambda step: step.full),
+    _optional("hook", TEXT, lambda step: step.hook or None),
+    _optional("ruling", TEXT, lambda step: step.ruling or None),
+    _optional("reason", TEXT, lambda step: step.reason or None),
 )
 
 ATTEMPT: Resource[Attempt] = Resource(
@@ -258,9 +261,10 @@ class ListedAgent:
     error: str | None = None
 
 
-def _commands(listed: ListedAgent) -> dict[str, str] | None:
+def _commands(listed: ListedAgent) -> dict[str, dict[str, str]] | None:
+    """As docker-agent's clients decode them."""
     commands = listed.agent.commands if listed.agent else ()
-    return {command.name: command.description for command in commands} or None
+    return {command.name: {"description": command.description} for command in commands} or None
 
 
 AGENT: Resource[ListedAgent] = Resource(

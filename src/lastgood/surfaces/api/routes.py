@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from lastgood.model.tokens import Scope
+from lastgood.surfaces.api import request_parameters as params
 from lastgood.surfaces.api import response_schemas as shapes
 from lastgood.surfaces.api.agents import AgentHandlers
 from lastgood.surfaces.api.approvals import ANSWERED, PENDING, ApprovalHandlers
@@ -36,7 +37,10 @@ from lastgood.surfaces.api.schemas import (
     TokensBody,
     TurnBody,
 )
+from lastgood.surfaces.api.session_fields import FieldHandlers
 from lastgood.surfaces.api.sessions import SessionHandlers
+from lastgood.surfaces.api.tickets import TICKET, TicketHandlers
+from lastgood.surfaces.api.usage import QUERY, REPORT, UsageHandlers
 from lastgood.surfaces.http.app import Contents, Route
 from lastgood.surfaces.http.asgi import JSON, Handler, Request, Response, json_reply
 from lastgood.surfaces.http.json_schema import schema_of
@@ -47,30 +51,6 @@ _STREAM: dict[int, Contents] = {200: {"text/event-stream": None}}
 
 #: An attempt, or a turn whose task no worker has claimed.
 _BEGUN: dict[str, Any] = {"anyOf": [ATTEMPT.schema, QUEUED_TURN.schema]}
-
-_VISIBLE: dict[str, Any] = {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"}
-_KEY = {
-    "idempotency-key": ("Requests with the same key and body run once; repeats replay the result", _VISIBLE)
-}
-_USER = {
-    "x-user-id": ("End user of this request; recorded with the turn", {"type": "string", "maxLength": 512})
-}
-_HEAD = {"if-match": ("Turn id that must be the head of the session, else 412", _VISIBLE)}
-_ASKS = {**_KEY, **_USER, **_HEAD}
-_RUNS = {**_ASKS, "if-none-match": ("*: run only if the session has no turn, else 412", {"const": "*"})}
-
-_PAGE = {
-    "limit": ("Page size", {"type": "integer", "minimum": 1, "maximum": 200}),
-    "cursor": ("X-Next-Cursor of the previous page", {"type": "integer", "minimum": 0}),
-}
-_FILTERS = {
-    **_PAGE,
-    "q": ("Filter by words in the title", {"type": "string"}),
-    "agent": ("Filter by agent key", {"type": "string"}),
-    "status": ("Filter by status", {"enum": ["idle", "running", "waiting", "queued"]}),
-}
-_NAMED = {"named": ("1: SSE frames have an event name", {"enum": ["0", "1"]})}
-_SINCE = {**_NAMED, "since": ("Id of the last event received", {"type": "integer", "minimum": 0})}
 
 
 def _json(schema: Any, status: int = 200) -> dict[int, Contents]:
@@ -100,50 +80,90 @@ async def _ping(request: Request) -> Response:
 
 def session_routes(
     life: SessionHandlers,
+    fields: FieldHandlers,
     runs: RunHandlers,
     agents: AgentHandlers,
     branches: BranchHandlers,
     approvals: ApprovalHandlers,
     audit: AuditHandlers,
+    usage: UsageHandlers,
+    tickets: TicketHandlers,
     gate: SessionGate,
     *,
     import_bytes: int,
 ) -> Sequence[Route]:
     listed = [
-        Route("GET", "/api/ping", _ping, Scope.READ, "Check that the API responds", gives=_json(shapes.PING)),
+        Route(
+            "GET",
+            "/api/ping",
+            _ping,
+            Scope.READ,
+            "Check that the API responds",
+            gives=_json(shapes.PING),
+            probe=True,
+        ),
         _reads("/api/agents", agents.list, "List agents", _json(shapes.AGENTS)),
         _reads("/api/agents/{agent}", agents.read, "Get an agent and its team", _json(AGENT.schema)),
-        *_of_life(life, import_bytes),
+        *_of_life(life),
+        *_of_documents(life, import_bytes),
         _reads(
             f"{_ONE}/branches",
             branches.list,
             "List branches replaced by edits",
             _json(shapes.BRANCHES),
-            query=_PAGE,
+            query=params.PAGE,
         ),
-        *_of_fields(life),
+        *_of_fields(fields),
         *_of_runs(runs),
         *_of_approvals(approvals),
         *_of_audit(audit),
+        Route(
+            "POST",
+            f"{_ONE}/events/ticket",
+            tickets.issue,
+            Scope.READ,
+            "Create a ticket for the event stream, for pages that cannot send a header",
+            gives={201: {JSON: TICKET}},
+        ),
+        _reads("/api/usage", usage.usage, "Get usage and cost over time", _json(REPORT), query=QUERY),
         *_of_docker_agent(life),
     ]
-    return [gate.guard(route) for route in listed]
+    submitting = _of_submissions(runs)
+    return [*map(gate.guard, listed), *map(gate.guard_stream, submitting)]
 
 
-def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
+def _of_life(life: SessionHandlers) -> Sequence[Route]:
     one = _json(SESSION.schema)
     return [
         _takes("POST", "/api/sessions", life.create, "Create a session", CreateBody, one, may_be_empty=True),
         _reads(
-            "/api/sessions", life.list, "List sessions, newest first", _json(shapes.SESSIONS), query=_FILTERS
+            "/api/sessions",
+            life.list,
+            "List sessions, newest first",
+            _json(shapes.SESSIONS),
+            query=params.FILTERS,
         ),
-        _reads(_ONE, life.read, "Get a session with its messages", one, query=shapes.WITH_MESSAGES),
-        _reads(f"{_ONE}/turns", life.turns, "List committed turns", _json(shapes.TURNS), query=_PAGE),
-        _reads(f"{_ONE}/turns/{{turn}}", life.turn, "Get a turn", _json(TURN.schema)),
+        _reads(
+            _ONE,
+            life.read,
+            "Get a session with its messages",
+            one,
+            query=shapes.WITH_MESSAGES,
+            takes_task_token=True,
+        ),
+        _reads(
+            f"{_ONE}/turns",
+            life.turns,
+            "List committed turns",
+            _json(shapes.TURNS),
+            query=params.PAGE,
+            takes_task_token=True,
+        ),
+        _reads(f"{_ONE}/turns/{{turn}}", life.turn, "Get a turn", _json(TURN.schema), takes_task_token=True),
         _reads(
             f"{_ONE}/turns/{{turn}}/prompt", life.prompt, "Get the prompt of a turn", _json(shapes.PROMPT)
         ),
-        _reads(f"{_ONE}/attempts", life.attempts, "List attempts", _json(shapes.ATTEMPTS), query=_PAGE),
+        _reads(f"{_ONE}/attempts", life.attempts, "List attempts", _json(shapes.ATTEMPTS), query=params.PAGE),
         _reads(
             f"{_ONE}/attempts/{{attempt}}",
             life.attempt,
@@ -158,9 +178,8 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
             "Reset a session: later prompts start after this point",
             None,
             one,
-            headers=_ASKS,
+            headers=params.ASKS,
         ),
-        _takes("POST", f"{_ONE}/rebind", life.rebind, "Rebind a session to another agent", RebindBody, one),
         _takes(
             "POST",
             f"{_ONE}/messages",
@@ -168,8 +187,14 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
             "Append messages without a model call",
             AppendBody,
             _json(TURN.schema, 201),
-            headers=_ASKS,
+            headers=params.ASKS,
         ),
+    ]
+
+
+def _of_documents(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
+    """Whole sessions: exported, imported and deleted."""
+    return [
         _reads(f"{_ONE}/export", life.export, "Export a session", _json(shapes.DOCUMENT)),
         _takes(
             "POST",
@@ -201,45 +226,50 @@ def _of_life(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
     ]
 
 
-def _of_fields(life: SessionHandlers) -> Sequence[Route]:
+def _of_fields(fields: FieldHandlers) -> Sequence[Route]:
     one = _json(SESSION.schema)
     return [
-        _takes("PATCH", f"{_ONE}/title", life.set_title, "Set the title", TitleBody, one),
+        _takes("PATCH", f"{_ONE}/title", fields.set_title, "Set the title", TitleBody, one),
         _takes(
             "PATCH",
             f"{_ONE}/starred",
-            life.set_starred,
+            fields.set_starred,
             "Star a session: retention keeps it",
             StarredBody,
             one,
         ),
-        _takes("PATCH", f"{_ONE}/metadata", life.set_metadata, "Set the metadata", MetadataBody, one),
-        _takes("PATCH", f"{_ONE}/model", life.set_model, "Set the model of later turns", ModelBody, one),
+        _takes("PATCH", f"{_ONE}/metadata", fields.set_metadata, "Set the metadata", MetadataBody, one),
+        _takes("PATCH", f"{_ONE}/model", fields.set_model, "Set the model of later turns", ModelBody, one),
         _takes(
             "PATCH",
             f"{_ONE}/permissions",
-            life.set_permissions,
+            fields.set_permissions,
             "Set the tool permissions",
             PermissionsBody,
             one,
         ),
-        _takes("PATCH", f"{_ONE}/safety-policy", life.set_safety, "Set the safety mode", SafetyBody, one),
+        _takes("PATCH", f"{_ONE}/safety-policy", fields.set_safety, "Set the safety mode", SafetyBody, one),
         _takes(
-            "POST", f"{_ONE}/tools/toggle", life.toggle_tools, "Toggle the autonomous safety mode", None, one
+            "POST",
+            f"{_ONE}/tools/toggle",
+            fields.toggle_tools,
+            "Toggle the autonomous safety mode",
+            None,
+            one,
         ),
+        _takes("POST", f"{_ONE}/rebind", fields.rebind, "Rebind a session to another agent", RebindBody, one),
     ]
 
 
-def _of_runs(runs: RunHandlers) -> Sequence[Route]:
-    queued = _json(shapes.QUEUED, 202)
-    accepted: dict[int, Contents] = {
-        200: {JSON: TURN.schema},
-        202: {JSON: _BEGUN},
-    }
+#: What a request for a turn returns if it does not stream.
+_ACCEPTED: dict[int, Contents] = {200: {JSON: TURN.schema}, 202: {JSON: _BEGUN}}
+
+
+def _of_submissions(runs: RunHandlers) -> Sequence[Route]:
     run = "Run a turn and stream its events"
     return [
         *(
-            _takes("POST", path, runs.run, run, RunBody, _STREAM, headers=_RUNS, query=_NAMED)
+            _takes("POST", path, runs.run, run, RunBody, _STREAM, headers=params.RUNS, query=params.NAMED)
             for path in (f"{_ONE}/agent/{{agent}}", f"{_ONE}/agent/{{agent}}/{{name}}")
         ),
         _takes(
@@ -248,15 +278,21 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
             runs.turn,
             "Create a turn; return at once, or wait for its end",
             TurnBody,
-            accepted,
-            headers=_RUNS,
+            _ACCEPTED,
+            headers=params.RUNS,
         ),
+    ]
+
+
+def _of_runs(runs: RunHandlers) -> Sequence[Route]:
+    queued = _json(shapes.QUEUED, 202)
+    return [
         _reads(
             f"{_ONE}/events",
             runs.events,
             "Stream session events, past and live",
             _STREAM,
-            query=_SINCE,
+            query=params.SINCE,
         ),
         _takes("POST", f"{_ONE}/cancel", runs.cancel, "Cancel the running turn", None, _json(_BEGUN)),
         _takes(
@@ -265,12 +301,18 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
             runs.continue_from,
             "Continue a failed attempt after its finished steps",
             ContinueBody,
-            accepted,
+            _ACCEPTED,
             may_be_empty=True,
-            headers=_USER,
+            headers=params.USER,
         ),
         _takes(
-            "POST", f"{_ONE}/steer", runs.steer, "Steer the running turn", LaterBody, queued, headers=_KEY
+            "POST",
+            f"{_ONE}/steer",
+            runs.steer,
+            "Steer the running turn",
+            LaterBody,
+            queued,
+            headers=params.KEY,
         ),
         _takes(
             "POST",
@@ -279,7 +321,7 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
             "Queue a follow-up turn",
             LaterBody,
             queued,
-            headers=_KEY,
+            headers=params.KEY,
         ),
         _reads(f"{_ONE}/queue", runs.queue, "List the queue", _json(shapes.QUEUE)),
         _takes(
@@ -329,14 +371,14 @@ def _of_audit(audit: AuditHandlers) -> Sequence[Route]:
             audit.effects,
             "List tool calls with their keys and outcomes",
             _json(EFFECTS),
-            query=_PAGE,
+            query=params.PAGE,
         ),
         Route(
             "GET",
             "/api/audit",
             audit.audit,
             Scope.ADMIN,
-            "List who decided what, oldest first",
+            "List audit records, oldest first",
             gives=_json(RECORDS),
             query=FILTERS,
         ),
@@ -344,7 +386,7 @@ def _of_audit(audit: AuditHandlers) -> Sequence[Route]:
 
 
 def _of_docker_agent(life: SessionHandlers) -> Sequence[Route]:
-    """What its clients ask for beside the above."""
+    """Routes of docker-agent's clients beyond those above."""
     return [
         _reads(f"{_ONE}/status", life.status, "Get the status of a session", _json(shapes.BRIEF)),
         _reads(f"{_ONE}/snapshot", life.read, "Get a snapshot of a session", _json(SESSION.schema)),
@@ -370,6 +412,6 @@ def _of_docker_agent(life: SessionHandlers) -> Sequence[Route]:
             "Replace earlier messages in prompts with a summary",
             SummaryBody,
             _json(TURN.schema, 201),
-            headers=_ASKS,
+            headers=params.ASKS,
         ),
     ]

@@ -20,7 +20,8 @@ from lastgood.errors import (
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.queue import CAPACITY, Queue, as_one
 from lastgood.flows.sessions import Sessions
-from lastgood.flows.submit import Submission, Submitter
+from lastgood.flows.submission import Submission
+from lastgood.flows.submit import Submitter
 from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
@@ -99,7 +100,7 @@ class RunHandlers:
         same = {name: value for name, value in plain.items() if name != "wait"}
         ask = self._asking.ask(request, body, same, agent, durable=not body.wait)
         return await self._turn_reply(
-            request, await self._submit(request, ask, body.where()), waits=body.wait
+            request, await self._submit(request, ask, body.where()), waits=bool(body.wait)
         )
 
     async def continue_from(self, request: Request) -> Response:
@@ -114,7 +115,7 @@ class RunHandlers:
             owner=request.caller.user,
             reserve=partial(self._limiter.take, request.caller),
         )
-        return await self._turn_reply(request, submitted, waits=body.wait)
+        return await self._turn_reply(request, submitted, waits=bool(body.wait))
 
     async def cancel(self, request: Request) -> Response:
         """Responds when the attempt has ended, with its status: the cancel may have been too late."""
@@ -143,7 +144,7 @@ class RunHandlers:
                 return json_reply(TURN.json(outcome.turn), 200, headers | by)
             if outcome.status is not AttemptStatus.WAITING:
                 return _failed(request, submitted, outcome)
-            # A person has to answer, which may take a day: the attempt says what is asked.
+            # A person has to answer, which may take a day: the attempt contains the question.
         match await submitted.stored():
             case Attempt() as attempt:
                 return json_reply(ATTEMPT.json(attempt), 202, headers | {"x-attempt-id": attempt.id})
@@ -297,6 +298,7 @@ def _failed(request: Request, submitted: TurnHandle, outcome: Outcome) -> Reply:
 
 def _refusal(request: Request, submitted: TurnHandle, error: LastgoodError, *, has_effects: bool) -> Reply:
     """Names the attempt, so that the client can continue it; a new request would run its tools again."""
+    request.failure = error.code
     reply = error_responses.plain(error, request.id, has_effects=has_effects)
     return Reply(reply.status, reply.body, {**reply.headers, **_headers(submitted)})
 

@@ -33,17 +33,25 @@ Mode = Literal["strict", "balanced", "restricted", "autonomous", "unsafe", "safe
 
 
 class ApiMessage(ChatMessage):
-    """As in OpenAI's dialect; without a role it is the user's. `multi_content` is docker-agent's."""
+    """A message in OpenAI's format; without a role, or with an empty one, it is the user's. `multi_content`
+    is docker-agent's field.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"] = "user"
     multi_content: list[ContentPart] | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _take_parts(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("multi_content") and not given.get("content"):
-            return {**given, "content": given["multi_content"]}
-        return given
+    def _of_docker_agent(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if given.get("role") == "":
+            given = {**given, "role": "user"}
+        parts, text = given.get("multi_content"), given.get("content")
+        if not isinstance(parts, list) or not parts or isinstance(text, list):
+            return given
+        own = [{"type": "text", "text": text}] if text else []
+        return {**given, "content": parts if own and own[0] in parts else [*own, *parts]}
 
 
 Messages = Annotated[list[ApiMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
@@ -63,7 +71,7 @@ class _SaidBody(Body):
 
 
 class RunBody(_SaidBody):
-    """Without `after`, the turn follows the head. `null` means something else: it replaces every turn."""
+    """Without `after`, the turn follows the head; `null` replaces every turn."""
 
     after: Id | None = Field(
         default=None,
@@ -80,7 +88,7 @@ class RunBody(_SaidBody):
 
 class TurnBody(RunBody):
     agent: Name | None = None
-    wait: bool = False
+    wait: bool | None = None
 
 
 class LaterBody(_SaidBody):
@@ -96,16 +104,16 @@ class LaterBody(_SaidBody):
 
 
 class ResumeBody(StrictModel):
-    """What a person says to a question."""
+    """A person's answer to a question."""
 
     confirmation: Literal["approve", "approve-tool", "approve-session", "reject", "repeat", "skip"]
-    reason: str = ""
+    reason: str | None = None
     question: Name | None = None
     tool_name: Name | None = None
 
 
 class ElicitationBody(StrictModel):
-    """What a person says to a tool that needs information."""
+    """A person's answer to a tool that needs information."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
@@ -143,7 +151,8 @@ class CreateBody(Body):
 
     @model_validator(mode="after")
     def _check(self) -> CreateBody:
-        """docker-agent's clients send more than is used here. But what is nearly a rule was meant as one."""
+        """docker-agent's clients send unknown fields, which are ignored; but a misspelt rule list is
+        rejected."""
         for name in self.model_extra or ():
             if len(name) <= _LONGEST_LIKE and (near := get_close_matches(name, _MEANT, cutoff=0.8)):
                 raise ValueError(f"unknown field {name!r}; did you mean {near[0]!r}?")
@@ -184,8 +193,16 @@ class MetadataBody(Body):
 
 
 class AppendBody(Body):
+    """docker-agent wraps a message once more: `{"message": {"agent_name", "message": {…}}}`."""
+
     message: ApiMessage | None = None
     messages: Annotated[list[ApiMessage], Field(min_length=1, max_length=MOST_MESSAGES)] | None = None
+
+    @field_validator("message", mode="before")
+    @classmethod
+    def _unwrapped(cls, given: Any) -> Any:
+        inner = given.get("message") if isinstance(given, dict) else None
+        return inner if isinstance(inner, dict) and "content" not in given else given
 
     def given(self) -> tuple[Message, ...]:
         if (self.message is None) == (self.messages is None):
@@ -209,7 +226,7 @@ class IdsBody(Body):
 
 
 class ContinueBody(Body):
-    wait: bool = False
+    wait: bool | None = None
 
 
 def messages_of(given: Sequence[ApiMessage]) -> tuple[Message, ...]:

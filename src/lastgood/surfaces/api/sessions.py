@@ -1,4 +1,4 @@
-"""Handlers for sessions: create, list, read, update, fork, export, import and delete."""
+"""Handlers for sessions: create, list, read, fork, reset, export, import and delete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from lastgood.core.disconnect import RequestOrigin, on_disconnect
-from lastgood.core.session_rules import NO_RULES, modes_of
+from lastgood.core.session_rules import NO_RULES
 from lastgood.errors import (
     AgentInvalid,
     Forbidden,
@@ -22,8 +22,8 @@ from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.session_export import SessionImport, as_evidence, document_pieces
 from lastgood.flows.session_reader import MOST_IN_PAGE
 from lastgood.flows.sessions import Sessions
-from lastgood.flows.submit import Submission, Submitter
-from lastgood.model.agents import Safety
+from lastgood.flows.submission import Submission
+from lastgood.flows.submit import Submitter
 from lastgood.model.attempts import Ask
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, Role
@@ -36,14 +36,7 @@ from lastgood.surfaces.api.schemas import (
     CreateBody,
     ForkBody,
     IdsBody,
-    MetadataBody,
-    ModelBody,
-    PermissionsBody,
-    RebindBody,
-    SafetyBody,
-    StarredBody,
     SummaryBody,
-    TitleBody,
     TokensBody,
     safety_of,
 )
@@ -55,6 +48,7 @@ from lastgood.surfaces.http.parsing import flag, parse, parse_paced, whole_numbe
 from lastgood.surfaces.http.resource import timestamp
 from lastgood.surfaces.http.session_gate import SessionGate
 from lastgood.surfaces.http.turn_headers import (
+    etag,
     expected_head,
     fingerprint,
     key_of,
@@ -111,7 +105,8 @@ class SessionHandlers:
         return json_reply(SESSION.json(session))
 
     async def _runtime_for(self, request: Request, agent: str, body: CreateBody) -> str | None:
-        """Whose worker judges the working directory. None: it is on this server's disk, or there is none."""
+        """Returns the runtime whose worker checks the working directory. None: it is on this server, or there
+        is none."""
         if body.working_dir is None and body.runtime is None:
             return None
         caller = request.caller
@@ -151,9 +146,9 @@ class SessionHandlers:
         tenant, id = request.caller.tenant, session_of(request)
         if not flag(request.query, "messages", True):
             session = await self._sessions.get(tenant, id)
-            return json_reply(SESSION.json(session), 200, _tag(session))
+            return json_reply(SESSION.json(session), 200, etag(session))
         session = await self._sessions.get(tenant, id)
-        return await json_document(session_pieces(self._sessions, session), _tag(session))
+        return await json_document(session_pieces(self._sessions, session), etag(session))
 
     async def turns(self, request: Request) -> Response:
         after = whole_number(request.query, "cursor", 0, most=2**62)
@@ -195,68 +190,12 @@ class SessionHandlers:
         steps = [STEP.json(step) for step in tried.steps]
         return json_reply(ATTEMPT.json(tried.attempt) | {"usage": USAGE.json(tried.usage), "steps": steps})
 
-    # -- one field each ------------------------------------------------------------------
-
-    async def set_title(self, request: Request) -> Response:
-        body = parse(TitleBody, await request.json())
-        await self._sessions.rename(request.caller.tenant, session_of(request), body.title)
-        return await self._as_it_is(request)
-
-    async def set_starred(self, request: Request) -> Response:
-        body = parse(StarredBody, await request.json())
-        await self._sessions.star(request.caller.tenant, session_of(request), body.starred)
-        return await self._as_it_is(request)
-
-    async def set_metadata(self, request: Request) -> Response:
-        body = parse(MetadataBody, await request.json())
-        await self._sessions.set_metadata(request.caller.tenant, session_of(request), body.metadata)
-        return await self._as_it_is(request)
-
-    async def set_model(self, request: Request) -> Response:
-        body = parse(ModelBody, await request.json())
-        await self._sessions.set_model(request.caller.tenant, session_of(request), body.model)
-        return await self._as_it_is(request)
-
-    async def set_permissions(self, request: Request) -> Response:
-        body = parse(PermissionsBody, await request.json())
-        await self._sessions.set_permissions(
-            request.caller.tenant, session_of(request), body.permissions.wanted(), request.caller.setter
-        )
-        return await self._as_it_is(request)
-
-    async def set_safety(self, request: Request) -> Response:
-        body = parse(SafetyBody, await request.json())
-        await self._set_safety(request, safety_of(body.safety_policy))
-        return await self._as_it_is(request)
-
-    async def toggle_tools(self, request: Request) -> Response:
-        """docker-agent's switch between the autonomous mode and the default mode of the server."""
-        session = await self._sessions.get(request.caller.tenant, session_of(request))
-        is_on = modes_of(session.rules) == (Safety.AUTONOMOUS,)
-        await self._set_safety(request, None if is_on else Safety.AUTONOMOUS)
-        return await self._as_it_is(request)
-
-    async def _set_safety(self, request: Request, mode: Safety | None) -> None:
-        caller = request.caller
-        await self._sessions.set_safety(caller.tenant, session_of(request), mode, caller.setter)
-
-    async def rebind(self, request: Request) -> Response:
-        body = parse(RebindBody, await request.json())
-        key = self._agents.canonical_key(body.agent)
-        await self._sessions.get(request.caller.tenant, session_of(request))
-        await self._agents.resolve(key)
-        await self._sessions.rebind(request.caller.tenant, session_of(request), key, request.caller.setter)
-        return await self._as_it_is(request)
-
-    async def _as_it_is(self, request: Request) -> Response:
-        session = await self._sessions.get(request.caller.tenant, session_of(request))
-        return json_reply(SESSION.json(session), 200, _tag(session))
-
     # -- turns without a model -----------------------------------------------------------
 
     async def reset(self, request: Request) -> Response:
         await self._without_model(request, None, (), TurnKind.RESET)
-        return await self._as_it_is(request)
+        session = await self._sessions.get(request.caller.tenant, session_of(request))
+        return json_reply(SESSION.json(session), 200, etag(session))
 
     async def append(self, request: Request) -> Response:
         plain = await request.json()
@@ -298,6 +237,7 @@ class SessionHandlers:
             key=key,
             fingerprint=fingerprint(request, plain),
             caller=request.caller.name,
+            request_id=request.id,
             user=user_of(request, None),
             expected_head=expected_head(request) or head,
             on_leave=on_disconnect(RequestOrigin.SESSION_API, key),
@@ -410,7 +350,3 @@ def _kept(turns: Sequence[Turn], first: int) -> tuple[Message, ...]:
             hidden = passed
         passed += len(turn.messages)
     return tuple(message for number, message in numbered if number >= max(first, hidden))
-
-
-def _tag(session: Session) -> dict[str, str]:
-    return {"etag": f'"{session.head.turn}"'} if session.head else {}

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import orjson
 
 from lastgood.errors import error_of
-from lastgood.model.answers import QuestionKind
+from lastgood.model.answers import QuestionKind, question_id
 from lastgood.model.attempts import Edit
 from lastgood.model.events import (
     AgentChanged,
@@ -27,6 +27,8 @@ from lastgood.model.events import (
     EventData,
     EventsDropped,
     HistoryShortened,
+    HookDenied,
+    HookWarned,
     ModelAnswered,
     ModelFellBack,
     ModelRetried,
@@ -84,7 +86,9 @@ def _body(data: EventData) -> Json:
             return {"type": "tool_call_output", "tool_call_id": data.id, "output": data.content}
         case ToolAnswered():
             tool = {"tool_call_id": data.id, "tool_definition": {"name": data.name}}
-            return {"type": "tool_call_response", **tool, "response": data.result}
+            # docker-agent's terminal reads `result` without a look whether it is there.
+            result = {"output": data.result, "isError": data.failed}
+            return {"type": "tool_call_response", **tool, "response": data.result, "result": result}
         case AgentSwitched():
             return {"type": "agent_switching", "switching": False, "to_agent": data.agent}
         case TitleSet():
@@ -94,6 +98,11 @@ def _body(data: EventData) -> Json:
         case ResumeDecided():
             chosen = {"task": data.task, "runtime_id": data.runtime_id}
             return {"type": "resume_decided", **chosen, **data.record}
+        case HookDenied():
+            call = _call(data.id, data.name, data.arguments)
+            return {"type": "hook_blocked", **call, "message": data.message}
+        case HookWarned():
+            return {"type": "warning", "message": data.message, "about": "hook", "event": data.event}
         case RunWarned():
             return {"type": "warning", "message": data.message, "about": "runtime"}
         case ModelAnswered() | ModelFellBack() | ModelRetried() | HistoryShortened() | AgentChanged():
@@ -134,7 +143,7 @@ def _attempt_body(
             return {"type": "stream_started", "turn": data.turn, **_edit(data.edit), **given}
         case AttemptWaits():
             if data.question.get("kind") == QuestionKind.ELICITATION.value:
-                return _elicitation(data.question)
+                return _elicitation(data)
             return _confirmation(data.question)
         case AttemptErred():
             return {"type": "error", **code_fields(data.code), "error": data.message}
@@ -175,15 +184,16 @@ def _confirmation(question: Mapping[str, Any]) -> Json:
     return body
 
 
-def _elicitation(question: Mapping[str, Any]) -> Json:
+def _elicitation(waits: AttemptWaits) -> Json:
     """docker-agent's. The id is what `POST …/elicitation` takes as `elicitation_id`."""
+    question = waits.question
     url = question.get("url")
     return {
         "type": "elicitation_request",
         "message": question.get("message", ""),
         "mode": "form" if url is None else "url",
         "schema": question.get("schema"),
-        "elicitation_id": question["place"],
+        "elicitation_id": question_id(waits.attempt, question),
         "question": question,
         **({} if url is None else {"url": url}),
     }

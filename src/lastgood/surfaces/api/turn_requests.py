@@ -34,6 +34,7 @@ class TurnRequests:
             key=key,
             fingerprint=fingerprint(request, plain),
             caller=request.caller.name,
+            request_id=request.id,
             user=user_of(request, body.user),
             expected_head=expected,
             is_first=request.headers.get("if-none-match", "").strip() == "*",

@@ -11,7 +11,7 @@ from functools import partial
 
 from lastgood.core.disconnect import RequestOrigin, on_disconnect
 from lastgood.errors import InvalidRequest, SessionBusy, TurnFailed
-from lastgood.flows.submit import Submission
+from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
@@ -67,9 +67,11 @@ class SessionActions:
             key=key,
             fingerprint=fingerprint(request, {"text": fields.get("text", "")}),
             caller=request.caller.name,
+            request_id=request.id,
             on_leave=on_disconnect(RequestOrigin.SESSION_API, key),
             durable=True,
             owner=request.caller.user,
+            user=request.caller.user,
         )
         await self._flows.submitter.submit(
             Submission(ask), partial(self._flows.limiter.take, request.caller, ask.user)
@@ -87,6 +89,7 @@ class SessionActions:
             key=_key(fields),
             fingerprint=fingerprint(request, {"text": text}),
             caller=request.caller.name,
+            user=request.caller.user,
         )
         with self._flows.limiter.take(request.caller, "", later=True) as taken:
             _, known = await self._flows.queue.put(new, request.caller.user)
@@ -143,6 +146,7 @@ class SessionActions:
             messages=(),
             kind=TurnKind.RESET,
             caller=request.caller.name,
+            request_id=request.id,
             on_leave=on_disconnect(RequestOrigin.SESSION_API, None),
             owner=request.caller.user,
         )

@@ -9,6 +9,7 @@ from lastgood.errors import AgentInvalid, LastgoodError
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.model.agents import AgentSpec
 from lastgood.model.tokens import Scope
+from lastgood.model.usage import UsageDimension, UsageStep
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.http.asgi import Request
@@ -21,7 +22,28 @@ class AgentPages:
 
     async def list(self, request: Request) -> Page:
         agents = await agent_views(self._flows.agents, request.caller)
-        return Page("agents.html", "Agents", {"agents": agents})
+        counted = await self._last_day(request)
+        listed = [one | {"last_day": counted.get(one["key"])} for one in agents]
+        return Page("agents.html", "Agents", {"agents": listed})
+
+    async def _last_day(self, request: Request) -> dict[str, dict[str, Any]]:
+        """How often each agent was tried, and how often it failed."""
+        report = await self._flows.usage.report(
+            request.caller.tenant,
+            since=self._flows.now() - 23 * 3600,
+            step=UsageStep.HOUR,
+            by=UsageDimension.AGENT,
+            is_whole=True,
+        )
+        return {
+            row.name: {
+                "attempts": row.counts.attempts,
+                "failures": row.counts.failures,
+                "failed_percent": round(100 * row.counts.failures / row.counts.attempts, 1),
+            }
+            for row in report.rows
+            if row.counts.attempts
+        }
 
 
 async def agent_views(agents: AgentDirectory, caller: Principal) -> list[dict[str, Any]]:

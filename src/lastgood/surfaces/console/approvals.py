@@ -12,11 +12,13 @@ from typing import Any
 from lastgood.core.approval import Confirmation
 from lastgood.errors import InvalidRequest, NothingPending
 from lastgood.flows.approvals import Approver, PendingQuestion
+from lastgood.model.audit import AuditRecord
 from lastgood.model.sessions import Session
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.forms import Done
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.console.views import fingerprint, question_view, session_view
+from lastgood.surfaces.console.words import command_of, moment
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.principal import ANYBODY
 from lastgood.surfaces.http.turn_headers import session_of
@@ -44,7 +46,11 @@ class ApprovalPages:
         session = await self._flows.sessions.get(caller.tenant, session_of(request))
         found = await self._flows.approvals.pending(caller.tenant, session.id, caller.user)
         views = [await asked_view(self._flows, request, session, one) for one in found]
-        data = {"session": session_view(session), "questions": views}
+        data = {
+            "session": session_view(session),
+            "questions": views,
+            "decided": [_decision(one) for one in await self._flows.sessions.decisions(session)],
+        }
         return Page("approval.html", "Approval", data)
 
     async def decide(self, request: Request, fields: Mapping[str, str]) -> Done:
@@ -68,6 +74,19 @@ class ApprovalPages:
         return Done(f"/sessions/{session}")
 
 
+def _decision(record: AuditRecord) -> dict[str, Any]:
+    """Who decided what: the user of the token, else the token."""
+    about, who = record.entry.detail, record.entry.user or record.entry.actor
+    return {
+        "who": "somebody without a token" if who == ANYBODY.name else who,
+        "decision": str(about.get("decision", "")),
+        "tool": str(about.get("tool", "")),
+        "command": command_of(about["arguments"]) if about.get("arguments") is not None else "",
+        "said": str(about.get("said") or ""),
+        "at": moment(record.at),
+    }
+
+
 async def asked_view(
     flows: ConsoleFlows, request: Request, session: Session, asked: PendingQuestion
 ) -> dict[str, Any]:
@@ -81,5 +100,5 @@ async def asked_view(
     return question_view(asked) | {
         "machine": runtime or "this server",
         "folder": session.working_dir or "the session's own directory on that machine",
-        "requester": "somebody without a token" if requester == ANYBODY.name else requester or "not recorded",
+        "requester": "a caller without a token" if requester == ANYBODY.name else requester or "not recorded",
     }

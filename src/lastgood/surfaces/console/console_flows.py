@@ -13,6 +13,7 @@ from lastgood.flows.queue import Queue
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turns import Turns
+from lastgood.flows.usage import UsageReader
 from lastgood.flows.work.assembly import WorkFlows
 from lastgood.surfaces.http.rate_limit import RateLimiter
 
@@ -27,6 +28,8 @@ class ConsoleFlows:
     work: WorkFlows
     attention: Attention
     agents: AgentDirectory
+    usage: UsageReader
+    now: Callable[[], float]
     limiter: RateLimiter
     is_draining: Callable[[], bool]
 

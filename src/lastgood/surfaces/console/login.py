@@ -30,7 +30,8 @@ class LoginHandlers:
         token, where = fields.get("token", "").strip(), _local(fields.get("next", "/"))
         if self._find_caller is None:
             return redirect("/")
-        if not token.isascii() or not token or await self._find_caller(token) is None:
+        caller = await self._find_caller(token) if token and token.isascii() else None
+        if caller is None or caller.task is not None:
             problem = "Unknown, expired or revoked token; use another one"
             return self._pages.html(request, self._page(where, problem, 401))
         cookie = set_cookie(
@@ -48,6 +49,6 @@ class LoginHandlers:
 
 
 def _local(where: str) -> str:
-    """A page of this server; anything else could lead a person to somebody else's login."""
+    """Returns a path of this server; anything else could redirect a person to a foreign login page."""
     is_ours = where.startswith("/") and not where.startswith(("//", "/\\")) and where.isprintable()
     return where if is_ours and "\\" not in where else "/"

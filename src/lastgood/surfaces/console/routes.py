@@ -13,8 +13,10 @@ from lastgood.surfaces.console.forms import MOST_BYTES, Action, handler
 from lastgood.surfaces.console.home import HomePage
 from lastgood.surfaces.console.login import FindCaller, LoginHandlers
 from lastgood.surfaces.console.pages import Pages, View
+from lastgood.surfaces.console.reference_page import Describe, ReferencePage
 from lastgood.surfaces.console.session_list import SessionListPage
 from lastgood.surfaces.console.session_page import SessionPages
+from lastgood.surfaces.console.usage_page import UsagePage
 from lastgood.surfaces.console.work import WorkPages
 from lastgood.surfaces.http.app import Route
 from lastgood.surfaces.http.asgi import Handler
@@ -22,7 +24,11 @@ from lastgood.surfaces.http.asgi import Handler
 _ONE = "/sessions/{session}"
 
 
-def console_routes(pages: Pages, flows: ConsoleFlows, find_caller: FindCaller | None) -> Sequence[Route]:
+def console_routes(
+    pages: Pages, flows: ConsoleFlows, find_caller: FindCaller | None, describe: Describe
+) -> Sequence[Route]:
+    """`describe` returns the OpenAPI description of everything that is served."""
+
     def view(path: str, view: View, summary: str) -> list[Route]:
         """A path that ends in a parameter takes the suffix as part of it."""
         paths = [path] if path.endswith("}") else [path, "/home.json" if path == "/" else f"{path}.json"]
@@ -44,7 +50,7 @@ def console_routes(pages: Pages, flows: ConsoleFlows, find_caller: FindCaller | 
         )
 
     login = LoginHandlers(pages, find_caller)
-    session, actions = SessionPages(flows), SessionActions(flows)
+    session, actions = SessionPages(flows, pages.gate), SessionActions(flows)
     approvals, work = ApprovalPages(flows), WorkPages(flows)
     return [
         _page("GET", "/login", login.show, None, "Show the login"),
@@ -56,6 +62,7 @@ def console_routes(pages: Pages, flows: ConsoleFlows, find_caller: FindCaller | 
         *view("/sessions", SessionListPage(flows, pages.gate).show, "Show the sessions"),
         *view(_ONE, session.show, "Show a session"),
         *view(f"{_ONE}/attempts/{{attempt}}", session.attempt, "Show an attempt"),
+        *view(f"{_ONE}/turns/{{turn}}", session.turn, "Show the timeline of a turn"),
         *view(f"{_ONE}/turns/{{turn}}/prompt", session.prompt, "Show what the model saw"),
         *view(f"{_ONE}/pointers", session.pointers, "Show the native sessions"),
         act(f"{_ONE}/send", actions.send, "Send a message"),
@@ -76,4 +83,6 @@ def console_routes(pages: Pages, flows: ConsoleFlows, find_caller: FindCaller | 
         act("/work/tasks/{task}/cancel", work.cancel, "Cancel a task"),
         act("/work/tasks/{task}/continue", work.continue_held, "Continue a held task"),
         *view("/agents", AgentPages(flows).list, "Show the agents"),
+        *view("/usage", UsagePage(flows).show, "Show usage and cost"),
+        *view("/reference", ReferencePage(describe).show, "Show the API reference"),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from lastgood.errors import InvalidRequest
-from lastgood.model.ids import SessionId
 from lastgood.model.sessions import Session, SessionStatus
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
@@ -49,10 +48,8 @@ class SessionListPage:
         return Page("sessions.html", "Sessions", data, more={"statuses": [*SessionStatus]})
 
     async def _named(self, request: Request, q: str) -> list[Session]:
-        """A session id or the name of a conversation finds its session, whatever its title is."""
+        """A session id, the id of a request or a user finds sessions, whatever their titles are."""
         if not q or "cursor" in request.query:
             return []
-        tenant, sessions = request.caller.tenant, self._flows.sessions
-        both = (await sessions.find(tenant, SessionId(q)), await sessions.find_conversation(tenant, q))
-        known = {one.id: one for one in both if one is not None}
-        return [one for one in known.values() if await self._gate.may_read(request.caller, one)]
+        found = await self._flows.sessions.named(request.caller.tenant, q)
+        return [one for one in found if await self._gate.may_read(request.caller, one)]

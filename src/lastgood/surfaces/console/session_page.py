@@ -1,4 +1,4 @@
-"""One session: a window of its chain, failed attempts beside the turns they tried, and what waits.
+"""One session: a window of its chain, failed attempts beside their turns, and the queue.
 
 Reads only the turns that are shown: a session of thousands of turns opens as fast as a short one.
 """
@@ -13,11 +13,12 @@ from typing import Any
 from lastgood.errors import HistoryDamaged, LastgoodError
 from lastgood.model.attempts import Attempt, AttemptStatus
 from lastgood.model.ids import AttemptId, TurnId
-from lastgood.model.messages import decode
+from lastgood.model.messages import Message, ToolCall, decode
 from lastgood.model.sessions import EncodedTurn, Session, SessionStatus, Turn
 from lastgood.surfaces.console.approvals import asked_view
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.timeline import timeline
 from lastgood.surfaces.console.views import (
     attempt_view,
     branch_view,
@@ -27,26 +28,34 @@ from lastgood.surfaces.console.views import (
     turn_view,
     with_results,
 )
-from lastgood.surfaces.console.words import pretty, resume_words
+from lastgood.surfaces.console.words import command_of, pretty, resume_words
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.parsing import whole_number
+from lastgood.surfaces.http.session_gate import SessionGate
 from lastgood.surfaces.http.turn_headers import session_of
 
 IN_WINDOW = 30
+#: Of the messages that the turn before saw as well, the newest.
+MOST_KNOWN = 100
 _MOST_BRANCHES = 100
 
 
 class SessionPages:
-    def __init__(self, flows: ConsoleFlows) -> None:
+    def __init__(self, flows: ConsoleFlows, gate: SessionGate) -> None:
         self._flows = flows
+        self._gate = gate
 
     async def show(self, request: Request) -> Page:
         caller, sessions = request.caller, self._flows.sessions
         session = await sessions.get(caller.tenant, session_of(request))
         last = whole_number(request.query, "to", session.turns, least=1, most=2**53)
         last = min(last, session.turns)
-        turns, damage = await self._window(session, last)
-        attempts = await sessions.attempts(caller.tenant, session.id)
+        before, turns, after, damage = await self._window(session, last)
+        attempts = await sessions.attempts_around(session, before, after)
+
+        async def may_read(other: Session) -> bool:
+            return await self._gate.may_read(caller, other)
+
         branches = await sessions.branches(caller.tenant, session.id, limit=_MOST_BRANCHES)
         chain = [turn_view(turn) | _tries(turn, attempts) for turn in turns]
         shown = {turn.id for turn in turns} | ({None} if not turns or turns[0].seq == 1 else set())
@@ -57,6 +66,7 @@ class SessionPages:
             "damage": damage,
             "failed": uncommitted,
             "branches": [branch_view(one) for one in branches],
+            "forks": [session_view(one) for one in await sessions.forks(session, may_read)],
             "running": self._running(session, attempts),
             "questions": [
                 await asked_view(self._flows, request, session, one)
@@ -75,20 +85,23 @@ class SessionPages:
         }
         return Page("session.html", data["session"]["title"], data, more=more)
 
-    async def _window(self, session: Session, last: int) -> tuple[list[Turn], str]:
-        """The turns up to number `last`, and what is damaged in them."""
+    async def _window(self, session: Session, last: int) -> tuple[Turn | None, list[Turn], Turn | None, str]:
+        """The turns up to number `last`, with the one before and the one after them, and what is damaged."""
         found: list[Turn] = []
         damage = ""
-        stream = self._flows.sessions.stream(session, after=max(last - IN_WINDOW, 0))
+        first = max(last - IN_WINDOW, 0) + 1
+        stream = self._flows.sessions.stream(session, after=max(first - 2, 0))
         async with aclosing(stream) as turns:
             async for turn in turns:
                 if isinstance(turn, HistoryDamaged):
                     damage = turn.message
                     continue
+                found.append(_decoded(turn))
                 if turn.seq > last:
                     break
-                found.append(_decoded(turn))
-        return found, damage
+        before = found.pop(0) if found and found[0].seq < first else None
+        after = found.pop() if found and found[-1].seq > last else None
+        return before, found, after, damage
 
     async def _uncommitted(
         self, session: Session, attempts: Sequence[Attempt], shown: set[TurnId | None]
@@ -107,6 +120,7 @@ class SessionPages:
         messages = asked.messages if asked is not None and asked.messages else ()
         head = session.head.turn if session.head else None
         ended = newest.status not in (AttemptStatus.RUNNING, AttemptStatus.WAITING)
+        may_retry = ended and newest.head == head and session.attempt is None and bool(messages)
         return {
             "turn": newest.turn,
             "after": newest.base,
@@ -115,7 +129,23 @@ class SessionPages:
             "attempts": [attempt_view(one) for one in tries if one.status is not AttemptStatus.RUNNING],
             "is_running": not ended,
             "newest": attempt_view(newest),
-            "may_retry": ended and newest.head == head and session.attempt is None and bool(messages),
+            "may_retry": may_retry,
+            "preview": await self._preview(newest) if may_retry else None,
+        }
+
+    async def _preview(self, attempt: Attempt) -> dict[str, Any]:
+        """What a retry keeps and repeats, from the journal of the attempt."""
+        found = await self._flows.sessions.retry_preview(attempt)
+
+        def listed(calls: Sequence[ToolCall]) -> list[dict[str, str]]:
+            return [{"tool": one.name, "command": command_of(one.arguments)} for one in calls]
+
+        return {
+            "on_runtime": attempt.task is not None,
+            "responses": found.kept_responses,
+            "kept": listed(found.kept),
+            "repeats": listed(found.repeats),
+            "unknown": listed(found.unknown),
         }
 
     def _running(self, session: Session, attempts: Sequence[Attempt]) -> dict[str, Any] | None:
@@ -150,6 +180,31 @@ class SessionPages:
         }
         return Page("attempt.html", f"Attempt {found.attempt.number}", data)
 
+    async def turn(self, request: Request) -> Page:
+        """All attempts at a turn as bars, with their errors and decisions."""
+        tenant, id = request.caller.tenant, TurnId(request.path["turn"])
+        session = await self._flows.sessions.get(tenant, session_of(request))
+        tries = await self._flows.sessions.tries(session, id)
+        asked = await self._flows.sessions.request_of(tenant, id)
+        queued_at = await self._flows.sessions.queued_at(session, id)
+        is_committed = tries[-1].attempt.status is AttemptStatus.COMMITTED
+        model = (await self._flows.sessions.turn_of(session, id)).model if is_committed else ""
+        data = {
+            "session": session_view(session),
+            "turn": {
+                "id": id,
+                "is_committed": is_committed,
+                "user": asked.user if asked is not None else "",
+                "caller": asked.caller if asked is not None else "",
+                "input_tokens": sum(one.usage.input_tokens for one in tries),
+                "output_tokens": sum(one.usage.output_tokens for one in tries),
+                "cost": sum(one.usage.cost for one in tries),
+            },
+            "attempts": [attempt_view(one.attempt) for one in tries],
+            "timeline": timeline(tries, queued_at, self._flows.now(), model),
+        }
+        return Page("turn.html", "Timeline of a turn", data)
+
     async def prompt(self, request: Request) -> Page:
         """With what is new since the turn before it."""
         tenant, id = request.caller.tenant, session_of(request)
@@ -161,12 +216,20 @@ class SessionPages:
             _, before = await self._flows.sessions.prompt(tenant, id, turn.parent)
             earlier = [message_view(one) for one in before.messages]
             known = _common(earlier, messages)
+        sizes = [_size(one) for one in prompt.messages]
+        whole = sum(sizes) or 1
+        shares = [round(100 * size / whole, 1) for size in sizes]
+        skipped = max(known - MOST_KNOWN, 0)
         data = {
             "session": session_view(session),
             "turn": {"id": turn.id, "seq": turn.seq, "model": turn.model, "digest": turn.agent_digest},
             "left_out": prompt.left_out,
-            "messages": messages,
-            "known": known,
+            "messages": [one | {"share": share} for one, share in zip(messages, shares, strict=True)][
+                skipped:
+            ],
+            "known": known - skipped,
+            "skipped": skipped,
+            "new_share": round(100 * sum(sizes[known:]) / whole, 1),
         }
         return Page("prompt.html", f"What the model saw in turn {turn.seq}", data)
 
@@ -220,6 +283,11 @@ def _tries(turn: Turn, attempts: Sequence[Attempt]) -> dict[str, Any]:
         "seconds": seconds,
         "committed": attempt_view(done) if done is not None else None,
     }
+
+
+def _size(message: Message) -> int:
+    """In characters: what a model is billed for is proportional to it, more or less."""
+    return len(message.content) + sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
 
 
 def _common(earlier: Sequence[dict[str, Any]], later: Sequence[dict[str, Any]]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from lastgood.core.runtime_choice import is_offline
+from lastgood.core.runtime_choice import has_deregistered, is_offline
 from lastgood.flows.approvals import PendingQuestion
 from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.work.tasks import ShownTask
@@ -26,7 +26,7 @@ MOST_CHARACTERS = 20_000
 def session_view(session: Session) -> dict[str, Any]:
     return {
         "id": session.id,
-        "title": session.title or "Untitled session",
+        "title": session.title or _scope_title(session) or "Untitled session",
         "has_title": bool(session.title),
         "agent": session.agent_key,
         "model": session.model,
@@ -49,6 +49,10 @@ def session_view(session: Session) -> dict[str, Any]:
         "last_event": session.last_event_seq,
         "first_event": session.events_dropped,
     }
+
+
+def _scope_title(session: Session) -> str:
+    return f"{session.scope.kind.value} {session.scope.id}" if session.scope else ""
 
 
 def _fork(session: Session) -> dict[str, Any] | None:
@@ -147,6 +151,7 @@ def attempt_view(attempt: Attempt) -> dict[str, Any]:
         "started": moment(attempt.started_at),
         "span": None if seconds is None else span(seconds),
         "decisions": decisions(attempt.decision),
+        "request_id": attempt.request_id,
         "is_open": attempt.status in (AttemptStatus.RUNNING, AttemptStatus.WAITING),
     }
 
@@ -234,6 +239,10 @@ def task_view(shown: ShownTask) -> dict[str, Any]:
     }
 
 
+def _seen(seconds: float) -> str:
+    return "its worker has stopped" if has_deregistered(seconds) else f"seen {span(max(seconds, 0.0))} ago"
+
+
 def runtime_view(runtime: Runtime) -> dict[str, Any]:
     return {
         "id": runtime.id,
@@ -244,7 +253,7 @@ def runtime_view(runtime: Runtime) -> dict[str, Any]:
         "owner": runtime.owner,
         "shared_with": list(runtime.shared_with),
         "online": not is_offline(runtime),
-        "seen": span(max(runtime.seen_seconds_ago, 0.0)),
+        "seen": _seen(runtime.seen_seconds_ago),
         "status": runtime.status,
         "cli_version": runtime.cli_version,
     }

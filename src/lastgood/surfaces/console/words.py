@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from lastgood.surfaces.console.markdown import markdown
 from lastgood.surfaces.http.resource import timestamp
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -137,6 +138,11 @@ def percent(text: str) -> str:
     return quote(text, safe="")
 
 
+def money(amount: float) -> str:
+    """`$1,204.50`, `$0.0312`: small amounts keep what counts of them."""
+    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:,.4f}"
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
     "span": span,
@@ -144,4 +150,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "pretty": pretty,
     "command": command_of,
     "segment": percent,
+    "markdown": markdown,
+    "money": money,
 }

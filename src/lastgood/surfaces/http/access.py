@@ -6,7 +6,8 @@ such as images, are recognised by Sec-Fetch-Site), and bodies must be applicatio
 cannot send that). Forms are accepted by pages of the console alone, and only from pages of this server.
 
 A token comes as a bearer token, or in the cookie that the console's login sets. The cookie counts only in
-requests of our own pages: SameSite lets it through from every port and subdomain of the same site.
+requests of our own pages: SameSite lets it through from every port and subdomain of the same site. So does
+the user that a trusted proxy names in a header. A ticket in the address opens an event stream.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ import ipaddress
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from lastgood.errors import Forbidden, UnsupportedMedia
-from lastgood.surfaces.http.asgi import JSON, Reply, Request
+from lastgood.model.ids import DEFAULT_TENANT
+from lastgood.model.tickets import StreamTicket
+from lastgood.model.tokens import Scope
+from lastgood.surfaces.http.asgi import JSON, Reply, Request, segments
 from lastgood.surfaces.http.cookies import login_of
 from lastgood.surfaces.http.principal import ANYBODY, Principal
 
@@ -42,6 +47,16 @@ ALLOWED = (
 _SDK = re.compile(r"x-stainless-[a-z-]+")
 
 
+#: Of the name that a proxy gives.
+LONGEST_USER = 255
+
+
+class Tickets(Protocol):
+    async def open(self, plain: str) -> StreamTicket | None: ...
+
+    async def holds(self, ticket: StreamTicket) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AccessControl:
     """`hosts` without ports, as `host_of` writes them. `find_caller` is None if no token is required.
@@ -54,6 +69,8 @@ class AccessControl:
     origins: frozenset[str]
     find_caller: Callable[[str], Awaitable[Principal | None]] | None
     any_address: bool = False
+    tickets: Tickets | None = None
+    proxy_user_header: str | None = None  # in lower case
 
     def check(self, request: Request, *, is_probe: bool, takes_form: bool = False) -> None:
         if is_probe:
@@ -80,11 +97,38 @@ class AccessControl:
     async def caller(self, request: Request) -> Principal | None:
         if self.find_caller is None:
             return ANYBODY
-        token = _bearer(request) if "authorization" in request.headers else self._login(request)
+        if "authorization" in request.headers:
+            token = _bearer(request)
+        elif (ticket := _ticket(request)) is not None and self.tickets is not None:
+            return await self._of_ticket(request, ticket, self.tickets)
+        elif (user := self._proxy_user(request)) is not None:
+            return proxy_principal(user)
+        else:
+            token = self._login(request)
         return await self.find_caller(token) if token else None
 
     def has_token(self, request: Request) -> bool:
-        return "authorization" in request.headers or self._login(request) is not None
+        named = "authorization" in request.headers or _ticket(request) is not None
+        return named or self._login(request) is not None
+
+    async def _of_ticket(self, request: Request, plain: str, tickets: Tickets) -> Principal | None:
+        """Once a stream is open, the token behind its ticket must last, not the ticket."""
+        if request.ticket is not None:
+            found = request.ticket if await tickets.holds(request.ticket) else None
+        else:
+            found = request.ticket = await tickets.open(plain)
+        if found is None or found.session != segments(request.raw_path)[2]:
+            return None
+        return Principal(found.tenant, found.token, frozenset({Scope.READ}), found.user)
+
+    def _proxy_user(self, request: Request) -> str | None:
+        """The user that a trusted proxy names. Like a cookie, it counts in requests of our own pages only:
+        a browser sends it with whatever another page makes it send."""
+        if self.proxy_user_header is None or not request.is_from_proxy or not self.is_own_page(request):
+            return None
+        user = request.headers.get(self.proxy_user_header, "").strip()
+        is_one = self.proxy_user_header not in request.repeated
+        return user if user and is_one and user.isprintable() and len(user) <= LONGEST_USER else None
 
     def _login(self, request: Request) -> str | None:
         return login_of(request) if self.is_own_page(request) else None
@@ -130,6 +174,20 @@ class AccessControl:
             "access-control-expose-headers": EXPOSED,
             "vary": "origin",
         }
+
+
+def proxy_principal(user: str) -> Principal:
+    """What users behind a proxy may do: everything but administration."""
+    return Principal(DEFAULT_TENANT, f"proxy user {user}", frozenset({Scope.SESSION, Scope.APPROVE}), user)
+
+
+def _ticket(request: Request) -> str | None:
+    """Only in the address of an event stream."""
+    path = segments(request.raw_path)
+    is_stream = len(path) == 4 and path[:2] == ("api", "sessions") and path[3] == "events"
+    if not is_stream or request.method != "GET":
+        return None
+    return request.query.get("ticket")
 
 
 def host_of(netloc: str) -> str | None:

@@ -27,6 +27,8 @@ from lastgood.errors import (
     LastgoodError,
     MethodNotAllowed,
     NotFound,
+    SessionNotFound,
+    TaskNotFound,
     Unauthorized,
 )
 from lastgood.model.tokens import Scope as TokenScope
@@ -85,6 +87,7 @@ class Route:
     #: A page for people: its POST takes a form of our own pages, and /openapi.json does not list it.
     is_page: bool = False
     errors: ErrorDialect | None = None  # None: by its path
+    takes_task_token: bool = False  # for the task and the session of the token
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -131,6 +134,10 @@ class App:
         self._idle.set()
         self.running = 0
 
+    @property
+    def routes(self) -> Sequence[Route]:
+        return [route for routes in self._table.values() for route in routes]
+
     # -- shutdown ---------------------------------------------------------------------
 
     async def until_idle(self, seconds: float) -> None:
@@ -171,7 +178,7 @@ class App:
             route, answer = await self._answer(request)
             status, ended = await self._send(send, request, answer)
         except ClientGone:
-            pass  # nobody is left to respond to
+            pass  # the client has disconnected
         finally:
             self.running -= 1
             if not self.running:
@@ -195,8 +202,8 @@ class App:
                 return None, _without_route(request, allowed)
             request.limit_bytes = route.limit_bytes
             if route.scope is not None:
-                request.caller = await self._caller(request, route.scope)
-                request.check_caller = partial(self._caller, request, route.scope)
+                request.caller = await self._caller(request, route, route.scope)
+                request.check_caller = partial(self._caller, request, route, route.scope)
             _check_conditions(request, route)
             return route, await route.handler(request)
         except ClientGone:
@@ -254,7 +261,7 @@ class App:
             return replace(reply, headers={**reply.headers, "www-authenticate": "Bearer"})
         return reply
 
-    async def _caller(self, request: Request, scope: TokenScope) -> Principal:
+    async def _caller(self, request: Request, route: Route, scope: TokenScope) -> Principal:
         caller = await self._door.caller(request)
         if caller is None and self._door.has_token(request):
             raise Unauthorized("Unknown, expired or revoked token; use another one")
@@ -262,6 +269,8 @@ class App:
             raise Unauthorized()
         if not caller.may(scope):
             raise Forbidden(f"Token lacks the scope `{scope.value}`; use a token that has it")
+        if caller.task is not None:
+            _check_task_token(caller, request, route)
         return caller
 
     def _find(self, request: Request) -> tuple[Route | None, set[str]]:
@@ -284,6 +293,16 @@ class App:
                 return route, set()
             allowed |= {"GET", "HEAD"} if route.method == "GET" else {route.method}
         return None, allowed
+
+
+def _check_task_token(caller: Principal, request: Request, route: Route) -> None:
+    """What is not of its task looks like what does not exist."""
+    if not route.takes_task_token:
+        raise Forbidden("A task token may only read its own task and session; use another token")
+    if request.path.get("task", caller.task) != caller.task:
+        raise TaskNotFound()
+    if request.path.get("session", caller.session) != caller.session:
+        raise SessionNotFound()
 
 
 def _check_conditions(request: Request, route: Route) -> None:

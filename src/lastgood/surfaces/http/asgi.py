@@ -18,6 +18,7 @@ import orjson
 
 from lastgood.core.limits import IMPORT_VALUES
 from lastgood.errors import InvalidRequest, ShuttingDown, TooLarge
+from lastgood.model.tickets import StreamTicket
 from lastgood.surfaces.http.json_body import check_values, parse_document, parse_json
 from lastgood.surfaces.http.principal import ANYBODY, Principal
 
@@ -57,7 +58,7 @@ class ClientGone(Exception):
 
 
 class Broken(Exception):
-    """A stream that cannot go on. `reply` is the answer if it has not begun, `last` its end if it has."""
+    """A stream that fails. `reply` is the response if it has not begun, `last` its last frame if it has."""
 
     def __init__(self, reply: Reply, last: bytes, code: str) -> None:
         super().__init__(reply, last, code)
@@ -78,9 +79,11 @@ class Request:
     ending: asyncio.Future[None]  # done: the server ends, and this request with it
     repeated: frozenset[str] = frozenset()  # names of headers that came more than once
     limit_bytes: int = 0
+    is_from_proxy: bool = False  # sent by a trusted proxy, and not only with a header that says so
+    ticket: StreamTicket | None = None  # that authenticated the request
     caller: Principal = ANYBODY
     path: Mapping[str, str] = field(default_factory=dict)  # what the route's holes were filled with
-    #: Raises what the caller would be answered now: tokens end while streams go on.
+    #: Raises the error that a new request would get now: tokens may expire while streams are open.
     check_caller: Callable[[], Awaitable[object]] = field(default=lambda: _nothing())
     #: Ends the connection at once, in the middle of whatever is being sent.
     abort: Callable[[], None] = field(default=lambda: None)
@@ -186,9 +189,9 @@ class Stream:
     type: str = SSE
     opening: bytes = b""
     patience_seconds: float = 0.0
-    only_watches: bool = False  # nobody waits for its end: it ends as soon as nothing runs any more
-    #: One document, not frames: nothing is said in silence, and an error cuts the connection, because a
-    #: body that was ended in order would pass for a whole one.
+    only_watches: bool = False  # it only watches: at shutdown it ends as soon as nothing runs any more
+    #: One document, not frames: no heartbeats, and an error aborts the connection, because a body that ends
+    #: normally would look complete.
     is_document: bool = False
 
 
@@ -198,6 +201,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
     return Reply(status, orjson.dumps(value), headers or {})
+
+
+#: In the scope of a request that a trusted proxy has sent.
+FROM_PROXY = "lastgood.from_proxy"
 
 
 def request_of(scope: Scope, receive: Receive, id: str, ending: asyncio.Future[None]) -> Request:
@@ -216,6 +223,7 @@ def request_of(scope: Scope, receive: Receive, id: str, ending: asyncio.Future[N
         query_string=scope["query_string"].decode("latin-1"),
         headers=headers,
         peer=client[0] if client else "",
+        is_from_proxy=bool(scope.get(FROM_PROXY)),
         id=id,
         receive=receive,
         ending=ending,
@@ -249,11 +257,10 @@ async def send_stream(
     pause_seconds: float,
     last_words: Callable[[Exception], bytes],
 ) -> bool:
-    """To its end. False: the client went before it.
+    """Sends the stream to its end. Returns False if the client disconnected before.
 
-    What breaks the stream, or the end of the server, is said in a last piece: a stream that
-    simply stopped could be taken for one that had come to its end. Before the stream
-    has begun it is raised, and can still be answered.
+    An error, or the shutdown of the server, is sent as a last frame: a stream that simply stopped would look
+    complete. Before the stream has begun it is raised, and can still become a status.
     """
     more = {"content-type": stream.type, "cache-control": "no-store", "x-accel-buffering": "no", **headers}
     outgoing = _Outgoing(send, _start(stream.status, {**more, **stream.headers}), stream, pause_seconds)
@@ -293,7 +300,8 @@ async def skip_stream(send: Send, stream: Stream, headers: Mapping[str, str]) ->
 
 
 class _Outgoing:
-    """A stream on its way: it begins when it may, and says something in silence. Frames are never mixed."""
+    """A stream in progress: starts when it may, and sends heartbeats while idle. Frames are never
+    interleaved."""
 
     def __init__(self, send: Send, start: dict[str, Any], stream: Stream, pause_seconds: float) -> None:
         self._send = send

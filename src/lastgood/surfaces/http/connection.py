@@ -1,9 +1,8 @@
 """One connection: uvicorn's, with the bounds that it lacks.
 
-A client may send nothing, half a head, a head without an end, a body that nobody reads, or
-never read the response. Each of these is bounded here in bytes and in seconds, and what
-can still be answered is answered in our own words. What bodies may weigh, and how long they may
-take, is decided where they are read.
+A client may send nothing, half a head, a head without an end, a body that nobody reads, or never read the
+response. Each of these is bounded here in bytes and in seconds, and errors get a response of ours if one can
+still be sent. The limits of bodies are applied where they are read.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _Refused(Exception):
     """The parser stops here; the answer is already settled."""
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     #: Of a request line and its headers, and of anything else that is not a body.
     head_bytes = 32 * 1024
     url_bytes = 8 * 1024
@@ -146,7 +145,7 @@ class Connection(HttpToolsProtocol):
             self._stall.cancel()
             self._stall = None
         super().connection_lost(exc)
-        # With a second request behind it, the one that is being answered would not hear of it.
+        # With a second request behind it, the request in progress would not notice the disconnect.
         answering = self._answering
         if answering is not None and not answering.response_complete:
             answering.disconnected = True

@@ -1,9 +1,9 @@
 """Errors on the wire: one table from error to status, and the default envelope.
 
-Codes are what callers may rely on. Whether an SDK may send a request again by itself
-is said in words it understands: `x-should-retry`, and `Retry-After` where waiting helps.
-Other clients look at the status alone, so a turn whose tools must not run again answers 424.
-All errors of providers have one code here; `kind` says what exactly failed.
+Clients may rely on codes. Whether an SDK may retry by itself is in the headers that SDKs read:
+`x-should-retry`, and `Retry-After` where waiting helps. Other clients look at the status alone, so a turn
+whose tools must not run again answers 424. All errors of providers have one code here; `kind` says what
+exactly failed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 
 from lastgood.errors import (
     AttemptLost,
+    BudgetExceeded,
     Conflict,
     ContextOverflow,
     DatabaseDamaged,
     Forbidden,
     Garbled,
     HistoryDamaged,
+    HookBlocked,
     IdempotencyMismatch,
     InvalidRequest,
     LastgoodError,
@@ -71,7 +73,9 @@ STATUS: tuple[tuple[type[LastgoodError], int], ...] = (
     (ProviderRateLimited, 429),
     (QuotaUsedUp, 429),
     (TooManyRequests, 429),
-    (TurnCancelled, 409),  # somebody's wish, and no fault of the server
+    (TurnCancelled, 409),  # requested by a person, not an error of the server
+    (BudgetExceeded, 422),
+    (HookBlocked, 422),  # a decision about the request, not an error of the server
     (TurnFailed, 500),
     (NeedsAnswer, 409),
     (ShuttingDown, 503),
@@ -92,6 +96,8 @@ _HAS_EFFECTS = "A tool that is not repeatable has already run; a new request wou
 _HOPELESS = (
     InvalidRequest,
     TurnCancelled,
+    HookBlocked,
+    BudgetExceeded,  # trying again spends the same again
     Unauthorized,
     Forbidden,
     NotFound,
@@ -150,7 +156,8 @@ def retry_headers(error: LastgoodError, *, has_effects: bool = False) -> dict[st
 
 
 def may_be_sent_again(error: LastgoodError, *, has_effects: bool = False) -> bool:
-    """By a client on its own, as a new request: that would run every tool of the turn again."""
+    """Whether a client may retry by itself with a new request, which would run every tool of the turn
+    again."""
     if has_effects or isinstance(error, _HOPELESS):
         return False
     if isinstance(error, ModelError):

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Coroutine, Generator
 from contextlib import asynccontextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +45,8 @@ def mark_request(id: str) -> None:
 def _named_task(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **more: Any
 ) -> asyncio.Task[Any]:
-    context = more.get("context") or copy_context()
-    id = context.get(_request_id, "")
+    context = more.get("context")
+    id = _request_id.get() if context is None else context.get(_request_id, "")
     return asyncio.Task(work, loop=loop, name=_PREFIX + id if id else None, **more)
 
 
@@ -66,6 +66,7 @@ class LoopMonitor:
         self._longest = (0.0, 0.0)  # of the period before, and of this one
         self._period_ends = 0.0
         self._due = 0.0
+        self._cpu = 0.0  # of the loop's thread, when the timer was set
         self._timer: asyncio.TimerHandle | None = None
         self._seen = _Seen()
         self._ended = threading.Event()
@@ -99,11 +100,13 @@ class LoopMonitor:
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due = time.monotonic() + TICK_SECONDS
+        self._cpu = time.thread_time()
         self._timer = loop.call_later(TICK_SECONDS, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
         lag = max(now - self._due, 0.0)
+        cpu = time.thread_time() - self._cpu
         if now >= self._period_ends:
             self._longest = (self._longest[1], 0.0)
             self._period_ends = now + PERIOD_SECONDS
@@ -112,7 +115,13 @@ class LoopMonitor:
         self._set_timer(loop)
         if lag > STALL_SECONDS:
             self.stalls += 1
-            fields = {"seconds": round(lag, 3), "request_ids": sorted(seen.requests), "at": seen.at}
+            fields = {
+                "seconds": round(lag, 3),
+                # Much less than `seconds`: the loop waited for a disk, or the machine ran something else.
+                "cpu_seconds": round(cpu, 3),
+                "request_ids": sorted(seen.requests),
+                "at": seen.at,
+            }
             log.warning("event loop stalled", extra={"fields": fields})
 
     # -- on the thread -------------------------------------------------------------------

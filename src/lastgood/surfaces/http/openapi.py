@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from lastgood import __version__
@@ -49,31 +50,41 @@ _REQUEST_ID = {
 
 def openapi(routes: Sequence[Route], dialects: ErrorDialects) -> Schema:
     paths: dict[str, Schema] = {}
-    definitions: Schema = {}
+    shared = SharedParts()
     for route in routes:
         if route.is_page:
             continue
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, dialects, definitions)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, dialects, shared)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Lastgood", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": definitions,
+            "schemas": shared.schemas,
+            "responses": shared.responses,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _operation(route: Route, dialects: ErrorDialects, definitions: Schema) -> Schema:
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What routes refer to. Every route can fail in a dozen ways; spelled out at each, they would be most of
+    the description."""
+
+    schemas: Schema = field(default_factory=dict)
+    responses: Schema = field(default_factory=dict)
+
+
+def _operation(route: Route, dialects: ErrorDialects, shared: SharedParts) -> Schema:
     operation: Schema = {
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
         "summary": route.summary,
         "parameters": _parameters(route),
-        "responses": _responses(route, dialects, definitions),
+        "responses": _responses(route, dialects, shared),
     }
     if route.takes is not None:
-        body = _moved(route.takes, definitions)
+        body = _moved(route.takes, shared.schemas)
         required = not route.may_be_empty
         operation["requestBody"] = {"required": required, "content": {JSON: {"schema": body}}}
     if route.scope is not None:
@@ -94,16 +105,27 @@ def _parameters(route: Route) -> list[Schema]:
     ]
 
 
-def _responses(route: Route, dialects: ErrorDialects, definitions: Schema) -> Schema:
+def _responses(route: Route, dialects: ErrorDialects, shared: SharedParts) -> Schema:
     refusals = dict(_EVERYWHERE)
     if route.scope is not None:
         refusals |= _WITH_TOKEN
     if route.takes is not None:
         refusals |= _WITH_BODY
-    error = dialect_of(route.path, dialects).schema
-    errors = {status: _response(about, {JSON: error}, definitions) for status, about in refusals.items()}
-    given = {status: _response("Success", contents, definitions) for status, contents in route.gives.items()}
-    return {str(status): response for status, response in sorted((errors | given).items())}
+    error, prefix = dialect_of(route.path, dialects).schema, _dialect_name(route.path, dialects)
+    responses: dict[int, Schema] = {}
+    for status, about in refusals.items():
+        name = f"{prefix}Error{status}"
+        shared.responses[name] = _response(about, {JSON: error}, shared.schemas)
+        responses[status] = {"$ref": f"#/components/responses/{name}"}
+    for status, contents in route.gives.items():
+        responses[status] = _response("Success", contents, shared.schemas)
+    return {str(status): response for status, response in sorted(responses.items())}
+
+
+def _dialect_name(path: str, dialects: ErrorDialects) -> str:
+    """`V1` for errors of `/v1/…`; nothing for those of the session API."""
+    prefix = next((prefix for prefix in dialects if path.startswith(prefix)), "")
+    return re.sub(r"\W", "", prefix).capitalize()
 
 
 def _response(about: str, contents: Contents, definitions: Schema) -> Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -14,11 +14,43 @@ from lastgood.time_slices import paced_map
 #: Messages, and parts of each, that are validated at once.
 _FEW = 500
 
+#: What pydantic's errors of the wrong type mean for JSON.
+_TYPES = {
+    "string_type": "a string",
+    "list_type": "an array",
+    "tuple_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "bool_type": "true or false",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+}
+#: The other errors of pydantic; `{names}` are those of its context.
+_RULES = {
+    "missing": "is required",
+    "extra_forbidden": "is not a known field",
+    "literal_error": "must be {expected}",
+    "union_tag_invalid": "has the unknown type '{tag}'; use one of {expected_tags}",
+    "union_tag_not_found": "requires a `type`",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
+    "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} items",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be greater than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
+    "finite_number": "must be a finite number",
+}
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class StrictModel(BaseModel):
-    """Where a word that is misspelt would be taken for none: rules that somebody relies on."""
+    """Rejects unknown fields, for bodies in which a misspelt field would silently have no effect: rules."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -69,11 +101,33 @@ def _validated(model: type[_Model], value: Any, plain: Any, *prefix: int | str) 
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        # Of the ways in which a value could have been right, the one that it came nearest to.
-        nearest = max(error.errors(include_url=False, include_input=False), key=lambda one: len(one["loc"]))
-        where = _where((*prefix, *nearest["loc"]), plain)
-        message = nearest["msg"].removeprefix("Value error, ")
-        raise InvalidRequest(f"{where}: {message}" if where else message, param=where or None) from None
+        text, loc = _explained(error)
+        where = _where((*prefix, *loc), plain)
+        raise InvalidRequest(text(where), param=where or None) from None
+
+
+def _explained(error: ValidationError) -> tuple[Callable[[str], str], tuple[int | str, ...]]:
+    """Returns what is wrong, given a place, and the place.
+
+    Of the ways in which a value could have been right, the one that it came nearest to counts. A value whose
+    type fits none of them is told all the types.
+    """
+    found = error.errors(include_url=False, include_input=False)
+    depth = max(len(one["loc"]) for one in found)
+    nearest = [one for one in found if len(one["loc"]) == depth]
+    first = next((one for one in nearest if one["type"] not in _TYPES), nearest[0])
+    if first["type"] == "value_error":
+        message = first["msg"].removeprefix("Value error, ")
+        return lambda where: f"{where}: {message}" if where else message, first["loc"]
+    if first["type"] in _TYPES:
+        # Members of a union differ in the last part of their place, which is the name of a type.
+        types = [one["type"] for one in nearest if one["loc"][:-1] == first["loc"][:-1]]
+        is_union = len(found) > 1 and all(kind in _TYPES for kind in types)
+        nouns = dict.fromkeys(_TYPES[kind] for kind in (types if is_union else types[:1]))
+        rule = f"must be {' or '.join(nouns)}"
+    else:
+        rule = _RULES.get(first["type"], "is invalid: {msg}").format(msg=first["msg"], **first.get("ctx", {}))
+    return lambda where: f"`{where}` {rule}" if where else f"The body {rule}", first["loc"]
 
 
 def _where(loc: tuple[int | str, ...], value: Any) -> str:

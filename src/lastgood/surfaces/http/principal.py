@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lastgood.core.session_rules import strongest
-from lastgood.model.ids import DEFAULT_TENANT, TenantId
+from lastgood.model.ids import DEFAULT_TENANT, SessionId, TaskId, TenantId
 from lastgood.model.rules import Setter
 from lastgood.model.tokens import Scope
 
@@ -18,7 +18,9 @@ class Principal:
     name: str
     scopes: frozenset[Scope]
     user: str = ""
-    worker: str | None = None  # the only worker that it is good for
+    worker: str | None = None  # the only worker that may use it
+    task: TaskId | None = None  # of a task token: it may read this task and its session only
+    session: SessionId | None = None
 
     def may(self, scope: Scope) -> bool:
         if scope is Scope.READ and Scope.SESSION in self.scopes:

@@ -47,7 +47,8 @@ class _CountedTurn:
     _next_tidy: int = _FEW
 
     def ask(self, name: str, now: float, how: Begins) -> BucketState:
-        """How it would stand with one more; TooManyRequests: it may not. Nothing is taken yet."""
+        """Returns the state with one more turn; TooManyRequests if the limit is reached. Nothing is taken
+        yet."""
         found = how(self.allowance, self.used.get(name), now)
         if isinstance(found, Wait):
             error = TooManyRequests(f"Rate limit of this {self.what} exceeded: {found.reason}; retry later")
@@ -97,8 +98,8 @@ class RateLimiter:
         named = [(self._token, caller)]
         if user:
             named.append((self._user, f"{tenant}\n{user}"))
-        # All are asked before one is taken: what a user may not have must not be taken from its token,
-        # which others use, too.
+        # All limits are checked before one is taken: a rejected user must not use up the limit of the token,
+        # which others share.
         limited = [one for one in named if one[0].allowance != Allowance()]
         asked = [(counted, name, counted.ask(name, now, how)) for counted, name in limited]
         for counted, name, used in asked:

@@ -1,8 +1,8 @@
-"""The one check of whose a session is, in front of every route of one session.
+"""Access to one session, in front of every route of a session.
 
-A session that a private runtime has run is for whoever may use that runtime. For everybody else the route is
-called with an id that nobody has: so its answer is that of an unknown session, byte for byte, whatever else
-is wrong with the request.
+A session that ran on a private runtime is only for users who may use that runtime. For others the route is
+called with an id that does not exist: so the response is that for an unknown session, byte for byte, whatever
+else is wrong with the request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ class SessionGate:
         self._access = access
 
     def guard(self, route: Route) -> Route:
+        """For routes whose flow does not check the caller."""
         return replace(route, handler=self._guarded(route.handler)) if "{session}" in route.path else route
+
+    def guard_stream(self, route: Route) -> Route:
+        """For a route that submits a turn: `submit` checks the reader of the session that it reads anyway."""
+
+        async def handle(request: Request) -> Response:
+            self._keep_checking(request)
+            return await route.handler(request)
+
+        return replace(route, handler=handle)
 
     def _guarded(self, handler: Handler) -> Handler:
         async def handle(request: Request) -> Response:
@@ -38,9 +48,13 @@ class SessionGate:
 
     async def conceal(self, request: Request) -> None:
         """Before anything reads the session of the path."""
-        session, check_caller = session_of(request), request.check_caller
-        if await self.hides(request.caller, session):
+        hidden = await self.hides(request.caller, session_of(request))
+        self._keep_checking(request)
+        if hidden:
             request.path = {**request.path, "session": NOBODYS}
+
+    def _keep_checking(self, request: Request) -> None:
+        session, check_caller = session_of(request), request.check_caller
 
         async def check_both() -> None:
             """While a stream is open: sharing may end as tokens do."""

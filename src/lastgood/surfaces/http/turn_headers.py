@@ -10,6 +10,7 @@ import orjson
 
 from lastgood.errors import InvalidRequest
 from lastgood.model.ids import SessionId, TurnId
+from lastgood.model.sessions import Session
 from lastgood.surfaces.http.asgi import Request
 
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,255}")
@@ -49,6 +50,11 @@ def expected_head(request: Request) -> TurnId | None:
     if match is None:
         raise InvalidRequest("`If-Match` must be one turn id: the `head` of the session")
     return TurnId(match[1] if match[1] is not None else match[2])
+
+
+def etag(session: Session) -> dict[str, str]:
+    """What `If-Match` of the next request may name: the head. A session without a turn has no tag."""
+    return {"etag": f'"{session.head.turn}"'} if session.head else {}
 
 
 def fingerprint(request: Request, plain: Any, conversation: str = "") -> str:

@@ -1,7 +1,7 @@
 """A turn as a chat completion: whole, or in chunks. One way to build it for both.
 
-What the agent says between its tool calls is one text, its pieces set apart by a blank
-line. Tools that ran on the server do not appear; calls to the client's own tools do.
+Text of the agent between its tool calls is joined into one, separated by blank lines. Tools that ran on the
+server do not appear; calls to the client's own tools do.
 """
 
 from __future__ import annotations

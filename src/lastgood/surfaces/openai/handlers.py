@@ -29,7 +29,8 @@ from lastgood.errors import (
 )
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.stateless_run import EphemeralTurns, StatelessRun, StatelessRuns
-from lastgood.flows.submit import NOT_LOCATED, Conversation, Submission, Submitter
+from lastgood.flows.submission import NOT_LOCATED, Conversation, Submission
+from lastgood.flows.submit import Submitter
 from lastgood.flows.turn_handle import TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.turns import Turns
@@ -45,6 +46,8 @@ from lastgood.surfaces.openai.completions import Chunks, Finished, whole
 from lastgood.surfaces.openai.schemas import ChatRequest, messages_of, options_of, parse_chat
 from lastgood.surfaces.openai.stream import Frames, StreamFailed, streamed
 from lastgood.surfaces.openai.turn_frames import (
+    TriedAgainText,
+    answer_differs,
     committed_unread,
     finished_steps,
     finished_turn,
@@ -141,11 +144,11 @@ class ChatHandlers:
             if meant.conversation is not None:
                 await self._submitter.remember_refusal(_submission(request, chat, plain, body, key, meant))
             raise ShuttingDown()
-        agent, runtime = await self._agent(request, chat.model)
-        if meant.is_errand:
-            agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
         call = ChatCall(request, chat)
         if meant.conversation is None:
+            agent, runtime = await self._agent(request, chat.model)
+            if meant.is_errand:
+                agent = replace(agent, toolsets=(), sub_agents=(), handoffs=())
             if key is not None:
                 raise InvalidRequest(
                     "`Idempotency-Key` requires `X-Conversation-Id`; requests without one are not stored",
@@ -158,16 +161,17 @@ class ChatHandlers:
         return await self._in_conversation(call, _submission(request, chat, plain, body, key, meant))
 
     async def _agent(self, request: Request, model: str) -> tuple[AgentSpec, RuntimePlan | None]:
-        """The agent, and the runtime it is on. One that the caller does not reach is not there."""
+        """Returns the agent, and the runtime it is on. An agent that the caller cannot reach is not found."""
         try:
             agent, _ = await self._agents.resolve(model)
             return agent, await self._submitter.tasks.reach_by_chat(request.caller.tenant, agent)
         except AgentNotFound as error:
-            there = ", ".join(await self._reached(request))
-            why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
-            raise AgentNotFound(
-                f"Model {model!r} not found{why}; available: {there}", param="model"
-            ) from None
+            raise await self._model_not_found(request, model, error) from None
+
+    async def _model_not_found(self, request: Request, model: str, error: AgentNotFound) -> AgentNotFound:
+        there = ", ".join(await self._reached(request))
+        why = f": {error.detail['reason']}" if error.detail.get("agent") == "ambiguous" else ""
+        return AgentNotFound(f"Model {model!r} not found{why}; available: {there}", param="model")
 
     # -- without a conversation --------------------------------------------------------
 
@@ -175,7 +179,8 @@ class ChatHandlers:
         tenant, options = call.request.caller.tenant, options_of(call.chat)
         taken = self._limiter.take(call.request.caller, call.user)
         on_leave = on_disconnect(RequestOrigin.OPENAI_API, None)
-        run = self._stateless.start(tenant, agent, body, options, on_leave)
+        user = call.user or call.request.caller.name
+        run = self._stateless.start(tenant, agent, body, options, on_leave, user)
         items = _or_failed(taken.during(run.items), run)
         if call.streams:
             chunks = self._chunks(call, run.id)
@@ -183,7 +188,7 @@ class ChatHandlers:
         try:
             done = await call.request.unless_gone(_until_done(items, run))
         except StreamFailed as failed:
-            return failed.reply({})
+            return failed.reply({}, call.request)
         return json_reply(whole(run.id, call.chat.model, _now(), done))
 
     async def _once_on_runtime(self, call: ChatCall, body: tuple[Message, ...]) -> Response:
@@ -196,6 +201,7 @@ class ChatHandlers:
             agent_key=call.chat.model,
             options=options_of(call.chat),
             caller=request.caller.name,
+            request_id=request.id,
             user=call.user,
             on_leave=on_disconnect(RequestOrigin.OPENAI_API, None),
             owner=request.caller.user,
@@ -209,7 +215,7 @@ class ChatHandlers:
         try:
             done = await request.unless_gone(self._attended(submitted))
         except StreamFailed as failed:
-            return failed.reply({})
+            return failed.reply({}, request)
         finally:
             await submitted.leave()
         return json_reply(whole(submitted.turn, call.chat.model, _now(), done))
@@ -219,7 +225,10 @@ class ChatHandlers:
     async def _in_conversation(self, call: ChatCall, submission: Submission) -> Response:
         assert submission.conversation is not None
         reserve = partial(self._limiter.take, call.request.caller, call.user)
-        submitted = await self._submitter.submit(submission, reserve)
+        try:
+            submitted = await self._submitter.submit(submission, reserve)
+        except AgentNotFound as error:
+            raise await self._model_not_found(call.request, call.chat.model, error) from None
         headers = {
             "x-conversation-id": submission.conversation.name,
             "x-session-id": submitted.session,
@@ -235,15 +244,15 @@ class ChatHandlers:
         try:
             done = await call.request.unless_gone(self._attended(submitted))
         except StreamFailed as failed:
-            return failed.reply(headers)
+            return failed.reply(headers, call.request)
         return json_reply(whole(submitted.turn, call.chat.model, _now(), done), 200, headers)
 
     async def _frames(self, chunks: Chunks, submitted: TurnHandle) -> Frames:
         ended = False
         try:
-            unread = None
+            unread, tried = None, TriedAgainText() if submitted.task_id is not None else None
             try:
-                async with aclosing(self._streamed(chunks, submitted)) as frames:
+                async with aclosing(self._streamed(chunks, submitted, tried)) as frames:
                     async for frame in frames:
                         yield frame
             except StoreUnavailable as error:
@@ -252,6 +261,8 @@ class ChatHandlers:
             ended = True
             if unread is not None:
                 raise StreamFailed(committed_unread(submitted), has_effects=True) from unread
+            if tried is not None and not tried.is_whole:
+                raise StreamFailed(answer_differs(submitted), has_effects=True)
             if submitted.replayed and done.text:
                 yield chunks.text(done.text)
             yield chunks.end(done)
@@ -262,7 +273,7 @@ class ChatHandlers:
             if not ended:
                 await submitted.leave()
 
-    async def _streamed(self, chunks: Chunks, submitted: TurnHandle) -> Frames:
+    async def _streamed(self, chunks: Chunks, submitted: TurnHandle, tried: TriedAgainText | None) -> Frames:
         tells = False
         if submitted.replayed:
             return
@@ -272,7 +283,8 @@ class ChatHandlers:
                     tells = True
                     for earlier in said_before(chunks, submitted):
                         yield earlier
-                if frame := frame_of(chunks, event):
+                shown = event if tried is None else tried.left_of(event)
+                if shown is not None and (frame := frame_of(chunks, shown)):
                     yield frame
 
     async def _attended(self, submitted: TurnHandle) -> Finished:
@@ -322,6 +334,7 @@ def _submission(
         key=key,
         fingerprint=fingerprint(request, plain, meant.conversation),
         caller=request.caller.name,
+        request_id=request.id,
         user=user_of(request, chat.user),
         is_retry=key is None and _is_retry(request),
         on_leave=on_disconnect(RequestOrigin.OPENAI_API, key, conversation=meant.conversation),

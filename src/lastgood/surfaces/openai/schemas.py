@@ -108,7 +108,7 @@ async def parse_chat(plain: Any) -> ChatRequest:
 
 
 def _check(chat: ChatRequest) -> None:
-    """What no single field can tell."""
+    """Checks that involve several fields."""
     for name, advice in _NOT_HERE.items():
         if (chat.model_extra or {}).get(name):
             raise InvalidRequest(f"`{name}` is not supported; {advice}", param=name)

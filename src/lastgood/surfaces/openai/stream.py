@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from lastgood.errors import LastgoodError
-from lastgood.surfaces.http.asgi import Broken, Reply, Stream
+from lastgood.surfaces.http.asgi import Broken, Reply, Request, Stream
 from lastgood.surfaces.openai.completions import Chunks
 from lastgood.surfaces.openai.error_envelope import error_reply
 
@@ -28,7 +28,10 @@ class StreamFailed(Exception):
         self.error = error
         self.has_effects = has_effects
 
-    def reply(self, headers: Mapping[str, str]) -> Reply:
+    def reply(self, headers: Mapping[str, str], request: Request | None = None) -> Reply:
+        """`request`: what the log says has failed."""
+        if request is not None:
+            request.failure = self.error.code
         reply = error_reply(self.error, has_effects=self.has_effects)
         return Reply(reply.status, reply.body, {**reply.headers, **headers})
 

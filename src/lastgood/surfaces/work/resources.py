@@ -167,6 +167,7 @@ PINNED = object_of({"session_id": TEXT, "runtime_id": or_null(TEXT), "moved": CO
 
 REGISTERED = object_of(
     {
+        "protocol": COUNT,
         "worker": object_of({"epoch": COUNT, "took_over": FLAG}),
         "runtimes": list_of(object_of({"id": TEXT, "name": TEXT, "provider": TEXT})),
     }

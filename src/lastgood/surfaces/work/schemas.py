@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from lastgood.surfaces.http.parsing import Body
 
@@ -15,6 +15,12 @@ MOST_LIVE = 200
 MOST_MESSAGES = 500
 MOST_STEERS = 1000
 
+
+def _absent_if_empty(given: Any) -> Any:
+    """Some clients cannot leave a string out; an empty one says the same."""
+    return None if given == "" else given
+
+
 Id = Annotated[str, Field(min_length=1, max_length=255)]
 Word = Annotated[str, Field(min_length=1, max_length=100)]
 Short = Annotated[str, Field(max_length=500)]
@@ -22,6 +28,9 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 Key = Annotated[str, Field(min_length=1, max_length=2048)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 NativeSession = Annotated[str, Field(min_length=1, max_length=1000)]
+OptionalId = Annotated[Id | None, BeforeValidator(_absent_if_empty)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_absent_if_empty)]
+OptionalNativeSession = Annotated[NativeSession | None, BeforeValidator(_absent_if_empty)]
 Seconds = Annotated[float, Field(ge=0, le=10_000_000)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -37,7 +46,9 @@ class RuntimeBody(Body):
     format: Short | None = None
     cli_version: Short | None = None
     steerable: bool | None = None
-    enforces: Literal["all", "none"] | None = None
+    enforces: Word | None = Field(
+        default=None, description="`all` or `none`: which permissions it can enforce on its CLI"
+    )
 
 
 class RegisterBody(Body):
@@ -45,6 +56,7 @@ class RegisterBody(Body):
     name: Name | None = None
     instance: Id | None = None
     version: Short | None = None
+    protocol: Count | None = Field(default=None, description="Version of the work API; 1 if absent")
     runtimes: list[RuntimeBody] = Field(min_length=1, max_length=MOST_RUNTIMES)
 
 
@@ -55,22 +67,22 @@ class LiveBody(Body):
 
 class HeartbeatBody(Body):
     worker_id: Word
-    epoch: Count
+    epoch: Count | None = None
     runtime_ids: list[Id] = Field(max_length=MOST_RUNTIMES)
-    live: list[LiveBody] = Field(default_factory=list, max_length=MOST_LIVE)
+    live: list[LiveBody] | None = Field(default=None, max_length=MOST_LIVE)
     status: Short | None = None
 
 
 class DeregisterBody(Body):
     worker_id: Word
-    epoch: Count
+    epoch: Count | None = None
 
 
 class ClaimBody(Body):
     worker_id: Word
-    epoch: Count
+    epoch: Count | None = None
     runtime_ids: list[Id] = Field(min_length=1, max_length=MOST_RUNTIMES)
-    max_tasks: Annotated[int, Field(ge=1, le=MOST_CLAIMS)] = 1
+    max_tasks: Annotated[int, Field(ge=1, le=MOST_CLAIMS)] | None = None
     wait_seconds: Seconds | None = None
     status: Short | None = None
 
@@ -84,7 +96,7 @@ class ReportBody(Body):
 
 class PinBody(ReportBody):
     native_session: NativeSession
-    work_dir: Path | None = None
+    work_dir: OptionalPath = None
 
 
 class MessageBody(Body):
@@ -118,6 +130,9 @@ class QuestionBody(Body):
     tool: Short | None = None
     input: Any = None
     title: Short | None = None
+    name: Short | None = Field(default=None, description="Name of the tool in Lastgood")
+    renamed: dict[str, str] | None = Field(default=None, description="Its arguments, by the CLI's names")
+    effect: Short | None = Field(default=None, description="`safe`, `destructive` or `unknown`")
     deadline_seconds: Seconds | None = None
 
 
@@ -133,11 +148,11 @@ class SnapshotBody(ReportBody):
 
 class CompleteBody(ReportBody):
     output: str
-    native_session: NativeSession | None = None
-    work_dir: Path | None = None
+    native_session: OptionalNativeSession = None
+    work_dir: OptionalPath = None
     usage: UsageFields | None = None
     model: Short | None = None
-    retired_session: NativeSession | None = None
+    retired_session: OptionalNativeSession = None
     disclosure: Annotated[str, Field(max_length=4000)] | None = None
     cli_version: Short | None = None
     delivered: list[Count] | None = Field(default=None, max_length=MOST_STEERS)
@@ -146,9 +161,9 @@ class CompleteBody(ReportBody):
 class FailBody(ReportBody):
     code: Word
     error: str
-    native_session: NativeSession | None = None
-    work_dir: Path | None = None
-    retired_session: NativeSession | None = None
+    native_session: OptionalNativeSession = None
+    work_dir: OptionalPath = None
+    retired_session: OptionalNativeSession = None
     resume_failed: bool | None = None
     tool_calls: Count | None = None
     retry_after_seconds: Seconds | None = None
@@ -172,22 +187,22 @@ class NewTaskBody(Body):
     agent: Key
     scope: ScopeBody
     prompt: str = Field(min_length=1)
-    runtime: Id | None = None
-    working_dir: Path | None = None
+    runtime: OptionalId = None
+    working_dir: OptionalPath = None
     priority: int | None = None
     fresh: bool | None = None
-    rerun_of: Id | None = None
+    rerun_of: OptionalId = None
     note: Annotated[str, Field(max_length=4000)] | None = None
 
 
 class RerunBody(Body):
-    runtime: Id | None = None
+    runtime: OptionalId = None
     fresh: bool | None = None
     note: Annotated[str, Field(max_length=4000)] | None = None
     priority: int | None = None
 
 
-class ContinueBody(Body):
+class ContinueTaskBody(Body):
     all: bool | None = None
 
 
@@ -197,7 +212,7 @@ class AnswerBody(Body):
 
 
 class BindBody(Body):
-    """Without `runtime_id`: null unbinds."""
+    """`runtime_id: null` removes the binding."""
 
     runtime_id: Id | None
     queued: Literal["keep", "move"] | None = None
@@ -220,7 +235,7 @@ class ShareBody(Body):
 class RetireBody(Body):
     native_session: NativeSession
     agent: Key
-    runtime: Id | None = None
+    runtime: OptionalId = None
 
 
 class EnrollmentBody(Body):

@@ -33,7 +33,7 @@ from lastgood.surfaces.work.resources import (
 from lastgood.surfaces.work.schemas import (
     AnswerBody,
     BindBody,
-    ContinueBody,
+    ContinueTaskBody,
     EnrollmentBody,
     NewTaskBody,
     PinRuntimeBody,
@@ -141,7 +141,7 @@ class TaskHandlers:
         return json_reply(TASK.json((await self._work.tasks.shown(tenant, (task,)))[0]))
 
     async def continue_held(self, request: Request) -> Response:
-        body = parse(ContinueBody, await request.json() if await request.body() else {})
+        body = parse(ContinueTaskBody, await request.json() if await request.body() else {})
         shown = await self._work.tasks.continue_held(
             request.caller.tenant, _task(request), request.caller.user, all=bool(body.all)
         )
@@ -331,9 +331,9 @@ class TokenHandlers:
         body = parse(TokenBody, await request.json())
         caller, user = request.caller, body.user if body.user is not None else request.caller.user
         if not _is_admin(request) and (set(body.scopes) != {Scope.WORKER.value} or user != caller.user):
-            raise Forbidden("Token lacks the scope `admin`; without it, only worker tokens of your own")
-        if Scope.WORKER.value in body.scopes and body.worker_id is None:
-            raise InvalidRequest("`worker_id` is missing: a worker token is bound to one", param="worker_id")
+            raise Forbidden(
+                "Token lacks the scope `admin`; without it, you can create only worker tokens for yourself"
+            )
         if body.worker_id is not None:
             check_worker(body.worker_id)
             await self._enrolment.check_owner(caller.tenant, body.worker_id, user)

@@ -1,6 +1,7 @@
 """Handlers for workers: register, heartbeat, claim and report.
 
-A worker's token is good for one worker id. A principal that is bound to no worker (an admin, or a server
+A worker's token is good for one worker id: the one it was created for, or the first that registers with it.
+A principal that is bound to no worker (an admin, or a server
 without tokens) may act for any worker id, and is then its owner.
 """
 
@@ -15,10 +16,11 @@ from typing import Any, TypeVar
 from lastgood.core.history import mend
 from lastgood.errors import Forbidden, InvalidRequest, NotFound, ShuttingDown
 from lastgood.flows.work.assembly import WorkFlows
-from lastgood.flows.work.claims import ClaimCall, hash_of
+from lastgood.flows.work.claim_tokens import stored_form
+from lastgood.flows.work.claims import ClaimCall
 from lastgood.flows.work.enrolment import Enrolment, check_worker
-from lastgood.flows.work.questions import answer_json
-from lastgood.flows.work.report_content import ClaimKey, Completion, Failure
+from lastgood.flows.work.questions import AskedCall, answer_json
+from lastgood.flows.work.report_content import ClaimRef, Completion, RunFailure
 from lastgood.model.ids import AttemptId, TaskId
 from lastgood.model.runtimes import (
     Enforcement,
@@ -28,7 +30,7 @@ from lastgood.model.runtimes import (
     Registration,
     RuntimeIdentity,
 )
-from lastgood.model.sessions import Usage
+from lastgood.model.sessions import MOST_TOKENS, Usage
 from lastgood.model.tasks import TaskMessage
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
@@ -64,7 +66,13 @@ class WorkerHandlers:
 
     async def register(self, request: Request) -> Response:
         body = parse(RegisterBody, await _report_json(request))
-        worker = _worker(request, body.worker_id)
+        self._work.runtimes.check_protocol(body.protocol)
+        caller = request.caller
+        if caller.worker is None and Scope.ADMIN not in caller.scopes:
+            await self._enrolment.bind(caller.tenant, caller.name, caller.user, body.worker_id)
+            worker = body.worker_id
+        else:
+            worker = _worker(request, body.worker_id)
         registered = await self._work.runtimes.register(
             Registration(
                 tenant=request.caller.tenant,
@@ -80,7 +88,7 @@ class WorkerHandlers:
                         one.profile or "",
                         one.cli_version or "",
                         bool(one.steerable),
-                        Enforcement(one.enforces or ""),
+                        _enforcement(one.enforces),
                     )
                     for one in body.runtimes
                 ),
@@ -89,6 +97,7 @@ class WorkerHandlers:
         )
         return json_reply(
             {
+                "protocol": self._work.runtimes.protocol,
                 "worker": {"epoch": registered.epoch, "took_over": registered.took_over},
                 "runtimes": [
                     {"id": one.id, "name": one.name, "provider": one.identity.provider}
@@ -99,13 +108,16 @@ class WorkerHandlers:
 
     async def heartbeat(self, request: Request) -> Response:
         body = parse(HeartbeatBody, await _report_json(request))
+        worker = _worker(request, body.worker_id)
         beat = await self._work.runtimes.beat(
             Heartbeat(
                 tenant=request.caller.tenant,
-                worker=_worker(request, body.worker_id),
-                epoch=body.epoch,
+                worker=worker,
+                epoch=await self._epoch(request, worker, body.epoch),
                 runtimes=tuple(body.runtime_ids),
-                live=tuple(LiveClaim(TaskId(one.task_id), hash_of(one.claim_token)) for one in body.live),
+                live=tuple(
+                    LiveClaim(TaskId(one.task_id), stored_form(one.claim_token)) for one in body.live or ()
+                ),
                 status=body.status or "",
             )
         )
@@ -122,7 +134,9 @@ class WorkerHandlers:
     async def deregister(self, request: Request) -> Response:
         body = parse(DeregisterBody, await _report_json(request))
         worker = _worker(request, body.worker_id)
-        done = await self._work.runtimes.deregister(request.caller.tenant, worker, body.epoch)
+        done = await self._work.runtimes.deregister(
+            request.caller.tenant, worker, await self._epoch(request, worker, body.epoch)
+        )
         return json_reply({"status": "offline" if done else "replaced"})
 
     async def claim(self, request: Request) -> Response:
@@ -130,18 +144,25 @@ class WorkerHandlers:
         if self._is_draining():
             raise ShuttingDown()
         body = parse(ClaimBody, await _report_json(request))
+        worker = _worker(request, body.worker_id)
         call = ClaimCall(
             tenant=request.caller.tenant,
-            worker=_worker(request, body.worker_id),
-            epoch=body.epoch,
+            worker=worker,
+            epoch=await self._epoch(request, worker, body.epoch),
             runtimes=tuple(dict.fromkeys(body.runtime_ids)),
-            max_tasks=body.max_tasks,
+            max_tasks=body.max_tasks or 1,
             wait_seconds=body.wait_seconds or 0.0,
             token=request.caller.name,
             user=request.caller.user,
         )
         sent = await request.unless_gone(self._work.claims.claim(call, self._is_draining))
         return json_reply({"tasks": [one.content for one in sent]})
+
+    async def _epoch(self, request: Request, worker: str, given: int | None) -> int:
+        """A client that does not track epochs acts as the newest instance of its worker."""
+        if given is not None:
+            return given
+        return await self._work.runtimes.newest_epoch(request.caller.tenant, worker)
 
     async def enroll(self, request: Request) -> Response:
         body = parse(EnrollBody, await request.json())
@@ -175,8 +196,13 @@ class WorkerHandlers:
         body = await _report(request, AskBody)
         asked = body.question
         plain = {"tool": asked.tool or "", "input": asked.input, "title": asked.title or ""}
+        call = None  # of an earlier release, which does not say what the call can do
+        if asked.effect:
+            call = AskedCall(
+                asked.tool or "", asked.input, asked.name or "", asked.renamed or {}, asked.effect
+            )
         question = await self._work.questions.ask(
-            _key(request, body.claim_token), asked.id, plain, asked.deadline_seconds
+            _key(request, body.claim_token), asked.id, plain, asked.deadline_seconds, call
         )
         return json_reply({"question": answer_json(question)})
 
@@ -217,7 +243,7 @@ class WorkerHandlers:
 
     async def fail(self, request: Request) -> Response:
         body = await _report(request, FailBody)
-        failure = Failure(
+        failure = RunFailure(
             code=body.code,
             error=body.error,
             native_session=body.native_session,
@@ -242,19 +268,17 @@ def _worker(request: Request, given: str) -> str:
     """The worker id of a request. Forbidden: the token is another worker's."""
     caller = request.caller
     if caller.worker is None and Scope.ADMIN not in caller.scopes:
-        raise Forbidden(
-            "This token is bound to no worker; create one with `lastgood tokens create --worker`, or enroll"
-        )
+        raise Forbidden(f"This token is bound to no worker yet; register worker {given!r} with it first")
     if caller.worker is not None and caller.worker != given:
         raise Forbidden(f"This token is bound to worker {caller.worker!r}, not to {given!r}")
     return check_worker(given)
 
 
-def _key(request: Request, token: str) -> ClaimKey:
+def _key(request: Request, token: str) -> ClaimRef:
     caller = request.caller
     if caller.worker is None and Scope.ADMIN not in caller.scopes:
         raise Forbidden("This token is bound to no worker; use the token of the worker that has the claim")
-    return ClaimKey(caller.tenant, TaskId(request.path["task"]), token, caller.worker)
+    return ClaimRef(caller.tenant, TaskId(request.path["task"]), token, caller.worker)
 
 
 async def _report(request: Request, model: type[_Report]) -> _Report:
@@ -288,10 +312,19 @@ def _mended(value: Any) -> Any:
             return value
 
 
+def _enforcement(given: str | None) -> Enforcement:
+    """A word of a later release is one that this server cannot rely on."""
+    try:
+        return Enforcement(given or "")
+    except ValueError:
+        return Enforcement.NONE
+
+
 def _usage(fields: UsageFields | None) -> Usage:
     if fields is None:
         return Usage()
-    return Usage(fields.input_tokens or 0, fields.output_tokens or 0, fields.cost or 0.0)
+    read, written = (min(n or 0, MOST_TOKENS) for n in (fields.input_tokens, fields.output_tokens))
+    return Usage(read, written, fields.cost or 0.0)
 
 
 def _message_json(message: MessageBody) -> dict[str, Any]:

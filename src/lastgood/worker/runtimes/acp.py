@@ -22,6 +22,7 @@ from lastgood.worker.job import (
     JobFailed,
     JobResult,
     JobUsage,
+    McpServer,
     Permissions,
     Reporter,
     Steering,
@@ -30,6 +31,7 @@ from lastgood.worker.runtimes.acp_presets import AcpPreset
 from lastgood.worker.runtimes.acp_sessions import SessionName, digest_of, parse_name, store_name
 from lastgood.worker.runtimes.acp_updates import AcpUpdates
 from lastgood.worker.runtimes.jsonrpc import METHOD_NOT_FOUND, RpcError, RpcPeer
+from lastgood.worker.runtimes.mcp_config import acp_servers, without_servers
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
@@ -66,7 +68,8 @@ class AcpKind:
             return None
         return (
             "The Agent Client Protocol does not make an agent ask before it calls a tool, and this agent is "
-            "not known to do so. Use it with the safety mode `autonomous`, without `ask` and `deny` rules"
+            "not known to do so. Name the mode in which it asks (NAME=acp@MODE:COMMAND), or use it with the "
+            "safety mode `autonomous`, without `ask` and `deny` rules"
         )
 
     async def run(self, job: Job, reporter: Reporter, steering: Steering | None = None) -> JobResult:
@@ -77,7 +80,7 @@ class AcpKind:
         environment = {**self._preset.environment, **job.environment}
         if reason := self.cannot_enforce(job.permissions) or await self._weakened(job, environment):
             raise record.failed(FailureCode.UNENFORCEABLE, reason)
-        gate = ToolGate(job.permissions, str(job.work_dir), reporter)
+        gate = ToolGate(job, reporter)
         try:
             store = await asyncio.to_thread(store_name, environment)
         except OSError as error:
@@ -153,6 +156,7 @@ class _Conversation:
             message = f"The agent does not speak version {PROTOCOL} of the Agent Client Protocol"
             raise self._record.failed(FailureCode.CLI_PROTOCOL, message)
         self._record.cli_version = self._version_in(hello)
+        await self._choose_servers(hello)
         name = None
         if self._job.native_session is not None:
             name, opened = await self._load(self._job.native_session, hello)
@@ -167,7 +171,28 @@ class _Conversation:
         return name
 
     def _place(self) -> dict[str, Any]:
-        return {"cwd": str(self._job.work_dir), "mcpServers": []}
+        return {"cwd": str(self._job.work_dir), "mcpServers": acp_servers(self._job)}
+
+    async def _choose_servers(self, hello: dict[str, Any]) -> None:
+        abilities = hello.get("agentCapabilities")
+        found = abilities.get("mcpCapabilities") if isinstance(abilities, dict) else None
+        taken = {
+            "",
+            *(kind for kind, can in (found if isinstance(found, dict) else {}).items() if can is True),
+        }
+        free = restricts_nothing(self._job.permissions)
+
+        def refusal(server: McpServer) -> str | None:
+            kind = "" if not server.url else "sse" if server.transport == "sse" else "http"
+            if kind not in taken:
+                return f"this agent does not connect to MCP servers over {kind}"
+            if server.tools is not None and (free or self._preset.ask_mode is None):
+                return "this agent requests no approvals, so it cannot be limited to some tools of the server"
+            return None
+
+        self._job, left_out = without_servers(self._job, refusal)
+        for reason in left_out:
+            await self._record.error(reason)
 
     async def _load(self, native: str, hello: dict[str, Any]) -> tuple[SessionName, Any]:
         name, record = parse_name(native), self._record

@@ -77,7 +77,8 @@ def _goose_tool_call(update: dict[str, Any]) -> ToolCall:
     extension = named.get("extensionName")
     # A tool of another extension may have the name of a built-in one and do anything.
     known = _GOOSE.get(tool, UNKNOWN_TOOL) if extension == "developer" else UNKNOWN_TOOL
-    name = tool if extension in (None, "", "developer") else f"{extension}__{tool}"
+    is_whole = extension in (None, "", "developer") or tool.startswith(f"{extension}__")
+    name = tool if is_whole else f"{extension}__{tool}"
     return ToolCall(str(update.get("toolCallId", "")), name, update.get("rawInput"), known, title)
 
 

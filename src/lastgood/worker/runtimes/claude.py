@@ -42,6 +42,7 @@ from lastgood.worker.runtimes.claude_events import (
 )
 from lastgood.worker.runtimes.failures import code_of_status
 from lastgood.worker.runtimes.jsonrpc import object_in
+from lastgood.worker.runtimes.mcp_config import claude_config_file
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
@@ -59,11 +60,14 @@ _FLAGS = (
     *("--input-format", "stream-json", "--output-format", "stream-json"),
     *("--permission-prompt-tool", "stdio", "--permission-mode", "default"),
 )
-_NO_SETTINGS = ("--setting-sources=", "--strict-mcp-config")
+_ONLY_THESE_SERVERS = "--strict-mcp-config"
+_NO_SETTINGS = ("--setting-sources=", _ONLY_THESE_SERVERS)
 #: They need a person at the terminal, or act after the job has ended.
 _UNUSABLE = "AskUserQuestion,EnterPlanMode,ExitPlanMode,CronCreate,ScheduleWakeup"
 #: An update in the middle of a job would change what was tested.
 _QUIET = {"DISABLE_AUTOUPDATER": "1"}
+#: Otherwise the first request may come before the servers, and the model sees none of their tools.
+_WAIT_FOR_SERVERS = {"MCP_CONNECTION_NONBLOCKING": "0"}
 
 _IGNORED = {"stream_event", "control_response", "control_cancel_request", "keep_alive", "tool_progress"}
 _NO_SESSION = re.compile(r"no conversation found|requires a valid session", re.IGNORECASE)
@@ -94,20 +98,24 @@ class ClaudeKind:
         if job.native_session is not None and not _is_uuid(job.native_session):
             # Claude would take it for a title, and a title may belong to another conversation.
             raise record.refused(job, "it is not a session id of claude")
-        gate = ToolGate(job.permissions, str(job.work_dir), reporter)
-        environment = {**_QUIET, **job.environment}
+        gate = ToolGate(job, reporter)
+        environment = {**_QUIET, **(_WAIT_FOR_SERVERS if job.mcp_servers else {}), **job.environment}
         try:
-            async with self._groups.started(self._arguments(job), job.work_dir, environment) as process:
-                conversation = _Conversation(job, record, gate, process)
-                with steering.accepted_by(conversation.steer):
-                    return await conversation.result()
+            with claude_config_file(job) as servers:
+                arguments = self._arguments(job, servers)
+                async with self._groups.started(arguments, job.work_dir, environment) as process:
+                    conversation = _Conversation(job, record, gate, process)
+                    with steering.accepted_by(conversation.steer):
+                        return await conversation.result()
         except CliNotStarted as error:
             raise record.failed(FailureCode.NOT_STARTED, str(error)) from error
 
-    def _arguments(self, job: Job) -> list[str]:
+    def _arguments(self, job: Job, servers: Path | None) -> list[str]:
         arguments = [*self._command, *_FLAGS, "--disallowed-tools", _UNUSABLE]
         if not restricts_nothing(job.permissions):
             arguments += _NO_SETTINGS
+        if servers is not None:  # these, and none of the user's or the repository's
+            arguments += [_ONLY_THESE_SERVERS, f"--mcp-config={servers}"]
         if job.model:
             arguments.append(f"--model={job.model}")
         if job.native_session:

@@ -25,6 +25,7 @@ from lastgood.worker.job import (
     JobFailed,
     JobResult,
     JobUsage,
+    McpServer,
     Permissions,
     Reporter,
     Steering,
@@ -38,6 +39,7 @@ from lastgood.worker.runtimes.codex_events import (
 )
 from lastgood.worker.runtimes.failures import code_of_status
 from lastgood.worker.runtimes.jsonrpc import METHOD_NOT_FOUND, RpcError, RpcPeer
+from lastgood.worker.runtimes.mcp_config import ServerStarts, codex_config, without_servers
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
@@ -76,7 +78,10 @@ class CodexKind:
             raise record.refused(job, "it is not a thread id of codex")
         if not restricts_nothing(job.permissions):
             await asyncio.to_thread(_refuse_rule_files, job, record)
-        gate = ToolGate(job.permissions, str(job.work_dir), reporter)
+        job, left_out = without_servers(job, _refuse_sse)
+        for reason in left_out:
+            await record.error(reason)
+        gate = ToolGate(job, reporter)
         arguments = [*self._command, "app-server", "-c", "features.hooks=false"]
         try:
             async with self._groups.started(arguments, job.work_dir, job.environment) as process:
@@ -95,12 +100,16 @@ class _Conversation:
         self._is_prompted = False
         self._output: str | None = None
         self._retries = 0
+        self._servers = ServerStarts(job)
         self._done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     async def result(self, steering: Steering) -> JobResult:
         try:
             async with self._peer.reading():
                 await self._start_in_time()
+                self._job, failed = await self._servers.waited_for(self._job)
+                for reason in failed:
+                    await self._record.error(reason)
                 self._is_prompted = True
                 turn = await self._peer.request("turn/start", self._input(prompt_of(self._job)))
                 self._turn = _text(_object(turn, "turn"), "id")
@@ -175,6 +184,8 @@ class _Conversation:
             # would then break what was allowed, and only on machines where codex can set one up.
             "sandbox": "danger-full-access",
         }
+        if self._job.mcp_servers:
+            settings["config"] = codex_config(self._job)
         if self._job.instruction:
             settings["developerInstructions"] = self._job.instruction
         if self._job.model:
@@ -200,6 +211,8 @@ class _Conversation:
                 self._count(_object(_object(params, "tokenUsage"), "last"))
             case "error":
                 await self._error(params)
+            case "mcpServer/startupStatus/updated":
+                self._servers.updated(params)
             case _ if method in IGNORED:
                 pass
             case _:
@@ -254,14 +267,29 @@ class _Conversation:
             case "item/permissions/requestApproval":
                 return {"permissions": {}, "scope": "turn"}  # nothing beyond what is asked call by call
             case "mcpServer/elicitation/request":
-                return {"action": "decline"}
+                return {"action": await self._server_action(params)}
             case _:
                 raise RpcError(METHOD_NOT_FOUND, f"Lastgood does not answer {method}")
+
+    async def _server_action(self, params: dict[str, Any]) -> str:
+        """What a server itself wants to know is declined; codex asks in the same way about a call of it."""
+        about = _object(params, "_meta")
+        if about.get("codex_approval_kind") != "mcp_tool_call":
+            return "decline"
+        wanted = (params.get("serverName"), about.get("tool_params"))
+        for item in self._items.values():
+            if (item.get("server"), item.get("arguments")) == wanted and item.get("id") not in self._asked:
+                return await self._answered(tool_call_of(item))
+        return "decline"
 
     async def _decision(self, params: dict[str, Any]) -> str:
         command = _text(params, "command")
         item = self._items.get(_text(params, "itemId"), {"id": params.get("itemId")})
-        call = tool_call_of({**item, "type": "commandExecution", "command": command} if command else item)
+        return await self._answered(
+            tool_call_of({**item, "type": "commandExecution", "command": command} if command else item)
+        )
+
+    async def _answered(self, call: ToolCall | None) -> str:
         if call is None:
             return "decline"
         self._asked.add(call.id)
@@ -313,6 +341,12 @@ class _Conversation:
         if code == 0:
             return self._record.failed(FailureCode.CLI_PROTOCOL, message)
         return self._record.failed_by_text(message)
+
+
+def _refuse_sse(server: McpServer) -> str | None:
+    return (
+        "codex does not support SSE; use `transport_type: streamable`" if server.transport == "sse" else None
+    )
 
 
 def _refuse_rule_files(job: Job, record: RunRecord) -> None:

@@ -27,7 +27,7 @@ IGNORED = frozenset(
         *("item/reasoning/summaryPartAdded", "item/reasoning/textDelta", "item/mcpToolCall/progress"),
         *("item/commandExecution/outputDelta", "item/commandExecution/terminalInteraction"),
         *("item/fileChange/outputDelta", "item/fileChange/patchUpdated", "serverRequest/resolved"),
-        *("account/updated", "account/rateLimits/updated", "mcpServer/startupStatus/updated", "warning"),
+        *("account/updated", "account/rateLimits/updated", "warning"),
         *("configWarning", "deprecationNotice", "remoteControl/status/changed", "skills/changed"),
         *(
             "rawResponseItem/completed",

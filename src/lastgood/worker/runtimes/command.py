@@ -26,6 +26,7 @@ from lastgood.worker.job import (
     Steering,
 )
 from lastgood.worker.runtimes.jsonrpc import object_in
+from lastgood.worker.runtimes.mcp_config import without_servers
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, Line, ProcessGroups
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import ToolCall, ToolGate, restricts_nothing
@@ -62,7 +63,12 @@ class CommandKind:
         record = RunRecord(reporter, "1")
         if reason := self.cannot_enforce(job.permissions):
             raise record.failed(FailureCode.UNENFORCEABLE, reason)
-        gate = ToolGate(job.permissions, str(job.work_dir), reporter)
+        job, left_out = without_servers(
+            job, lambda server: "a `command` runtime does not support MCP servers"
+        )
+        for reason in left_out:
+            await record.error(reason)
+        gate = ToolGate(job, reporter)
         try:
             async with self._groups.started(self._command, job.work_dir, job.environment) as process:
                 return await _Conversation(job, record, gate, process).result()

@@ -1,6 +1,6 @@
 """Starts a CLI in its own process group, reads it in bounded memory, and ends all of it.
 
-A CLI starts processes of its own, some of them in groups of their own. Whoever halts or ends a CLI means all
+A CLI starts processes of its own, some of them in groups of their own. Halting or ending a CLI concerns all
 of them, so the groups of every descendant get the signal, too. On Linux they are also found by a variable
 that they inherit: a process whose parent has exited is nobody's descendant. Knows no protocol and no job.
 """

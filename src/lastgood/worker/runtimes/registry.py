@@ -1,4 +1,6 @@
-"""Finds the kind that a worker's `--runtime NAME=KIND[:COMMAND]` names."""
+"""Finds the kind that a worker's `--runtime NAME=KIND[:COMMAND]` names.
+
+`acp@MODE` is `acp` with the session mode in which the agent asks before every call, as its owner says."""
 
 from __future__ import annotations
 
@@ -53,6 +55,7 @@ def kind_named(
 ) -> RuntimeKind:
     """`environment` is for looking at the CLI; a run sees only that of its job. Raises UnknownKind."""
     _check(kind, command)
+    kind, _, mode = kind.partition("@")
     words = tuple(command or _COMMANDS[kind])
     groups = groups or ProcessGroups()
     match kind:
@@ -63,12 +66,15 @@ def kind_named(
         case "goose":
             return AcpKind(words, environment, groups, GOOSE)
         case "acp":
-            return AcpKind(words, environment, groups, AcpPreset())
+            return AcpKind(words, environment, groups, AcpPreset(ask_mode=mode or None))
         case _:
             return CommandKind(words, environment, groups)
 
 
-def _check(kind: str, command: Sequence[str] | None) -> None:
+def _check(given: str, command: Sequence[str] | None) -> None:
+    kind, at, mode = given.partition("@")
+    if at and (kind != "acp" or not mode):
+        raise UnknownKind(f"Only `acp` takes the mode in which it asks: NAME=acp@MODE:COMMAND, not {given!r}")
     if kind not in KINDS:
         raise UnknownKind(f"Unknown runtime kind {kind!r}; use one of {', '.join(KINDS)}")
     if not command and kind not in _COMMANDS:

@@ -8,14 +8,15 @@ and what they can do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lastgood.core.mcp_servers import tool_name
 from lastgood.core.tool_permissions import Allowed, Asks, Denied, Verdict, is_granted, judge
 from lastgood.model.agents import Effect, Safety
 from lastgood.model.agents import Permissions as Rules
-from lastgood.worker.job import Answer, Permissions, Question, Reporter
+from lastgood.worker.job import Answer, Job, McpServer, Permissions, Question, Reporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +76,55 @@ def _by_agent(permissions: Permissions, call: ToolCall, root: str) -> Verdict:
 class ToolGate:
     """Answers a CLI that wants to call a tool, and asks a person where the rules say so."""
 
-    def __init__(self, permissions: Permissions, root: str, reporter: Reporter) -> None:
-        self._permissions, self._root, self._reporter = permissions, root, reporter
+    def __init__(self, job: Job, reporter: Reporter) -> None:
+        self._permissions, self._root = job.permissions, str(job.work_dir)
+        self._servers, self._reporter = job.mcp_servers, reporter
 
     async def answer(self, call: ToolCall) -> Answer:
-        match verdict_on(self._permissions, call, self._root):
+        match self._verdict(call):
             case Allowed(reason):
                 return Answer(True, reason)
             case Denied(reason):
                 return Answer(False, f"Denied: {reason}.")
             case Asks():
-                return await self._reporter.ask(Question(call.id, call.tool, call.input, call.title))
+                # By our name, too: rules that were narrowed since the claim are matched by the server.
+                known = self._known(call)
+                asked = Question(
+                    call.id,
+                    call.tool,
+                    call.input,
+                    call.title,
+                    known.name,
+                    known.arguments,
+                    known.effect.value,
+                )
+                return await self._reporter.ask(asked)
 
     def allows(self, call: ToolCall) -> bool:
         """Whether the call may run without a question."""
-        return isinstance(verdict_on(self._permissions, call, self._root), Allowed)
+        return isinstance(self._verdict(call), Allowed)
+
+    def _verdict(self, call: ToolCall) -> Verdict:
+        if (found := server_tool(self._servers, call.tool)) is not None:
+            server, tool = found
+            if server.tools is not None and tool not in server.tools:
+                return Denied(f"the agent's file does not offer {tool} of the MCP server {server.name}")
+        return verdict_on(self._permissions, replace(call, known=self._known(call)), self._root)
+
+    def _known(self, call: ToolCall) -> KnownTool:
+        if (found := server_tool(self._servers, call.tool)) is None:
+            return call.known
+        server, tool = found
+        return KnownTool(Effect.UNKNOWN, tool_name(tool, server.prefix))
+
+
+def server_tool(servers: Sequence[McpServer], called: str) -> tuple[McpServer, str] | None:
+    """The server and the tool that a CLI means by `SERVER__TOOL` or `mcp__SERVER__TOOL`."""
+    for server in servers:
+        for start in (f"{server.name}__", f"mcp__{server.name}__"):
+            if called.startswith(start):
+                return server, called.removeprefix(start)
+    return None
 
 
 def restricts_nothing(permissions: Permissions) -> bool:

@@ -85,6 +85,7 @@ CREATE TABLE turns (
     CHECK ((parent IS NULL) = (seq = 1))
 );
 CREATE INDEX turns_by_parent ON turns (parent);  -- what comes after a turn keeps it from being erased
+CREATE INDEX turns_by_user ON turns (tenant, end_user, session_id) WHERE end_user <> '';
 
 -- Heads that an edit has replaced. They are not sessions: nobody appends to them, and they end with theirs.
 CREATE TABLE branches (
@@ -151,6 +152,7 @@ CREATE TABLE attempts (
     error_message TEXT,
     continues     TEXT,
     task_id       TEXT,                     -- its holder is a worker's claim: tasks decide when it ends
+    request_id    TEXT NOT NULL DEFAULT '',  -- of the HTTP request that began it
     died          BOOLEAN NOT NULL DEFAULT false,  -- ended because its process had died
     last_event    BIGINT,
     tidied        BOOLEAN NOT NULL DEFAULT false,
@@ -163,13 +165,14 @@ CREATE TABLE attempts (
 ) WITH (fillfactor = 80);
 CREATE UNIQUE INDEX attempts_live ON attempts (session_id) WHERE ended_at IS NULL;
 CREATE INDEX attempts_to_tidy ON attempts (ended_at) WHERE ended_at IS NOT NULL AND NOT tidied;
+CREATE INDEX attempts_by_request ON attempts (tenant, request_id) WHERE request_id <> '';
 -- Few attempts fail, and the newest of them are what people look at.
 CREATE INDEX attempts_failed ON attempts (tenant, ended_at) WHERE status IN ('failed', 'interrupted');
 
 CREATE TABLE steps (
     attempt_id    TEXT NOT NULL,
     n             INTEGER NOT NULL,
-    kind          TEXT NOT NULL CHECK (kind IN ('model', 'tool', 'steer')),
+    kind          TEXT NOT NULL CHECK (kind IN ('model', 'tool', 'steer', 'hook')),
     input_tokens  BIGINT NOT NULL,
     output_tokens BIGINT NOT NULL,
     cost          DOUBLE PRECISION NOT NULL,
@@ -231,6 +234,17 @@ CREATE TABLE tokens (
     expires_at   DOUBLE PRECISION,
     revoked_at   DOUBLE PRECISION
 );
+
+-- A browser's EventSource sends no header, so its address has one of these instead of a token.
+CREATE TABLE stream_tickets (
+    hash       BYTEA PRIMARY KEY,          -- the ticket itself is stored nowhere
+    tenant     TEXT NOT NULL,
+    session_id TEXT NOT NULL,               -- the only one whose events it is good for
+    token      TEXT NOT NULL,               -- who asked for it: a ticket is worth no more than that token
+    username   TEXT NOT NULL,
+    expires_at DOUBLE PRECISION NOT NULL
+);
+CREATE INDEX stream_tickets_expired ON stream_tickets (expires_at);
 
 CREATE TABLE workers (
     tenant       TEXT NOT NULL,
@@ -426,6 +440,31 @@ CREATE TABLE enrollments (
     used_at    DOUBLE PRECISION
 );
 
+-- What was used, for sums. A row for each end of an attempt and each response of a model; a sweep merges them into
+-- one row per hour and dimension. It says nothing of sessions, and outlives them.
+CREATE TABLE usage (
+    n             BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    tenant        TEXT NOT NULL,
+    hour          BIGINT NOT NULL,           -- since the epoch
+    end_user      TEXT NOT NULL,            -- whom the caller spoke for, else the token
+    agent_key     TEXT NOT NULL,
+    runtime_id    TEXT NOT NULL,            -- '': this server
+    model         TEXT NOT NULL,
+    merged        BOOLEAN NOT NULL DEFAULT false,
+    attempts      BIGINT NOT NULL,
+    turns         BIGINT NOT NULL,           -- attempts that were committed
+    failures      BIGINT NOT NULL,           -- attempts that failed or were interrupted
+    calls         BIGINT NOT NULL,           -- requests to the model, answered or not
+    input_tokens  BIGINT NOT NULL,
+    output_tokens BIGINT NOT NULL,
+    cost          DOUBLE PRECISION NOT NULL,
+    seconds       DOUBLE PRECISION NOT NULL,          -- of all its attempts together
+    slowest       DOUBLE PRECISION NOT NULL
+);
+CREATE INDEX usage_by_hour ON usage (tenant, hour);
+CREATE INDEX usage_to_merge ON usage (n) WHERE NOT merged;
+CREATE UNIQUE INDEX usage_merged ON usage (tenant, hour, end_user, agent_key, runtime_id, model) WHERE merged;
+
 CREATE TABLE audit (
     n          BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     tenant     TEXT NOT NULL,
@@ -437,6 +476,7 @@ CREATE TABLE audit (
     detail     TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX audit_by_tenant ON audit (tenant, n);
+CREATE INDEX audit_by_subject ON audit (tenant, subject, n);
 
 -- Who is told of what. The secret signs what is sent, so it is stored as it is, and listed nowhere.
 CREATE TABLE webhooks (

@@ -77,6 +77,7 @@ CREATE TABLE turns (
     CHECK ((parent IS NULL) = (seq = 1))
 );
 CREATE INDEX turns_by_parent ON turns (parent);
+CREATE INDEX turns_by_user ON turns (tenant, end_user, session_id) WHERE end_user <> '';
 
 -- Heads that an edit has replaced. They are not sessions: nobody appends to them, and they end with theirs.
 CREATE TABLE branches (
@@ -143,6 +144,7 @@ CREATE TABLE attempts (
     error_message TEXT,
     continues     TEXT,
     task_id       TEXT,                     -- its holder is a worker's claim: tasks decide when it ends
+    request_id    TEXT NOT NULL DEFAULT '',  -- of the HTTP request that began it
     died          INTEGER NOT NULL DEFAULT 0,  -- ended because its process had died
     last_event    INTEGER,
     tidied        INTEGER NOT NULL DEFAULT 0,
@@ -155,6 +157,7 @@ CREATE TABLE attempts (
 );
 CREATE UNIQUE INDEX attempts_live ON attempts (session_id) WHERE ended_at IS NULL;
 CREATE INDEX attempts_to_tidy ON attempts (ended_at) WHERE ended_at IS NOT NULL AND tidied = 0;
+CREATE INDEX attempts_by_request ON attempts (tenant, request_id) WHERE request_id <> '';
 -- Few attempts fail, and the newest of them are what people look at.
 CREATE INDEX attempts_failed ON attempts (tenant, ended_at) WHERE status IN ('failed', 'interrupted');
 
@@ -163,7 +166,7 @@ CREATE INDEX attempts_failed ON attempts (tenant, ended_at) WHERE status IN ('fa
 CREATE TABLE steps (
     attempt_id    TEXT NOT NULL,
     n             INTEGER NOT NULL,
-    kind          TEXT NOT NULL CHECK (kind IN ('model', 'tool', 'steer')),
+    kind          TEXT NOT NULL CHECK (kind IN ('model', 'tool', 'steer', 'hook')),
     input_tokens  INTEGER NOT NULL,
     output_tokens INTEGER NOT NULL,
     cost          REAL NOT NULL,
@@ -225,6 +228,17 @@ CREATE TABLE tokens (
     expires_at   REAL,
     revoked_at   REAL
 );
+
+-- A browser's EventSource sends no header, so its address has one of these instead of a token.
+CREATE TABLE stream_tickets (
+    hash       BLOB PRIMARY KEY,          -- the ticket itself is stored nowhere
+    tenant     TEXT NOT NULL,
+    session_id TEXT NOT NULL,               -- the only one whose events it is good for
+    token      TEXT NOT NULL,               -- who asked for it: a ticket is worth no more than that token
+    username   TEXT NOT NULL,
+    expires_at REAL NOT NULL
+);
+CREATE INDEX stream_tickets_expired ON stream_tickets (expires_at);
 
 CREATE TABLE workers (
     tenant       TEXT NOT NULL,
@@ -421,6 +435,31 @@ CREATE TABLE enrollments (
     used_at    REAL
 );
 
+-- What was used, for sums. A row for each end of an attempt and each response of a model; a sweep merges them into
+-- one row per hour and dimension. It says nothing of sessions, and outlives them.
+CREATE TABLE usage (
+    n             INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant        TEXT NOT NULL,
+    hour          INTEGER NOT NULL,           -- since the epoch
+    end_user      TEXT NOT NULL,            -- whom the caller spoke for, else the token
+    agent_key     TEXT NOT NULL,
+    runtime_id    TEXT NOT NULL,            -- '': this server
+    model         TEXT NOT NULL,
+    merged        INTEGER NOT NULL DEFAULT 0,
+    attempts      INTEGER NOT NULL,
+    turns         INTEGER NOT NULL,           -- attempts that were committed
+    failures      INTEGER NOT NULL,           -- attempts that failed or were interrupted
+    calls         INTEGER NOT NULL,           -- requests to the model, answered or not
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost          REAL NOT NULL,
+    seconds       REAL NOT NULL,          -- of all its attempts together
+    slowest       REAL NOT NULL
+);
+CREATE INDEX usage_by_hour ON usage (tenant, hour);
+CREATE INDEX usage_to_merge ON usage (n) WHERE NOT merged;
+CREATE UNIQUE INDEX usage_merged ON usage (tenant, hour, end_user, agent_key, runtime_id, model) WHERE merged;
+
 CREATE TABLE audit (
     n          INTEGER PRIMARY KEY AUTOINCREMENT,
     tenant     TEXT NOT NULL,
@@ -432,6 +471,7 @@ CREATE TABLE audit (
     detail     TEXT NOT NULL DEFAULT '{}'
 );
 CREATE INDEX audit_by_tenant ON audit (tenant, n);
+CREATE INDEX audit_by_subject ON audit (tenant, subject, n);
 
 -- Who is told of what. The secret signs what is sent, so it is stored as it is, and listed nowhere.
 CREATE TABLE webhooks (

@@ -1,0 +1,1 @@
+"""Hooks of agent files: running them, and the moments of a turn at which they run."""

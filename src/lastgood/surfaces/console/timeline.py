@@ -1,0 +1,129 @@
+"""A turn as bars: how long it waited, and each request to a model and each tool call of each attempt at it.
+
+Decides where bars are, in thousandths of the width. Steps that an earlier attempt had finished are marks at
+the beginning of the attempt that adopted them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lastgood.core.tool_ledger import adopted_steps
+from lastgood.flows.session_reader import AttemptDetails
+from lastgood.model.attempts import Attempt, AttemptStatus, Step, StepKind
+from lastgood.surfaces.console.words import command_of, span
+
+WIDTH = 1000
+_LEAST = 3.0  # a bar that is shorter could not be seen
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    begins: float
+    seconds: float
+
+    def bar(self, start: float, end: float) -> dict[str, float]:
+        x = max(min((start - self.begins) / self.seconds, 1.0), 0.0) * WIDTH
+        wide = max(min((end - start) / self.seconds, 1.0) * WIDTH, _LEAST)
+        return {"x": round(min(x, WIDTH - wide), 1), "width": round(wide, 1)}
+
+
+def timeline(
+    tries: Sequence[AttemptDetails], queued_at: float | None, now: float, answered_by: str = ""
+) -> dict[str, Any]:
+    """`answered_by`: the model of the turn that was committed."""
+    attempts = [one.attempt for one in tries]
+    begins = min([one.started_at for one in attempts] + ([queued_at] if queued_at is not None else []))
+    ends = max(one.ended_at or now for one in attempts)
+    scale = _Scale(begins, max(ends - begins, 0.001))
+    lanes = []
+    if queued_at is not None and attempts[0].started_at > queued_at:
+        lanes.append(_lane("queue", "In the queue", queued_at, attempts[0].started_at, scale))
+    known: dict[str, tuple[Step, ...]] = {one.attempt.id: one.steps for one in tries}
+    for one in tries:
+        continued = known.get(one.attempt.continues or "", ())
+        lanes += _of_attempt(one, adopted_steps(one.steps, continued), scale, now, answered_by)
+    died = [one for one in attempts if one.status is AttemptStatus.INTERRUPTED]
+    return {
+        "lanes": lanes,
+        "seconds": scale.seconds,
+        "boundaries": [scale.bar(one.ended_at or now, one.ended_at or now)["x"] for one in died],
+    }
+
+
+def _of_attempt(
+    one: AttemptDetails, adopted: int, scale: _Scale, now: float, answered_by: str
+) -> list[dict[str, Any]]:
+    attempt, end = one.attempt, one.attempt.ended_at or now
+    is_open = attempt.ended_at is None
+    head = _lane("attempt", f"Attempt {attempt.number}", attempt.started_at, end, scale, is_open=is_open)
+    head |= {"id": attempt.id, "status": attempt.status.value, "code": attempt.error_code}
+    lanes = [head]
+    commands = {
+        call.id: (call.name, call.arguments) for step in one.steps for call in step.message.tool_calls
+    }
+    last = attempt.started_at
+    for place, step in enumerate(one.steps):
+        if place < adopted:
+            lanes.append(
+                _step(step, commands, attempt.started_at, attempt.started_at, scale) | {"is_adopted": True}
+            )
+            continue
+        if not step.ended_at:
+            continue  # of an older journal: nobody knows when it was
+        lanes.append(_step(step, commands, step.ended_at - step.seconds, step.ended_at, scale))
+        last = step.ended_at
+    lanes.append(_rest(attempt, last, end, scale, answered_by))
+    return lanes
+
+
+def _rest(attempt: Attempt, last: float, end: float, scale: _Scale, answered_by: str) -> dict[str, Any]:
+    """After the last finished step: the answer that was committed, or what had not finished."""
+    match attempt.status:
+        case AttemptStatus.COMMITTED:
+            kind, label = "model", answered_by or attempt.model
+        case AttemptStatus.WAITING:
+            kind, label = "person", "Waits for a person"
+        case AttemptStatus.RUNNING:
+            kind, label = "model", "In progress"
+        case _:
+            kind, label = "unfinished", "Not finished"
+    return _lane(kind, label, last, end, scale, is_open=attempt.ended_at is None)
+
+
+def _step(
+    step: Step, commands: dict[str, tuple[str, str]], start: float, end: float, scale: _Scale
+) -> dict[str, Any]:
+    if step.kind is StepKind.TOOL:
+        name, arguments = commands.get(step.message.tool_call_id or "", ("tool", ""))
+        label, detail = name, command_of(arguments)[:200] if arguments else ""
+    elif step.kind is StepKind.MODEL:
+        label, detail = step.model or "model", ", ".join(call.name for call in step.message.tool_calls)
+        detail = f"calls {detail}" if detail else "answers"
+    elif step.kind is StepKind.HOOK:
+        label, detail = f"hook {step.hook}", step.ruling
+    else:
+        label, detail = "message", step.message.content[:200]
+    lane = _lane(step.kind.value, label, start, end, scale)
+    used = step.usage
+    tokens = f"{used.input_tokens:,} → {used.output_tokens:,}" if used.input_tokens else ""
+    outcome = step.outcome.value if step.outcome else None
+    return lane | {"detail": detail, "tokens": tokens, "outcome": outcome}
+
+
+def _lane(
+    kind: str, label: str, start: float, end: float, scale: _Scale, *, is_open: bool = False
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "label": label,
+        "detail": "",
+        "tokens": "",
+        "outcome": None,
+        "span": span(max(end - start, 0.0)),
+        "is_open": is_open,
+        "is_adopted": False,
+        **scale.bar(start, max(end, start)),
+    }
