@@ -243,7 +243,20 @@ def test_a_cancel_does_not_wait_for_the_worker_and_reaches_it(
     task_server.call("POST", f"/api/tasks/{task}/cancel")
     assert task_server.task(task)["status"] == "cancelled"
     until(lambda: not is_alive(pid))
+    until(lambda: task_server.task(task).get("cancel_acknowledged"))
     until(lambda: not worker.outbox())
+    assert task_server.history(session) == []
+
+
+def test_a_cancel_that_reaches_a_report_before_the_heartbeat_is_acknowledged(
+    task_server: TaskServer, worker: LiveWorker
+) -> None:
+    session = task_server.session()
+    task = task_server.begin(session, "polite repeat")  # reports all the time; a heartbeat is every 15 s
+    worker.until_job()
+    task_server.call("POST", f"/api/tasks/{task}/cancel")
+    until(lambda: task_server.task(task).get("cancel_acknowledged"))
+    assert "ended politely" in worker.notes(), "a CLI that is killed loses what it was writing"
     assert task_server.history(session) == []
 
 

@@ -14,12 +14,14 @@ from typing import Any
 
 from lastgood.errors import LastgoodError
 from lastgood.worker.outbox import Outbox, Report
-from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of
+from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of, is_of_cancelled_task
 
 log = logging.getLogger(__name__)
 
 _FIRST_SECONDS = 0.5
 _MOST_SECONDS = 30.0
+#: The reports that end a run.
+_ENDS = ("complete", "fail")
 
 
 def backoff_seconds(tries: int) -> float:
@@ -70,7 +72,7 @@ class Delivery:
             if report.task in failed:
                 continue
             try:
-                await self._server.report(report.task, report.call, report.body)
+                await self._deliver(report)
             except LastgoodError as error:
                 match failure_of(error):
                     case CallFailure.TOKEN_REJECTED:
@@ -90,6 +92,17 @@ class Delivery:
         if answered:
             self.tried_all.set()
         return not failed
+
+    async def _deliver(self, report: Report) -> None:
+        try:
+            await self._server.report(report.task, report.call, report.body)
+        except LastgoodError as error:
+            if is_of_cancelled_task(error) and report.call in _ENDS:
+                # The run is over, however it learned of the cancel. The report stays in the outbox until
+                # this is acknowledged, too, so it needs no space on a disk that may be full.
+                token = {"claim_token": report.body["claim_token"]}
+                await self._server.report(report.task, "cancel-ack", token)
+            raise
 
     def _give_up(self, report: Report, failure: CallFailure, error: LastgoodError) -> None:
         if failure is not CallFailure.REFUSED:

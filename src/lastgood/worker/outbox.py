@@ -26,7 +26,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`call` is the last part of the route: complete, fail, cancel-ack or snapshot."""
+    """`call` is the last part of the route: complete, fail or snapshot."""
 
     id: str  # sorts by time
     task: str
