@@ -1,7 +1,7 @@
 """Names the account that a CLI is logged in with, so that a switch makes another runtime.
 
-A native session may hold what only its own account can read again: encrypted reasoning, for example. Reads the
-ids that a CLI keeps beside its login, and never a key or a token: a key that is renewed is the same account.
+A native session may hold what only its own account can read again: encrypted reasoning, for example. The ids
+that a CLI keeps beside its login are read, never a key or a token: a renewed key is the same account.
 """
 
 from __future__ import annotations
