@@ -66,6 +66,26 @@ def test_a_session_moves_to_another_machine_with_its_files_and_back(
     assert [one["content"] for one in worker.jobs()[1]["catch_up"]] == ["read:a.txt write:a.txt=two", "one"]
 
 
+def test_a_worker_with_another_account_is_another_runtime_and_resumes_nothing_of_the_first(
+    task_server: TaskServer, tmp_path: Path
+) -> None:
+    turns = []
+    worker = LiveWorker(tmp_path / "worker", task_server.server.url)
+    session = task_server.session()
+    for number, account in enumerate(("one", "two", "one"), 1):
+        worker.options = ("--account", f"here={account}")
+        with worker:
+            until(lambda account=account: account in [one["account"] for one in task_server.runtimes()])
+            runtime = next(one["id"] for one in task_server.runtimes() if one["account"] == account)
+            task_server.call("PATCH", f"/api/sessions/{session}/runtime", {"runtime_id": runtime})
+            turns.append(task_server.turn(session, f"write:log.txt={number} read:log.txt"))
+            until(lambda: not worker.outbox())
+            assert worker.stop() == 0
+    assert [turn["decision"]["resume"]["decision"] for turn in turns] == ["fresh", "replay", "native"]
+    assert turns[1]["messages"][-1]["content"] == "1\n2", "the same directory: only the session is another"
+    assert len(task_server.runtimes()) == 2
+
+
 def test_a_project_folder_of_the_owner_is_used_if_it_is_allowed(tmp_path: Path) -> None:
     project = tmp_path / "projects" / "mine"
     project.mkdir(parents=True)
@@ -243,7 +263,20 @@ def test_a_cancel_does_not_wait_for_the_worker_and_reaches_it(
     task_server.call("POST", f"/api/tasks/{task}/cancel")
     assert task_server.task(task)["status"] == "cancelled"
     until(lambda: not is_alive(pid))
+    until(lambda: task_server.task(task).get("cancel_acknowledged"))
     until(lambda: not worker.outbox())
+    assert task_server.history(session) == []
+
+
+def test_a_cancel_that_reaches_a_report_before_the_heartbeat_is_acknowledged(
+    task_server: TaskServer, worker: LiveWorker
+) -> None:
+    session = task_server.session()
+    task = task_server.begin(session, "polite repeat")  # reports all the time; a heartbeat is every 15 s
+    worker.until_job()
+    task_server.call("POST", f"/api/tasks/{task}/cancel")
+    until(lambda: task_server.task(task).get("cancel_acknowledged"))
+    assert "ended politely" in worker.notes(), "a CLI that is killed loses what it was writing"
     assert task_server.history(session) == []
 
 

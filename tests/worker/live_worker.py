@@ -51,6 +51,11 @@ for word in job["prompt"].split():
         while not os.path.exists(value):
             note("tick")
             time.sleep(0.1)
+    elif command == "polite":
+        def leave(*_):
+            note("ended politely")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, leave)
     elif command == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif command == "fail":

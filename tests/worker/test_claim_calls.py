@@ -71,6 +71,14 @@ async def test_a_question_of_a_lost_claim_is_a_refusal(
     assert stops == [StopReason.LOST]
 
 
+async def test_the_refusal_of_a_cancelled_task_is_a_cancel(
+    api: WorkApi, calls: ClaimCalls, stops: list[StopReason]
+) -> None:
+    api.faults["messages"] = "cancelled"
+    assert await calls.call("messages", {"messages": []}) is None
+    assert stops == [StopReason.CANCELLED]
+
+
 async def test_a_message_of_a_person_is_delivered_once_and_acknowledged(
     api: WorkApi, calls: ClaimCalls
 ) -> None:

@@ -55,6 +55,8 @@ def test_an_unknown_key_of_the_table_is_an_error(tmp_path: Path) -> None:
         (("--runtime", "a=command:true", "--runtime", "a=command:false"), "two runtimes have the same name"),
         (("--runtime", "a=command:no-such-program-here", "--server", "http://h"), "was not found"),
         (("--runtime", "a=command:true"), "--server is missing"),
+        (("--runtime", "a=command:true", "--account", "b=me"), "with the name of a --runtime, not 'b=me'"),
+        (("--runtime", "a=command:true", "--account", "a"), "write --account as NAME=ACCOUNT"),
         (
             ("--runtime", "a=command:true", "--server", "http://h", "--slots", "0"),
             "--slots must be at least 1",

@@ -93,11 +93,13 @@ def test_a_full_disk_at_any_report_loses_no_result_and_stops_the_claims(
 
     # A cancel: what the run had said, and the acknowledgement.
     task, gate = running("say:hello tick:{gate}")
+    api.faults["fail"] = "cancelled"
     api.beat = {"cancel": [task], "lost": [task]}
     disk.fill()
     api.until_called("cancel-ack", task)
     assert "hello" in api.of("fail", task)[0]["error"]
     api.beat = {}
+    del api.faults["fail"]
     nothing_is_claimed()
     disk.free()
     api.until_called("complete", api.queue("say:end"))

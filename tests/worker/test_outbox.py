@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,37 @@ def test_a_torn_file_is_set_aside_and_does_not_stop_the_others(tmp_path: Path) -
     file.write_bytes(file.read_bytes()[:-100])
     assert [one.task for one in box.reports()] == [whole.task]
     assert [kept.name for kept in box.damaged()] == [f"{torn.id}.damaged"]
+
+
+def test_what_is_known_of_a_report_is_known_without_reading_it(tmp_path: Path) -> None:
+    """A heartbeat asks for all of them, and each may have megabytes."""
+    box = Outbox(tmp_path, SMALL)
+    box.put("a", "snapshot", {"claim_token": "1", "body": "x" * 500})
+    box.put("b", "complete", {"claim_token": "2", "output": "x" * 500})
+    for known in (box, Outbox(tmp_path, SMALL)):
+        for file in tmp_path.glob("*.report"):
+            file.write_bytes(file.read_bytes()[:200])  # the rest is gone, and nobody looks at it
+        assert [(one.task, one.claim_token, one.is_final) for one in known.waiting()] == [
+            ("a", "1", False),
+            ("b", "2", True),
+        ]
+        assert len(known) == 2
+    assert box.read(box.waiting()[0]) is None
+    assert len(box) == 1
+
+
+def test_a_file_that_is_no_report_is_set_aside_at_the_start(tmp_path: Path) -> None:
+    for number, text in enumerate((b"", b"no checksum", b"0\nno head", b"0\n[]\n{}")):
+        (tmp_path / f"0000000000000000000{number}-aa.report").write_bytes(text)
+    box = Outbox(tmp_path, SMALL)
+    assert (len(box), len(box.damaged())) == (0, 4)
+
+
+def test_reports_from_many_threads_have_an_order_and_are_all_kept(tmp_path: Path) -> None:
+    box = Outbox(tmp_path, SMALL)
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda number: box.put(str(number), "complete", {}), range(100)))
+    assert len({one.id for one in made}) == len(box) == len(Outbox(tmp_path, SMALL)) == 100
 
 
 def test_a_report_that_was_being_written_at_a_crash_never_existed(tmp_path: Path) -> None:

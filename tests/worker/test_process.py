@@ -175,11 +175,36 @@ def test_a_cancel_ends_the_whole_group_and_is_acknowledged(
 ) -> None:
     task = api.queue(f"say:hello tick:{tmp_path / 'never'}")
     pid = worker.until_job()["pid"]
+    api.faults["fail"] = "cancelled"
     api.beat = {"cancel": [task], "lost": [task]}
     api.until_called("cancel-ack", task)
     assert not is_alive(pid)
     assert not api.of("complete", task)
     assert "hello" in api.of("fail", task)[0]["error"]
+    until(lambda: not worker.outbox())
+    assert len(api.of("cancel-ack", task)) == 1
+
+
+def test_a_refused_call_of_a_cancelled_task_gives_the_cli_its_grace_and_is_acknowledged(
+    api: WorkApi, worker: LiveWorker
+) -> None:
+    task = api.queue("polite repeat")
+    worker.until_job()
+    for name in ("messages", "fail"):
+        api.faults[name] = "cancelled"
+    api.until_called("cancel-ack", task)
+    assert "ended politely" in worker.notes()
+    until(lambda: not worker.outbox())
+    assert len(api.of("cancel-ack", task)) == 1
+
+
+def test_a_cancel_that_comes_after_the_end_of_the_run_is_acknowledged(
+    api: WorkApi, worker: LiveWorker
+) -> None:
+    api.faults["complete"] = "cancelled"
+    task = api.queue("say:hello")
+    api.until_called("cancel-ack", task)
+    until(lambda: not worker.outbox())
 
 
 def test_a_stale_claim_ends_the_run_at_its_next_call(

@@ -109,6 +109,38 @@ def test_a_secret_in_an_ordinary_file_is_in_no_snapshot(own: WorkDir) -> None:
     assert set(left_out(made)) == {"notes.md", "key.txt"}
 
 
+API_KEY = "ghp_Ab3dEf6hIj9lMn2pQr5tUv8xYz1bCd4eFg7h"
+
+
+def test_an_api_key_that_nobody_named_is_in_no_snapshot(own: WorkDir) -> None:
+    write(own.path, {"deploy.sh": f"curl -H 'token: {API_KEY}'\n", "ok.txt": "fine\n"})
+    made = make_snapshot(own, remember(own), NOTHING)
+    assert names(made) == {"ok.txt"}
+    assert left_out(made) == {"deploy.sh": "contains a secret"}
+    assert API_KEY.encode() not in contents(made)
+
+
+@pytest.mark.parametrize("where", ["file", "message", "merge"])
+def test_a_history_with_an_api_key_is_in_no_snapshot(own: WorkDir, where: str) -> None:
+    git(own.path, "init", "-q", "-b", "main")
+    write(own.path, {"a.txt": API_KEY if where == "file" else "one"})
+    git(own.path, "add", "-A")
+    git(own.path, "commit", "-qm", API_KEY if where == "message" else "first")
+    if where == "merge":  # in none of its parents
+        git(own.path, "checkout", "-qb", "side")
+        git(own.path, "commit", "-q", "--allow-empty", "-m", "side")
+        git(own.path, "checkout", "-q", "main")
+        git(own.path, "merge", "-q", "--no-ff", "--no-commit", "side")
+        write(own.path, {"a.txt": API_KEY})
+        git(own.path, "commit", "-qam", "merge")
+    write(own.path, {"a.txt": "clean"})
+    git(own.path, "commit", "-qam", "last", "--allow-empty")
+    made = make_snapshot(own, Baseline(), NOTHING)
+    assert names(made) == {"a.txt"}
+    assert left_out(made) == {".git": "its history is too large, or contains a secret"}
+    assert API_KEY.encode() not in contents(made)
+
+
 def test_a_template_of_an_env_file_is_no_secret(own: WorkDir) -> None:
     write(own.path, {".env.example": "TOKEN=\n"})
     assert names(make_snapshot(own, Baseline(), NOTHING)) == {".env.example"}

@@ -27,7 +27,7 @@ class WorkApi:
         self.renews = True
         self.beat: dict[str, Any] = {}
         #: By call name: what to answer instead. An HTTP status; "drop": close without an answer; "hold": wait
-        #: until the fault is gone.
+        #: until the fault is gone; "cancelled": the 409 of a task that was cancelled.
         self.faults: dict[str, int | str] = {}
         self.steers: list[dict[str, Any]] = []
         self.answers: dict[str, Any] = {"status": "answered", "answer": {"allowed": True, "reason": ""}}
@@ -125,6 +125,10 @@ class WorkApi:
                 assert request.transport is not None
                 request.transport.abort()
                 return web.Response()
+            case "cancelled":
+                detail = {"status": "cancelled", "cancel": True}
+                error = {"code": "stale_claim", "message": "no", "detail": detail, "request_id": "r"}
+                return web.json_response({"error": error}, status=409)
             case int() as status:
                 codes = {
                     401: "unauthorized",

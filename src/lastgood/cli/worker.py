@@ -14,7 +14,9 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from lastgood.cli.listener import listen_on
 from lastgood.cli.logs import configure_logs, log_loop_errors
@@ -33,8 +35,9 @@ from lastgood.worker.options import WorkerOptions
 from lastgood.worker.orphans import VARIABLE, end_orphans
 from lastgood.worker.outbox import Outbox
 from lastgood.worker.preparation import RunTools
-from lastgood.worker.process import OfferedRuntime, Worker
+from lastgood.worker.process import Worker
 from lastgood.worker.redaction import Redaction, secrets_in
+from lastgood.worker.registration import OfferedRuntime
 from lastgood.worker.runtimes.registry import UnknownKind, kind_named, parse_runtime
 from lastgood.worker.server_calls import WorkServer
 from lastgood.worker.work_dirs import WorkDirRefused, WorkDirs
@@ -180,12 +183,14 @@ def _options(settings: WorkerSettings) -> WorkerOptions:
     if settings.slots < 1:
         raise WrongUsage("--slots must be at least 1")
     try:
-        runtimes = tuple(parse_runtime(text) for text in settings.runtime)
+        choices = [parse_runtime(text) for text in settings.runtime]
     except UnknownKind as error:
         raise WrongUsage(str(error)) from None
-    names = [choice.name for choice in runtimes]
+    names = [choice.name for choice in choices]
     if len(set(names)) < len(names):
         raise WrongUsage("two runtimes have the same name; give each --runtime a name of its own")
+    accounts = _accounts(settings, names)
+    runtimes = tuple(replace(choice, account=accounts.get(choice.name)) for choice in choices)
     return WorkerOptions(
         server=_server(settings),
         name=_name(settings),
@@ -203,6 +208,16 @@ def _options(settings: WorkerSettings) -> WorkerOptions:
         idle_seconds=settings.idle_timeout,
         keep_seconds=settings.keep_dirs,
     )
+
+
+def _accounts(settings: WorkerSettings, names: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in settings.account:
+        name, _, account = text.partition("=")
+        if name not in names or not account:
+            raise WrongUsage(f"write --account as NAME=ACCOUNT, with the name of a --runtime, not {text!r}")
+        found[name] = account
+    return found
 
 
 def _server(settings: WorkerSettings) -> str:

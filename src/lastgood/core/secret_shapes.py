@@ -1,4 +1,4 @@
-"""Replaces text in the shape of common API keys, tokens and passwords.
+"""Replaces text in the shape of common API keys, tokens and passwords, and finds keys in files.
 
 It sees one piece of text at a time, and knows no values: a secret of another shape passes.
 """
@@ -39,6 +39,49 @@ def without_secret_shapes(text: str) -> str:
     text = _SHAPES.sub(MARK, text)
     text = _BEARER.sub(rf"\1{MARK}", text)
     return _IN_URL.sub(rf"\1{MARK}\2", text)
+
+
+#: How keys of one provider begin, and the whole key. A file is left out of a snapshot because of them, so
+#: they are fewer: passwords in URLs and JSON Web Tokens are in many harmless files.
+_KEYS = tuple(
+    (start.encode(), re.compile(rf"\b{start}({rest})".encode()))
+    for starts, rest in (
+        ("sk-", r"[A-Za-z0-9_-]{20,200}"),
+        ("ghp_ gho_ ghs_ ghu_ ghr_", r"[A-Za-z0-9]{30,255}\b"),
+        ("github_pat_", r"[A-Za-z0-9_]{30,255}\b"),
+        ("glpat-", r"[A-Za-z0-9_-]{20,100}"),
+        ("xoxb- xoxp- xoxa- xoxe- xoxo- xoxr- xoxs-", r"[A-Za-z0-9-]{10,200}"),
+        ("AKIA ASIA", r"[A-Z0-9]{16}\b"),
+        ("AIza", r"[A-Za-z0-9_-]{35}"),
+        ("npm_", r"[A-Za-z0-9]{36}\b"),
+        ("pypi-", r"[A-Za-z0-9_-]{50,300}"),
+        ("lg_ lgc_ lge_ lgt_", r"[A-Za-z0-9_-]{20,200}"),
+    )
+    for start in starts.split()
+)
+_LEAST_CHARACTERS = 8
+_LEAST_DIGITS = 3
+
+
+def holds_key(data: bytes) -> bool:
+    """Whether a file holds an API key. A pattern is tried only where a key may begin: files are large."""
+    for start, key in _KEYS:
+        at = data.find(start)
+        while at >= 0:
+            found = key.match(data, at)
+            if found is not None and _is_random(found[1]):
+                return True
+            at = data.find(start, at + len(start))
+    return False
+
+
+def _is_random(text: bytes) -> bool:
+    """Not a name in a program, nor a placeholder in documentation."""
+    if len(set(text)) < _LEAST_CHARACTERS or b"example" in text.lower():
+        return False
+    digits = sum(byte in b"0123456789" for byte in text)
+    has_capitals = text != text.lower()
+    return digits >= _LEAST_DIGITS or (has_capitals and (digits > 0 or text.isupper()))
 
 
 def redacted(message: Message) -> Message:

@@ -66,6 +66,11 @@ class WorkerSettings:
         "offer a runtime: a name, a kind (claude, codex, goose, acp, command) and the command if it is not "
         "the kind's own",
     )
+    account: tuple[str, ...] = setting(
+        list_of("NAME=ACCOUNT"),
+        "name the account that the CLI of this runtime is logged in with, if the worker cannot see it; "
+        "another account is another runtime",
+    )
     slots: int = setting(NUMBER, "run at most this many tasks at once", "1")
     allow_dir: tuple[Path, ...] = setting(
         _DIRECTORIES, "let tasks work in this folder and below it, on your own files"

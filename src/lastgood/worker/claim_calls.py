@@ -15,7 +15,7 @@ from lastgood.errors import LastgoodError
 from lastgood.worker.claims import ClaimKey
 from lastgood.worker.delivery import backoff_seconds
 from lastgood.worker.job import Answer, Question, Steering
-from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of
+from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of, is_of_cancelled_task
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,9 @@ class ClaimCalls:
         match failure_of(error):
             case CallFailure.TOKEN_REJECTED:
                 self._stop(StopReason.TOKEN_REJECTED, error.message)
+            # Reports come more often than heartbeats, so most runs learn of their cancel here.
+            case CallFailure.STALE if is_of_cancelled_task(error):
+                self._stop(StopReason.CANCELLED, error.message)
             case CallFailure.STALE | CallFailure.GONE:
                 self._stop(StopReason.LOST, error.message)
             case _:  # a report that is only for people must not end a run

@@ -13,13 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 from lastgood.errors import LastgoodError
-from lastgood.worker.outbox import Outbox, Report
-from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of
+from lastgood.worker.outbox import Outbox, Report, Waiting
+from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of, is_of_cancelled_task
 
 log = logging.getLogger(__name__)
 
 _FIRST_SECONDS = 0.5
 _MOST_SECONDS = 30.0
+#: The reports that end a run.
+_ENDS = ("complete", "fail")
 
 
 def backoff_seconds(tries: int) -> float:
@@ -41,8 +43,7 @@ class Delivery:
 
     def live_claims(self) -> dict[str, str]:
         """Tasks whose final report waits, with their claim tokens: they are held until it is delivered."""
-        waiting = [report for report in self._outbox.reports() if report.is_final]
-        return {report.task: str(report.body["claim_token"]) for report in waiting}
+        return {report.task: report.claim_token for report in self._outbox.waiting() if report.is_final}
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -66,11 +67,15 @@ class Delivery:
         """Tries each report once. False: some must be tried again; None: the token was rejected."""
         failed: set[str] = set()
         answered = True
-        for report in self._outbox.reports():
-            if report.task in failed:
+        for waiting in self._outbox.waiting():
+            if waiting.task in failed:
+                continue
+            report = await asyncio.to_thread(self._outbox.read, waiting)
+            if report is None:
+                log.error("a report on the disk is damaged; it is kept", extra=_about(waiting))
                 continue
             try:
-                await self._server.report(report.task, report.call, report.body)
+                await self._deliver(report)
             except LastgoodError as error:
                 match failure_of(error):
                     case CallFailure.TOKEN_REJECTED:
@@ -84,12 +89,24 @@ class Delivery:
                             "report not delivered; it stays in the outbox", extra=_fields(report, error)
                         )
                     case failure:
-                        self._give_up(report, failure, error)
+                        await asyncio.to_thread(self._give_up, report, failure, error)
+                        self.wake()
             else:
-                self._outbox.remove(report)
+                await asyncio.to_thread(self._outbox.remove, report)
         if answered:
             self.tried_all.set()
         return not failed
+
+    async def _deliver(self, report: Report) -> None:
+        try:
+            await self._server.report(report.task, report.call, report.body)
+        except LastgoodError as error:
+            if is_of_cancelled_task(error) and report.call in _ENDS:
+                # The run is over, however it learned of the cancel. The report stays in the outbox until
+                # this is acknowledged, too, so it needs no space on a disk that may be full.
+                token = {"claim_token": report.claim_token}
+                await self._server.report(report.task, "cancel-ack", token)
+            raise
 
     def _give_up(self, report: Report, failure: CallFailure, error: LastgoodError) -> None:
         if failure is not CallFailure.REFUSED:
@@ -109,9 +126,11 @@ class Delivery:
                 "work_dir": report.body.get("work_dir"),
             }
             self._outbox.put(report.task, "fail", body)
-            self.wake()
 
 
 def _fields(report: Report, error: LastgoodError, **more: Any) -> dict[str, Any]:
-    about = {"task": report.task, "report": report.call, "code": error.code, "reason": error.message}
-    return {"fields": about | more}
+    return _about(report, code=error.code, reason=error.message, **more)
+
+
+def _about(report: Waiting, **more: Any) -> dict[str, Any]:
+    return {"fields": {"task": report.task, "report": report.call, **more}}

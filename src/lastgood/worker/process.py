@@ -11,19 +11,16 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from lastgood import __version__
-from lastgood.core.work_protocol import WORK_PROTOCOL
 from lastgood.errors import Forbidden, LastgoodError, NotFound, Unauthorized, WrongUsage
 from lastgood.worker.claim_calls import StopReason
 from lastgood.worker.claims import ClaimUnreadable, read_claim, read_key
 from lastgood.worker.delivery import Delivery, backoff_seconds
 from lastgood.worker.identity import WorkerIdentity
-from lastgood.worker.job import Permissions, RuntimeKind
 from lastgood.worker.leases import LeaseWatch, now
 from lastgood.worker.preparation import RunTools
+from lastgood.worker.registration import OfferedRuntime, Registration
 from lastgood.worker.runtimes.processes import ProcessGroups
 from lastgood.worker.runtimes.registry import RuntimeChoice, kind_named
 from lastgood.worker.server_calls import CallFailure, HeartbeatAnswer, RegisteredWorker, failure_of
@@ -40,19 +37,13 @@ _MOST_CLAIMS = 16
 _STATUS_CHARACTERS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedRuntime:
-    choice: RuntimeChoice
-    kind: RuntimeKind  # to look at; each run has one of its own
-    cli_version: str
-
-
 class Worker:
     def __init__(
         self, identity: WorkerIdentity, runtimes: tuple[OfferedRuntime, ...], tools: RunTools
     ) -> None:
-        self._identity, self._runtimes, self._tools = identity, runtimes, tools
+        self._identity, self._tools = identity, tools
         self._options, self._server = tools.options, tools.server
+        self._registration = Registration(identity, tools.options.name, runtimes, tools.environment)
         self.delivery = Delivery(tools.server, tools.outbox, tools.token_rejected)
         self.runs: dict[str, TaskRun] = {}
         self.registered: RegisteredWorker | None = None
@@ -112,7 +103,7 @@ class Worker:
         tries = 0
         while not self.stopping.is_set():
             try:
-                self.registered = await self._server.register(self._registration())
+                self.registered = await self._server.register(await self._registration.body())
             except (Unauthorized, Forbidden):
                 self.drain("the server rejected the token", 1)
             except LastgoodError as error:
@@ -124,35 +115,13 @@ class Worker:
                 await _first_of(self.stopping.wait(), asyncio.sleep(backoff_seconds(tries)))
             else:
                 ids = self.registered.runtime_ids
-                self._offered = {
-                    number: offered.choice for number, offered in zip(ids, self._runtimes, strict=True)
-                }
+                offered = zip(ids, self._registration.runtimes, strict=True)
+                self._offered = {number: one.choice for number, one in offered}
                 log.info(
                     "registered", extra={"fields": {"worker": self._identity.worker_id, "runtimes": ids}}
                 )
                 return True
         return False
-
-    def _registration(self) -> dict[str, Any]:
-        return {
-            "worker_id": self._identity.worker_id,
-            "name": self._options.name,
-            "instance": self._identity.instance,
-            "version": __version__,
-            "protocol": WORK_PROTOCOL,
-            "runtimes": [
-                {
-                    "name": offered.choice.name,
-                    "provider": offered.kind.provider,
-                    "profile": offered.choice.name,
-                    "format": offered.kind.format,
-                    "cli_version": offered.cli_version,
-                    "steerable": offered.kind.can_steer,
-                    "enforces": "none" if offered.kind.cannot_enforce(Permissions()) else "all",
-                }
-                for offered in self._runtimes
-            ],
-        }
 
     async def _finish(self, hurry: asyncio.Event) -> None:
         times = self._options.times
@@ -281,6 +250,10 @@ class Worker:
             if free <= 0 or why:
                 await _first_of(self._freed.wait(), asyncio.sleep(_PAUSE_SECONDS))
                 self._freed.clear()
+                continue
+            if await self._registration.is_outdated():
+                log.warning("a CLI was logged in with another account, which is another runtime")
+                await self._register()
                 continue
             body = self._who() | {
                 "runtime_ids": list(self._offered),

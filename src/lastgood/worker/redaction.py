@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from lastgood.core.secret_shapes import MARK, without_secret_shapes
+from lastgood.core.secret_shapes import MARK, holds_key, without_secret_shapes
 
 #: Shorter values occur in ordinary text.
 _SHORTEST = 8
@@ -52,9 +52,11 @@ class Redaction:
                 return value
 
     def is_in(self, data: bytes) -> bool:
-        """Whether a file holds a known secret or a private key."""
-        return any(value.encode() in data for value in self.values) or (
-            b"PRIVATE KEY-----" in data and PRIVATE_KEY.search(data.decode("latin-1")) is not None
+        """Whether a file holds a known secret, a private key or an API key. Belongs into a thread."""
+        return (
+            any(value.encode() in data for value in self.values)
+            or (b"PRIVATE KEY-----" in data and PRIVATE_KEY.search(data.decode("latin-1")) is not None)
+            or holds_key(data)
         )
 
 

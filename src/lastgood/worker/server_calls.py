@@ -51,6 +51,11 @@ def failure_of(error: LastgoodError) -> CallFailure:
     return CallFailure.RETRY
 
 
+def is_of_cancelled_task(error: LastgoodError) -> bool:
+    """Whether a call failed because its task was cancelled: its run is unwanted, and nobody else runs it."""
+    return failure_of(error) is CallFailure.STALE and error.detail.get("status") == "cancelled"
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredWorker:
     epoch: int

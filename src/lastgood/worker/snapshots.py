@@ -166,13 +166,14 @@ class _Maker:
         root = self._root
         if not is_plain_repository(root):
             return b"", "its configuration is not plain, or it is not a whole repository"
-        names = git("log", "--format=", "--name-only", "-z", "--no-renames", "HEAD", cwd=root).decode(
+        # --cc: of a merge, what is in none of its parents.
+        names = git("log", "--cc", "--format=", "--name-only", "-z", "--no-renames", "HEAD", cwd=root).decode(
             errors="replace"
         )
         if any(holds_secrets(name) for name in names.split("\0") if name.strip()):
             return b"", "its history contains files that may hold secrets"
         patches = git(
-            "log", "-p", "--text", "--no-ext-diff", "--no-textconv", "--format=%B", "HEAD", cwd=root
+            "log", "-p", "--cc", "--text", "--no-ext-diff", "--no-textconv", "--format=%B", "HEAD", cwd=root
         )
         if len(patches) > _SCANNED_BYTES or self._redaction.is_in(patches):
             return b"", "its history is too large, or contains a secret"

@@ -280,11 +280,6 @@ class TaskRun:
         )
         call, body = final_report(outcome, facts, self._redaction)
         await asyncio.to_thread(self._tools.outbox.put, self.claim.key.task, call, body)
-        if self.stop_reason is StopReason.CANCELLED:
-            acknowledgement = {"claim_token": self.claim.key.token}
-            await asyncio.to_thread(
-                self._tools.outbox.put, self.claim.key.task, "cancel-ack", acknowledgement
-            )
 
     def _dir_field(self) -> dict[str, str]:
         return {} if self._work_dir is None else {"work_dir": str(self._work_dir.path)}

@@ -31,6 +31,7 @@ class RuntimeChoice:
     name: str
     kind: str
     command: tuple[str, ...] | None
+    account: str | None = None  # as its owner names it
 
 
 def parse_runtime(text: str) -> RuntimeChoice:
