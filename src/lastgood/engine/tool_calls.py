@@ -21,7 +21,15 @@ from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.deferred import offered_tools
 from lastgood.engine.tools.live import SessionPlace
-from lastgood.engine.tools.tool import DESCRIPTION, NeedsInput, Tool, ToolFailed, ToolUse, is_described
+from lastgood.engine.tools.tool import (
+    DESCRIPTION,
+    NeedsInput,
+    Tool,
+    ToolFailed,
+    ToolInterrupted,
+    ToolUse,
+    is_described,
+)
 from lastgood.errors import LastgoodError, NeedsAnswer
 from lastgood.model.agents import OnUnknown, Safety
 from lastgood.model.answers import Answer, AnswerAction, QuestionKind
@@ -239,7 +247,8 @@ async def _run(tool: Tool, use: ToolUse) -> tuple[str, ToolOutcome]:
     try:
         return await tool.run(use), ToolOutcome.DONE
     except ToolFailed as error:
-        return f"error: {error}", ToolOutcome.FAILED
+        is_unknown = isinstance(error, ToolInterrupted)
+        return f"error: {error}", ToolOutcome.UNKNOWN if is_unknown else ToolOutcome.FAILED
     except (LastgoodError, NeedsInput):
         raise
     except Exception as error:
