@@ -160,6 +160,7 @@ class BenchWork:
     options: CallOptions = CallOptions()
     opens_session: bool = False
     is_followup: bool = False
+    waited_at: str | None = None
 
     @property
     def answers(self) -> Mapping[str, Answer]:

@@ -1,10 +1,12 @@
 """Reports of a claim: each counts once, and its end is one transaction with the attempt's (I14, I17, I31)."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from lastgood.errors import IdempotencyMismatch
 from lastgood.model.attempts import AttemptStatus, Committed
 from lastgood.model.events import TextStreamed
 from lastgood.model.sessions import SessionStatus
@@ -224,6 +226,21 @@ async def test_a_question_makes_its_task_wait_until_it_is_answered(store: Store)
     await store.answer_question(TENANT, claim.task, "r", {}, "ann")
     assert await status(store, claim) == (TaskStatus.RUNNING, SessionStatus.RUNNING)
     assert await claim.complete(store) is Committed.YES
+
+
+async def test_the_id_of_a_question_is_for_one_call(store: Store) -> None:
+    """An answer to the first must not be taken for an answer to the second."""
+    claim = await claimed(store)
+    state = await claim.state(store)
+    asked = work_builders.question(claim)
+    assert await store.ask_question(state, claim.token, asked, []) is not None
+    await store.answer_question(TENANT, claim.task, asked.id, {"allowed": True}, "ann")
+    other = replace(asked, body={"tool": "shell", "input": {"cmd": "rm -rf /"}})
+    with pytest.raises(IdempotencyMismatch, match="was used for another tool call"):
+        await store.ask_question(state, claim.token, other, [])
+    known = await store.get_question(TENANT, claim.task, asked.id)
+    assert known is not None
+    assert known.body == asked.body
 
 
 async def test_I12_a_question_past_its_deadline_expires_and_its_task_runs_on(backend: Backend) -> None:

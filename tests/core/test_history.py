@@ -17,6 +17,7 @@ from lastgood.core.history import (
     mend_text,
     open_calls,
     repair,
+    with_unique_call_ids,
 )
 from lastgood.model.messages import Message, Role, ToolCall, assistant, tool_result, user
 from lastgood.model.sessions import Head, Turn, TurnKind
@@ -322,3 +323,26 @@ def test_a_history_goes_on_after_a_reset_as_if_it_were_read_anew() -> None:
     first = turn(None, user("u"), assistant("a"))
     reset = turn(first.head, kind=TurnKind.RESET)
     assert history_of([first]).then(reset) == history_of([first, reset])
+
+
+# -- ids of calls ----------------------------------------------------------------------
+
+
+def ids(*given: str) -> list[str]:
+    message = assistant("", *(ToolCall(id, "f", "{}") for id in given))
+    return [call.id for call in with_unique_call_ids(message).tool_calls]
+
+
+def test_calls_that_share_an_id_get_ids_of_their_own() -> None:
+    assert ids("a", "a", "b") == ["a", "a_1", "b"]
+    assert len(set(ids("a", "a_1", "a", "a"))) == 4
+
+
+def test_a_missing_id_is_the_same_every_time() -> None:
+    assert ids("", "") == ids("", "") == ["call_0", "call_1"]
+    assert len(set(ids("call_1", ""))) == 2
+
+
+def test_a_message_whose_calls_have_ids_is_left_alone() -> None:
+    message = assistant("", ToolCall("a", "f", "{}"), ToolCall("b", "f", "{}"))
+    assert with_unique_call_ids(message) is message

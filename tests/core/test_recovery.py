@@ -11,8 +11,10 @@ from lastgood.core.recovery import (
     Recovery,
     TryAgain,
     Unsettled,
+    approval_place,
     has_effects,
     is_due,
+    not_begun,
     recover,
     unsettled,
 )
@@ -174,3 +176,41 @@ def test_outages_are_not_counted_but_further_tries_come_at_growing_intervals(
 ) -> None:
     tried = replace(attempt(AttemptStatus.INTERRUPTED), number=number, ended_at=1000.0)
     assert is_due(tried, 1000.0 + waited) is due
+
+
+# -- calls that waited for a person ----------------------------------------------------
+
+A, B, C = (ToolCall(id, "shell", "{}") for id in "abc")
+
+
+@pytest.mark.parametrize(
+    ("waits_at", "waiting"),
+    [
+        (None, ()),
+        ("2:b", (B, C)),
+        ("2:a", (A, B, C)),
+        ("1:b", ()),  # another response
+        ("2:b/1:x", (C,)),  # a call of the agent that b gave its task to
+        ("2:bb", ()),
+    ],
+)
+def test_no_call_after_the_one_that_waits_has_begun(
+    waits_at: str | None, waiting: tuple[ToolCall, ...]
+) -> None:
+    assert not_begun((A, B, C), "2:", waits_at) == waiting
+
+
+def test_a_call_that_waits_for_approval_has_no_effects() -> None:
+    asks = replace(step(assistant("", A, B)), effects=("a", "b"))
+    done = Step(StepKind.TOOL, tool_result("a", "done"))
+    assert has_effects([asks])
+    assert not has_effects([asks], "1:a")
+    assert has_effects([asks], "1:b"), "the first one may have run"
+    assert not has_effects([asks, done], "1:b")
+
+
+def test_only_a_call_that_needs_approval_begins_after_the_answer() -> None:
+    assert approval_place({"kind": "approval", "place": "1:a"}) == "1:a"
+    assert approval_place({"kind": "unknown_outcome", "place": "1:a"}) is None
+    assert approval_place({"kind": "elicitation", "place": "1:a"}) is None
+    assert approval_place(None) is None

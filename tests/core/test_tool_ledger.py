@@ -64,3 +64,17 @@ def test_a_retry_keeps_finished_calls_and_repeats_or_asks_about_the_others() -> 
     asks = Step(StepKind.MODEL, assistant("", quiet, loud), effects=(loud.id,))
     assert retry_preview([ASKS, DONE, asks]) == RetryPreview(2, (CALL,), (quiet,), (loud,))
     assert retry_preview([]) == RetryPreview(0, (), (), ())
+
+
+def test_a_call_that_nobody_approved_is_denied() -> None:
+    waited = replace(ENDED, unanswered={"kind": "approval", "place": "1:call_1"})
+    assert ledger(waited, [ASKS])[0].outcome is ToolOutcome.DENIED
+    assert ledger(waited, [ASKS, DONE])[0].outcome is ToolOutcome.DONE
+    unsure = replace(ENDED, unanswered={"kind": "unknown_outcome", "place": "1:call_1"})
+    assert ledger(unsure, [ASKS])[0].outcome is ToolOutcome.UNKNOWN
+
+
+def test_a_retry_makes_a_call_that_nobody_approved() -> None:
+    asks = replace(ASKS, effects=("call_1",))
+    assert retry_preview([asks]).unknown == (CALL,)
+    assert retry_preview([asks], "1:call_1").repeats == (CALL,)

@@ -98,6 +98,8 @@ def test_a_server_killed_in_a_call_is_a_tool_error_and_the_next_turn_works(serve
     died = api.turn(session, "!tool die {}\n!say went on")
     assert died.status == 200
     assert "whether the call took effect is unknown" in results(api, session)[0]
+    (effect,) = api.get(f"/api/sessions/{session}/effects")
+    assert (effect["tool"], effect["outcome"]) == ("die", "unknown")
     api.turn(session, "!tool count {}\n!say done")
     assert results(api, session)[1] == "1"
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
 from lastgood.core.tool_permissions import Asks
+from lastgood.engine import turn_loop
+from lastgood.engine.stage import Stage
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolbox, Toolboxes
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.flows import approvals as flow_approvals
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
+from lastgood.model.answers import Answer
 from lastgood.model.attempts import Hold
 from lastgood.model.audit import AuditEntry
 from lastgood.model.ids import SessionId
+from lastgood.model.messages import ToolCall
 from lastgood.store.sqlite.attempts import SqliteAttempts
 from tests.faults.defects import defect, statement
 
@@ -28,6 +32,9 @@ OF_APPROVALS = {
     "a question has the id of another turn's",
     "an approval counts after its deadline",
     "a session is offered the tools of another one",
+    "two calls of one response share an id",
+    "an approval counts for other arguments",
+    "the question of an ended attempt is forgotten",
 }
 
 
@@ -98,4 +105,25 @@ def _() -> Iterator[None]:
         return next(iter(self._kept.values()), None) or real(self, session, agent)
 
     with patch.object(Toolboxes, "of", of):
+        yield
+
+
+@defect("two calls of one response share an id")
+def _() -> Iterator[None]:
+    with patch.object(turn_loop, "with_unique_call_ids", lambda message: message):
+        yield
+
+
+@defect("an approval counts for other arguments")
+def _() -> Iterator[None]:
+    def answer_to(self: Stage, call: ToolCall, answers: Mapping[str, Answer]) -> Answer | None:
+        return answers.get(self.place_of(call.id))
+
+    with patch.object(Stage, "answer_to", answer_to):
+        yield
+
+
+@defect("the question of an ended attempt is forgotten")
+def _() -> Iterator[None]:
+    with statement("end_attempt", ("deadline = NULL,", "deadline = NULL, question = NULL,")):
         yield

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
+from typing import Any
 
+from lastgood.agents.catalog import Catalog
 from lastgood.core.approval import Confirmation
 from lastgood.core.session_rules import WantedRules
+from lastgood.core.tool_ledger import ledger
+from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.live import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import NothingPending
 from lastgood.flows.approvals import Approver
-from lastgood.model.agents import ToolsetSpec
+from lastgood.flows.submission import Submission
+from lastgood.model.agents import Permissions, ToolsetSpec
 from lastgood.model.answers import Answer, AnswerAction
-from lastgood.model.attempts import Attempt, AttemptStatus
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, ToolOutcome
 from lastgood.model.audit import AuditFilter
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
+from lastgood.model.messages import Role, ToolCall, assistant, user
 from lastgood.model.rules import Setter
+from lastgood.model.sessions import Usage
 from lastgood.model.tokens import Scope
-from lastgood.wiring import Lastgood
+from lastgood.wiring import Lastgood, assemble
 from tests.contract import builders
-from tests.faults.faults import Mode
+from tests.faults.faults import Faults, FaultyStore, Mode, faulty_engine
 from tests.faults.probes import Stage, probe
+from tests.faults.simulation import LIMITS
+from tests.faults.world import AGENT, LoopClock
 
 ADMIN = Setter(Scope.ADMIN, "tok_admin")
 ANN = Approver(DEFAULT_TENANT, "tok_ann", "ann", Setter(Scope.APPROVE, "tok_ann"))
@@ -123,6 +133,61 @@ async def after_the_deadline_an_answer_is_too_late(stage: Stage) -> None:
     await stage.store.wait_if_held(begun.hold, {}, -1.0, [])
     resumed = await stage.store.resume_if_waiting(begun.hold, "node", 60.0)
     assert resumed is None, "an answer counted after the deadline of its question"
+
+
+class _OneId:
+    """Makes the same call twice in one response, under one id."""
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Chunk | ModelAnswer, None]:
+        if call.messages[-1].role is Role.TOOL:
+            yield ModelAnswer(assistant("done"), Usage(1, 1))
+        else:
+            made = ToolCall("same", TOOL, '{"text": "a"}')
+            yield ModelAnswer(assistant("", made, made), Usage(1, 1))
+
+
+def asking_node(stage: Stage, providers: Mapping[str, Provider], **agent: Any) -> Lastgood:
+    """A node whose agent's file asks before the tool."""
+    faults = Faults()
+    store: Any = FaultyStore(stage.store, faults)
+    engine = faulty_engine(stage.world.kit().plus(providers, ()), faults)
+    asks = replace(stage.world.agent(), permissions=Permissions(ask=(TOOL,)), **agent)
+    return assemble(store, engine, Catalog([asks]), limits=LIMITS, clock=LoopClock(), node="asking")
+
+
+async def say(node: Lastgood, text: str) -> SessionId:
+    session = await node.sessions.create(DEFAULT_TENANT, AGENT)
+    handle = await node.submitter.submit(Submission(Ask(DEFAULT_TENANT, session.id, (user(text),))))
+    await handle.outcome()
+    return session.id
+
+
+@probe
+async def an_approval_is_for_one_of_the_calls_of_a_response(stage: Stage) -> None:
+    """Some model servers give all calls of a response one id."""
+    node = asking_node(stage, {"builtin/one-id": _OneId()}, model="builtin/one-id")
+    assert await approve(node, await say(node, "go"))
+    assert len(stage.world.ledger) == 1, f"one approval admitted {len(stage.world.ledger)} calls"
+
+
+@probe
+async def an_approval_is_for_the_arguments_that_were_shown(stage: Stage) -> None:
+    """The file of the agent changes meanwhile, so that the call would run with other arguments."""
+    node = asking_node(stage, {})
+    session = await say(node, f'!tool {TOOL} {{"text": "sk-proj-{"a1B2" * 12}"}}\n!say done')
+    assert await approve(asking_node(stage, {}, redact_secrets=True), session)
+    assert stage.world.ledger == [], "a call ran whose arguments nobody had seen"
+
+
+@probe
+async def a_call_that_nobody_approved_has_not_begun(stage: Stage) -> None:
+    node = asking_node(stage, {})
+    session = await say(node, f'!tool ledger-fail {{"text": "a"}}\n!tool {TOOL} {{"text": "b"}}\n!say done')
+    await node.turns.cancel(DEFAULT_TENANT, session)
+    (attempt,) = await stage.store.list_attempts(DEFAULT_TENANT, session)
+    steps = await stage.store.read_steps(DEFAULT_TENANT, attempt.id)
+    outcomes = [one.outcome for one in ledger(attempt, steps)]
+    assert outcomes == [ToolOutcome.DONE, ToolOutcome.DENIED], f"the ledger says {outcomes}"
 
 
 class _OfItsSession:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, cast
 
-from lastgood.errors import LastgoodError, RuntimeNotFound, StaleClaim, TaskNotFound
+from lastgood.errors import IdempotencyMismatch, LastgoodError, RuntimeNotFound, StaleClaim, TaskNotFound
 from lastgood.flows.submission import Submission
 from lastgood.flows.work.claim_tokens import task_token_of
 from lastgood.flows.work.report_content import ClaimRef
@@ -47,6 +47,24 @@ async def refused(report: Awaitable[Any], *kinds: type[LastgoodError]) -> None:
     except kinds:
         return
     raise AssertionError("it was not refused")
+
+
+# -- questions ---------------------------------------------------------------------------------
+
+
+@probe
+async def the_answer_to_a_question_is_for_the_call_that_was_shown(stage: Stage) -> None:
+    """The id is the CLI's own, and it may use one again."""
+    site = site_of(stage)
+    machine = await site.machine()
+    sent = await claimed(machine)
+    ask, key = site.work.questions.ask, machine.key(sent)
+    await ask(key, "q", {"tool": "Bash", "input": {"command": "ls"}}, None)
+    task = sent.claimed.task.id
+    await site.work.questions.answer(site.tenant, task, "q", allowed=True, reason="", user="ann")
+    await refused(
+        ask(key, "q", {"tool": "Bash", "input": {"command": "rm -rf /"}}, None), IdempotencyMismatch
+    )
 
 
 # -- native sessions ---------------------------------------------------------------------------

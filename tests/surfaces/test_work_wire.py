@@ -248,6 +248,11 @@ async def test_a_question_is_answered_over_http(inside: InProcessServer, worker:
     await inside.good("POST", f"{path}/q%2F1", {"allowed": False, "reason": "no"}, "ann")
     told = await worker.report(claim, "ask", question=asked)
     assert told["question"]["answer"] == {"allowed": False, "reason": "no"}
+    other = {**asked, "input": {"command": "ls"}}
+    body = {"claim_token": claim["claim_token"], "question": other}
+    report = f"/api/worker/tasks/{queued['id']}/ask"
+    refused = await inside.ask("POST", report, body, "laptop")
+    assert (refused.status, refused.code) == (422, "idempotency_mismatch")
 
 
 async def test_a_machine_enrolls_with_a_one_time_code(inside: InProcessServer) -> None:

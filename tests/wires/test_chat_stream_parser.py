@@ -174,19 +174,6 @@ def test_calls_are_put_together_however_they_come(deltas: list[dict[str, Any]], 
 def test_calls_without_any_number_are_told_apart_by_their_arguments() -> None:
     made = calls(call("f", '{"x":1}'), call("f", '{"x":2}'), call("g", "{}"))
     assert [(one.name, one.arguments) for one in made] == [("f", '{"x":1}'), ("f", '{"x":2}'), ("g", "{}")]
-    assert [one.id for one in made] == ["call_0", "call_1", "call_2"]
-
-
-def test_an_id_that_was_given_twice_is_given_once() -> None:
-    made = calls(call("f", '{"x":1}', index=0, id="a"), call("g", '{"y":2}', index=1, id="a"))
-    assert len({one.id for one in made}) == 2
-    assert made[0].id == "a"
-
-
-def test_a_missing_id_is_the_same_every_time() -> None:
-    deltas = [call("f", '{"x":1}', index=0), call("g", "", index=1)]
-    assert calls(*deltas) == calls(*deltas)
-    assert calls(*deltas)[1] == ToolCall("call_1", "g", "{}")
 
 
 def test_a_name_may_come_in_pieces() -> None:

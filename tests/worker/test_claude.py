@@ -148,8 +148,8 @@ async def test_no_second_start_after_a_tool_call(claude: FakeRuntime) -> None:
     assert failure.tool_calls == 1
 
 
-def hook(call: str, tool: str) -> dict[str, Any]:
-    given = {"tool_name": tool, "tool_input": {"command": "date"}, "tool_use_id": call}
+def hook(call: str, tool: str, command: str = "date") -> dict[str, Any]:
+    given = {"tool_name": tool, "tool_input": {"command": command}, "tool_use_id": call}
     request = {"subtype": "hook_callback", "callback_id": "gate", "input": given}
     return {"write": {"type": "control_request", "request_id": "r1", "request": request}}
 
@@ -168,10 +168,24 @@ async def test_the_hook_gets_the_answer_of_a_person_with_its_reason(claude: Fake
     use = said({"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "date"}})
     steps = (*START, INIT, TAKEN, use, hook("t1", "Bash"), {"read": "control_response"}, result())
     await claude.run(*steps, permissions=Permissions(SafetyMode.BALANCED))
-    assert [(one.id, one.tool) for one in claude.recorder.questions] == [("t1", "Bash")]
+    (asked,) = claude.recorder.questions
+    assert (asked.id.partition(":")[0], asked.tool) == ("t1", "Bash")
     answer = claude.was_read()[-1]["response"]["response"]["hookSpecificOutput"]
     assert answer["permissionDecision"] == "deny"
     assert answer["permissionDecisionReason"] == "too late today"
+
+
+async def test_an_answer_counts_only_for_the_arguments_that_were_shown(claude: FakeRuntime) -> None:
+    """The id of the call is claude's own, and it may use one again."""
+    claude.recorder.answer = lambda question: Answer(question.input == {"command": "date"})
+    replied = {"read": "control_response"}
+    asks = (hook("t1", "Bash"), replied, hook("t1", "Bash", "rm -rf /"), replied, hook("t1", "Bash"), replied)
+    await claude.run(*START, INIT, TAKEN, *asks, result(), permissions=Permissions(SafetyMode.BALANCED))
+    first, other = claude.recorder.questions
+    assert first.id != other.id
+    replies = [one["response"]["response"] for one in claude.was_read() if one["type"] == "control_response"]
+    decided = [one["hookSpecificOutput"]["permissionDecision"] for one in replies]
+    assert decided == ["allow", "deny", "allow"]
 
 
 async def test_a_question_that_cannot_be_asked_is_a_denial(claude: FakeRuntime) -> None:

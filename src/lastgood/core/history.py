@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lastgood.model.messages import File, Image, Message, Part, Reasoning, Role, ToolCall, tool_result
 from lastgood.model.sessions import Head, Turn, TurnKind
@@ -126,6 +126,23 @@ def mend_text(message: Message) -> Message:
         _mend_reasoning(message.reasoning) if message.role is Role.ASSISTANT else None,
     )
     return message if mended == message else mended
+
+
+def with_unique_call_ids(message: Message) -> Message:
+    """Gives calls that share an id, or have none, ids of their own. An id stands for one call of its
+    response: its result and an approval of it must not be those of another call."""
+    given = [call.id for call in message.tool_calls]
+    if all(given) and len(set(given)) == len(given):
+        return message
+    taken: set[str] = set()
+    calls: list[ToolCall] = []
+    for number, call in enumerate(message.tool_calls):
+        id = call.id or f"call_{number}"
+        while id in taken:
+            id = f"{id}_{number}"
+        taken.add(id)
+        calls.append(replace(call, id=id))
+    return replace(message, tool_calls=tuple(calls))
 
 
 def _is_plain(message: Message) -> bool:

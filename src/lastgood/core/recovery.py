@@ -7,12 +7,14 @@ database knows which process is dead; only the tools know whether a call may be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lastgood.core.history import open_calls
 from lastgood.errors import LastgoodError, StaleHead
 from lastgood.model.agents import OnUnknown
+from lastgood.model.answers import QuestionKind
 from lastgood.model.attempts import Attempt, Interrupted, Step, StepKind, said
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import ToolCall
@@ -97,23 +99,53 @@ def try_again(
     return TryAgain(True, f"continues after {len(steps)} finished steps")
 
 
-def has_effects(steps: Sequence[Step]) -> bool:
+def has_effects(steps: Sequence[Step], waits_at: str | None = None) -> bool:
     """Whether a tool that is not repeatable has run, or may have: a call without a result may have happened.
 
     Sending such a request again as a new one runs that tool again, so clients must not retry by themselves.
+    `waits_at`: the place of the call that needs approval, in an attempt that waits for it or ended so.
     """
     if any(step.effects for step in steps if step.kind is StepKind.TOOL):
         return True
-    return any(_may_have_happened(steps, within) for within in {step.within for step in steps})
+    return any(_may_have_happened(steps, within, waits_at) for within in {step.within for step in steps})
 
 
-def _may_have_happened(steps: Sequence[Step], within: str) -> bool:
+def _may_have_happened(steps: Sequence[Step], within: str, waits_at: str | None) -> bool:
     """Of one agent's steps: whether a call of its last response is open and must not run twice."""
     own = [step for step in steps if step.within == within]
-    asked = next((step for step in reversed(own) if step.kind is StepKind.MODEL), None)
-    if asked is None or not asked.effects:
+    responses = [step for step in own if step.kind is StepKind.MODEL]
+    if not responses or not responses[-1].effects:
         return False
-    return any(call.id in asked.effects for call in open_calls(said(own)))
+    calls = open_calls(said(own))
+    waiting = not_begun(calls, f"{within}{len(responses)}:", waits_at)
+    return any(call.id in responses[-1].effects for call in calls if call not in waiting)
+
+
+def approval_place(question: Mapping[str, Any] | None) -> str | None:
+    """Returns the place of the call that the question is about, if it begins only after the answer."""
+    if question is None or question.get("kind") != QuestionKind.APPROVAL:
+        return None
+    return str(question["place"])
+
+
+def not_begun(calls: Iterable[ToolCall], prefix: str, waits_at: str | None) -> tuple[ToolCall, ...]:
+    """Returns those of one response's calls, in their order, that have not begun because the call at
+    `waits_at` needed approval. Calls run one after the other, so none after it has begun.
+
+    `prefix`: what their places begin with. The call at `waits_at` may be of an agent that one of them gave
+    its task to: that one has begun.
+    """
+    if waits_at is None:
+        return ()
+    found: list[ToolCall] = []
+    has_begun = True
+    for call in calls:
+        place = f"{prefix}{call.id}"
+        has_begun = has_begun and place != waits_at
+        if not has_begun:
+            found.append(call)
+        has_begun = has_begun and not waits_at.startswith(f"{place}/")
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

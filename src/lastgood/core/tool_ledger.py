@@ -1,14 +1,16 @@
 """Derives the ledger of tool calls from the journals of attempts: what was called, with which key, and its
 outcome. It is not stored separately. A call is in the journal before it runs, and its result after it; a call
-without a result in an attempt that has ended may have happened.
+without a result in an attempt that has ended may have happened, unless the attempt ended while the call or
+one before it waited for approval.
 """
 
 from __future__ import annotations
 
-import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from lastgood.core.recovery import approval_place, not_begun
 from lastgood.model.attempts import Attempt, Step, StepKind, ToolOutcome
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import ToolCall
@@ -42,20 +44,22 @@ def _effects(attempt: Attempt, steps: Sequence[Step], adopted: int) -> Iterator[
         if step.kind is not StepKind.MODEL:
             continue
         number = responses[step.within] = responses.get(step.within, 0) + 1
+        prefix = f"{step.within}{number}:"
+        waiting = not_begun(step.message.tool_calls, prefix, approval_place(attempt.unanswered))
         for call in step.message.tool_calls:
             found = _result_of(call.id, steps[place + 1 :], step.within)
             ran = _ran_as(call, steps[place + 1 :], step.within)
             result, at = (None, 0) if found is None else (found[1], place + 1 + found[0])
             outcome = result.outcome if result else None
             if result is None and attempt.ended_at is not None:
-                outcome = ToolOutcome.UNKNOWN
+                outcome = ToolOutcome.DENIED if call in waiting else ToolOutcome.UNKNOWN
             yield ToolEffect(
-                key=f"{attempt.turn}:{step.within}{number}:{call.id}",
+                key=f"{attempt.turn}:{prefix}{call.id}",
                 turn=attempt.turn,
                 attempt=attempt.id,
                 call=call.id,
                 tool=call.name,
-                arguments_digest=hashlib.sha256(ran.arguments.encode(errors="replace")).hexdigest(),
+                arguments_digest=ran.arguments_digest,
                 outcome=outcome,
                 seconds=result.seconds if result else 0.0,
                 adopted=result is not None and at < adopted,
@@ -100,18 +104,23 @@ class RetryPreview:
     unknown: tuple[ToolCall, ...]
 
 
-def retry_preview(steps: Sequence[Step]) -> RetryPreview:
-    """A retry adopts all finished steps and asks the model from there on."""
+def retry_preview(steps: Sequence[Step], waits_at: str | None = None) -> RetryPreview:
+    """`waits_at`: as in `recovery.has_effects`. A retry adopts all finished steps and asks the
+    model from there on."""
     kept: list[ToolCall] = []
     repeats: list[ToolCall] = []
     unknown: list[ToolCall] = []
     responses = [(place, step) for place, step in enumerate(steps) if step.kind is StepKind.MODEL]
+    numbers: Counter[str] = Counter()
     for place, step in responses:
+        numbers[step.within] += 1
+        waiting = not_begun(step.message.tool_calls, f"{step.within}{numbers[step.within]}:", waits_at)
         for call in step.message.tool_calls:
             if _result_of(call.id, steps[place + 1 :], step.within) is not None:
                 kept.append(call)
             else:
-                (unknown if call.id in step.effects else repeats).append(call)
+                may_have_run = call.id in step.effects and call not in waiting
+                (unknown if may_have_run else repeats).append(call)
     return RetryPreview(len(responses), tuple(kept), tuple(repeats), tuple(unknown))
 
 

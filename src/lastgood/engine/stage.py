@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from lastgood.core.context import fade_results, repeats, shown_of, trim
 from lastgood.core.history import open_calls
+from lastgood.core.secret_shapes import without_secret_shapes
 from lastgood.core.speaker import speaker
 from lastgood.errors import LoopDetected
 from lastgood.model.agents import AgentSpec
+from lastgood.model.answers import Answer
 from lastgood.model.attempts import Step, StepKind, said
 from lastgood.model.call_options import CallOptions
-from lastgood.model.messages import Message
+from lastgood.model.messages import Message, ToolCall
 
 
 @dataclass(slots=True)
@@ -69,6 +71,18 @@ class Stage:
     def place_of(self, call_id: str) -> str:
         """Where a call stands: with the number of the response, since some providers begin anew in each."""
         return f"{self.within}{self.responses}:{call_id}"
+
+    def redacted(self, call: ToolCall) -> ToolCall:
+        """The call as it is shown and runs: without secrets, if the agent redacts them."""
+        if not self.agent.redact_secrets:
+            return call
+        return replace(call, arguments=without_secret_shapes(call.arguments))
+
+    def answer_to(self, call: ToolCall, answers: Mapping[str, Answer]) -> Answer | None:
+        """Returns a person's answer about this call. An answer at its place that is about other arguments
+        does not count: what would run is not what was shown."""
+        answer = answers.get(self.place_of(call.id))
+        return answer if answer is not None and answer.call == call else None
 
     def check_for_loops(self) -> None:
         batches = [step.message.tool_calls for step in self.steps if step.kind is StepKind.MODEL]

@@ -17,6 +17,14 @@ from lastgood.model.messages import Message, user
 DEEPEST = 5
 
 
+async def _not_run(use: ToolUse) -> str:
+    raise AssertionError("the loop delegates tasks itself")
+
+
+#: What rules and hooks judge a task by: giving one to another agent changes nothing by itself.
+TASK_TOOL = Tool(TRANSFER, "", {"type": "object"}, _not_run, on_unknown=OnUnknown.REPEAT, effect=Effect.SAFE)
+
+
 def handoff_tool(agent: AgentSpec, team: AgentSpec) -> Tool | None:
     names = [name for name in agent.handoffs if team.member(name) is not None]
     if not names:

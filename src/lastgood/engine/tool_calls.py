@@ -13,14 +13,23 @@ import orjson
 
 from lastgood.core.approval import literal_rule
 from lastgood.core.session_rules import judging_call
+from lastgood.core.speaker import TRANSFER
 from lastgood.core.tool_permissions import Allowed, Asks, Denied
 from lastgood.engine.stage import Stage
-from lastgood.engine.team_tools import handoff_tool
+from lastgood.engine.team_tools import TASK_TOOL, handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.deferred import offered_tools
 from lastgood.engine.tools.live import SessionPlace
-from lastgood.engine.tools.tool import DESCRIPTION, NeedsInput, Tool, ToolFailed, ToolUse, is_described
+from lastgood.engine.tools.tool import (
+    DESCRIPTION,
+    NeedsInput,
+    Tool,
+    ToolFailed,
+    ToolInterrupted,
+    ToolUse,
+    is_described,
+)
 from lastgood.errors import LastgoodError, NeedsAnswer
 from lastgood.model.agents import OnUnknown, Safety
 from lastgood.model.answers import Answer, AnswerAction, QuestionKind
@@ -100,15 +109,18 @@ class ToolCaller:
 
         `settle`: applies the decisions of hooks; it cannot allow what the rules deny.
         """
-        tool = self.tools(work, stage).get(call.name)
+        gives_task = call.name == TRANSFER and bool(stage.agent.sub_agents)
+        tool = TASK_TOOL if gives_task else self.tools(work, stage).get(call.name)
         if tool is None:
             return Result(f"error: unknown tool {call.name!r}", ToolOutcome.FAILED)
         try:
             arguments, working_dir = arguments_of(call), self.working_dir(work)
-            _check_rejection(call, work.answers.get(stage.place_of(call.id)))
+            _check_rejection(call, stage.answer_to(call, work.answers))
             if stage.agent.add_description_parameter and not is_described(tool):
                 arguments.pop(DESCRIPTION, None)  # for people; the tool knows no such argument
             asks = await self._check(stage, tool, arguments, working_dir, await work.rules())
+            if gives_task and any(step.within == f"{stage.place_of(call.id)}/" for step in work.steps):
+                return AdmittedCall(tool, arguments, working_dir)  # it was allowed, and has begun
             if settle is not None:
                 asks = await settle(asks)
             if asks is not None:
@@ -135,7 +147,7 @@ class ToolCaller:
             attempt_number=work.number,
             working_dir=admitted.working_dir,
             messages=stage.conversation(),
-            answer=work.answers.get(stage.place_of(call.id)),
+            answer=stage.answer_to(call, work.answers),
             say=said.put_nowait,
         )
         running, began = asyncio.create_task(_run(tool, use)), time.monotonic()
@@ -178,10 +190,8 @@ class ToolCaller:
         return asks
 
     def _check_answer(self, work: Work, stage: Stage, call: ToolCall, asks: Asks) -> None:
-        """An answer is for one place in one attempt, so it can only mean the arguments that were shown. Here
-        it approves the call, or repeats one that was approved before its outcome was lost."""
-        place = stage.place_of(call.id)
-        answer = work.answers.get(place)
+        """Here an answer approves the call, or repeats one that was approved before its outcome was lost."""
+        answer = stage.answer_to(call, work.answers)
         if answer is not None and answer.is_about_input:
             return  # the call could only ask after it was approved
         if not work.can_ask:
@@ -191,7 +201,7 @@ class ToolCaller:
         if answer is None:
             question = {
                 "kind": QuestionKind.APPROVAL.value,
-                "place": place,
+                "place": stage.place_of(call.id),
                 "call": call.id,
                 "tool": call.name,
                 "arguments": call.arguments,
@@ -237,7 +247,8 @@ async def _run(tool: Tool, use: ToolUse) -> tuple[str, ToolOutcome]:
     try:
         return await tool.run(use), ToolOutcome.DONE
     except ToolFailed as error:
-        return f"error: {error}", ToolOutcome.FAILED
+        is_unknown = isinstance(error, ToolInterrupted)
+        return f"error: {error}", ToolOutcome.UNKNOWN if is_unknown else ToolOutcome.FAILED
     except (LastgoodError, NeedsInput):
         raise
     except Exception as error:

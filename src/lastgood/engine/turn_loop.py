@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 from lastgood.core.context import cap_result, without_oldest
-from lastgood.core.history import mend, mend_text, repair
+from lastgood.core.history import mend, mend_text, repair, with_unique_call_ids
 from lastgood.core.hooks import Decision
-from lastgood.core.recovery import unsettled
+from lastgood.core.recovery import not_begun, unsettled
 from lastgood.core.secret_shapes import without_secret_shapes
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
 from lastgood.engine.budget_meter import BudgetMeter
@@ -28,7 +28,7 @@ from lastgood.engine.model_request import model_call, routed, with_options
 from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Requested, Retried
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
 from lastgood.engine.stage import Stage
-from lastgood.engine.team_tools import DEEPEST, task_of
+from lastgood.engine.team_tools import DEEPEST, TASK_TOOL, task_of
 from lastgood.engine.tool_calls import AdmittedCall, Result, ToolCaller
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.tool import ToolFailed
@@ -174,7 +174,7 @@ class TurnLoop:
         raise ModelError("the model ended its stream without a response; nothing was committed")
 
     def _step_of(self, answer: ModelAnswer, model: ModelSpec, stage: Stage, began: float) -> Step:
-        message = mend_text(answer.message)
+        message = with_unique_call_ids(mend_text(answer.message))
         if message.is_blank and not message.tool_calls:
             raise Garbled("the model returned an empty answer; nothing was committed. Send the turn again")
         usage = answer.usage
@@ -204,22 +204,21 @@ class TurnLoop:
     # -- tools -----------------------------------------------------------------------
 
     async def _call_tool(self, stage: Stage, call: ToolCall) -> None:
-        if stage.agent.redact_secrets:
-            call = replace(call, arguments=without_secret_shapes(call.arguments))
+        call = stage.redacted(call)
         ruling = known_ruling(stage, call)
         if ruling is None:
             ruling = Ruling(call) if self.hooks is None else await self.hooks.before_tool(stage, call)
         call = ruling.call
         admitted = await self._admit(stage, ruling)
         who = _sub_agent(stage)
-        answer = self.work.answers.get(stage.place_of(call.id))
+        answer = stage.answer_to(call, self.work.answers)
         if answer is None or not answer.is_about_input:  # else clients know of the call since it asked
             await self._event(ToolCalled(call.id, call.name, call.arguments, who))
-        if admitted is None:
-            await self._delegate(stage, call)
-            return
         if isinstance(admitted, Result):
             await self._answer(stage, call, admitted)
+            return
+        if admitted.tool is TASK_TOOL:
+            await self._delegate(stage, call)
             return
 
         is_hidden = self.hooks is not None and self.hooks.hides_output(stage, call)
@@ -240,15 +239,12 @@ class TurnLoop:
             stage.agent = speaks
             await self._event(AgentSwitched(speaks.name))
 
-    async def _admit(self, stage: Stage, ruling: Ruling) -> AdmittedCall | Result | None:
-        """None: the call gives a task to another agent, which needs no permission."""
+    async def _admit(self, stage: Stage, ruling: Ruling) -> AdmittedCall | Result:
         call, hooks = ruling.call, self.hooks
         if ruling.decision is Decision.DENY:
             admitted: AdmittedCall | Result = Result(
                 f"error: a hook denied {call.name}: {ruling.reason}", ToolOutcome.DENIED
             )
-        elif call.name == TRANSFER and stage.agent.sub_agents:
-            return None
         elif hooks is None:
             return await self.calling.admit(self.work, stage, call)
         else:
@@ -334,25 +330,23 @@ class TurnLoop:
                 return OnUnknown.REPEAT  # its finished steps are in the journal and are not repeated
             return tools[name].on_unknown if name in tools else OnUnknown.FAIL
 
-        has_begun = True  # calls run one after the other: none after one that waited for a person has begun
-        for open_call in unsettled(stage.steps, policy_of):
+        found = unsettled(stage.steps, policy_of)
+        waiting = not_begun([one.call for one in found], stage.place_of(""), self.work.waited_at)
+        for open_call in found:
             call = open_call.call
             if call.name in stage.options.tool_names:
                 continue
-            place = stage.place_of(call.id)
-            answer = self.work.answers.get(place)
-            waited = answer is not None and (answer.is_about_approval or answer.is_about_input)
-            has_begun = has_begun and not waited
+            ruling = known_ruling(stage, call)
+            ran = stage.redacted(call) if ruling is None else ruling.call
+            answer = stage.answer_to(ran, self.work.answers)
             repeats = answer is not None and answer.action is AnswerAction.REPEAT
-            if not has_begun or open_call.policy is OnUnknown.REPEAT or repeats:
+            if call in waiting or open_call.policy is OnUnknown.REPEAT or repeats:
                 await self._call_tool(stage, call)
                 continue
-            ruling = known_ruling(stage, call)
-            ran = call if ruling is None else ruling.call
             if open_call.policy is OnUnknown.ASK and answer is None:
                 question = {
                     "kind": QuestionKind.UNKNOWN_OUTCOME.value,
-                    "place": place,
+                    "place": stage.place_of(call.id),
                     "call": ran.id,
                     "tool": ran.name,
                     "arguments": ran.arguments,

@@ -51,6 +51,13 @@ class AttemptWork:
         return self.run.answers
 
     @property
+    def waited_at(self) -> str | None:
+        about_call = (
+            place for place, one in self.answers.items() if one.is_about_approval or one.is_about_input
+        )
+        return next(about_call, self.run.waited_at)
+
+    @property
     def can_ask(self) -> bool:
         """Not in a conversation of the OpenAI-compatible API: its clients cannot answer."""
         return self.run.begun.session.conversation is None

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lastgood.core.approval import shown
 from lastgood.core.commit import plan_commit
@@ -22,7 +22,7 @@ from lastgood.core.history import History, open_calls
 from lastgood.core.input_checks import check_results
 from lastgood.core.lifecycle import ATTEMPT, Move, after
 from lastgood.core.queue_parking import parking_of
-from lastgood.core.recovery import has_effects
+from lastgood.core.recovery import approval_place, has_effects
 from lastgood.errors import (
     AttemptLost,
     HistoryDamaged,
@@ -92,6 +92,8 @@ class Run:
     sent: float  # on the monotonic clock: when the hold was requested; its lease began after that
     answers: Mapping[str, Answer] = field(default_factory=dict)
     history: History = field(default_factory=History)
+    waited_at: str | None = None  # the place of a call that had not begun when the adopted attempt ended
+    asked: Mapping[str, Any] | None = None  # the question that it waits with
     adopted: tuple[Step, ...] = ()  # finished by an earlier attempt, or before this one waited
     steps: list[Step] | None = None  # all of them so far; None: not even the adopted ones are known
     stopped: AttemptStop | None = None
@@ -124,7 +126,9 @@ class Run:
     @property
     def has_effects(self) -> bool:
         """From memory, because the store may be unreadable."""
-        return self.begin.again if self.steps is None else has_effects(self.steps)
+        if self.steps is None:
+            return self.begin.again
+        return has_effects(self.steps, approval_place(self.asked))
 
     def is_stopped(self) -> bool:
         return self.stopped is not None
@@ -180,7 +184,15 @@ async def _load(run: Run) -> None:
         run.adopted = await run.through_outage(
             lambda: run.deps.store.read_steps(run.hold.tenant, run.hold.attempt)
         )
+        run.waited_at = await run.through_outage(lambda: _waited_at(run))
     run.steps = list(run.adopted)
+
+
+async def _waited_at(run: Run) -> str | None:
+    if run.begin.continues is None:
+        return None
+    adopted = await run.deps.store.get_attempt(run.hold.tenant, run.begin.continues)
+    return None if adopted is None else approval_place(adopted.unanswered)
 
 
 def _stop_for(run: Run, error: LastgoodError) -> AttemptStop:
@@ -329,6 +341,7 @@ def _unwritten_outcome(run: Run, stop: AttemptStop) -> Outcome:
 
 
 async def _wait(run: Run, asked: NeedsAnswer) -> Outcome:
+    run.asked = asked.question
     await run.outbox.close()
     waits = Event(run.hold.attempt, AttemptWaits(run.hold.attempt, shown(asked.question)))
     events, is_unknown = (*run.outbox.take(), waits), False

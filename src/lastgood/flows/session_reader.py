@@ -10,6 +10,7 @@ from functools import partial
 from lastgood.core.context import shown_of
 from lastgood.core.history import history_of
 from lastgood.core.input_checks import check_text
+from lastgood.core.recovery import approval_place
 from lastgood.core.tool_ledger import RetryPreview, retry_preview
 from lastgood.errors import AttemptNotFound, HistoryDamaged, InvalidRequest, SessionNotFound, TurnNotFound
 from lastgood.flows.verified_history import Chain, find_verified, read_chain, stream_chain
@@ -171,7 +172,8 @@ class SessionReader:
 
     async def retry_preview(self, attempt: Attempt) -> RetryPreview:
         """What a retry of this attempt would keep, and what it would do again."""
-        return retry_preview(await self._store.read_steps(attempt.tenant, attempt.id))
+        steps = await self._store.read_steps(attempt.tenant, attempt.id)
+        return retry_preview(steps, approval_place(attempt.unanswered))
 
     async def forks(self, session: Session, may_read: MayRead) -> Sequence[Session]:
         found = await self._store.forks_of(session.tenant, session.id, limit=MOST_FORKS)

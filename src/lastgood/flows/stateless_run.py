@@ -64,6 +64,7 @@ class _Work:
     working_dir: str | None = None
     earlier: tuple[Message, ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict)
+    waited_at: str | None = None
     can_ask: bool = False
     opens_session: bool = True
     is_followup: bool = False

@@ -41,7 +41,7 @@ from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.work.tasks import Tasks
 from lastgood.model.agents import AgentSpec
-from lastgood.model.answers import Answer
+from lastgood.model.answers import Answer, asked_call
 from lastgood.model.attempts import (
     Ask,
     Attempt,
@@ -169,7 +169,9 @@ class Turns:
         base = await self._beginning.base_of(ask_of(request), found)
         plan = Plan(*await self.resolve(attempt.agent_key), base)
         begin = replace(self._beginning.prepare(ask_of(request), plan, attempt.turn), attempt=attempt.id)
-        taking_up = self._take_up(attempt, found, begin, plan, {asked: answer}, audit)
+        taking_up = self._take_up(
+            attempt, found, begin, plan, {asked: replace(answer, call=asked_call(attempt.question))}, audit
+        )
         return await asyncio.shield(self._live.spawn(taking_up))
 
     async def _take_up(

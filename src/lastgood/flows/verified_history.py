@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from lastgood.core.commit import damage_of
-from lastgood.core.recovery import has_effects
+from lastgood.core.recovery import approval_place, has_effects
 from lastgood.errors import HistoryDamaged
 from lastgood.model.attempts import Attempt
 from lastgood.model.ids import TenantId, TurnId
@@ -138,9 +138,10 @@ def _damaged_head(head: Head) -> HistoryDamaged:
 async def had_effects(store: AttemptStore, attempt: Attempt) -> bool:
     """Whether a tool that must not run twice has run in it. Damaged steps do not say, so it may have."""
     try:
-        return has_effects(await store.read_steps(attempt.tenant, attempt.id))
+        steps = await store.read_steps(attempt.tenant, attempt.id)
     except HistoryDamaged:
         return True
+    return has_effects(steps, approval_place(attempt.question or attempt.unanswered))
 
 
 async def find_verified(store: TurnStore, tenant: TenantId, turn: TurnId) -> Turn | None:

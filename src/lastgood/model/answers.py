@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from lastgood.model.messages import ToolCall
+
 
 class QuestionKind(StrEnum):
     APPROVAL = "approval"  # may this call run?
@@ -26,12 +28,14 @@ class AnswerAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`reason` is for the model; `content` for the tool that needed it, with the `state` of its question."""
+    """`reason` is for the model; `content` for the tool that needed it, with the `state` of its question.
+    `call`: the call that the question showed."""
 
     action: AnswerAction
     reason: str = ""
     content: Mapping[str, Any] | None = None
     state: Mapping[str, Any] | None = None
+    call: ToolCall | None = None
 
     @property
     def is_about_approval(self) -> bool:
@@ -42,6 +46,10 @@ class Answer:
     def is_about_input(self) -> bool:
         """The call had stopped to ask, and expects to be made again with the answer."""
         return self.action in (AnswerAction.ACCEPT, AnswerAction.DECLINE, AnswerAction.CANCEL)
+
+
+def asked_call(question: Mapping[str, Any]) -> ToolCall:
+    return ToolCall(str(question["call"]), str(question["tool"]), str(question["arguments"]))
 
 
 def question_id(attempt: str, question: Mapping[str, Any]) -> str:

@@ -188,6 +188,7 @@ class Attempt:
     ended_at: float | None
     task: TaskId | None = None  # a worker's claim holds it; only its task decides when it ends
     request_id: str = ""  # of the HTTP request that began it
+    unanswered: dict[str, Any] | None = None  # the question that it waited with when it ended
 
     @property
     def hold(self) -> Hold:

@@ -7,6 +7,7 @@ absent fields left out.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +30,10 @@ class ToolCall:
     id: str
     name: str
     arguments: str
+
+    @property
+    def arguments_digest(self) -> str:
+        return hashlib.sha256(self.arguments.encode(errors="replace")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,12 @@ class Work(Protocol):
         ...
 
     @property
+    def waited_at(self) -> str | None:
+        """The place of a call in `steps` that waited for a person: it has not begun, or has stopped to ask.
+        None of the calls after it has begun."""
+        ...
+
+    @property
     def can_ask(self) -> bool:
         """Whether approvals are available: some APIs cannot answer them."""
         ...

@@ -235,7 +235,8 @@ class TaskStore(Protocol):
         self, state: ClaimState, token: bytes, question: Question, events: Sequence[Event]
     ) -> Question | None:
         """running → waiting. Its deadline is as long after the database's time as `deadline_at` is after
-        `created_at`. The same id again returns the question as it stands. None: the claim is not current."""
+        `created_at`. The same id again returns the question as it stands. None: the claim is not current.
+        IdempotencyMismatch: the id was used with another body."""
         ...
 
     async def answer_question(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
+from lastgood.errors import IdempotencyMismatch
 from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.ids import SessionId, TaskId, TenantId
@@ -23,7 +26,7 @@ class SqlQuestions(WorkTransactions):
         hold = state.hold
         if hold is None:
             return None
-        parameters = {
+        parameters: dict[str, Any] = {
             "tenant": hold.tenant,
             "session": hold.session,
             "attempt": hold.attempt,
@@ -40,7 +43,7 @@ class SqlQuestions(WorkTransactions):
                 return None
             known = await first(statements, "question_of_attempt", parameters)
             if known is not None:
-                return to_question(known)
+                return _same(to_question(known), parameters["body"])
             if not await append_if_held(statements, hold, events):
                 return None
             if not await statements.rows("task_waits", parameters):
@@ -95,6 +98,15 @@ class SqlQuestions(WorkTransactions):
 
     async def _expire(self, which: dict[str, Any]) -> Question | None:
         return await self._transact(lambda statements: _settle(statements, "expire_question", which))
+
+
+def _same(known: Question, body: str) -> Question:
+    """IdempotencyMismatch: the id was used for another call. An answer is for the call that was shown."""
+    if known.body != orjson.loads(body):
+        raise IdempotencyMismatch(
+            f"Question id {known.id!r} was used for another tool call; send this one with a new id"
+        )
+    return known
 
 
 async def _settle(statements: Statements, name: str, parameters: dict[str, Any]) -> Question | None:

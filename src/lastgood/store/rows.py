@@ -171,7 +171,7 @@ def _to_attempt(row: Row) -> Attempt:
         decision=orjson.loads(decision),
         orphaned=bool(orphaned),
         cancel_asked=bool(cancel_asked),
-        question=orjson.loads(question) if question else None,
+        question=orjson.loads(question) if question and ended_at is None else None,
         deadline=deadline,
         error_code=error_code,
         error_message=error_message,
@@ -180,6 +180,7 @@ def _to_attempt(row: Row) -> Attempt:
         ended_at=ended_at,
         task=task,
         request_id=request_id,
+        unanswered=orjson.loads(question) if question and ended_at is not None else None,
     )
 
 

@@ -211,7 +211,7 @@ class TurnHooks:
             return asks or Asks(f"a hook asks for approval{why}")
         if asks is None or ruling.decision is Decision.ALLOW:
             return None
-        if stage.place_of(call.id) in self.work.answers:
+        if stage.answer_to(call, self.work.answers) is not None:
             return asks  # a person has been asked
         verdict = await self._run_tool(
             stage, HookEvent.PERMISSION_REQUEST, call, tool_input=arguments_of(call)
@@ -221,7 +221,7 @@ class TurnHooks:
         return None if verdict is not None and verdict.decision is Decision.ALLOW else asks
 
     async def decided(self, stage: Stage, call: ToolCall, ruling: Ruling, *, allowed: bool) -> None:
-        answer = self.work.answers.get(stage.place_of(call.id))
+        answer = stage.answer_to(call, self.work.answers)
         if answer is not None:
             source = "user_approved" if allowed else "user_rejected"
         elif ruling.decision in (Decision.ALLOW, Decision.DENY):

@@ -23,7 +23,7 @@ from lastgood.engine.mcp.elicitation import decline_inline, responses_of
 from lastgood.engine.mcp.errors import ServerUnavailable
 from lastgood.engine.mcp.stdio_transport import ServerProcess
 from lastgood.engine.tools.cancellation import finish
-from lastgood.engine.tools.tool import ToolFailed
+from lastgood.engine.tools.tool import ToolFailed, ToolInterrupted
 
 #: Carries the key of a tool call: the same in every attempt at a turn, so that a server can do a thing once.
 KEY = "lastgood.dev/idempotency-key"
@@ -213,9 +213,12 @@ class Connection:
             return await send()
         except (MCPError, OSError, RuntimeError, TimeoutError) as error:
             if not _is_closed(error):
-                raise ToolFailed(f"MCP server {self._name}: {self._refusal or _reason(error)}") from None
+                text = f"MCP server {self._name}: {self._refusal or _reason(error)}"
+                if _is_timeout(error):
+                    raise ToolInterrupted(f"{text}; whether the call took effect is unknown") from None
+                raise ToolFailed(text) from None
             self._broken = True
-            raise ToolFailed(
+            raise ToolInterrupted(
                 f"MCP server {self._name} ended during this call; whether the call took effect is unknown"
                 f"{self._last_words()}"
             ) from None
@@ -240,6 +243,10 @@ async def _beside(work: Coroutine[Any, Any, None]) -> Any:
 
 def _is_closed(error: BaseException) -> bool:
     return not isinstance(error, MCPError) or error.error.code == _CLOSED
+
+
+def _is_timeout(error: BaseException) -> bool:
+    return isinstance(error, MCPError) and error.error.code == mcp_types.REQUEST_TIMEOUT
 
 
 def _reason(error: BaseException) -> str:

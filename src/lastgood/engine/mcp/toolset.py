@@ -218,7 +218,7 @@ class McpServer:
             result = await self._answered(connection, name, use)
             return await asyncio.to_thread(text_of, result, use.working_dir) + note
         except ToolFailed as error:
-            raise ToolFailed(f"{error}{note}") from None
+            raise type(error)(f"{error}{note}") from None
         finally:
             self.used_at = self._toolset.clock()
 

@@ -209,18 +209,9 @@ class CompletionBuilder:
         return ModelAnswer(message, self._used(model), self.finish in _TOO_LONG)
 
     def _finished_calls(self) -> list[ToolCall]:
-        calls: list[ToolCall] = []
-        taken: set[str] = set()
-        for number, call in enumerate(self._calls):
-            if not call.name:
-                raise ValueError("a tool call without a name")
-            # Results are paired by these ids, so within an answer they differ, whatever the server thinks.
-            identity = call.id or f"call_{number}"
-            while identity in taken:
-                identity = f"{identity}_{number}"
-            taken.add(identity)
-            calls.append(ToolCall(identity, call.name, str(call.arguments) or "{}"))
-        return calls
+        if not all(call.name for call in self._calls):
+            raise ValueError("a tool call without a name")
+        return [ToolCall(call.id, call.name, str(call.arguments) or "{}") for call in self._calls]
 
     def _reasoning(self, ref: str) -> Reasoning | None:
         text = str(self._thoughts)

@@ -67,6 +67,10 @@ class ToolFailed(Exception):
     """The tool failed; its message is the result that the model sees."""
 
 
+class ToolInterrupted(ToolFailed):
+    """The call was cut off: whether it took effect is unknown."""
+
+
 class NeedsInput(Exception):
     """The call has to be made again with a person's answer, in this process or in another one.
 

@@ -74,8 +74,9 @@ class Questions:
         deadline_seconds: float | None,
         call: AskedCall | None = None,
     ) -> Question:
-        """The same id again returns the question as it stands. Rules that were narrowed since the claim
-        answer it: nobody needs to deny what is denied already."""
+        """The same id and call again return the question as it stands. Rules that were narrowed since the
+        claim answer it: nobody needs to deny what is denied already. IdempotencyMismatch: the id was used
+        for another call."""
         state, hold, attempt = await self._reports.current(key)
         now, most = self._deps.clock.now(), self._limits.question_seconds
         question = Question(

@@ -398,7 +398,8 @@ SELECT held.event_seq FROM own LEFT JOIN held ON true;
 -- Ends a hold without a commit. Nothing of the history is named here. The deadline may
 -- be read from the past: it changes only when the attempt begins to wait, and then it
 -- is not over yet, or when it is resumed, and then the fence has moved. With something of the
--- queue, give_back_queued follows, for the reason given at commit_if_head.
+-- queue, give_back_queued follows, for the reason given at commit_if_head. The question that the attempt
+-- waits with stays: it says which calls have not begun.
 WITH held AS (
     UPDATE sessions SET attempt_id = NULL, holder = NULL, lease_until = NULL, event_seq = event_seq + :events
     WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :fence
@@ -408,8 +409,8 @@ WITH held AS (
     RETURNING event_seq
 ), ended AS (
     UPDATE attempts
-    SET status = :status, error_code = :code, error_message = :message, died = :died,
-        question = NULL, deadline = NULL, last_event = held.event_seq, ended_at = clock()
+    SET status = :status, error_code = :code, error_message = :message, died = :died, deadline = NULL,
+        last_event = held.event_seq, ended_at = clock()
     FROM held WHERE attempts.id = :attempt AND ended_at IS NULL
 ), counted AS (
     {count_held}

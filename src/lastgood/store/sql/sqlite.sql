@@ -177,9 +177,10 @@ WHERE tenant = :tenant AND id = :session AND attempt_id = :attempt AND fence = :
 RETURNING event_seq, has_queued;
 
 -- name: end_attempt
+-- The question that it waits with stays: it says which calls have not begun.
 UPDATE attempts
-SET status = :status, error_code = :code, error_message = :message, died = :died, question = NULL,
-    deadline = NULL, last_event = :last_event, ended_at = clock()
+SET status = :status, error_code = :code, error_message = :message, died = :died, deadline = NULL,
+    last_event = :last_event, ended_at = clock()
 WHERE id = :attempt AND ended_at IS NULL;
 
 -- name: give_lease_back

@@ -126,7 +126,8 @@ class ClaudeKind:
 class _Conversation:
     def __init__(self, job: Job, record: RunRecord, gate: ToolGate, process: CliProcess) -> None:
         self._job, self._record, self._gate, self._process = job, record, gate, process
-        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._answers: dict[str, asyncio.Future[Answer]] = {}  # by the id of the question
+        self._asked: set[str] = set()  # calls that the hook was asked about
         self._answering: set[asyncio.Task[None]] = set()
         self._calls: dict[str, ToolCall] = {}
         self._unread: set[str] = set()  # messages that claude has not taken up yet
@@ -244,7 +245,7 @@ class _Conversation:
                 continue
             number = str(part.get("tool_use_id", ""))
             call = self._calls.get(number) or _call(number, "", None)
-            unasked = number not in self._answers and part.get("is_error") is not True
+            unasked = number not in self._asked and part.get("is_error") is not True
             if unasked and not self._gate.allows(call):
                 message = f"claude ran {call.tool!r} without calling the permission hook: {call.input}"
                 raise self._record.failed(FailureCode.UNENFORCEABLE, message)
@@ -280,12 +281,14 @@ class _Conversation:
             await self._write({"type": "control_response", "response": response})
 
     async def _permission(self, request: dict[str, Any]) -> Answer:
-        """The answer for one call, given once: claude may ask by the hook and by its own prompt."""
+        """The answer for one call and its arguments, given once: claude may ask by the hook and by its own
+        prompt."""
         call = _call(request.get("tool_use_id"), request.get("tool_name"), request.get("tool_input"))
-        if call.id not in self._answers:
-            self._answers[call.id] = asyncio.ensure_future(self._gate.answer(call))
+        self._asked.add(call.id)
+        if (id := call.question_id) not in self._answers:
+            self._answers[id] = asyncio.ensure_future(self._gate.answer(call))
         try:
-            return await self._answers[call.id]
+            return await self._answers[id]
         except Exception as error:  # claude waits for an answer; without one the turn would hang
             return Answer(False, f"The permission could not be asked for: {error}")
 

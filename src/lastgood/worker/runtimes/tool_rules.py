@@ -8,6 +8,8 @@ and what they can do.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,6 +40,12 @@ class ToolCall:
     input: Any
     known: KnownTool = UNKNOWN_TOOL
     title: str = ""
+
+    @property
+    def question_id(self) -> str:
+        """Another call, or other arguments, under an id that the CLI used before, is another question."""
+        shown = json.dumps([self.tool, self.input, self.title], default=str, sort_keys=True)
+        return f"{self.id}:{hashlib.sha256(shown.encode()).hexdigest()[:16]}"
 
     def spellings(self) -> list[tuple[str, Mapping[str, Any]]]:
         given = self.input if isinstance(self.input, dict) else {"input": self.input}
@@ -90,7 +98,7 @@ class ToolGate:
                 # By our name, too: rules that were narrowed since the claim are matched by the server.
                 known = self._known(call)
                 asked = Question(
-                    call.id,
+                    call.question_id,
                     call.tool,
                     call.input,
                     call.title,
