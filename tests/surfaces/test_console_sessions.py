@@ -1,7 +1,6 @@
 """The session pages of the console: permalinks, searches, and forms that are sent again."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -88,3 +87,58 @@ async def test_a_link_to_a_turn_that_failed_shows_it_beside_the_turn_before_it(
     for turn in failed:
         page = await visitor.get(f"/sessions/{session}?turn={turn}")
         assert f'id="{turn}"' in page.body.decode()
+
+
+# -- forms that are sent again ---------------------------------------------------------------
+
+
+async def test_a_first_message_sent_twice_makes_one_session_and_one_turn(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    fields = {"agent": AGENT, "text": "only once", "key": "the-same-key"}
+    sent = [await visitor.post("/chat", fields) for _ in range(2)]
+    sent += await asyncio.gather(*(visitor.post("/chat", fields) for _ in range(3)))
+    assert {one.status for one in sent} == {303}
+    (location,) = {one.headers["location"] for one in sent}
+    assert len(await inside.good("GET", "/api/sessions")) == 1
+    page = await settled(visitor, location)
+    assert len(page["turns"]) == 1
+    other = await visitor.post("/chat", fields | {"key": "another-key"})
+    assert other.headers["location"] != location
+
+
+async def settled(visitor: Visitor, location: str) -> dict[str, object]:
+    async with asyncio.timeout(30):
+        while True:
+            page: dict[str, object] = (await visitor.get(f"{location}.json")).json
+            if page["turns"] and page["running"] is None:
+                return page
+            await asyncio.sleep(0.01)
+
+
+async def test_a_first_message_that_is_refused_leaves_no_session(tmp_path: Path) -> None:
+    async with open_inside(tmp_path, token_rate=1, max_request_size=2000) as inside:
+        visitor = Visitor(inside)
+        await visitor.get("/")
+        long = {"agent": AGENT, "text": "x" * 3000, "key": "key-of-too-much"}
+        assert (await visitor.post("/chat", long)).status == 413
+        assert await inside.good("GET", "/api/sessions") == []
+        first = await visitor.post("/chat", {"agent": AGENT, "text": "hello", "key": "the-first-one"})
+        assert first.status == 303
+        assert (
+            await visitor.post("/chat", {"agent": AGENT, "text": "two", "key": "the-second"})
+        ).status == 429
+        assert len(await inside.good("GET", "/api/sessions")) == 1
+        # The first one again begins nothing, so no limit counts it.
+        again = await visitor.post("/chat", {"agent": AGENT, "text": "hello", "key": "the-first-one"})
+        assert again.headers["location"] == first.headers["location"]
+
+
+async def test_a_key_of_somebody_else_finds_no_session(tmp_path: Path) -> None:
+    tokens = {"ann": ("a", ("session",), "ann"), "bob": ("a", ("session",), "bob")}
+    async with open_inside(tmp_path, tokens=tokens) as inside:
+        fields = {"agent": AGENT, "text": "hello", "key": "the-same-key"}
+        made = [await (await Visitor(inside).login(name)).post("/chat", fields) for name in tokens]
+        # Keys are a tenant's: the second one is refused, and gets nothing of the first.
+        assert [one.status for one in made] == [303, 422]
+        assert len(await inside.good("GET", "/api/sessions", token="ann")) == 1

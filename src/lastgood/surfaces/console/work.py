@@ -63,7 +63,9 @@ class WorkPages:
             "is_first": not after,
             "diff": diff,
         }
-        return Page("task.html", "Task", data, more={"patch": list(patch_lines(diff["patch"])) if diff else []})
+        return Page(
+            "task.html", "Task", data, more={"patch": list(patch_lines(diff["patch"])) if diff else []}
+        )
 
     async def cancel(self, request: Request, fields: Mapping[str, str]) -> Done:
         id = TaskId(request.path["task"])
