@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
-from tests.surfaces.test_console import Visitor, said
+from tests.surfaces.test_console import TOKENS, Visitor, said, shelly
 
 pytestmark = pytest.mark.anyio
 
@@ -142,3 +143,38 @@ async def test_a_key_of_somebody_else_finds_no_session(tmp_path: Path) -> None:
         # Keys are a tenant's: the second one is refused, and gets nothing of the first.
         assert [one.status for one in made] == [303, 422]
         assert len(await inside.good("GET", "/api/sessions", token="ann")) == 1
+
+
+# -- lists -----------------------------------------------------------------------------------
+
+
+async def test_filters_also_hold_for_sessions_that_are_found_by_their_id(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    for more, found in {
+        "": 1,
+        "&status=idle": 1,
+        "&status=running": 0,
+        f"&agent={AGENT}": 1,
+        "&agent=another": 0,
+    }.items():
+        listed = (await visitor.get(f"/sessions.json?q={session}{more}")).json["sessions"]
+        assert len(listed) == found, more
+
+
+async def test_agents_show_their_last_change_and_their_path_only_to_an_admin(tmp_path: Path) -> None:
+    file = shelly(tmp_path)
+    changed = Path(file).stat().st_mtime
+    async with open_inside(tmp_path, file, AGENT, tokens=TOKENS) as inside:
+        for token, where in {"read": None, "admin": file}.items():
+            visitor = await Visitor(inside).login(token)
+            listed = (await visitor.get("/agents.json")).json["agents"]
+            agents = {one["key"]: one for one in listed}
+            assert (agents["shelly"]["source"], agents["shelly"]["where"]) == ("file", where)
+            assert (agents[AGENT]["source"], agents[AGENT]["changed"]) == ("built-in", None)
+            at = datetime.fromisoformat(agents["shelly"]["changed"]["at"]).timestamp()
+            assert abs(at - changed) < 1
+            page = (await visitor.get("/agents")).body.decode()
+            assert (str(tmp_path) in page) == (where is not None)
+            assert "Last change" in page

@@ -222,8 +222,8 @@ class SessionReader:
         return found
 
     async def place_of(self, session: Session, turn: TurnId) -> int:
-        """Returns the number of this turn, or of the turn that an uncommitted one would have followed; 1 if it
-        would have been the first. TurnNotFound: it was neither committed nor tried here."""
+        """Returns the number of this turn, or of the one that an uncommitted turn would have followed; 1 if
+        it would have been the first. TurnNotFound: it was neither committed nor tried here."""
         tenant = session.tenant
         found = await self._store.find_turn(tenant, turn)
         if found is None:
