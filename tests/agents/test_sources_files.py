@@ -418,3 +418,17 @@ async def test_a_named_file_that_was_never_good_is_an_error_and_one_in_a_folder_
     with pytest.raises(InvalidRequest, match=r"cannot serve team: .*team\.yaml:1"):
         await Catalog([FileSource(file)], copies=FileCopies(tmp_path / "copies")).check_named_files()
     await Catalog([DirectorySource(tmp_path)]).check_named_files()
+
+
+async def test_the_origin_of_a_file_says_when_what_was_read_had_changed(catalog: Catalog, file: Path) -> None:
+    assert catalog.origin("team").changed_at is None  # nobody has read it
+    age(file)
+    await catalog.load("team")
+    origin = catalog.origin("team")
+    assert (origin.kind, origin.where) == ("file", str(file))
+    assert origin.changed_at == pytest.approx(file.stat().st_mtime)
+    write(file, agent_file("two"))
+    await catalog.load("team")
+    assert catalog.origin("team").changed_at == pytest.approx(file.stat().st_mtime)
+    with pytest.raises(AgentNotFound):
+        catalog.origin("nobody")

@@ -104,6 +104,19 @@ async def test_a_copy_serves_until_it_is_old_and_then_a_304_makes_it_new(
     assert [one.headers.get("If-None-Match") for one in site.asked] == [None, '"1"', '"1"']
 
 
+async def test_the_last_change_of_a_url_is_that_of_its_body(
+    served: Served, site: Website, clock: Clock
+) -> None:
+    await served.load()
+    first = served.catalog.origin(served.source.key).changed_at
+    clock.seconds += 60
+    await served.load()  # a 304
+    assert served.catalog.origin(served.source.key).changed_at == first is not None
+    served.restart()
+    await served.load()
+    assert served.catalog.origin(served.source.key).changed_at == pytest.approx(first)
+
+
 async def test_an_interval_of_zero_asks_at_every_turn(served: Served, site: Website) -> None:
     served.pulling = replace(served.pulling, every_seconds=0.0)
     served.restart()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser.conftest import TOKEN, serious, shoot
 from tests.e2e.api import Api, said
@@ -31,6 +31,10 @@ def say(page: Page, text: str) -> None:
 
 def turns(page: Page) -> Locator:
     return page.locator(".turn.run")
+
+
+#: How far down an element is on the screen.
+TOP = "(one) => one.getBoundingClientRect().top"
 
 
 def shell(command: str) -> str:
@@ -302,9 +306,12 @@ def test_lists_refresh_without_moving_the_reader_and_can_be_paused(
         api.session(title=f"row {number}")
     page.goto(f"{server.url}/sessions")
     page.evaluate("scrollTo(0, 400)")
+    read = page.get_by_role("link", name="row 15", exact=True)
+    before = read.evaluate(TOP)
     api.session(title="appears by itself")
     expect(page.get_by_role("link", name="appears by itself")).to_be_attached()
-    assert page.evaluate("scrollY") == 400
+    assert abs(read.evaluate(TOP) - before) < 2  # it is a row further down now
+    assert page.evaluate("scrollY") > 400
     page.get_by_role("button", name="Pause").click()
     api.session(title="not while paused")
     with page.expect_request("**/sessions/nothing", timeout=5500) as _:
@@ -313,6 +320,69 @@ def test_lists_refresh_without_moving_the_reader_and_can_be_paused(
     expect(page.get_by_role("link", name="not while paused")).to_have_count(0)
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("link", name="not while paused")).to_be_attached()
+
+
+def test_a_turn_that_is_read_stays_where_it_is_while_the_window_moves(
+    page: Page, server: LiveServer, api: Api
+) -> None:
+    session = api.session()
+    for number in range(30):
+        api.post(f"/api/sessions/{session}/messages", {"messages": said(f"remark-{number:02}\n" * 6)})
+    open_session(page, server, session)
+    read = page.locator(".turn", has_text="remark-12")
+    read.evaluate("(one) => scrollTo(0, one.getBoundingClientRect().top + scrollY - 50)")
+    before = read.evaluate(TOP)
+    for number in range(3):
+        api.good(session, f"later {number}")
+    expect(page.locator(".turn", has_text="later 2")).to_be_attached()
+    expect(page.locator(".turn", has_text="remark-02")).to_have_count(0)  # it has left the window
+    expect(page.locator("#live")).to_be_hidden()
+    assert abs(read.evaluate(TOP) - before) < 2
+
+
+def test_a_draft_outlives_a_login_that_ended(page: Page, guarded: LiveServer) -> None:
+    page.goto(f"{guarded.url}/login")
+    log_in(page)
+    page.wait_for_url(f"{guarded.url}/")
+    page.get_by_role("textbox", name="Message").fill("a long thought")
+    page.context.clear_cookies(name=re.compile("lastgood_login"))
+    page.keyboard.press("Enter")
+    expect(page.locator("#notice")).to_contain_text("Your login has ended")
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("a long thought")
+    shoot(page, "login-ended")
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="Log in again").click()
+    log_in(opened.value)
+    opened.value.wait_for_url(f"{guarded.url}/")
+    expect(page.locator("#notice")).to_have_text("")  # the next refresh has found the login
+    page.get_by_role("textbox", name="Message").press("Enter")
+    page.wait_for_url("**/sessions/ses_*")
+    expect(turns(page)).to_contain_text("a long thought")
+
+
+def log_in(page: Page) -> None:
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+
+
+def test_a_message_whose_answer_was_lost_runs_once_and_a_changed_one_is_another(
+    page: Page, server: LiveServer, api: Api
+) -> None:
+    session = api.session()
+    open_session(page, server, session)
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    page.route("**/send", lose)
+    for text in ("as it was", "as it was", "as it is now"):
+        say(page, text)
+        expect(page.locator("#notice")).to_contain_text("The server did not answer")
+        api.until_idle(session)
+        page.evaluate("document.getElementById('notice').textContent = ''")
+    page.unroute("**/send")
+    assert [text for role, text in api.history(session) if role == "user"] == ["as it was", "as it is now"]
 
 
 def test_sessions_are_found_by_title_status_and_id(page: Page, server: LiveServer, api: Api) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from lastgood.errors import StoreError
 from lastgood.model.agents import Permissions, Safety
 from lastgood.model.attempts import AttemptStatus, BeginConflict, Committed
 from lastgood.model.events import Event, TitleSet
@@ -63,8 +62,9 @@ async def test_an_unknown_session_is_no_session(store: Store) -> None:
 async def test_an_id_is_given_once(backend: Backend) -> None:
     session = await builders.session(backend.store)
     before = await dump(backend)
-    with pytest.raises(StoreError):
-        await backend.store.create_session(replace(builders.new_session(), id=session.id))
+    new = builders.new_session()
+    assert await backend.store.create_session(replace(new, id=session.id)) is None
+    assert await backend.store.create_session(replace(new, id=session.id, tenant=STRANGER)) is None
     assert await dump(backend) == before
 
 

@@ -15,7 +15,7 @@ from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import ContextOverflow, InvalidRequest
-from lastgood.model.agents import AgentSpec, Effect, Permissions, Safety, ToolsetSpec
+from lastgood.model.agents import AgentOrigin, AgentSpec, Effect, Permissions, Safety, ToolsetSpec
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import AttemptStatus, StepKind
 from lastgood.model.call_options import CallOptions
@@ -334,6 +334,9 @@ class Served:
 
     def served(self) -> Sequence[str]:
         return (self.agent.key,)
+
+    def origin(self, key: str) -> AgentOrigin:
+        return AgentOrigin("built-in", key)
 
     async def load(self, key: str, name: str | None = None) -> AgentSpec:
         return self.agent

@@ -10,7 +10,7 @@ import pytest
 from lastgood.errors import InvalidRequest, ModelError, ModelUnknown, SessionNotFound, StoreUnavailable
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentOrigin, AgentSpec
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import EventKind
 from lastgood.model.ids import DEFAULT_TENANT
@@ -331,6 +331,9 @@ class SlowAgents:
 
     def served(self) -> Sequence[str]:
         return tuple(self._agents)
+
+    def origin(self, key: str) -> AgentOrigin:
+        return AgentOrigin("built-in", key)
 
     async def load(self, key: str, name: str | None = None) -> AgentSpec:
         if key == self._slow:

@@ -30,7 +30,7 @@ from lastgood.agents.sources import (
 )
 from lastgood.agents.url_source import UrlAgent, UrlPolicy
 from lastgood.errors import AgentInvalid, AgentNotFound, AgentUnavailable, InvalidRequest
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentOrigin, AgentSpec
 
 
 class Catalog:
@@ -60,6 +60,23 @@ class Catalog:
 
     def served(self) -> Sequence[str]:
         return tuple(self._by_key())
+
+    def origin(self, key: str) -> AgentOrigin:
+        sources = self._by_key().get(key)
+        if sources is None:
+            raise AgentNotFound(f"no agent with the key {key!r} is served")
+        source = sources[0]
+        match source:
+            case FileSource() | UrlSource():
+                kept = self._kept.get(source)
+                kind = "file" if isinstance(source, FileSource) else "URL"
+                return AgentOrigin(kind, source.where, kept.changed_at if kept is not None else None)
+            case OciSource():
+                return AgentOrigin("registry", source.where)
+            case BuiltinSource() | FixedSource():
+                return AgentOrigin("built-in", source.where)
+            case _:
+                assert_never(source)
 
     async def load(self, key: str, name: str | None = None) -> AgentSpec:
         """The agent of this key; with a name, that member of its team."""

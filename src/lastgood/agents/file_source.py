@@ -51,6 +51,12 @@ class FileAgent:
             return None
         return self._good
 
+    @property
+    def changed_at(self) -> float | None:
+        """The newest change of the file, and of what its definition takes from beside it, as last read."""
+        changes = [seen[0] for seen in tuple(self._seen.values()) if seen is not None]
+        return max(changes) / 1e9 if changes else None
+
     async def load(self) -> Definition:
         return await asyncio.to_thread(self._load)
 

@@ -75,6 +75,7 @@ class UrlAgent:
         self._copy: CachedCopy | None = None
         self._good: Definition | None = None
         self._due: float | None = None  # None: never fetched
+        self.changed_at: float | None = None  # when a body that differs from the one before was fetched
 
     def known(self) -> Definition | None:
         """The last good copy, while it is new enough; None: it has to be loaded."""
@@ -98,6 +99,7 @@ class UrlAgent:
             # This version may reject what an older one accepted; then the copy is not used.
             with suppress(AgentInvalid):
                 self._good, self._copy = await self._parsed(copy.body), copy
+                self.changed_at = copy.fetched_at  # it was written when it had changed
 
     async def _refresh(self) -> None:
         pause = self._pulling.every_seconds
@@ -135,6 +137,7 @@ class UrlAgent:
         good, copy = self._good, _copied(got)
         if good is None or before is None or before.body != copy.body:
             good = await self._parsed(copy.body)
+            self.changed_at = copy.fetched_at
         self._copy = copy
         if self._pulling.folder is not None and not copy.says_the_same(before):
             await asyncio.to_thread(write_copy, self._pulling.folder, self._source.url, copy)

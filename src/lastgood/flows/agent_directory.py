@@ -9,7 +9,7 @@ from urllib.parse import quote_plus, unquote, unquote_plus
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest
 from lastgood.flows.agent_resolution import resolve
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentOrigin, AgentSpec
 from lastgood.ports.engine import Agents
 
 
@@ -20,6 +20,9 @@ class AgentDirectory:
 
     def list_keys(self) -> Sequence[str]:
         return self._agents.served()
+
+    def origin(self, key: str) -> AgentOrigin:
+        return self._agents.origin(key)
 
     async def load(self, key: str) -> AgentSpec:
         return await self._agents.load(key)

@@ -223,6 +223,26 @@ class SessionReader:
             raise TurnNotFound()
         return found
 
+    async def place_of(self, session: Session, turn: TurnId) -> int:
+        """Returns the number of this turn, or of the one that an uncommitted turn would have followed; 1 if
+        it would have been the first. TurnNotFound: it was neither committed nor tried here."""
+        tenant = session.tenant
+        found = await self._store.find_turn(tenant, turn)
+        if found is None:
+            tries = await self._store.attempts_of_turn(tenant, turn, limit=MOST_TRIES)
+            if not tries or tries[-1].session != session.id:
+                raise TurnNotFound()
+            base = tries[-1].base
+            found = await self._store.find_turn(tenant, base) if base is not None else None
+            return found.seq if found is not None else 1
+        if found.session == session.id:
+            return found.seq
+        origin = session.forked_from[1] if session.forked_from else None
+        there = await self._store.turn_at(tenant, origin, found.seq) if origin is not None else None
+        if there is None or there.id != turn:
+            raise TurnNotFound()
+        return found.seq
+
     async def count_branches(self, session: Session) -> int:
         return await self._store.count_branches(session.tenant, session.id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import inf, nextafter
 from typing import Any
 
 from lastgood.core.derivation import derive
@@ -86,6 +87,7 @@ class Sessions(SessionReader):
         conversation: str | None = None,
         runtime: str | None = None,
         pinned: bool = False,
+        id: SessionId | None = None,
     ) -> Session:
         """`setter` is recorded with the rules and the safety mode: a weaker scope cannot remove them.
         `runtime`: where it will run, which the caller may use; its worker judges the working directory.
@@ -102,7 +104,7 @@ class Sessions(SessionReader):
             check = self._deps.engine.check_working_dir if runtime is None else check_remote_dir
             working_dir = check(working_dir)
         new = NewSession(
-            id=self._deps.ids.session(),
+            id=id or self._deps.ids.session(),
             tenant=tenant,
             agent_key=agent_key,
             title=check_title(title) if title else "",
@@ -120,7 +122,8 @@ class Sessions(SessionReader):
         await self._deps.quotas.check(tenant, setter.token, QuotaUsage(sessions=1))
         session = await self._deps.store.create_session(new)
         if session is None:
-            raise Conflict(f"The conversation {conversation!r} already exists")
+            what = f"conversation {conversation!r}" if id is None else f"session {id}"
+            raise Conflict(f"The {what} already exists")
         self._deps.quotas.add(tenant, setter.token, QuotaUsage(sessions=1))
         return session
 
@@ -137,6 +140,28 @@ class Sessions(SessionReader):
         if found is None:
             raise Conflict("The conversation was deleted during this request; send it again")
         return found
+
+    async def create_once(
+        self, tenant: TenantId, id: SessionId, agent_key: str, setter: Setter = LOCAL
+    ) -> Session:
+        """Returns the session with this id; created if new, by one of two concurrent requests."""
+        with suppress(Conflict):
+            return await self.create(tenant, agent_key, setter=setter, id=id)
+        found = await self.find(tenant, id)
+        if found is None:
+            raise Conflict("The session was deleted during this request; send it again")
+        return found
+
+    async def delete_if_empty(self, tenant: TenantId, session: SessionId) -> bool:
+        """Returns False if a turn was committed or tried in it, or begins meanwhile."""
+        found = await self.find(tenant, session)
+        if found is None or found.head is not None or await self._store.list_attempts(tenant, session):
+            return False
+        # Whatever has changed the session since it was read has also changed this time.
+        if not await self.delete_unused(tenant, session, nextafter(found.updated_at, inf)):
+            return False
+        self._deps.quotas.forget(tenant)
+        return True
 
     def follow(self, session: Session, after: int) -> AsyncGenerator[StoredEvent, None]:
         """Yields the events after that id, past and live, until the session is deleted."""

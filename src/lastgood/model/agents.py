@@ -137,6 +137,15 @@ class AgentCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentOrigin:
+    """Where a served agent comes from. `where` may name a path, which is for the operator."""
+
+    kind: str  # file, URL, registry or built-in
+    where: str
+    changed_at: float | None = None  # of what was read last; None: it was never read, or never changes
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSpec:
     """An agent and its team: `members` holds every other agent of its file."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from lastgood.model.agents import AgentSpec
+from lastgood.model.agents import AgentOrigin, AgentSpec
 from lastgood.model.answers import Answer
 from lastgood.model.attempts import Hold, Step
 from lastgood.model.call_options import CallOptions
@@ -106,6 +106,10 @@ class Engine(Protocol):
 class Agents(Protocol):
     def served(self) -> Sequence[str]:
         """The keys of the sources served now."""
+        ...
+
+    def origin(self, key: str) -> AgentOrigin:
+        """Where the source with this key is. AgentNotFound: it is not served."""
         ...
 
     async def load(self, key: str, name: str | None = None) -> AgentSpec:

@@ -24,7 +24,7 @@ from lastgood.model.sessions import (
 
 class SessionStore(Protocol):
     async def create_session(self, new: NewSession) -> Session | None:
-        """None: there is a session for this conversation already."""
+        """None: there is a session for this conversation, or with this id, already."""
         ...
 
     async def find_conversation(self, tenant: TenantId, conversation: str) -> Session | None: ...

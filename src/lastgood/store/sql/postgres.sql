@@ -70,7 +70,7 @@ FROM (SELECT clock() AS now) AS moment;
 
 -- name: create_session
 {insert_session}
-ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
+ON CONFLICT DO NOTHING
 RETURNING {session};
 
 -- name: read_events

@@ -11,7 +11,7 @@ VALUES ({new_session_values},
 
 -- name: create_session
 {insert_session}
-ON CONFLICT (tenant, conversation) WHERE conversation IS NOT NULL DO NOTHING
+ON CONFLICT DO NOTHING
 RETURNING {session};
 
 -- name: fork_session

@@ -5,13 +5,16 @@ Each is a form. A form that is sent twice, by an impatient click or a reload, ha
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from lastgood.core.disconnect import RequestOrigin, on_disconnect
-from lastgood.errors import InvalidRequest, SessionBusy, TurnFailed
-from lastgood.flows.submission import Submission
+from lastgood.errors import InvalidRequest, LastgoodError, SessionBusy, TurnFailed
+from lastgood.flows.submission import Reserve, Submission
 from lastgood.model.attempts import Ask
 from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.messages import Message, user
@@ -20,6 +23,7 @@ from lastgood.model.sessions import TurnKind
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.forms import Done, text_of
 from lastgood.surfaces.http.asgi import Request
+from lastgood.surfaces.http.principal import Principal
 from lastgood.surfaces.http.turn_headers import fingerprint, session_of
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{8,64}")
@@ -32,15 +36,26 @@ class SessionActions:
     # -- talking -------------------------------------------------------------------------
 
     async def chat(self, request: Request, fields: Mapping[str, str]) -> Done:
-        """A new session with its first turn."""
-        text = text_of(fields, "text")
+        """A new session with its first turn. The same form sent again finds the session that it made."""
+        messages, caller = (user(text_of(fields, "text")),), request.caller
         self._flows.check_open()
-        agents = self._flows.agents
-        key = agents.canonical_key(text_of(fields, "agent"))
-        await agents.resolve(key)
-        session = await self._flows.sessions.create(request.caller.tenant, key, setter=request.caller.setter)
-        await self._submit(request, session.id, (user(text),), fields)
-        return _to(session.id)
+        agents, sessions = self._flows.agents, self._flows.sessions
+        agent = agents.canonical_key(text_of(fields, "agent"))
+        await agents.resolve(agent)
+        id = _session_of_form(caller, _key(fields))
+        if await sessions.find(caller.tenant, id) is not None:
+            await self._submit(request, id, messages, fields)
+            return _to(id)
+        # A form that is refused leaves no session behind: the limit is checked before there is one.
+        with self._flows.limiter.take(caller, caller.user) as taken:
+            await sessions.create_once(caller.tenant, id, agent, caller.setter)
+            try:
+                await self._submit(request, id, messages, fields, lambda: taken)
+            except LastgoodError:
+                with suppress(LastgoodError):
+                    await sessions.delete_if_empty(caller.tenant, id)
+                raise
+        return _to(id)
 
     async def send(self, request: Request, fields: Mapping[str, str]) -> Done:
         """A turn; in a busy session, what was said is queued and runs next."""
@@ -56,7 +71,12 @@ class SessionActions:
         return _to(session)
 
     async def _submit(
-        self, request: Request, session: SessionId, messages: tuple[Message, ...], fields: Mapping[str, str]
+        self,
+        request: Request,
+        session: SessionId,
+        messages: tuple[Message, ...],
+        fields: Mapping[str, str],
+        reserve: Reserve | None = None,
     ) -> None:
         key = _key(fields)
         ask = Ask(
@@ -73,9 +93,8 @@ class SessionActions:
             owner=request.caller.user,
             user=request.caller.user,
         )
-        await self._flows.submitter.submit(
-            Submission(ask), partial(self._flows.limiter.take, request.caller, ask.user)
-        )
+        take = partial(self._flows.limiter.take, request.caller, ask.user)
+        await self._flows.submitter.submit(Submission(ask), reserve or take)
 
     async def _queue(
         self, request: Request, session: SessionId, text: str, fields: Mapping[str, str]
@@ -174,6 +193,13 @@ class SessionActions:
 
 def _to(session: SessionId) -> Done:
     return Done(f"/sessions/{session}")
+
+
+def _session_of_form(caller: Principal, key: str | None) -> SessionId:
+    """The id of the session that a form with this key makes: two requests with one key agree on it, on any
+    node. Without a key, each form makes its own."""
+    whose = (caller.tenant, caller.name, caller.user, key or secrets.token_hex(16))
+    return SessionId("ses_" + hashlib.sha256("\n".join(whose).encode()).hexdigest()[:32])
 
 
 def _key(fields: Mapping[str, str]) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote_plus
 
 from lastgood.errors import AgentInvalid, LastgoodError
 from lastgood.flows.agent_directory import AgentDirectory
@@ -12,6 +11,7 @@ from lastgood.model.tokens import Scope
 from lastgood.model.usage import UsageDimension, UsageStep
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.words import moment
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.principal import Principal
 
@@ -51,16 +51,29 @@ async def agent_views(agents: AgentDirectory, caller: Principal) -> list[dict[st
     found = []
     for key in sorted(agents.list_keys()):
         try:
-            found.append(_loaded(key, await agents.load(key)))
+            shown = _loaded(key, await agents.load(key))
         except LastgoodError as error:
-            found.append(_unusable(key, error, caller))
+            shown = _unusable(key, error, caller)
+        found.append(shown | _origin(agents, key, caller))
     return found
+
+
+def _origin(agents: AgentDirectory, key: str, caller: Principal) -> dict[str, Any]:
+    """Paths are for the operator."""
+    try:
+        origin = agents.origin(key)
+    except LastgoodError:  # its file was removed just now
+        return {"source": "removed", "where": None, "changed": None}
+    return {
+        "source": origin.kind,
+        "where": origin.where if caller.may(Scope.ADMIN) and origin.kind != "built-in" else None,
+        "changed": moment(origin.changed_at),
+    }
 
 
 def _loaded(key: str, agent: AgentSpec) -> dict[str, Any]:
     return {
         "key": key,
-        "source": _source(key),
         "name": agent.name,
         "description": agent.description,
         "model": agent.model,
@@ -82,11 +95,4 @@ def _unusable(key: str, error: LastgoodError, caller: Principal) -> dict[str, An
     problem = "The agent file has errors; see the server log" if is_private else error.message
     nothing: dict[str, Any] = {"name": "", "description": "", "model": "", "harness": None, "digest": ""}
     more: dict[str, Any] = {"toolsets": [], "team": [], "commands": {}, "welcome": "", "warnings": []}
-    return {"key": key, "source": _source(key), **nothing, **more, "stale": "", "problem": problem}
-
-
-def _source(key: str) -> str:
-    plain = unquote_plus(key)
-    if plain.startswith(("http://", "https://")):
-        return "URL"
-    return "built-in" if key.startswith("builtin/") else "file"
+    return {"key": key, **nothing, **more, "stale": "", "problem": problem}

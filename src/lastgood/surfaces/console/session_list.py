@@ -35,7 +35,11 @@ class SessionListPage:
             status=SessionStatus(status) if status else None,
             may_read=partial(self._gate.may_read, request.caller),
         )
-        exact = await self._named(request, q)
+        exact = [
+            one
+            for one in await self._named(request, q)
+            if (not agent or one.agent_key == agent) and (not status or one.status == status)
+        ]
         listed = [*exact, *(one for one in found.sessions if one not in exact)]
         data = {
             "sessions": [session_view(one) for one in listed],

@@ -48,8 +48,7 @@ class SessionPages:
     async def show(self, request: Request) -> Page:
         caller, sessions = request.caller, self._flows.sessions
         session = await sessions.get(caller.tenant, session_of(request))
-        last = whole_number(request.query, "to", session.turns, least=1, most=2**53)
-        last = min(last, session.turns)
+        last = min(await self._last_shown(request, session), session.turns)
         before, turns, after, damage = await self._window(session, last)
         attempts = await sessions.attempts_around(session, before, after)
 
@@ -84,6 +83,19 @@ class SessionPages:
             "agents": list(self._flows.agents.list_keys()),
         }
         return Page("session.html", data["session"]["title"], data, more=more)
+
+    async def _last_shown(self, request: Request, session: Session) -> int:
+        """The number in the address, or the end of a window around the turn in the address. A turn that is
+        among the newest is shown with them, live."""
+        wanted = request.query.get("turn", "")
+        if not wanted:
+            to: int = whole_number(request.query, "to", session.turns, least=1, most=2**53)
+            return to
+        try:
+            place = await self._flows.sessions.place_of(session, TurnId(wanted))
+        except HistoryDamaged:  # the newest window says what is damaged
+            return session.turns
+        return session.turns if place > session.turns - IN_WINDOW else place + IN_WINDOW // 2
 
     async def _window(self, session: Session, last: int) -> tuple[Turn | None, list[Turn], Turn | None, str]:
         """The turns up to number `last`, with the one before and the one after them, and what is damaged."""

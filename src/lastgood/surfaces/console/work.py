@@ -11,8 +11,9 @@ from lastgood.model.tokens import Scope
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.forms import Done
 from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.task_views import activity_views, diff_view, patch_lines
 from lastgood.surfaces.console.views import runtime_view, task_view
-from lastgood.surfaces.console.words import moment, pretty
+from lastgood.surfaces.console.words import pretty
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.parsing import whole_number
 
@@ -50,17 +51,21 @@ class WorkPages:
     async def task(self, request: Request) -> Page:
         caller, tasks, id = request.caller, self._flows.work.tasks, TaskId(request.path["task"])
         shown = await tasks.get(caller.tenant, id, caller.user)
-        messages = await tasks.messages(caller.tenant, id, caller.user, after=0, limit=_MOST_MESSAGES)
+        after = whole_number(request.query, "after", 0, least=0, most=2**53)
+        messages = await tasks.messages(caller.tenant, id, caller.user, after=after, limit=_MOST_MESSAGES)
         snapshot = await tasks.snapshot(caller.tenant, id, caller.user)
+        diff = diff_view(snapshot) if snapshot is not None else None
         data = {
             "task": task_view(shown),
             "decision": pretty(shown.task.decision) if shown.task.decision else "",
-            "messages": [
-                {"seq": one.seq, "at": moment(one.created_at), "body": pretty(one.body)} for one in messages
-            ],
-            "snapshot": pretty(snapshot.summary) if snapshot is not None else "",
+            "messages": activity_views(messages),
+            "next_after": messages[-1].seq if len(messages) == _MOST_MESSAGES else None,
+            "is_first": not after,
+            "diff": diff,
         }
-        return Page("task.html", "Task", data)
+        return Page(
+            "task.html", "Task", data, more={"patch": list(patch_lines(diff["patch"])) if diff else []}
+        )
 
     async def cancel(self, request: Request, fields: Mapping[str, str]) -> Done:
         id = TaskId(request.path["task"])

@@ -15,9 +15,36 @@ function notice(text, good = false) {
   noticeTimer = setTimeout(() => { box.textContent = ""; }, good ? 2500 : 12000);
 }
 
+// -- a login that has ended -------------------------------------------------------------------------------
+// The page is left for the login, unless that would lose what somebody has typed.
+
+class LoginEnded extends Error {}
+
+let hasLogin = true;
+function loginEnded() {
+  const typed = [...document.querySelectorAll("main textarea, main input[name=reason]")];
+  if (!typed.some((one) => one.value.trim())) { location.reload(); return; }
+  showState("Logged out", "lost");
+  if (!hasLogin) return;
+  hasLogin = false;
+  notice("Your login has ended. ");
+  clearTimeout(noticeTimer);
+  const link = document.createElement("a");
+  link.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
+  link.target = "_blank";
+  link.textContent = "Log in again in a new tab";
+  byId("notice").append(link, ", then send from this page. Your text stays here.");
+}
+
+function loginFound() {
+  if (hasLogin) return;
+  hasLogin = true;
+  byId("notice").textContent = "";
+}
+
 // -- reading the page again -------------------------------------------------------------------------------
 // Only regions whose markup has changed are replaced. What is open stays open, what has the focus keeps it,
-// and the scroll position stays where the reader left it.
+// and what the reader reads stays where it is on the screen, whatever was added or removed above it.
 
 let refreshing = null;
 let again = false;
@@ -27,13 +54,16 @@ async function refresh() {
     do {
       again = false;
       const answer = await fetch(location.pathname + location.search, { headers: { accept: "text/html" } });
-      if (answer.redirected && new URL(answer.url).pathname === "/login") { location.reload(); return; }
+      if (answer.redirected && new URL(answer.url).pathname === "/login") { loginEnded(); throw new LoginEnded(); }
       if (!answer.ok) throw new Error(String(answer.status));
+      loginFound();
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const place = readingPlace();
       for (const region of document.querySelectorAll("[data-region]")) {
         const next = fresh.getElementById(region.id);
         if (next && next.innerHTML !== region.dataset.known) replaceRegion(region, next);
       }
+      keepPlace(place);
     } while (again);
   })().finally(() => { refreshing = null; });
   return refreshing;
@@ -46,12 +76,33 @@ function replaceRegion(region, next) {
   if ((busy && document.activeElement.value) || selected) return; // somebody is typing or selecting there
   const open = new Set([...region.querySelectorAll("details[open][data-key]")].map((one) => one.dataset.key));
   const focus = focusPath(region);
-  const scroll = [scrollX, scrollY];
   region.replaceChildren(...next.childNodes);
   region.dataset.known = known;
   for (const one of region.querySelectorAll("details[data-key]")) if (open.has(one.dataset.key)) one.open = true;
   if (focus !== null) region.querySelectorAll(FOCUSABLE)[focus]?.focus({ preventScroll: true });
-  scrollTo(...scroll);
+}
+
+const KEYED = "[data-region] [data-key], [data-region] li.turn";
+const keyOf = (element) => element.dataset.key ?? element.id;
+const isFollowing = () => innerHeight + scrollY >= document.body.scrollHeight - 80;
+
+// The elements in view, from the top, each with its distance from the edge. At the top of a page nothing is
+// kept, so that what is new on top comes into sight; at the end of a conversation, its end is.
+function readingPlace() {
+  const place = { x: scrollX, y: scrollY, seen: [], isEnd: byId("composer") !== null && isFollowing() };
+  if (scrollY <= 0 || place.isEnd) return place;
+  for (const one of document.querySelectorAll(KEYED)) {
+    const box = one.getBoundingClientRect();
+    if (box.height && box.bottom > 0 && box.top < innerHeight) place.seen.push([keyOf(one), box.top]);
+  }
+  return place;
+}
+
+function keepPlace(place) {
+  if (place.isEnd) { scrollTo(place.x, document.body.scrollHeight); return; }
+  const now = new Map([...document.querySelectorAll(KEYED)].map((one) => [keyOf(one), one]));
+  const [key, top] = place.seen.find(([key]) => now.has(key)) ?? [];
+  scrollTo(place.x, key === undefined ? place.y : scrollY + now.get(key).getBoundingClientRect().top - top);
 }
 
 const FOCUSABLE = "a[href], button, input, select, textarea, summary, pre[tabindex]";
@@ -78,7 +129,9 @@ function startPolling(seconds) {
     try {
       await refresh();
       showState("Live");
-    } catch { showState("Server not reachable, trying again", "lost"); }
+    } catch (error) {
+      if (!(error instanceof LoginEnded)) showState("Server not reachable, trying again", "lost");
+    }
   }, seconds * 1000);
 }
 
@@ -123,7 +176,7 @@ class Follower {
     };
     this.source.onerror = () => {
       this.wasLost = true;
-      if (!live.paused) showState("Connection lost, reconnecting", "lost");
+      if (!live.paused && hasLogin) showState("Connection lost, reconnecting", "lost");
       this.source.close();
       setTimeout(() => this.open(), this.wait);
       this.wait = Math.min(this.wait * 2, 8000);
@@ -139,7 +192,7 @@ class Follower {
       return;
     }
     if (this.only && event.attempt && event.attempt !== this.only) return;
-    const follows = innerHeight + scrollY >= document.body.scrollHeight - 80;
+    const follows = isFollowing();
     this.show(event);
     if (follows) scrollTo(0, document.body.scrollHeight);
   }
@@ -222,12 +275,13 @@ class Follower {
 
 async function send(form, submitter) {
   const target = submitter?.hasAttribute("formaction") ? submitter.formAction : form.action;
+  if (target === form.action) keyFor(form);
   const fields = new URLSearchParams(new FormData(form, submitter ?? undefined));
   const buttons = [...form.querySelectorAll("button")];
   buttons.forEach((one) => { one.disabled = true; });
   try {
     const answer = await fetch(target, { method: "POST", body: fields, headers: { accept: "application/json" } });
-    if (answer.status === 401) { location.reload(); return; }
+    if (answer.status === 401) { loginEnded(); return; }
     const told = await answer.json();
     if (!answer.ok) { notice(told.message ?? "Not possible"); return; }
     if (target === form.action) sent(form);
@@ -241,12 +295,27 @@ async function send(form, submitter) {
   }
 }
 
+// A key stands for one message: sent again as it was, it runs once. Changed after an answer that was lost, it
+// is another message.
+const sentAs = new WeakMap();
+function keyFor(form) {
+  const fields = new FormData(form);
+  fields.delete("key");
+  const message = new URLSearchParams(fields).toString();
+  if (sentAs.has(form) && sentAs.get(form) !== message) newKey(form);
+  sentAs.set(form, message);
+}
+
+function newKey(form) {
+  sentAs.delete(form);
+  const key = form.elements.namedItem("key");
+  if (key) key.value = [...crypto.getRandomValues(new Uint8Array(12))].map((n) => n.toString(16).padStart(2, "0")).join("");
+}
+
 function sent(form) {
   const text = form.querySelector("textarea");
   if (text) { text.value = ""; text.focus(); }
-  // What was sent under the old key is done; the next message is another one.
-  const key = form.elements.namedItem("key");
-  if (key) key.value = [...crypto.getRandomValues(new Uint8Array(12))].map((n) => n.toString(16).padStart(2, "0")).join("");
+  newKey(form); // what was sent under the old one is done; the next message is another one
   if (form.matches(".composer")) scrollTo(0, document.body.scrollHeight);
 }
 

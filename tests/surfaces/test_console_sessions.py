@@ -1,0 +1,180 @@
+"""The session pages of the console: permalinks, searches, and forms that are sent again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
+from tests.surfaces.test_console import TOKENS, Visitor, said, shelly
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def inside(tmp_path: Path) -> AsyncIterator[InProcessServer]:
+    async with open_inside(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def visitor(inside: InProcessServer) -> Visitor:
+    made = Visitor(inside)
+    await made.get("/")
+    return made
+
+
+async def noted(inside: InProcessServer, session: str, turns: int) -> list[str]:
+    """Appends so many turns. Returns their ids."""
+    for number in range(turns):
+        await inside.good("POST", f"/api/sessions/{session}/messages", said(f"note {number}"))
+    listed = await inside.good("GET", f"/api/sessions/{session}/turns?limit=200")
+    return [str(turn["id"]) for turn in listed]
+
+
+# -- permalinks ------------------------------------------------------------------------------
+
+
+async def test_a_link_to_a_turn_shows_it_however_many_turns_follow(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    turns = await noted(inside, session, 80)
+    for place in (0, 1, 40, 49, 50, 79):
+        link = f"/sessions/{session}?turn={turns[place]}"
+        page = await visitor.get(link)
+        assert f'id="{turns[place]}"' in page.body.decode(), place
+        assert f'href="{link}#{turns[place]}"' in page.body.decode(), place
+        shown = (await visitor.get(link.replace("?", ".json?"))).json
+        assert len(shown["turns"]) <= 30
+        assert shown["is_newest"] == (place >= 50), place
+    assert (await visitor.get(f"/sessions/{session}?turn=turn_nothing")).status == 404
+    other = await inside.session()
+    assert (await visitor.get(f"/sessions/{other}?turn={turns[0]}")).status == 404
+
+
+async def test_links_from_the_pages_below_a_session_lead_to_their_turn(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    first = (await inside.turn(session))["id"]
+    await noted(inside, session, 32)
+    link = f"/sessions/{session}?turn={first}#{first}"
+    fork = await inside.good("POST", f"/api/sessions/{session}/fork", {"turn": first})
+    attempt = (await inside.good("GET", f"/api/sessions/{session}/attempts"))[0]["id"]
+    for path in (
+        f"/sessions/{session}/turns/{first}",
+        f"/sessions/{session}/turns/{first}/prompt",
+        f"/sessions/{session}/attempts/{attempt}",
+        f"/sessions/{fork['id']}",
+    ):
+        page = (await visitor.get(path)).body.decode()
+        assert f'href="{link}"' in page, path
+    # A fork shows the turns that it has inherited.
+    assert f'id="{first}"' in (await visitor.get(f"/sessions/{fork['id']}?turn={first}")).body.decode()
+
+
+async def test_a_link_to_a_turn_that_failed_shows_it_beside_the_turn_before_it(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    failed = []
+    for turns_after in (33, 33):
+        attempt = await inside.failed(session)
+        failed.append((await inside.good("GET", f"/api/sessions/{session}/attempts/{attempt}"))["turn"])
+        await noted(inside, session, turns_after)
+    for turn in failed:
+        page = await visitor.get(f"/sessions/{session}?turn={turn}")
+        assert f'id="{turn}"' in page.body.decode()
+
+
+# -- forms that are sent again ---------------------------------------------------------------
+
+
+async def test_a_first_message_sent_twice_makes_one_session_and_one_turn(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    fields = {"agent": AGENT, "text": "only once", "key": "the-same-key"}
+    sent = [await visitor.post("/chat", fields) for _ in range(2)]
+    sent += await asyncio.gather(*(visitor.post("/chat", fields) for _ in range(3)))
+    assert {one.status for one in sent} == {303}
+    (location,) = {one.headers["location"] for one in sent}
+    assert len(await inside.good("GET", "/api/sessions")) == 1
+    page = await settled(visitor, location)
+    assert len(page["turns"]) == 1
+    other = await visitor.post("/chat", fields | {"key": "another-key"})
+    assert other.headers["location"] != location
+
+
+async def settled(visitor: Visitor, location: str) -> dict[str, object]:
+    async with asyncio.timeout(30):
+        while True:
+            page: dict[str, object] = (await visitor.get(f"{location}.json")).json
+            if page["turns"] and page["running"] is None:
+                return page
+            await asyncio.sleep(0.01)
+
+
+async def test_a_first_message_that_is_refused_leaves_no_session(tmp_path: Path) -> None:
+    async with open_inside(tmp_path, token_rate=1, max_request_size=2000) as inside:
+        visitor = Visitor(inside)
+        await visitor.get("/")
+        long = {"agent": AGENT, "text": "x" * 3000, "key": "key-of-too-much"}
+        assert (await visitor.post("/chat", long)).status == 413
+        assert await inside.good("GET", "/api/sessions") == []
+        first = await visitor.post("/chat", {"agent": AGENT, "text": "hello", "key": "the-first-one"})
+        assert first.status == 303
+        assert (
+            await visitor.post("/chat", {"agent": AGENT, "text": "two", "key": "the-second"})
+        ).status == 429
+        assert len(await inside.good("GET", "/api/sessions")) == 1
+        # The first one again begins nothing, so no limit counts it.
+        again = await visitor.post("/chat", {"agent": AGENT, "text": "hello", "key": "the-first-one"})
+        assert again.headers["location"] == first.headers["location"]
+
+
+async def test_a_key_of_somebody_else_finds_no_session(tmp_path: Path) -> None:
+    tokens = {"ann": ("a", ("session",), "ann"), "bob": ("a", ("session",), "bob")}
+    async with open_inside(tmp_path, tokens=tokens) as inside:
+        fields = {"agent": AGENT, "text": "hello", "key": "the-same-key"}
+        made = [await (await Visitor(inside).login(name)).post("/chat", fields) for name in tokens]
+        # Keys are a tenant's: the second one is refused, and gets nothing of the first.
+        assert [one.status for one in made] == [303, 422]
+        assert len(await inside.good("GET", "/api/sessions", token="ann")) == 1
+
+
+# -- lists -----------------------------------------------------------------------------------
+
+
+async def test_filters_also_hold_for_sessions_that_are_found_by_their_id(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    for more, found in {
+        "": 1,
+        "&status=idle": 1,
+        "&status=running": 0,
+        f"&agent={AGENT}": 1,
+        "&agent=another": 0,
+    }.items():
+        listed = (await visitor.get(f"/sessions.json?q={session}{more}")).json["sessions"]
+        assert len(listed) == found, more
+
+
+async def test_agents_show_their_last_change_and_their_path_only_to_an_admin(tmp_path: Path) -> None:
+    file = shelly(tmp_path)
+    changed = Path(file).stat().st_mtime
+    async with open_inside(tmp_path, file, AGENT, tokens=TOKENS) as inside:
+        for token, where in {"read": None, "admin": file}.items():
+            visitor = await Visitor(inside).login(token)
+            listed = (await visitor.get("/agents.json")).json["agents"]
+            agents = {one["key"]: one for one in listed}
+            assert (agents["shelly"]["source"], agents["shelly"]["where"]) == ("file", where)
+            assert (agents[AGENT]["source"], agents[AGENT]["changed"]) == ("built-in", None)
+            at = datetime.fromisoformat(agents["shelly"]["changed"]["at"]).timestamp()
+            assert abs(at - changed) < 1
+            page = (await visitor.get("/agents")).body.decode()
+            assert (str(tmp_path) in page) == (where is not None)
+            assert "Last change" in page
