@@ -48,7 +48,7 @@ async def test_I34_a_binding_takes_the_agent_from_nobody_else(site: Site) -> Non
 
     async def chosen(user: str, harness: str | None = None) -> str | None:
         plan = await enqueuer.choose(RuntimeWish(site.tenant, user, AGENT, harness))
-        return plan and plan.runtime.id
+        return None if plan is None else plan.runtime.id
 
     assert await chosen("ann") == anns.id
     assert await chosen("bob") is None, "local, as if it were bound to nothing"
