@@ -76,12 +76,12 @@ async def test_I42_only_another_instance_of_a_worker_is_recorded(store: Store) -
 async def test_I42_runtimes_are_bound_and_recorded_at_once(store: Store) -> None:
     made = await session(store)
     bound = entry(AuditKind.RUNTIME_BOUND, "agent")
-    assert not await store.unbind_agent(TENANT, "agent", bound)
-    assert await store.pin_runtime(TENANT, SessionId("ses_gone"), "rt", OnQueued.KEEP, bound) is None
+    assert not await store.unbind_agent(TENANT, "agent", "ann", bound)
+    assert await store.pin_runtime(TENANT, SessionId("ses_gone"), "rt", OnQueued.KEEP, "ann", bound) is None
     assert await records(store) == []
     await store.bind_agent(AgentBinding(TENANT, "agent", "rt"), OnQueued.MOVE, bound)
-    assert await store.pin_runtime(TENANT, made.id, "rt", OnQueued.MOVE, bound) == 0
-    assert await store.unbind_agent(TENANT, "agent", bound)
+    assert await store.pin_runtime(TENANT, made.id, "rt", OnQueued.MOVE, "ann", bound) == 0
+    assert await store.unbind_agent(TENANT, "agent", "ann", bound)
     assert await records(store) == [bound] * 3
 
 

@@ -17,7 +17,7 @@ from lastgood.ports import Store
 from tests.contract import builders, work_builders
 from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.work_builders import RUNTIME, WORKER
+from tests.contract.work_builders import OWNER, RUNTIME, WORKER
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +79,7 @@ async def test_I34_only_the_workers_own_runtimes_are_claimed_from(store: Store) 
     assert [each.claimed.task.runtime for each in found] == ["b"]
     assert await taken(store, "a", tenant=STRANGER) == []
     assert await taken(store, "a", worker="other") == []
+    assert await taken(store, "a", owner="bea") == []
 
 
 async def test_a_removed_runtime_claims_nothing_until_it_is_there_again(store: Store) -> None:
@@ -312,10 +313,13 @@ async def test_a_claim_is_found_by_its_tenant_task_token_and_worker_only(store: 
     await work_builders.register(store)
     first, second = await queue(store, 2)
     claim = await work_builders.claim(store)
-    assert await store.find_claim(STRANGER, first.id, claim.token, WORKER) is None
-    assert await store.find_claim(TENANT, second.id, claim.token, WORKER) is None
-    assert await store.find_claim(TENANT, first.id, work_builders.secret(), WORKER) is None
-    assert await store.find_claim(TENANT, first.id, claim.token, "other") is None
+    assert await store.find_claim(STRANGER, first.id, claim.token, OWNER, WORKER) is None
+    assert await store.find_claim(TENANT, second.id, claim.token, OWNER, WORKER) is None
+    assert await store.find_claim(TENANT, first.id, work_builders.secret(), OWNER, WORKER) is None
+    assert await store.find_claim(TENANT, first.id, claim.token, OWNER, "other") is None
+    for worker in (WORKER, None):
+        assert await store.find_claim(TENANT, first.id, claim.token, "bea", worker) is None
+        assert await store.find_claim(TENANT, first.id, claim.token, OWNER, worker) is not None
     state = await claim.state(store)
     assert (state.is_current, state.hold, state.report) == (True, claim.hold, None)
     assert state.attempt == claim.claimed.attempt
@@ -335,7 +339,7 @@ async def test_a_task_is_started_once_and_the_same_report_again_is_fine(store: S
 
 def alive(*claims: work_builders.Claim, epoch: int = 1, worker: str = WORKER) -> Heartbeat:
     live = tuple(LiveClaim(each.task, each.token) for each in claims)
-    return Heartbeat(TENANT, worker, epoch, (), live)
+    return Heartbeat(TENANT, worker, epoch, (), live, owner=OWNER)
 
 
 async def test_I31_a_heartbeat_renews_claims_that_are_current(store: Store) -> None:

@@ -73,7 +73,7 @@ async def test_I31_no_claim_token_of_the_backup_counts_and_its_task_is_claimed_a
     task = await work_builders.task(store, running)
     old = await work_builders.claim(store)
     await store.mark_restored(time.time(), "backup.db")
-    assert await store.find_claim(TENANT, task.id, old.token, old.worker) is None
+    assert await store.find_claim(TENANT, task.id, old.token, work_builders.OWNER, old.worker) is None
     repeated = await ended.state(store)
     assert repeated.report == {"status": "completed"}  # an answer that was given is given again
     new = await work_builders.claim(store)

@@ -13,6 +13,7 @@ from lastgood.model.runtimes import (
     Enrollment,
     Heartbeat,
     HeartbeatResult,
+    LiveClaim,
     OnOffline,
     OnQueued,
 )
@@ -20,13 +21,13 @@ from lastgood.ports import Store
 from tests.contract import builders, work_builders
 from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.work_builders import RUNTIME, WORKER
+from tests.contract.work_builders import OWNER, RUNTIME, WORKER
 
 pytestmark = pytest.mark.anyio
 
 
 def beat(epoch: int, *runtimes: str, worker: str = WORKER, **fields: object) -> Heartbeat:
-    return replace(Heartbeat(TENANT, worker, epoch, runtimes, ()), **fields)  # type: ignore[arg-type]
+    return replace(Heartbeat(TENANT, worker, epoch, runtimes, (), owner=OWNER), **fields)  # type: ignore[arg-type]
 
 
 # --- register ----------------------------------------------------------------------------------------------
@@ -151,23 +152,45 @@ async def test_a_replaced_instance_learns_it_and_renews_no_runtime(backend: Back
     assert runtime.status == ""
 
 
+async def test_I34_only_its_owner_beats_for_a_worker(backend: Backend) -> None:
+    store = backend.store
+    await work_builders.register(store)
+    task = await work_builders.task(store, await builders.session(store))
+    claim = await work_builders.claim(store)
+    before = await dump(backend)
+    live = (LiveClaim(task.id, claim.token),)
+    foreign = beat(1, RUNTIME, owner="bea", live=live, status="mine")
+    assert await store.beat(foreign, 90) == HeartbeatResult(lost=(task.id,), unknown_runtimes=(RUNTIME,))
+    assert not await store.deregister(TENANT, WORKER, "bea", 1)
+    assert await dump(backend) == before
+    assert (await store.beat(beat(1, RUNTIME, live=live), 90)).renewed == (task.id,)
+
+
+async def test_removed_runtimes_are_listed_on_request(store: Store) -> None:
+    await work_builders.register(store, "a", "b")
+    await store.remove_runtime(TENANT, "a")
+    assert [one.id for one in await store.list_runtimes(TENANT)] == ["b"]
+    listed = await store.list_runtimes(TENANT, with_removed=True)
+    assert [(one.id, one.removed_at is None) for one in listed] == [("a", False), ("b", True)]
+
+
 async def test_a_worker_that_never_registered_is_not_replaced(store: Store) -> None:
     assert await store.beat(beat(1, "a"), 90) == HeartbeatResult(unknown_runtimes=("a",))
 
 
 async def test_a_worker_that_deregisters_is_offline_and_nobody_takes_over_from_it(store: Store) -> None:
     await work_builders.register(store)
-    assert not await store.deregister(TENANT, WORKER, 2), "another epoch"
-    assert await store.deregister(TENANT, WORKER, 1)
+    assert not await store.deregister(TENANT, WORKER, OWNER, 2), "another epoch"
+    assert await store.deregister(TENANT, WORKER, OWNER, 1)
     (runtime,) = await store.list_runtimes(TENANT)
     assert runtime.seen_seconds_ago > 1_000_000
     again = await work_builders.register(store, instance="second")
     assert (again.epoch, again.took_over) == (2, False)
     assert again.runtimes[0].seen_seconds_ago < 60
-    assert not await store.deregister(TENANT, WORKER, 1), "the second instance runs"
+    assert not await store.deregister(TENANT, WORKER, OWNER, 1), "the second instance runs"
 
 
-# --- bindings and enrolments -------------------------------------------------------------------------------
+# --- bindings and enrollments -------------------------------------------------------------------------------
 
 
 async def test_a_binding_is_read_back_replaced_and_removed(store: Store) -> None:
@@ -177,9 +200,42 @@ async def test_a_binding_is_read_back_replaced_and_removed(store: Store) -> None
     second = AgentBinding(TENANT, "agent", "b")
     await store.bind_agent(second, OnQueued.MOVE)
     assert await store.list_bindings(TENANT) == (second,)
-    assert await store.unbind_agent(TENANT, "agent")
-    assert not await store.unbind_agent(TENANT, "agent")
+    assert await store.unbind_agent(TENANT, "agent", OWNER)
+    assert not await store.unbind_agent(TENANT, "agent", OWNER)
     assert await store.get_binding(TENANT, "agent") is None
+
+
+async def test_I34_a_binding_is_replaced_by_who_may_use_it_an_admin_or_anybody_once_it_is_removed(
+    backend: Backend,
+) -> None:
+    store = backend.store
+    await work_builders.register(store, "anns")
+    await work_builders.register(store, "bobs", worker="theirs", owner="bob")
+    anns = AgentBinding(TENANT, "agent", "anns", bound_by="ann")
+    bobs = AgentBinding(TENANT, "agent", "bobs", bound_by="bob")
+    await store.bind_agent(anns, OnQueued.KEEP)
+    before = await dump(backend)
+    assert await store.bind_agent(bobs, OnQueued.MOVE) is None
+    assert not await store.unbind_agent(TENANT, "agent", "bob")
+    assert await dump(backend) == before
+    assert await store.bind_agent(bobs, OnQueued.KEEP, is_admin=True) == 0
+    assert await store.get_binding(TENANT, "agent") == bobs
+    assert await store.unbind_agent(TENANT, "agent", "root", is_admin=True)
+    await store.bind_agent(anns, OnQueued.KEEP)
+    assert await store.share_runtime(TENANT, "anns", ["bob"])
+    assert await store.bind_agent(bobs, OnQueued.KEEP) == 0
+    assert await store.remove_runtime(TENANT, "bobs")
+    assert await store.bind_agent(anns, OnQueued.KEEP) == 0, "a removed runtime keeps nobody's agent"
+
+
+async def test_of_two_users_who_bind_an_agent_at_once_one_loses(store: Store) -> None:
+    await work_builders.register(store, "anns")
+    await work_builders.register(store, "bobs", worker="theirs", owner="bob")
+    anns = AgentBinding(TENANT, "agent", "anns", bound_by="ann")
+    bobs = AgentBinding(TENANT, "agent", "bobs", bound_by="bob")
+    moved = await asyncio.gather(*(store.bind_agent(one, OnQueued.MOVE) for one in (anns, bobs)))
+    assert sorted(moved, key=str) == [0, None]
+    assert await store.get_binding(TENANT, "agent") == (anns if moved[0] == 0 else bobs)
 
 
 async def test_a_session_is_read_with_whether_the_agent_of_its_next_turn_is_bound(store: Store) -> None:
@@ -201,11 +257,11 @@ async def test_a_session_is_read_with_whether_the_agent_of_its_next_turn_is_boun
     assert await unbound(None) == {None}
     assert await unbound("agent") == {None}
     assert await unbound("other") == {"other"}
-    assert await store.unbind_agent(TENANT, "agent")
+    assert await store.unbind_agent(TENANT, "agent", OWNER)
     assert await unbound(None) == {"agent"}
 
 
-async def test_an_enrolment_is_used_once(store: Store) -> None:
+async def test_an_enrollment_is_used_once(store: Store) -> None:
     made = Enrollment(TENANT, "ann", WORKER, time.time() + 60)
     code = work_builders.secret()
     await store.create_enrollment(made, code)
@@ -214,18 +270,19 @@ async def test_an_enrolment_is_used_once(store: Store) -> None:
     assert [each for each in used if each] == [made]
 
 
-async def test_an_enrolment_that_has_expired_is_not_used(store: Store) -> None:
+async def test_an_enrollment_that_has_expired_is_not_used(store: Store) -> None:
     code = work_builders.secret()
     await store.create_enrollment(Enrollment(TENANT, "ann", WORKER, time.time() - 1), code)
     assert await store.use_enrollment(code) is None
 
 
 async def test_a_session_is_pinned_to_a_runtime_and_released(store: Store) -> None:
+    await work_builders.register(store, "a")
     session = await builders.session(store)
-    assert await store.pin_runtime(TENANT, session.id, "a", OnQueued.KEEP) == 0
+    assert await store.pin_runtime(TENANT, session.id, "a", OnQueued.KEEP, OWNER) == 0
     now = await builders.again(store, session)
     assert (now.runtime_id, now.runtime_pinned) == ("a", True)
-    assert await store.pin_runtime(TENANT, session.id, None, OnQueued.MOVE) == 0
+    assert await store.pin_runtime(TENANT, session.id, None, OnQueued.MOVE, OWNER) == 0
     now = await builders.again(store, session)
     assert (now.runtime_id, now.runtime_pinned) == ("a", False)
-    assert await store.pin_runtime(STRANGER, session.id, "a", OnQueued.KEEP) is None
+    assert await store.pin_runtime(STRANGER, session.id, "a", OnQueued.KEEP, OWNER) is None

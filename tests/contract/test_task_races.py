@@ -17,7 +17,7 @@ from lastgood.model.tasks import TaskEnd, TaskMessage, TaskStatus
 from lastgood.ports import Store
 from tests.contract import builders, work_builders
 from tests.contract.builders import TENANT
-from tests.contract.work_builders import RUNTIME, WORKER, Claim
+from tests.contract.work_builders import OWNER, RUNTIME, WORKER, Claim
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ class Crowd:
 
     async def beat(self, session: Session) -> None:
         live = tuple(LiveClaim(each.task, each.token) for each in self.claims[-5:])
-        await self.store.beat(Heartbeat(TENANT, WORKER, 1, (RUNTIME,), live), 60.0)
+        await self.store.beat(Heartbeat(TENANT, WORKER, 1, (RUNTIME,), live, owner=OWNER), 60.0)
 
     async def report(self, session: Session) -> None:
         if claim := self.one():
@@ -92,11 +92,13 @@ class Crowd:
         await self.store.release_tasks(TENANT, session.id)
 
     async def bind(self, session: Session) -> None:
-        binding = AgentBinding(TENANT, session.agent_key, RUNTIME, max_running=self.random.choice([None, 4]))
+        binding = AgentBinding(
+            TENANT, session.agent_key, RUNTIME, max_running=self.random.choice([None, 4]), bound_by=OWNER
+        )
         await self.store.bind_agent(binding, OnQueued.MOVE)
 
     async def pin(self, session: Session) -> None:
-        await self.store.pin_runtime(TENANT, session.id, RUNTIME, OnQueued.MOVE)
+        await self.store.pin_runtime(TENANT, session.id, RUNTIME, OnQueued.MOVE, OWNER)
 
     async def sweep(self, session: Session) -> None:
         await self.store.expire_questions(9)

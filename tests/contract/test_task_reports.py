@@ -297,7 +297,10 @@ async def test_messages_and_earlier_claims_go_with_the_events_of_their_attempt(b
 
     assert await tidied(3600) == [1, 1, 2], "young ones stay"
     assert await tidied(-1) == [0, 1, 1], "those of a claim that runs stay"
-    assert await store.find_claim(TENANT, task.id, first.token, work_builders.WORKER) is None
+    assert (
+        await store.find_claim(TENANT, task.id, first.token, work_builders.OWNER, work_builders.WORKER)
+        is None
+    )
     assert (await newest.complete(store, pointer=work_builders.pointer())).value == "yes"
     assert await tidied(-1) == [0, 0, 1]
     assert (await newest.state(store)).report == {"status": "completed"}

@@ -14,7 +14,7 @@ from lastgood.ports import Store
 from tests.contract import builders, work_builders
 from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.work_builders import RUNTIME
+from tests.contract.work_builders import OWNER, RUNTIME
 from tests.present import present
 
 pytestmark = pytest.mark.anyio
@@ -65,7 +65,7 @@ async def test_a_queued_task_stamps_its_session_and_makes_it_queued(store: Store
 
 async def test_a_pin_outlives_a_task_on_another_runtime(store: Store) -> None:
     session = await builders.session(store)
-    await store.pin_runtime(TENANT, session.id, "own", OnQueued.KEEP)
+    await store.pin_runtime(TENANT, session.id, "own", OnQueued.KEEP, OWNER)
     await work_builders.task(store, session)
     now = await builders.again(store, session)
     assert (now.runtime_id, now.runtime_pinned) == ("own", True)
@@ -289,19 +289,20 @@ async def test_I32_a_claim_past_its_deadline_is_overdue(backend: Backend) -> Non
 
 
 async def test_binding_an_agent_moves_its_queued_tasks_or_keeps_them(store: Store) -> None:
-    await work_builders.register(store)
+    await work_builders.register(store, RUNTIME, "new")
     running, queued, pinned, other = [
         await builders.session(store, agent_key="other" if n == 3 else "agent") for n in range(4)
     ]
     await work_builders.task(store, running)
     await work_builders.claim(store)
     behind = await work_builders.task(store, running)
-    await store.pin_runtime(TENANT, pinned.id, RUNTIME, OnQueued.KEEP)
+    await store.pin_runtime(TENANT, pinned.id, RUNTIME, OnQueued.KEEP, OWNER)
     tasks = [await work_builders.task(store, each) for each in (queued, pinned, other)]
-    assert await store.bind_agent(AgentBinding(TENANT, "agent", "new"), OnQueued.KEEP) == 0
-    assert await store.bind_agent(AgentBinding(STRANGER, "agent", "new"), OnQueued.MOVE) == 0
+    new = AgentBinding(TENANT, "agent", "new", bound_by=OWNER)
+    assert await store.bind_agent(new, OnQueued.KEEP) == 0
+    assert await store.bind_agent(replace(new, tenant=STRANGER), OnQueued.MOVE) == 0
     assert {(await work_builders.again(store, each)).runtime for each in (behind, *tasks)} == {RUNTIME}
-    assert await store.bind_agent(AgentBinding(TENANT, "agent", "new"), OnQueued.MOVE) == 2
+    assert await store.bind_agent(new, OnQueued.MOVE) == 2
     runtimes = [(await work_builders.again(store, each)).runtime for each in (behind, *tasks)]
     assert runtimes == ["new", "new", RUNTIME, RUNTIME]
     assert [task.runtime for task in await store.open_tasks(TENANT, running.id)] == [RUNTIME, "new"]
@@ -312,16 +313,61 @@ async def test_binding_an_agent_moves_its_queued_tasks_or_keeps_them(store: Stor
 
 
 async def test_pinning_a_session_moves_its_queued_tasks_or_keeps_them(store: Store) -> None:
+    await work_builders.register(store, RUNTIME, "new", "agents")
     session = await builders.session(store)
     task = await work_builders.task(store, session)
-    assert await store.pin_runtime(TENANT, session.id, "new", OnQueued.KEEP) == 0
+    assert await store.pin_runtime(TENANT, session.id, "new", OnQueued.KEEP, OWNER) == 0
     assert (await work_builders.again(store, task)).runtime == RUNTIME
-    assert await store.pin_runtime(TENANT, session.id, "new", OnQueued.MOVE) == 1
+    assert await store.pin_runtime(TENANT, session.id, "new", OnQueued.MOVE, OWNER) == 1
     assert (await work_builders.again(store, task)).runtime == "new"
-    await store.bind_agent(AgentBinding(TENANT, "agent", "agents"), OnQueued.MOVE)
+    await store.bind_agent(AgentBinding(TENANT, "agent", "agents", bound_by=OWNER), OnQueued.MOVE)
     assert (await work_builders.again(store, task)).runtime == "new", "it is pinned"
-    assert await store.pin_runtime(TENANT, session.id, None, OnQueued.MOVE) == 1
+    assert await store.pin_runtime(TENANT, session.id, None, OnQueued.MOVE, OWNER) == 1
     assert (await work_builders.again(store, task)).runtime == "agents", "it follows its agent again"
+
+
+async def test_I34_a_move_takes_only_tasks_that_the_user_may_use(store: Store) -> None:
+    await work_builders.register(store, "anns")
+    await work_builders.register(store, "bobs", worker="theirs", owner="bob")
+    await work_builders.register(store, "carols", worker="everybodys", owner="carol")
+    await store.share_runtime(TENANT, "carols", ["*"])
+    sessions = [await builders.session(store, owner=owner) for owner in ("bob", "ann", "carol", "bob")]
+    runtimes = ["bobs", "carols", "carols", "carols"]
+    tasks = [
+        await work_builders.task(store, one, runtime=runtime)
+        for one, runtime in zip(sessions, runtimes, strict=True)
+    ]
+
+    async def where() -> list[str]:
+        return [(await work_builders.again(store, task)).runtime for task in tasks]
+
+    mine = AgentBinding(TENANT, "agent", "anns", bound_by="ann")
+    assert await store.bind_agent(mine, OnQueued.MOVE) == 1
+    assert await where() == ["bobs", "anns", "carols", "carols"], "bob and carol could not read theirs there"
+    await store.share_runtime(TENANT, "anns", ["carol"])
+    assert await store.bind_agent(mine, OnQueued.MOVE) == 1
+    assert await where() == ["bobs", "anns", "anns", "carols"]
+    assert await store.bind_agent(replace(mine, bound_by="root"), OnQueued.MOVE, is_admin=True) == 0
+    assert [(await builders.again(store, one)).runtime_id for one in sessions] == await where()
+
+
+async def test_I34_a_pin_moves_no_session_that_the_user_may_not_read(store: Store) -> None:
+    await work_builders.register(store, "anns")
+    await work_builders.register(store, "bobs", worker="theirs", owner="bob")
+    of_bob = await builders.session(store, owner="bob")
+    assert await store.pin_runtime(TENANT, of_bob.id, "anns", OnQueued.MOVE, "ann") is None, "bob loses it"
+    task = await work_builders.task(store, of_bob, runtime="bobs")
+    for target in ("anns", None):
+        assert await store.pin_runtime(TENANT, of_bob.id, target, OnQueued.MOVE, "ann") is None
+    # Queued for bob's runtime, in a session that is on ann's: she may read the session, not move that task.
+    of_ann = await builders.session(store, owner="ann")
+    behind = await work_builders.task(store, of_ann, runtime="bobs")
+    await work_builders.task(store, of_ann, runtime="anns")
+    await work_builders.register(store, "anns", "desk")
+    assert await store.pin_runtime(TENANT, of_ann.id, "desk", OnQueued.MOVE, "ann") == 1
+    await store.bind_agent(AgentBinding(TENANT, "agent", "bobs", bound_by="bob"), OnQueued.KEEP)
+    assert await store.pin_runtime(TENANT, of_ann.id, None, OnQueued.MOVE, "ann") == 0, "bob's laptop"
+    assert {(await work_builders.again(store, one)).runtime for one in (task, behind)} == {"bobs"}
 
 
 # --- delete ------------------------------------------------------------------------------------------------
@@ -344,7 +390,7 @@ async def test_I15_deleting_a_session_erases_everything_of_its_tasks(backend: Ba
     assert after == empty, "nothing is left"
     if claimed:
         # A late report finds nothing, and writes nothing.
-        assert await store.find_claim(TENANT, claim.task, claim.token, claim.worker) is None
+        assert await store.find_claim(TENANT, claim.task, claim.token, OWNER, claim.worker) is None
         assert (await claim.complete(store)).value == "lost"
         assert not await claim.fail(store)
         assert not await store.start_task(state, claim.token)

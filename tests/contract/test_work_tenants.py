@@ -16,7 +16,7 @@ from lastgood.ports.work import RuntimeStore, TaskStore
 from tests.contract import builders, work_builders
 from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.work_builders import RUNTIME, WORKER, Claim
+from tests.contract.work_builders import OWNER, RUNTIME, WORKER, Claim
 
 pytestmark = pytest.mark.anyio
 
@@ -75,18 +75,20 @@ Call = Callable[[Store, Known], Awaitable[Any]]
 
 
 def heartbeat(it: Known) -> Heartbeat:
-    return Heartbeat(it.tenant, WORKER, 1, (it.runtime,), (LiveClaim(it.claim.task, it.claim.token),))
+    return Heartbeat(
+        it.tenant, WORKER, 1, (it.runtime,), (LiveClaim(it.claim.task, it.claim.token),), owner=OWNER
+    )
 
 
 CALLS: dict[str, Call] = {
     "get_runtime": lambda store, it: store.get_runtime(it.tenant, it.runtime),
     "share_runtime": lambda store, it: store.share_runtime(it.tenant, it.runtime, ["x"]),
     "remove_runtime": lambda store, it: store.remove_runtime(it.tenant, it.runtime),
-    "pin_runtime": lambda store, it: store.pin_runtime(it.tenant, it.session.id, "x", OnQueued.MOVE),
+    "pin_runtime": lambda store, it: store.pin_runtime(it.tenant, it.session.id, "x", OnQueued.MOVE, OWNER),
     "get_task": lambda store, it: store.get_task(it.tenant, it.queued.id),
     "task_of_turn": lambda store, it: store.task_of_turn(it.tenant, it.queued.turn),
     "open_tasks": lambda store, it: store.open_tasks(it.tenant, it.session.id),
-    "find_claim": lambda store, it: store.find_claim(it.tenant, it.claim.task, it.claim.token, WORKER),
+    "find_claim": lambda store, it: store.find_claim(it.tenant, it.claim.task, it.claim.token, OWNER, WORKER),
     "confirm_claim": lambda store, it: store.confirm_claim(
         it.hold, it.claim.token, {"x": 1}, 90.0, builders.events("x"), agent_digest="x"
     ),
@@ -129,7 +131,7 @@ WITHOUT = {
     "register", "beat", "deregister", "list_runtimes", "bind_agent", "unbind_agent", "get_binding",
     "list_bindings", "create_enrollment", "use_enrollment", "session_of_scope", "find_scope", "enqueue_task",
     "look_up_task", "list_tasks", "claim_tasks", "keep_late_output", "acknowledge_cancel", "overdue_tasks",
-    "expire_questions", "ended_ephemeral", "newest_snapshot", "newest_epoch", "find_held_task",
+    "expire_questions", "ended_ephemeral", "newest_snapshot", "get_worker", "find_held_task",
 }  # fmt: skip
 EMPTY = {"None", "False", "()", "lost", "0"}
 
@@ -141,7 +143,7 @@ def test_I35_no_call_is_missing_here() -> None:
 
 
 async def known(store: Store) -> Known:
-    await work_builders.register(store)
+    await work_builders.register(store, RUNTIME, "x")
     session = await builders.session(store)
     await work_builders.task(store, session)
     claim = await work_builders.claim(store)
@@ -194,7 +196,7 @@ async def test_I34_a_worker_of_another_tenant_renews_and_claims_nothing(backend:
     unknown = HeartbeatResult(lost=(it.claim.task,), unknown_runtimes=(RUNTIME,))
     assert await store.beat(heartbeat(it.foreign), 90.0) == unknown
     assert await work_builders.claim_some(store, tenant=STRANGER) == []
-    assert not await store.deregister(STRANGER, WORKER, 1)
+    assert not await store.deregister(STRANGER, WORKER, OWNER, 1)
     assert await dump(backend) == before
     assert len(await work_builders.claim_some(store)) == 1, "its own worker does claim it"
 
@@ -203,8 +205,8 @@ async def test_I35_a_stranger_lists_and_binds_his_own(store: Store) -> None:
     await known(store)
     await store.bind_agent(AgentBinding(TENANT, "agent", RUNTIME), OnQueued.KEEP)
     assert await store.list_runtimes(STRANGER) == ()
-    assert await store.newest_epoch(STRANGER, WORKER) is None
+    assert await store.get_worker(STRANGER, WORKER) is None
     assert await store.list_bindings(STRANGER) == ()
     assert await store.get_binding(STRANGER, "agent") is None
-    assert not await store.unbind_agent(STRANGER, "agent")
+    assert not await store.unbind_agent(STRANGER, "agent", OWNER)
     assert (await store.list_tasks(STRANGER, TaskFilter(), limit=9)).tasks == ()

@@ -31,6 +31,7 @@ from tests.contract import builders
 from tests.contract.builders import TENANT, new_id
 
 WORKER = "laptop"
+OWNER = "ann"
 RUNTIME = "rt_a"
 
 
@@ -44,7 +45,7 @@ def registration(*runtimes: NewRuntime, worker: str = WORKER, **fields: Any) -> 
         tenant=TENANT,
         worker=worker,
         name=f"name of {worker}",
-        owner="ann",
+        owner=OWNER,
         instance=f"instance of {worker}",
         version="1",
         runtimes=runtimes or (new_runtime(worker=worker),),
@@ -122,7 +123,7 @@ class Claim:
         return self.claimed.hold
 
     async def state(self, store: Store) -> ClaimState:
-        found = await store.find_claim(self.hold.tenant, self.task, self.token, self.worker)
+        found = await store.find_claim(self.hold.tenant, self.task, self.token, OWNER, self.worker)
         assert found is not None
         return found
 
@@ -166,6 +167,7 @@ def claim_request(*runtimes: str, wanted: int = 1, **fields: Any) -> ClaimReques
         attempts=tuple(AttemptId(new_id()) for _ in range(wanted)),
         prepare_seconds=60.0,
         ageing_seconds=600.0,
+        owner=OWNER,
     )
     return replace(plain, **fields)
 

@@ -312,7 +312,7 @@ def test_the_client_binds_agents_and_sessions(server: LiveServer) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_async_client_makes_tokens_and_enrolments(tmp_path: Path, agent: Path) -> None:
+async def test_the_async_client_makes_tokens_and_one_time_codes(tmp_path: Path, agent: Path) -> None:
     command = Command(tmp_path)
     admin = command("tokens", "create", "--scope", "admin", "--user", "root").out.strip()
     with LiveServer(

@@ -151,6 +151,25 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("a report is not checked for the owner of its worker")
+def _() -> Iterator[None]:
+    with statement("find_claim", ("workers.owner = :owner AND ", "")):
+        yield
+
+
+@defect("a worker is not checked for its owner")
+def _() -> Iterator[None]:
+    owner = ("workers.owner = :owner", "1")
+    with statement("any_claimable", owner), statement("pick_tasks", owner):
+        yield
+
+
+@defect("anybody renews the claims of a worker")
+def _() -> Iterator[None]:
+    with statement("renew_claim", ("workers.owner = :owner", "1")):
+        yield
+
+
 @defect("an expired lease ends the attempt")
 def _() -> Iterator[None]:
     with statement("tasks_past_deadline", ("deadline_at <", "lease_until <")):
@@ -252,6 +271,28 @@ def _() -> Iterator[None]:
         return True
 
     with patch.object(flow_access, "may_use", everybody), patch.object(flow_enqueue, "may_use", everybody):
+        yield
+
+
+@defect("a binding moves the tasks of others")
+def _() -> Iterator[None]:
+    anybody = ("runtimes.owner = :user OR", "1 OR")
+    with statement("move_tasks_of_agent", anybody, ("(sessions.owner IN", "(1 OR sessions.owner IN")):
+        yield
+
+
+@defect("a binding takes its agent from the others")
+def _() -> Iterator[None]:
+    async def binding_for(self: Any, wish: Any) -> Any:
+        return await self._deps.store.get_binding(wish.tenant, wish.agent_key)
+
+    with patch.object(flow_enqueue.Enqueuer, "_binding_for", binding_for):
+        yield
+
+
+@defect("anybody replaces a binding")
+def _() -> Iterator[None]:
+    with statement("put_binding", ("runtimes.owner = :user OR", "1 OR")):
         yield
 
 

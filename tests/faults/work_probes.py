@@ -9,13 +9,16 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, cast
 
-from lastgood.errors import IdempotencyMismatch, LastgoodError, RuntimeNotFound, StaleClaim, TaskNotFound
+from lastgood.errors import Forbidden, IdempotencyMismatch, LastgoodError, RuntimeNotFound, StaleClaim, TaskNotFound
 from lastgood.flows.submission import Submission
 from lastgood.flows.work.claim_tokens import task_token_of
+from lastgood.flows.work.claims import ClaimCall
+from lastgood.flows.work.enqueue import Enqueuer, RuntimeWish
 from lastgood.flows.work.report_content import ClaimRef
 from lastgood.flows.work.task_tokens import TaskTokens
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT
+from lastgood.model.runtimes import AgentBinding, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope, TurnKind
 from lastgood.model.tasks import PointerOutcome, TaskStatus
 from tests.faults.damage_probes import changed
@@ -217,9 +220,9 @@ async def a_report_needs_the_token_of_its_claim(stage: Stage) -> None:
     site = site_of(stage)
     a = await site.machine()
     sent = await claimed(a)
-    guessed = ClaimRef(DEFAULT_TENANT, sent.claimed.task.id, "lgc_guessed", a.worker)
+    guessed = ClaimRef(DEFAULT_TENANT, sent.claimed.task.id, "lgc_guessed", a.worker, a.owner)
     await refused(stage.node.work.reports.start(guessed), StaleClaim)
-    foreign = ClaimRef(DEFAULT_TENANT, sent.claimed.task.id, sent.token, "another")
+    foreign = ClaimRef(DEFAULT_TENANT, sent.claimed.task.id, sent.token, "another", a.owner)
     await refused(stage.node.work.reports.start(foreign), TaskNotFound)
 
 
@@ -326,3 +329,33 @@ async def a_private_runtime_is_its_owners(stage: Stage) -> None:
     other = TaskScope(ScopeKind.ISSUE, "of bob")
     await refused(site.queue("mine", runtime=a.id, user="bob", scope=other), RuntimeNotFound)
     await refused(site.cancel(sent.claimed.task.id, "bob"), TaskNotFound)
+
+
+@probe
+async def a_worker_is_its_owners(stage: Stage) -> None:
+    """I34: the token of another user for the same worker id claims, renews and reports nothing."""
+    site = site_of(stage)
+    a = await site.machine()
+    await site.queue("mine", runtime=a.id)
+    bobs = ClaimCall(DEFAULT_TENANT, a.worker, a.epoch, (a.id,), 1, user="bob")
+    assert await stage.node.work.claims.claim(bobs) == (), "another user claimed the task"
+    sent = await a.claim()
+    assert (await a.beat(sent, owner="bob")).renewed == (), "another user renewed the claim"
+    foreign = ClaimRef(DEFAULT_TENANT, sent.claimed.task.id, sent.token, a.worker, "bob")
+    await refused(stage.node.work.reports.start(foreign), TaskNotFound)
+
+
+@probe
+async def a_binding_takes_nothing_from_others(stage: Stage) -> None:
+    """I34."""
+    site = site_of(stage)
+    anns, bobs = await site.machine(), await site.machine("theirs", owner="bob")
+    scope = TaskScope(ScopeKind.ISSUE, "of bob")
+    task = await site.queue("mine", runtime=bobs.id, user="bob", scope=scope)
+    await site.bind(anns, OnQueued.MOVE)
+    shown = await stage.node.work.tasks.get(DEFAULT_TENANT, task.id, "bob")
+    assert shown.task.runtime == bobs.id, "the task was moved"
+    plan = await Enqueuer(stage.node.deps).choose(RuntimeWish(DEFAULT_TENANT, "bob", AGENT))
+    assert plan is None, "the agent is bound for others, too"
+    replaced = AgentBinding(DEFAULT_TENANT, AGENT, bobs.id, bound_by="bob")
+    await refused(stage.node.work.runtimes.bind(replaced, OnQueued.KEEP), Forbidden)

@@ -28,9 +28,13 @@ TOKENS: NewTokens = {
     "another worker": ("a", ("worker",), "bob", "theirs"),
     "worker of another tenant": ("b", ("worker",), "ann", "laptop"),
     "unbound worker": ("a", ("worker",), "bob", None),
+    "impostor": ("a", ("worker",), "bob", "laptop"),
 }
 USERS = ("owner", "shared", "same tenant", "other tenant", "chat")
-WORKERS = ("laptop", "another worker", "worker of another tenant", "unbound worker", "owner", "chat")
+WORKERS = (
+    "laptop", "another worker", "worker of another tenant", "unbound worker", "impostor", "admin",
+    "owner", "chat",
+)  # fmt: skip
 
 _numbers = count(1)
 
@@ -143,8 +147,8 @@ OF_EVERYBODY = {
     "DELETE /api/tokens/{token}": (404, 404, 404, 404, 403),
 }
 #: What each of WORKERS gets for a worker id, and for a claim, of the laptop's.
-BY_WORKER = (200, 403, 200, 403, 403, 403)
-BY_CLAIM = (200, 404, 404, 403, 403, 403)
+BY_WORKER = (200, 403, 200, 403, 403, 403, 403, 403)
+BY_CLAIM = (200, 404, 404, 403, 404, 404, 403, 403)
 OF_WORKERS = {
     "POST /api/worker/register": BY_WORKER,
     "POST /api/worker/heartbeat": BY_WORKER,
@@ -239,7 +243,7 @@ def _bind(ids: Ids) -> tuple[str, str, Any]:
 
 @pytest.mark.parametrize("who", USERS)
 @pytest.mark.parametrize("name", OF_EVERYBODY)
-async def test_enrolments_and_worker_tokens_are_everybodys_own(
+async def test_one_time_codes_and_worker_tokens_are_everybodys_own(
     inside: InProcessServer, name: str, who: str
 ) -> None:
     path, body = request_for(name, UNKNOWN)
@@ -256,6 +260,7 @@ async def test_I34_a_worker_token_is_good_for_its_worker_and_its_claims(
     path, body = request_for(name, ids)
     given = await inside.ask(name.split(" ")[0], path, body, who)
     assert given.status == OF_WORKERS[name][WORKERS.index(who)], given.body
+    assert who == "laptop" or ids.task.encode() not in given.body
     if name == "POST /api/worker/claim" and who == "worker of another tenant":
         assert given.json == {"tasks": []}
 
@@ -265,6 +270,31 @@ async def test_I37_without_a_token_nothing_is_told(inside: InProcessServer, name
     path, body = request_for(name, UNKNOWN)
     given = await inside.ask(name.split(" ")[0], path, body, None)
     assert given.status == 401
+
+
+@pytest.mark.parametrize("queued", ["keep", "move"])
+async def test_I34_a_binding_leaves_the_tasks_of_others_and_their_agent(
+    inside: InProcessServer, queued: str
+) -> None:
+    ids = await ids_of(inside)
+    waits = await inside.good("POST", "/api/tasks", new_task(ids.runtime, f"issue-{next(_numbers)}"), "owner")
+    await inside.good("PATCH", f"/api/runtimes/{ids.runtime}", {"shared_with": []}, "owner")
+    body = {"worker_id": "theirs", "runtimes": [{"name": "theirs", "provider": "claude"}]}
+    made = await inside.good("POST", "/api/worker/register", body, "another worker")
+    path = request_for("PUT /api/agents/{agent}/runtime", ids)[0]
+    await inside.good("PUT", path, {"runtime_id": None}, "admin")
+    mine = {"runtime_id": made["runtimes"][0]["id"], "queued": queued}
+    assert (await inside.good("PUT", path, mine, "shared"))["moved"] == 0
+    shown = await inside.good("GET", f"/api/tasks/{waits['id']}", token="owner")
+    assert shown["runtime_id"] == ids.runtime
+    for who, status in (("owner", 403), ("same tenant", 404)):
+        given = await inside.ask("PUT", path, {"runtime_id": ids.runtime}, who)
+        assert given.status == status, given.body
+    assert (await inside.ask("GET", path, None, "owner")).status == 404
+    assert (await inside.good("GET", path, token="admin"))["bound_by"] == "bob"
+    await inside.good("PUT", path, {"runtime_id": None}, "admin")
+    await inside.good("PUT", path, {"runtime_id": ids.runtime}, "owner")
+    await inside.good("PUT", path, {"runtime_id": None}, "owner")
 
 
 async def test_an_admin_lists_and_removes_runtimes_and_uses_none(inside: InProcessServer) -> None:

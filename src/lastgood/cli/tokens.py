@@ -18,7 +18,7 @@ from lastgood.cli.startup import settings_of
 from lastgood.client.work_models import EnrollmentInfo
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
 from lastgood.flows.tokens import SECONDS_KEPT, Tokens
-from lastgood.flows.work.enrolment import check_worker
+from lastgood.flows.work.enrollment import check_worker
 from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope, Token
 from lastgood.store.database_url import open_administration, open_store

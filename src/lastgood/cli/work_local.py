@@ -237,10 +237,10 @@ class LocalWork:
             bool(published),
             self._user,
         )
-        return binding_info(binding, await self._runtimes.bind(binding, OnQueued(queued)))
+        return binding_info(binding, await self._runtimes.bind(binding, OnQueued(queued), is_admin=True))
 
     async def unbind_agent(self, agent: str) -> None:
-        if not await self._runtimes.unbind(TENANT, agent, self._user):
+        if not await self._runtimes.unbind(TENANT, agent, self._user, is_admin=True):
             raise InvalidRequest(f"agent {agent!r} is bound to no runtime")
 
     async def set_runtime(self, session: str, runtime: str | None, *, queued: str = "keep") -> int:

@@ -1,4 +1,4 @@
-"""Calls about work on other machines: tasks, runtimes, pointers, enrolments and tokens.
+"""Calls about work on other machines: tasks, runtimes, pointers, enrollments and tokens.
 
 The calls that a worker makes for itself are not here.
 """

@@ -1,18 +1,20 @@
-"""Every legal transition of a task, in one table. An illegal transition is a missing row."""
+"""Every legal transition of a task, in one table. An illegal transition is a missing row.
+
+The statements that change a task name the states that they start from; tests/contract/test_task_moves.py
+compares each of them with this table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
 
-from lastgood.core.lifecycle import IllegalMove
 from lastgood.model.tasks import TaskStatus
 
 
 class TaskMove(StrEnum):
     DEFER = "defer"  # until a due time
-    FALL_DUE = "fall_due"
-    CLAIM = "claim"  # also of a task whose claim has expired
+    CLAIM = "claim"  # once it is due; also of a task whose claim has expired
     START = "start"
     ASK = "ask"  # a person
     ANSWER = "answer"
@@ -27,24 +29,16 @@ _ENDS = {TaskMove.FAIL: _S.FAILED, TaskMove.CANCEL: _S.CANCELLED}
 _HELD = _ENDS | {TaskMove.COMPLETE: _S.COMPLETED, TaskMove.RETRY: _S.QUEUED, TaskMove.DEFER: _S.DEFERRED}
 
 TASK: Mapping[TaskStatus, Mapping[TaskMove, TaskStatus]] = {
-    _S.QUEUED: _ENDS | {TaskMove.DEFER: _S.DEFERRED, TaskMove.CLAIM: _S.CLAIMED},
-    _S.DEFERRED: _ENDS | {TaskMove.FALL_DUE: _S.QUEUED},
-    # A worker may complete a task that it never reported as started: that report was lost.
-    _S.CLAIMED: _HELD | {TaskMove.START: _S.RUNNING, TaskMove.CLAIM: _S.CLAIMED},
+    _S.QUEUED: _ENDS | {TaskMove.CLAIM: _S.CLAIMED},
+    _S.DEFERRED: _ENDS | {TaskMove.CLAIM: _S.CLAIMED},
+    # A worker may complete a task, or ask about it, that it never reported as started: that report was lost.
+    _S.CLAIMED: _HELD | {TaskMove.START: _S.RUNNING, TaskMove.ASK: _S.WAITING, TaskMove.CLAIM: _S.CLAIMED},
     _S.RUNNING: _HELD | {TaskMove.ASK: _S.WAITING, TaskMove.CLAIM: _S.CLAIMED},
     _S.WAITING: _HELD | {TaskMove.ANSWER: _S.RUNNING, TaskMove.CLAIM: _S.CLAIMED},
     _S.COMPLETED: {},
     _S.FAILED: {},
     _S.CANCELLED: {},
 }
-
-
-def after_task_move(status: TaskStatus, move: TaskMove) -> TaskStatus:
-    """Raises IllegalMove if the table has no such row."""
-    try:
-        return TASK[status][move]
-    except KeyError:
-        raise IllegalMove(f"a task that is {status} cannot {move}") from None
 
 
 def is_task_over(status: TaskStatus) -> bool:

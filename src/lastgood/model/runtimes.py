@@ -73,6 +73,14 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker that has registered at least once."""
+
+    owner: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     epoch: int
     took_over: bool  # from another instance that was there before
@@ -93,6 +101,7 @@ class Heartbeat:
     runtimes: tuple[str, ...]
     live: tuple[LiveClaim, ...]
     status: str = ""
+    owner: str = ""  # the user whose token it is: only the worker's owner beats, claims and reports for it
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,7 @@ class ClaimRequest:
     attempts: tuple[AttemptId, ...]
     prepare_seconds: float
     ageing_seconds: float  # a task that has waited this long counts one priority more
+    owner: str = ""  # the user whose token it is: only the worker's owner claims for it
 
 
 @dataclass(frozen=True, slots=True)

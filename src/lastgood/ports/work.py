@@ -23,6 +23,7 @@ from lastgood.model.runtimes import (
     Registered,
     Registration,
     Runtime,
+    Worker,
 )
 from lastgood.model.sessions import NewSession, Session, TaskScope
 from lastgood.model.tasks import (
@@ -53,21 +54,22 @@ class RuntimeStore(Protocol):
         ...
 
     async def beat(self, heartbeat: Heartbeat, lease_seconds: float) -> HeartbeatResult:
-        """Renews the claims that are current. `cancel` names tasks that were ended from elsewhere and whose
-        worker has not acknowledged that yet; they are `lost`, too. A replaced epoch still renews its
-        claims."""
+        """Renews the claims that are current; nothing of a worker that has another owner. `cancel` names
+        tasks that were ended from elsewhere and whose worker has not acknowledged that yet; they are `lost`,
+        too. A replaced epoch still renews its claims."""
         ...
 
-    async def newest_epoch(self, tenant: TenantId, worker: str) -> int | None:
+    async def get_worker(self, tenant: TenantId, worker: str) -> Worker | None:
         """Returns None if the worker was never registered."""
         ...
 
-    async def deregister(self, tenant: TenantId, worker: str, epoch: int) -> bool:
-        """The worker counts as offline from now on. False: another instance has taken over."""
+    async def deregister(self, tenant: TenantId, worker: str, owner: str, epoch: int) -> bool:
+        """The worker counts as offline from now on. False: another instance has taken over, or the worker
+        has another owner."""
         ...
 
-    async def list_runtimes(self, tenant: TenantId) -> tuple[Runtime, ...]:
-        """Those that were not removed, oldest first."""
+    async def list_runtimes(self, tenant: TenantId, *, with_removed: bool = False) -> tuple[Runtime, ...]:
+        """Oldest first."""
         ...
 
     async def get_runtime(self, tenant: TenantId, runtime: str) -> Runtime | None:
@@ -81,14 +83,29 @@ class RuntimeStore(Protocol):
         ...
 
     async def bind_agent(
-        self, binding: AgentBinding, queued: OnQueued, audit: AuditEntry | None = None
-    ) -> int:
-        """Returns how many queued tasks were moved. Those of sessions with a runtime of their own stay."""
+        self,
+        binding: AgentBinding,
+        queued: OnQueued,
+        audit: AuditEntry | None = None,
+        *,
+        is_admin: bool = False,
+    ) -> int | None:
+        """Returns how many queued tasks were moved: those that `bound_by` may use, unless their session has
+        a runtime of its own, or was made by a user who could not read it any more. None: the agent is bound
+        to a runtime that `bound_by` may not use; only an admin replaces that, unless it was removed."""
         ...
 
     async def unbind_agent(
-        self, tenant: TenantId, agent_key: str, audit: AuditEntry | None = None
-    ) -> bool: ...
+        self,
+        tenant: TenantId,
+        agent_key: str,
+        user: str,
+        audit: AuditEntry | None = None,
+        *,
+        is_admin: bool = False,
+    ) -> bool:
+        """False: it is not bound, or bound to a runtime that the user may not use."""
+        ...
 
     async def get_binding(self, tenant: TenantId, agent_key: str) -> AgentBinding | None: ...
 
@@ -100,10 +117,12 @@ class RuntimeStore(Protocol):
         session: SessionId,
         runtime: str | None,
         queued: OnQueued,
+        user: str,
         audit: AuditEntry | None = None,
     ) -> int | None:
         """Binds one session alone; None as runtime: it follows its agent again. Returns how many queued
-        tasks were moved; None: the session does not exist."""
+        tasks were moved: those that the user may use. None: the session does not exist, the user may not
+        read it, or the user who made it could not read it there."""
         ...
 
     async def create_enrollment(self, enrollment: Enrollment, code: bytes) -> None:
@@ -158,9 +177,9 @@ class TaskStore(Protocol):
         interrupted and stores its `ended` events, holds the session under a new fence, and inserts the
         attempt.
 
-        Claimable: the runtime is the worker's own and not removed, and the epoch is the newest; the task is
-        queued or due, not held, not past its expiry, or its claim's lease is over; it is the first
-        unfinished one of its session; nobody else holds the session; its agent runs fewer than
+        Claimable: the worker is the owner's, the runtime is its own and not removed, the epoch is the
+        newest; the task is queued or due, not held, not past its expiry, or its claim's lease is over; it is
+        the first unfinished one of its session; nobody else holds the session; its agent runs fewer than
         `max_running` tasks, counted under a lock. Order: priority raised by age; then agents take turns,
         the one with fewest running tasks first; then age.
         """
@@ -184,10 +203,11 @@ class TaskStore(Protocol):
         ...
 
     async def find_claim(
-        self, tenant: TenantId, task: TaskId, token: bytes, worker: str | None
+        self, tenant: TenantId, task: TaskId, token: bytes, owner: str, worker: str | None
     ) -> ClaimState | None:
         """None: no such task of this tenant, or no claim of it was ever made with this token by this
-        worker. `worker` is None for a caller that is bound to no worker: then the token alone counts."""
+        worker of this owner. `worker` is None for a caller that is bound to no worker: then it is any worker
+        of the owner."""
         ...
 
     async def find_held_task(self, token: bytes) -> Task | None:

@@ -17,7 +17,7 @@ from lastgood.flows.tokens import Tokens
 from lastgood.flows.usage import UsageReader
 from lastgood.flows.webhooks import Webhooks
 from lastgood.flows.work.access import WorkAccess
-from lastgood.flows.work.enrolment import Enrolment
+from lastgood.flows.work.enrollment import Enroller
 from lastgood.server.access_policy import EVERYWHERE, FindCaller, hosts_of, origins_of
 from lastgood.server.request_log import log_request
 from lastgood.server.server import Server
@@ -143,12 +143,12 @@ def _session_routes(
 
 
 def _work_routes(server: Server, tokens: Tokens, agents: AgentDirectory) -> Sequence[Route]:
-    work, enrolment = server.lastgood.work, Enrolment(server.lastgood.deps, tokens)
+    work, enroller = server.lastgood.work, Enroller(server.lastgood.deps, tokens)
     return work_routes(
-        WorkerHandlers(work, enrolment, server.is_draining),
+        WorkerHandlers(work, enroller, server.is_draining),
         TaskHandlers(work, agents, server.is_draining),
         RuntimeHandlers(work, agents),
-        TokenHandlers(tokens, enrolment),
+        TokenHandlers(tokens, enroller),
     )
 
 

@@ -49,6 +49,7 @@ class SqlClaims(WorkTransactions):
         parameters = {
             "tenant": request.tenant,
             "worker": request.worker,
+            "owner": request.owner,
             "epoch": request.epoch,
             "runtimes": as_text(request.runtimes),
             "ageing": request.ageing_seconds,
@@ -110,9 +111,9 @@ class SqlClaims(WorkTransactions):
         return await self._unless_lost(work, False)
 
     async def find_claim(
-        self, tenant: TenantId, task: TaskId, token: bytes, worker: str | None
+        self, tenant: TenantId, task: TaskId, token: bytes, owner: str, worker: str | None
     ) -> ClaimState | None:
-        parameters = {"tenant": tenant, "task": task, "token": token, "worker": worker}
+        parameters = {"tenant": tenant, "task": task, "token": token, "owner": owner, "worker": worker}
 
         async def work(statements: Statements) -> ClaimState | None:
             claim = await first(statements, "find_claim", parameters)

@@ -1,4 +1,4 @@
-"""Runtimes, bindings and enrolments to rows and back, the same for both databases."""
+"""Runtimes, bindings and enrollments to rows and back, the same for both databases."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from lastgood.model.runtimes import (
     Registered,
     Registration,
     Runtime,
+    Worker,
 )
 from lastgood.store.audit import add_audit
 from lastgood.store.runtime_rows import (
@@ -65,11 +66,13 @@ class SqlRuntimes(WorkTransactions):
             "tenant": heartbeat.tenant,
             "worker": heartbeat.worker,
             "epoch": heartbeat.epoch,
+            "owner": heartbeat.owner,
             "status": heartbeat.status,
         }
 
         async def work(statements: Statements) -> HeartbeatResult:
-            known = await statements.rows("worker_epoch", sender)
+            known = await first(statements, "get_worker", sender)
+            is_own = known is not None and known[0] == heartbeat.owner
             is_newest = bool(await statements.rows("see_worker", sender))
             unknown = []
             for runtime in heartbeat.runtimes:
@@ -88,17 +91,17 @@ class SqlRuntimes(WorkTransactions):
                 if await statements.rows("was_ended_by_others", claim):
                     cancel.append(live.task)
             return HeartbeatResult(
-                tuple(renewed), tuple(lost), tuple(cancel), tuple(unknown), bool(known) and not is_newest
+                tuple(renewed), tuple(lost), tuple(cancel), tuple(unknown), is_own and not is_newest
             )
 
         return await self._transact(work, durable=False)
 
-    async def newest_epoch(self, tenant: TenantId, worker: str) -> int | None:
-        found = await self._rows("worker_epoch", {"tenant": tenant, "worker": worker})
-        return int(found[0][0]) if found else None
+    async def get_worker(self, tenant: TenantId, worker: str) -> Worker | None:
+        row = await self._row("get_worker", {"tenant": tenant, "worker": worker})
+        return Worker(*row) if row else None
 
-    async def deregister(self, tenant: TenantId, worker: str, epoch: int) -> bool:
-        which = {"tenant": tenant, "worker": worker, "epoch": epoch}
+    async def deregister(self, tenant: TenantId, worker: str, owner: str, epoch: int) -> bool:
+        which = {"tenant": tenant, "worker": worker, "owner": owner, "epoch": epoch}
 
         async def work(statements: Statements) -> bool:
             if not await statements.rows("sign_off", which):
@@ -108,8 +111,9 @@ class SqlRuntimes(WorkTransactions):
 
         return await self._transact(work)
 
-    async def list_runtimes(self, tenant: TenantId) -> tuple[Runtime, ...]:
-        return tuple(map(to_runtime, await self._rows("list_runtimes", {"tenant": tenant})))
+    async def list_runtimes(self, tenant: TenantId, *, with_removed: bool = False) -> tuple[Runtime, ...]:
+        parameters = {"tenant": tenant, "with_removed": with_removed}
+        return tuple(map(to_runtime, await self._rows("list_runtimes", parameters)))
 
     async def get_runtime(self, tenant: TenantId, runtime: str) -> Runtime | None:
         row = await self._row("get_runtime", {"tenant": tenant, "runtime": runtime})
@@ -124,12 +128,18 @@ class SqlRuntimes(WorkTransactions):
         return bool(await self._write("remove_runtime", {"tenant": tenant, "runtime": runtime}))
 
     async def bind_agent(
-        self, binding: AgentBinding, queued: OnQueued, audit: AuditEntry | None = None
-    ) -> int:
-        parameters = of_binding(binding)
+        self,
+        binding: AgentBinding,
+        queued: OnQueued,
+        audit: AuditEntry | None = None,
+        *,
+        is_admin: bool = False,
+    ) -> int | None:
+        parameters = of_binding(binding) | {"user": binding.bound_by, "is_admin": is_admin}
 
-        async def work(statements: Statements) -> int:
-            await statements.rows("put_binding", parameters)
+        async def work(statements: Statements) -> int | None:
+            if not await statements.rows("put_binding", parameters):
+                return None
             await add_audit(statements, audit)
             if queued is OnQueued.KEEP:
                 return 0
@@ -138,9 +148,19 @@ class SqlRuntimes(WorkTransactions):
 
         return await self._transact(work)
 
-    async def unbind_agent(self, tenant: TenantId, agent_key: str, audit: AuditEntry | None = None) -> bool:
+    async def unbind_agent(
+        self,
+        tenant: TenantId,
+        agent_key: str,
+        user: str,
+        audit: AuditEntry | None = None,
+        *,
+        is_admin: bool = False,
+    ) -> bool:
+        parameters = {"tenant": tenant, "agent_key": agent_key, "user": user, "is_admin": is_admin}
+
         async def work(statements: Statements) -> bool:
-            if not await statements.rows("delete_binding", {"tenant": tenant, "agent_key": agent_key}):
+            if not await statements.rows("delete_binding", parameters):
                 return False
             await add_audit(statements, audit)
             return True
@@ -160,9 +180,10 @@ class SqlRuntimes(WorkTransactions):
         session: SessionId,
         runtime: str | None,
         queued: OnQueued,
+        user: str,
         audit: AuditEntry | None = None,
     ) -> int | None:
-        parameters = {"tenant": tenant, "session": session, "runtime": runtime}
+        parameters = {"tenant": tenant, "session": session, "runtime": runtime, "user": user}
 
         async def work(statements: Statements) -> int | None:
             if not await statements.rows("pin_runtime", parameters):

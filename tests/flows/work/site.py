@@ -50,8 +50,12 @@ class Machine:
     def id(self) -> str:
         return self.runtime.id
 
+    @property
+    def owner(self) -> str:
+        return self.runtime.owner
+
     async def claims(self, most: int = 1, wait: float = 0.0) -> tuple[SentClaim, ...]:
-        call = ClaimCall(self.site.tenant, self.worker, self.epoch, (self.id,), most, wait)
+        call = ClaimCall(self.site.tenant, self.worker, self.epoch, (self.id,), most, wait, user=self.owner)
         return await self.site.work.claims.claim(call)
 
     async def claim(self) -> SentClaim:
@@ -65,7 +69,7 @@ class Machine:
         return found
 
     def key(self, sent: SentClaim) -> ClaimRef:
-        return ClaimRef(self.site.tenant, sent.claimed.task.id, sent.token, self.worker)
+        return ClaimRef(self.site.tenant, sent.claimed.task.id, sent.token, self.worker, self.owner)
 
     async def complete(self, sent: SentClaim, output: str = "done", **fields: Any) -> Plain:
         return await self.site.work.final_reports.complete(self.key(sent), Completion(output, **fields))
@@ -83,7 +87,7 @@ class Machine:
 
     async def beat(self, *live: SentClaim, **fields: Any) -> HeartbeatResult:
         claims = tuple(LiveClaim(one.claimed.task.id, self.key(one).hash) for one in live)
-        beat = Heartbeat(self.site.tenant, self.worker, self.epoch, (self.id,), claims)
+        beat = Heartbeat(self.site.tenant, self.worker, self.epoch, (self.id,), claims, owner=self.owner)
         return await self.site.work.runtimes.beat(replace(beat, **fields))
 
     async def turn(self, prompt: str, output: str, native: str | None, **fields: Any) -> SentClaim:

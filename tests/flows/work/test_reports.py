@@ -62,16 +62,18 @@ async def test_I31_a_wrong_token_is_stale_and_another_worker_finds_no_task(site:
     sent = await a.claim()
     for worker in ("laptop", None):
         with pytest.raises(StaleClaim):
-            await site.work.reports.start(ClaimRef(site.tenant, task.id, "lgc_other", worker))
+            await site.work.reports.start(ClaimRef(site.tenant, task.id, "lgc_other", worker, "ann"))
     for key in (
-        ClaimRef(site.tenant, task.id, sent.token, "server"),
-        ClaimRef(site.tenant, task.id, "lgc_other", "server"),
-        ClaimRef(TenantId("other"), task.id, sent.token, None),
-        ClaimRef(site.tenant, TaskId("task_unknown"), sent.token, "laptop"),
+        ClaimRef(site.tenant, task.id, sent.token, "server", "ann"),
+        ClaimRef(site.tenant, task.id, sent.token, "laptop", "bob"),
+        ClaimRef(site.tenant, task.id, sent.token, None, "bob"),
+        ClaimRef(site.tenant, task.id, "lgc_other", "server", "ann"),
+        ClaimRef(TenantId("other"), task.id, sent.token, None, "ann"),
+        ClaimRef(site.tenant, TaskId("task_unknown"), sent.token, "laptop", "ann"),
     ):
         with pytest.raises(TaskNotFound):
             await site.work.reports.start(key)
-    bound_to_none = ClaimRef(site.tenant, task.id, sent.token, None)
+    bound_to_none = ClaimRef(site.tenant, task.id, sent.token, None, "ann")
     assert await site.work.reports.start(bound_to_none) == {}
 
 

@@ -17,7 +17,6 @@ from lastgood.errors import (
     InvalidRequest,
     NothingPending,
     QueueFull,
-    RuntimeNotFound,
     RuntimeOffline,
     SessionBusy,
     SessionNotFound,
@@ -189,7 +188,6 @@ async def test_nothing_is_stored_for_what_is_refused(site: Site) -> None:
         ({"messages": (user_parts("see", Image("https://example.com/a.png")),)}, InvalidRequest),
         ({"options": CallOptions(tools=({"type": "function", "function": {"name": "f"}},))}, InvalidRequest),
         ({"options": CallOptions(response_format={"type": "json_object"})}, InvalidRequest),
-        ({"owner": "bea"}, RuntimeNotFound),
         ({"expected_head": TurnId("turn_gone")}, StaleHead),
     ]
     for fields, error in refused:
@@ -205,7 +203,7 @@ async def test_an_agent_that_must_not_wait_for_its_runtime_is_refused_before_any
     machine = await site.machine()
     await site.bind(machine, offline=OnOffline.FAIL)
     session = (await site.node.sessions.create(site.tenant, AGENT, setter=ANN)).id
-    await site.work.runtimes.deregister(site.tenant, machine.worker, machine.epoch)
+    await site.work.runtimes.deregister(site.tenant, machine.worker, machine.owner, machine.epoch)
     with pytest.raises(RuntimeOffline):
         await submit(site, session, "one")
     assert (await site.session(session)).runtime_id is None
@@ -602,7 +600,7 @@ async def test_a_conversation_reaches_published_agents_only_and_does_not_wait_fo
     handle = await site.node.submitter.submit(said_in("c", "hello", owner="bea"))
     await machine.complete(await machine.claim(), "hi")
     assert (await outcome(handle)).turn.messages[-1].content == "hi"
-    await site.work.runtimes.deregister(site.tenant, machine.worker, machine.epoch)
+    await site.work.runtimes.deregister(site.tenant, machine.worker, machine.owner, machine.epoch)
     with pytest.raises(RuntimeOffline):
         await site.node.submitter.submit(said_in("c", "hello", "hi", "again", owner="bea"))
 

@@ -125,7 +125,7 @@ async def test_I12_the_hard_deadline_ends_the_attempt_and_frees_the_session(site
 async def test_offline_fail_refuses_before_anything_is_written(site: Site) -> None:
     a = await site.machine()
     await site.bind(a, offline=OnOffline.FAIL)
-    assert await site.work.runtimes.deregister(site.tenant, a.worker, a.epoch)
+    assert await site.work.runtimes.deregister(site.tenant, a.worker, a.owner, a.epoch)
     with pytest.raises(RuntimeOffline, match="laptop-claude is offline"):
         await site.queue("fix it")
     shown, _ = await site.work.tasks.list(site.tenant, "ann", TaskFilter(), limit=10, cursor=None)
@@ -135,7 +135,7 @@ async def test_offline_fail_refuses_before_anything_is_written(site: Site) -> No
 async def test_a_wait_for_a_stopped_worker_says_so(site: Site) -> None:
     a = await site.machine()
     await site.bind(a)
-    await site.work.runtimes.deregister(site.tenant, a.worker, a.epoch)
+    await site.work.runtimes.deregister(site.tenant, a.worker, a.owner, a.epoch)
     task = await site.queue("fix it")
     assert (await site.task(task.id)).why == "runtime laptop-claude is offline: its worker has stopped"
 

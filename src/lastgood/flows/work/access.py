@@ -22,8 +22,9 @@ class WorkAccess:
             raise RuntimeNotFound()
         return found
 
-    async def usable(self, tenant: TenantId, user: str) -> tuple[Runtime, ...]:
-        return tuple(one for one in await self._store.list_runtimes(tenant) if may_use(one, user))
+    async def usable(self, tenant: TenantId, user: str, *, with_removed: bool = False) -> tuple[Runtime, ...]:
+        listed = await self._store.list_runtimes(tenant, with_removed=with_removed)
+        return tuple(one for one in listed if may_use(one, user))
 
     async def task(self, tenant: TenantId, id: TaskId, user: str) -> Task:
         found = await self._store.get_task(tenant, id)

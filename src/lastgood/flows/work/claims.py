@@ -117,6 +117,7 @@ class Claims:
             attempts=tuple(self._deps.ids.attempt() for _ in tokens),
             prepare_seconds=self._limits.prepare_seconds,
             ageing_seconds=self._limits.ageing_seconds,
+            owner=call.user,
         )
         by_attempt = dict(zip(request.attempts, tokens, strict=True))
         sent: list[SentClaim] = []

@@ -105,9 +105,7 @@ class Enqueuer:
     async def choose(self, wish: RuntimeWish) -> RuntimePlan | None:
         """None: the agent is local. RuntimeNotFound also for a runtime that the user may not use."""
         store, session = self._deps.store, wish.session
-        binding = None
-        if wish.agent_key != wish.unbound_agent:
-            binding = await store.get_binding(wish.tenant, wish.agent_key)
+        binding = await self._binding_for(wish)
         usable: tuple[Runtime, ...] = ()
         if wish.harness is not None:
             listed = await store.list_runtimes(wish.tenant)
@@ -133,6 +131,17 @@ class Enqueuer:
                 return RuntimePlan(runtime, binding, reason)
             case never:
                 assert_never(never)
+
+    async def _binding_for(self, wish: RuntimeWish) -> AgentBinding | None:
+        """The agent's binding, unless it is to a runtime that the user may not use: nobody takes an agent
+        from the others. Over /v1 the binding counts for all: it is published or not."""
+        if wish.agent_key == wish.unbound_agent:
+            return None
+        binding = await self._deps.store.get_binding(wish.tenant, wish.agent_key)
+        if binding is None or wish.is_chat:
+            return binding
+        runtime = await self._deps.store.get_runtime(wish.tenant, binding.runtime)
+        return binding if runtime is not None and may_use(runtime, wish.user) else None
 
     async def enqueue(self, draft: TaskDraft) -> Enqueued | Attempt:
         """An attempt: the same request was run before as a turn of this server, and has its outcome, or

@@ -29,12 +29,14 @@ from lastgood.model.tasks import ClaimState, PointerReport, TaskEnd, TaskMessage
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """How a worker names its claim. `worker` is None for a principal that is bound to no worker."""
+    """How a worker names its claim. `worker` is None for a principal that is bound to no worker; `user`
+    is whom its token stands for: it must be the owner of the worker that claimed."""
 
     tenant: TenantId
     task: TaskId
     token: str
     worker: str | None
+    user: str = ""
 
     @property
     def hash(self) -> bytes:

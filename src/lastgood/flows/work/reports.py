@@ -42,7 +42,7 @@ class Reports:
         return state, state.hold, state.attempt
 
     async def find(self, key: ClaimRef) -> ClaimState:
-        state = await self._store.find_claim(key.tenant, key.task, key.hash, key.worker)
+        state = await self._store.find_claim(key.tenant, key.task, key.hash, key.user, key.worker)
         if state is None:
             raise await self._refusal(key)
         return state
@@ -51,7 +51,7 @@ class Reports:
         """A wrong token is refused like one that has ended. A task of another worker looks like no task."""
         task = await self._store.get_task(key.tenant, key.task)
         runtime = await self._store.get_runtime(key.tenant, task.runtime) if task is not None else None
-        if runtime is None or key.worker not in (None, runtime.identity.worker):
+        if runtime is None or key.user != runtime.owner or key.worker not in (None, runtime.identity.worker):
             return TaskNotFound()
         return StaleClaim("claim_token is not that of the task's current claim; stop its run", task=key.task)
 

@@ -10,9 +10,10 @@ from dataclasses import replace
 from lastgood.core.input_checks import check_text
 from lastgood.core.runtime_access import may_remove, may_see, may_share
 from lastgood.core.work_protocol import FIRST_PROTOCOL, WORK_PROTOCOL, why_incompatible
-from lastgood.errors import Forbidden, InvalidRequest, RuntimeNotFound, SessionNotFound
+from lastgood.errors import Forbidden, InvalidRequest, RuntimeNotFound
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.work.access import WorkAccess
+from lastgood.flows.work.enrollment import worker_is_taken
 from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.signals import tell_workers
 from lastgood.model.audit import AuditEntry, AuditKind
@@ -27,6 +28,7 @@ from lastgood.model.runtimes import (
     Registered,
     Registration,
     Runtime,
+    Worker,
 )
 
 log = logging.getLogger(__name__)
@@ -63,16 +65,13 @@ class Runtimes:
 
     async def register(self, registration: Registration, token: str = LOCAL.token) -> Registered:
         """Forbidden: the worker id belongs to another user, whose native sessions must not be found by it."""
+        await self._check_worker(registration.tenant, registration.worker, registration.owner)
         runtimes = tuple(self._identified(registration, one) for one in registration.runtimes)
         if len({one.identity.id for one in runtimes}) < len(runtimes):
             raise InvalidRequest(
                 "Two runtimes have the same provider, profile and account; give them different profiles",
                 param="runtimes",
             )
-        for one in runtimes:
-            known = await self._store.get_runtime(registration.tenant, one.identity.id)
-            if known is not None and known.owner != registration.owner:
-                raise Forbidden(f"Worker id {registration.worker!r} belongs to another user; use another one")
         about = {"instance": registration.instance, "version": registration.version}
         audit = AuditEntry(
             registration.tenant,
@@ -101,12 +100,21 @@ class Runtimes:
     async def beat(self, heartbeat: Heartbeat) -> HeartbeatResult:
         return await self._store.beat(heartbeat, self._limits.lease_seconds)
 
-    async def newest_epoch(self, tenant: TenantId, worker: str) -> int:
-        """Returns 0, which claims nothing, if the worker was never registered."""
-        return await self._store.newest_epoch(tenant, worker) or 0
+    async def newest_epoch(self, tenant: TenantId, worker: str, user: str) -> int:
+        """Returns 0, which claims nothing, if the worker was never registered. Forbidden: it belongs to
+        another user."""
+        known = await self._check_worker(tenant, worker, user)
+        return 0 if known is None else known.epoch
 
-    async def deregister(self, tenant: TenantId, worker: str, epoch: int) -> bool:
-        return await self._store.deregister(tenant, worker, epoch)
+    async def _check_worker(self, tenant: TenantId, worker: str, user: str) -> Worker | None:
+        """For words: the writes name the owner in their conditions."""
+        known = await self._store.get_worker(tenant, worker)
+        if known is not None and known.owner != user:
+            raise worker_is_taken(worker)
+        return known
+
+    async def deregister(self, tenant: TenantId, worker: str, user: str, epoch: int) -> bool:
+        return await self._store.deregister(tenant, worker, user, epoch)
 
     # -- whose they are ------------------------------------------------------------------
 
@@ -148,11 +156,21 @@ class Runtimes:
 
     # -- bindings ------------------------------------------------------------------------
 
-    async def bind(self, binding: AgentBinding, queued: OnQueued, token: str = LOCAL.token) -> int:
-        """Returns how many queued tasks were moved. What runs stays where it is."""
+    async def bind(
+        self,
+        binding: AgentBinding,
+        queued: OnQueued,
+        token: str = LOCAL.token,
+        *,
+        is_admin: bool = False,
+    ) -> int:
+        """Returns how many queued tasks were moved. What runs stays where it is.
+
+        Forbidden: another user's binding is in the way; moving it would move their tasks.
+        """
         tenant, agent_key, user = binding.tenant, binding.agent_key, binding.bound_by
         await self._access.runtime(tenant, binding.runtime, user)
-        bound = await self.binding(tenant, agent_key, user)
+        bound = await self._store.get_binding(tenant, agent_key)
         about = {
             "agent": agent_key,
             "from": bound and bound.runtime,
@@ -161,22 +179,40 @@ class Runtimes:
             "published": binding.published,
         }
         audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
-        moved = await self._store.bind_agent(binding, queued, audit)
+        moved = await self._store.bind_agent(binding, queued, audit, is_admin=is_admin)
+        if moved is None:
+            raise _bound_by_others(agent_key)
         tell_workers(self._deps.signals, binding.runtime)
         return moved
 
-    async def unbind(self, tenant: TenantId, agent_key: str, user: str, token: str = LOCAL.token) -> bool:
-        bound = await self.binding(tenant, agent_key, user)
-        about = {"agent": agent_key, "from": bound and bound.runtime, "to": None}
-        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
-        return await self._store.unbind_agent(tenant, agent_key, audit)
-
-    async def binding(self, tenant: TenantId, agent_key: str, user: str) -> AgentBinding | None:
-        """RuntimeNotFound: it is on another user's runtime; moving it would move their tasks."""
+    async def unbind(
+        self,
+        tenant: TenantId,
+        agent_key: str,
+        user: str,
+        token: str = LOCAL.token,
+        *,
+        is_admin: bool = False,
+    ) -> bool:
+        """False: the agent is bound to no runtime."""
         bound = await self._store.get_binding(tenant, agent_key)
-        if bound is not None:
-            await self._access.runtime(tenant, bound.runtime, user)
-        return bound
+        if bound is None:
+            return False
+        about = {"agent": agent_key, "from": bound.runtime, "to": None}
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
+        if await self._store.unbind_agent(tenant, agent_key, user, audit, is_admin=is_admin):
+            return True
+        if await self._store.get_binding(tenant, agent_key) is None:
+            return False
+        raise _bound_by_others(agent_key)
+
+    async def binding(
+        self, tenant: TenantId, agent_key: str, user: str, *, is_admin: bool = False
+    ) -> AgentBinding | None:
+        """None also for a binding to a runtime that the user may not see: it does not apply to them."""
+        bound = await self._store.get_binding(tenant, agent_key)
+        runtime = bound and await self._store.get_runtime(tenant, bound.runtime)
+        return bound if runtime and may_see(runtime, user, is_admin=is_admin) else None
 
     async def pin(
         self,
@@ -193,9 +229,19 @@ class Runtimes:
             await self._access.runtime(tenant, runtime, user)
         about = {"session": session, "from": found.runtime_id, "to": runtime, "queued": queued.value}
         audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, session, about)
-        moved = await self._store.pin_runtime(tenant, session, runtime, queued, audit)
+        moved = await self._store.pin_runtime(tenant, session, runtime, queued, user, audit)
         if moved is None:
-            raise SessionNotFound()
+            await self._access.session(tenant, session, user)
+            raise Forbidden(
+                "The user who created this session may not use that runtime; share the runtime with them "
+                "first"
+            )
         if runtime is not None:
             tell_workers(self._deps.signals, runtime)
         return moved
+
+
+def _bound_by_others(agent_key: str) -> Forbidden:
+    return Forbidden(
+        f"Agent {agent_key} is bound to a runtime that you may not use; its owner or an admin can change that"
+    )

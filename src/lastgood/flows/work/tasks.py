@@ -198,8 +198,9 @@ class Tasks:
     async def list(
         self, tenant: TenantId, user: str, filter: TaskFilter, *, limit: int, cursor: int | None
     ) -> tuple[tuple[ShownTask, ...], TaskPage]:
-        """Newest first; only those of runtimes that the user may use."""
-        usable = {one.id for one in await self._access.usable(tenant, user)}
+        """Newest first; only those of runtimes that the user may use. Tasks of a removed runtime wait for it,
+        and their reason must be seen."""
+        usable = {one.id for one in await self._access.usable(tenant, user, with_removed=True)}
         wanted = usable if filter.runtimes is None else usable.intersection(filter.runtimes)
         page = await self._store.list_tasks(
             tenant, replace(filter, runtimes=tuple(sorted(wanted))), limit=limit, cursor=cursor

@@ -9,7 +9,7 @@ moment AS MATERIALIZED (
 ), own AS MATERIALIZED (
     SELECT runtimes.id FROM workers
     JOIN runtimes ON runtimes.tenant = workers.tenant AND runtimes.worker_id = workers.id
-    WHERE workers.tenant = :tenant AND workers.id = :worker AND workers.epoch = :epoch
+    WHERE workers.tenant = :tenant AND workers.id = :worker AND workers.owner = :owner AND workers.epoch = :epoch
       AND runtimes.removed_at IS NULL AND runtimes.id IN ({listed_runtimes})
 ), heads (n) AS (
     SELECT (SELECT tasks.n FROM tasks WHERE tasks.runtime_id = own.id AND tasks.ended_at IS NULL
@@ -109,9 +109,11 @@ RETURNING id;
 
 -- name: find_claim
 SELECT claims.attempt_id, tasks.claim_token = claims.token, claims.report, {task}
-FROM claims JOIN tasks ON tasks.id = claims.task_id
+FROM claims
+JOIN tasks ON tasks.id = claims.task_id
+JOIN workers ON workers.tenant = claims.tenant AND workers.id = claims.worker_id
 WHERE claims.tenant = :tenant AND claims.token = :token AND claims.task_id = :task
-  AND (claims.worker_id = :worker OR CAST(:worker AS TEXT) IS NULL);
+  AND workers.owner = :owner AND (claims.worker_id = :worker OR CAST(:worker AS TEXT) IS NULL);
 
 -- name: find_held_task
 SELECT {task} FROM tasks

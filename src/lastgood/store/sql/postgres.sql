@@ -684,6 +684,10 @@ RETURNING {token};
 -- A piece of others.
 SELECT json_array_elements_text(CAST(CAST(:runtimes AS text) AS json));
 
+-- name: shared_users
+-- A piece of others: with whom a runtime is shared.
+SELECT json_array_elements_text(CAST(runtimes.shared_with AS json));
+
 -- name: listed_statuses
 -- A piece of others.
 SELECT json_array_elements_text(CAST(CAST(:statuses AS text) AS json));

@@ -351,6 +351,10 @@ RETURNING {token};
 -- A piece of others.
 SELECT value FROM json_each(:runtimes);
 
+-- name: shared_users
+-- A piece of others: with whom a runtime is shared.
+SELECT value FROM json_each(runtimes.shared_with);
+
 -- name: listed_statuses
 -- A piece of others.
 SELECT value FROM json_each(:statuses);

@@ -1,4 +1,4 @@
-"""Handlers for people: tasks, runtimes, bindings, pointers, enrolments and tokens."""
+"""Handlers for people: tasks, runtimes, bindings, pointers, enrollments and tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.tokens import Tokens
 from lastgood.flows.work.assembly import WorkFlows
 from lastgood.flows.work.enqueue import Enqueued
-from lastgood.flows.work.enrolment import Enrolment, check_worker
+from lastgood.flows.work.enrollment import Enroller, check_worker
 from lastgood.flows.work.tasks import NewTaskRequest, ShownTask
 from lastgood.model.ids import SessionId, TaskId
 from lastgood.model.runtimes import AgentBinding, OnOffline, OnQueued
@@ -225,11 +225,12 @@ class RuntimeHandlers:
         """Without a runtime, the agent runs on this server again. Settings that are left out stay."""
         body = parse(BindBody, await request.json())
         caller, agent = request.caller, self._agents.canonical_key(request.path["agent"])
-        known = await self._work.runtimes.binding(caller.tenant, agent, caller.user)
+        runtimes, is_admin = self._work.runtimes, _is_admin(request)
+        known = await runtimes.binding(caller.tenant, agent, caller.user, is_admin=is_admin)
         if known is None:  # one that is bound may be served no more
             agent = (await self._agents.resolve(agent))[0].key
         if body.runtime_id is None:
-            await self._work.runtimes.unbind(caller.tenant, agent, caller.user, caller.name)
+            await runtimes.unbind(caller.tenant, agent, caller.user, caller.name, is_admin=is_admin)
             return json_reply({"agent": agent, "runtime_id": None})
         old = known or AgentBinding(caller.tenant, agent, body.runtime_id)
         given = body.model_fields_set
@@ -244,12 +245,15 @@ class RuntimeHandlers:
             published=old.published if body.published is None else body.published,
             bound_by=caller.user,
         )
-        moved = await self._work.runtimes.bind(binding, OnQueued(body.queued or "keep"), caller.name)
+        queued = OnQueued(body.queued or "keep")
+        moved = await runtimes.bind(binding, queued, caller.name, is_admin=is_admin)
         return json_reply(BINDING.json(binding) | {"moved": moved})
 
     async def binding(self, request: Request) -> Response:
         caller, agent = request.caller, self._agents.canonical_key(request.path["agent"])
-        found = await self._work.runtimes.binding(caller.tenant, agent, caller.user)
+        found = await self._work.runtimes.binding(
+            caller.tenant, agent, caller.user, is_admin=_is_admin(request)
+        )
         if found is None:
             raise NotFound("This agent is bound to no runtime")
         return json_reply(BINDING.json(found))
@@ -312,15 +316,15 @@ class RuntimeHandlers:
 
 
 class TokenHandlers:
-    """Enrolment codes and tokens."""
+    """One-time codes for workers and tokens."""
 
-    def __init__(self, tokens: Tokens, enrolment: Enrolment) -> None:
+    def __init__(self, tokens: Tokens, enroller: Enroller) -> None:
         self._tokens = tokens
-        self._enrolment = enrolment
+        self._enroller = enroller
 
     async def enroll(self, request: Request) -> Response:
         body = parse(EnrollmentBody, await request.json() if await request.body() else {})
-        code, made = await self._enrolment.create(
+        code, made = await self._enroller.create(
             request.caller.tenant, request.caller.user, body.worker_id, body.ttl_seconds
         )
         told = {"code": code, "worker_id": made.worker, "expires_at": timestamp(made.expires_at)}
@@ -336,7 +340,7 @@ class TokenHandlers:
             )
         if body.worker_id is not None:
             check_worker(body.worker_id)
-            await self._enrolment.check_owner(caller.tenant, body.worker_id, user)
+            await self._enroller.check_owner(caller.tenant, body.worker_id, user)
         token, plain = await self._tokens.create(
             body.name,
             caller.tenant,

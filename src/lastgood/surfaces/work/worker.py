@@ -2,7 +2,7 @@
 
 A worker's token is good for one worker id: the one it was created for, or the first that registers with it.
 A principal that is bound to no worker (an admin, or a server
-without tokens) may act for any worker id, and is then its owner.
+without tokens) may register any worker id that is free, and act for the workers that it owns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lastgood.errors import Forbidden, InvalidRequest, NotFound, ShuttingDown
 from lastgood.flows.work.assembly import WorkFlows
 from lastgood.flows.work.claim_tokens import stored_form
 from lastgood.flows.work.claims import ClaimCall
-from lastgood.flows.work.enrolment import Enrolment, check_worker
+from lastgood.flows.work.enrollment import Enroller, check_worker
 from lastgood.flows.work.questions import AskedCall, answer_json
 from lastgood.flows.work.report_content import ClaimRef, Completion, RunFailure
 from lastgood.model.ids import AttemptId, TaskId
@@ -57,9 +57,9 @@ _Report = TypeVar("_Report", bound=ReportBody)
 
 
 class WorkerHandlers:
-    def __init__(self, work: WorkFlows, enrolment: Enrolment, is_draining: Callable[[], bool]) -> None:
+    def __init__(self, work: WorkFlows, enroller: Enroller, is_draining: Callable[[], bool]) -> None:
         self._work = work
-        self._enrolment = enrolment
+        self._enroller = enroller
         self._is_draining = is_draining
 
     # -- the worker --------------------------------------------------------------------
@@ -69,7 +69,7 @@ class WorkerHandlers:
         self._work.runtimes.check_protocol(body.protocol)
         caller = request.caller
         if caller.worker is None and Scope.ADMIN not in caller.scopes:
-            await self._enrolment.bind(caller.tenant, caller.name, caller.user, body.worker_id)
+            await self._enroller.bind(caller.tenant, caller.name, caller.user, body.worker_id)
             worker = body.worker_id
         else:
             worker = _worker(request, body.worker_id)
@@ -119,6 +119,7 @@ class WorkerHandlers:
                     LiveClaim(TaskId(one.task_id), stored_form(one.claim_token)) for one in body.live or ()
                 ),
                 status=body.status or "",
+                owner=request.caller.user,
             )
         )
         return json_reply(
@@ -135,7 +136,10 @@ class WorkerHandlers:
         body = parse(DeregisterBody, await _report_json(request))
         worker = _worker(request, body.worker_id)
         done = await self._work.runtimes.deregister(
-            request.caller.tenant, worker, await self._epoch(request, worker, body.epoch)
+            request.caller.tenant,
+            worker,
+            request.caller.user,
+            await self._epoch(request, worker, body.epoch),
         )
         return json_reply({"status": "offline" if done else "replaced"})
 
@@ -159,14 +163,14 @@ class WorkerHandlers:
         return json_reply({"tasks": [one.content for one in sent]})
 
     async def _epoch(self, request: Request, worker: str, given: int | None) -> int:
-        """A client that does not track epochs acts as the newest instance of its worker."""
-        if given is not None:
-            return given
-        return await self._work.runtimes.newest_epoch(request.caller.tenant, worker)
+        """A client that does not track epochs acts as the newest instance of its worker. Forbidden: the
+        worker belongs to another user."""
+        newest = await self._work.runtimes.newest_epoch(request.caller.tenant, worker, request.caller.user)
+        return newest if given is None else given
 
     async def enroll(self, request: Request) -> Response:
         body = parse(EnrollBody, await request.json())
-        enrolled = await self._enrolment.exchange(body.code, body.name)
+        enrolled = await self._enroller.exchange(body.code, body.name)
         told = {"token": enrolled.plain, "worker_id": enrolled.token.worker, "tenant": enrolled.token.tenant}
         return json_reply(told, 201)
 
@@ -278,7 +282,7 @@ def _key(request: Request, token: str) -> ClaimRef:
     caller = request.caller
     if caller.worker is None and Scope.ADMIN not in caller.scopes:
         raise Forbidden("This token is bound to no worker; use the token of the worker that has the claim")
-    return ClaimRef(caller.tenant, TaskId(request.path["task"]), token, caller.worker)
+    return ClaimRef(caller.tenant, TaskId(request.path["task"]), token, caller.worker, caller.user)
 
 
 async def _report(request: Request, model: type[_Report]) -> _Report:

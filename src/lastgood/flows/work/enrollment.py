@@ -29,7 +29,7 @@ class Enrolled:
     plain: str  # nobody sees it again
 
 
-class Enrolment:
+class Enroller:
     def __init__(self, deps: Dependencies, tokens: Tokens) -> None:
         self._deps = deps
         self._store = deps.store
@@ -54,14 +54,18 @@ class Enrolment:
     async def exchange(self, code: str, name: str) -> Enrolled:
         found = await self._store.use_enrollment(_hash_of(code))
         if found is None:
-            raise Forbidden("Unknown, used or expired enrolment code; create a new one")
+            raise Forbidden(
+                "Unknown, used or expired one-time code; create a new one with `lastgood tokens enroll`"
+            )
+        # The worker may have registered with another user's token since the code was created.
+        await self.check_owner(found.tenant, found.worker, found.owner)
         token, plain = await self._tokens.create(
             name,
             found.tenant,
             [Scope.WORKER.value],
             user=found.owner,
             worker=found.worker,
-            by=Setter(Scope.WORKER, "enrolment", found.owner),
+            by=Setter(Scope.WORKER, "enrollment", found.owner),
         )
         return Enrolled(token, plain)
 
@@ -73,15 +77,20 @@ class Enrolment:
             raise Forbidden(f"This token is bound to worker {bound!r}, not to {worker!r}")
 
     async def check_owner(self, tenant: TenantId, worker: str, user: str) -> None:
-        """A token for somebody else's worker would claim that user's tasks."""
-        for runtime in await self._store.list_runtimes(tenant):
-            if runtime.identity.worker == worker and runtime.owner != user:
-                raise Forbidden(f"Worker id {worker!r} belongs to another user; use another one")
+        """Forbidden: another user's worker has registered with this id, whatever became of its runtimes. What
+        a token may claim is decided by the owner of the worker, not here."""
+        known = await self._store.get_worker(tenant, worker)
+        if known is not None and known.owner != user:
+            raise worker_is_taken(worker)
 
 
 def _hash_of(code: str) -> bytes:
     """Random, so a plain hash is enough."""
     return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
+
+
+def worker_is_taken(worker: str) -> Forbidden:
+    return Forbidden(f"Worker id {worker!r} belongs to another user; use another one")
 
 
 def check_worker(worker: str) -> str:
