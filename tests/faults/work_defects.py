@@ -102,6 +102,12 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("a transcript comes without a word about its files")
+def _() -> Iterator[None]:
+    with patch.object(flow_content, "about_files", lambda decision, turns, restored: None):
+        yield
+
+
 # -- pointers ----------------------------------------------------------------------------------
 
 

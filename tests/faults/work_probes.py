@@ -157,6 +157,19 @@ async def a_history_that_cannot_be_read_is_never_empty(stage: Stage) -> None:
     await site.check_ends(session)
 
 
+@probe
+async def files_that_are_elsewhere_are_disclosed(stage: Stage) -> None:
+    """Nobody gets a transcript about files that silently do not exist: here in a fork."""
+    site = site_of(stage)
+    a = await site.machine()
+    sent = await a.turn("make a.txt", "I wrote a.txt", "native-a", work_dir="/w")
+    fork = await stage.node.sessions.fork(DEFAULT_TENANT, sent.claimed.session.id)
+    site.scope = TaskScope(ScopeKind.CHAT, fork.id)
+    told = (await claimed(a)).content
+    assert told["resume"]["transcript"], "the fork has no history"
+    assert any("may not exist" in one for one in told["disclosures"]), "its files are not there"
+
+
 # -- claims and reports ------------------------------------------------------------------------
 
 

@@ -271,3 +271,16 @@ class Snapshot:
     summary: dict[str, Any]  # what changed, and what was left out
     body: bytes
     created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    """A snapshot without its body. `size` is of the body; 0: it is not kept any more."""
+
+    attempt: AttemptId
+    session: SessionId
+    turn: TurnId
+    kind: str
+    summary: dict[str, Any]
+    size: int
+    created_at: float

@@ -98,4 +98,6 @@ COLUMNS = {
         " turn_id attempt_id task_id",
     ),
     "snapshot": _columns("snapshots", "attempt_id tenant session_id turn_id kind summary body created_at"),
+    "snapshot_summary": _columns("snapshots", "attempt_id session_id turn_id kind summary created_at")
+    + ", length(snapshots.body)",
 }

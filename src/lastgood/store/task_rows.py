@@ -20,6 +20,7 @@ from lastgood.model.tasks import (
     Question,
     QuestionStatus,
     Snapshot,
+    SnapshotSummary,
     Task,
     TaskMessage,
     TaskStatus,
@@ -191,6 +192,13 @@ def to_snapshot(row: Row) -> Snapshot:
         orjson.loads(summary),
         bytes(body),
         created_at,
+    )
+
+
+def to_snapshot_summary(row: Row) -> SnapshotSummary:
+    attempt, session, turn, kind, summary, created_at, size = row
+    return SnapshotSummary(
+        AttemptId(attempt), SessionId(session), TurnId(turn), kind, orjson.loads(summary), size, created_at
     )
 
 

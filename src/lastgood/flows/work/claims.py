@@ -197,7 +197,7 @@ class Claims:
             "folder": session.working_dir,
             **work_dir_json(prepared.decision),
             "snapshot": snapshot
-            and {"attempt": snapshot.attempt, "kind": snapshot.kind, "bytes": len(snapshot.body)},
+            and {"attempt": snapshot.attempt, "kind": snapshot.kind, "bytes": snapshot.size},
         }
 
     # -- what is not sent --------------------------------------------------------------

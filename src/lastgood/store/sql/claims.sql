@@ -264,11 +264,36 @@ UPDATE sessions SET stored_bytes = stored_bytes + :bytes WHERE tenant = :tenant 
 -- name: get_snapshot
 SELECT {snapshot} FROM snapshots WHERE tenant = :tenant AND attempt_id = :attempt;
 
+-- name: summary_of_snapshot
+SELECT {snapshot_summary} FROM snapshots WHERE tenant = :tenant AND attempt_id = :attempt;
+
 -- name: committed_snapshots
--- Newest first, without their bodies. Only the attempt that was committed speaks for its turn.
-SELECT snapshots.attempt_id, snapshots.turn_id
+-- Those that can be restored. Only the attempt that was committed speaks for its turn.
+SELECT turns.seq, {snapshot_summary}
 FROM snapshots JOIN turns ON turns.id = snapshots.turn_id AND turns.attempt_id = snapshots.attempt_id
-WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session ORDER BY turns.seq DESC;
+WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session AND length(snapshots.body) > 0;
+
+-- name: outdated_snapshots
+-- Those of attempts that were not committed, and of all but the newest turns. The newest one before each turn that
+-- a fork starts from stays.
+WITH committed AS MATERIALIZED (
+    SELECT snapshots.attempt_id, turns.seq
+    FROM snapshots JOIN turns ON turns.id = snapshots.turn_id AND turns.attempt_id = snapshots.attempt_id
+    WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session AND length(snapshots.body) > 0
+), kept (attempt_id) AS (
+    SELECT attempt_id FROM (SELECT attempt_id FROM committed ORDER BY seq DESC LIMIT :most) AS newest
+    UNION
+    SELECT (SELECT committed.attempt_id FROM committed WHERE committed.seq <= turns.seq
+            ORDER BY committed.seq DESC LIMIT 1)
+    FROM sessions JOIN turns ON turns.id = sessions.forked_turn
+    WHERE sessions.tenant = :tenant AND sessions.forked_session = :session
+)
+SELECT snapshots.attempt_id, length(snapshots.body) FROM snapshots
+WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session AND length(snapshots.body) > 0
+  AND NOT EXISTS (SELECT 1 FROM kept WHERE kept.attempt_id = snapshots.attempt_id);
+
+-- name: empty_snapshot
+UPDATE snapshots SET body = :empty WHERE tenant = :tenant AND attempt_id = :attempt;
 
 -- name: insert_audit
 INSERT INTO audit (tenant, at, kind, actor, username, subject, detail)
