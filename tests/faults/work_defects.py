@@ -180,6 +180,24 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("a task that loses its claims is claimed for ever")
+def _() -> Iterator[None]:
+    with patch("lastgood.flows.work.claims.after_lost_claims", lambda lost: None):
+        yield
+
+
+@defect("lost claims are not counted")
+def _() -> Iterator[None]:
+    with statement("claim_task", ("THEN 1", "THEN 0")):
+        yield
+
+
+@defect("a rate limit is waited for without end")
+def _() -> Iterator[None]:
+    with statement("claim_task", ("coalesce(tried_since, clock())", "clock()")):
+        yield
+
+
 @defect("a replaced instance of a worker still claims")
 def _() -> Iterator[None]:
     epoch = ("workers.epoch = :epoch", "1")

@@ -94,6 +94,8 @@ class Task:
     error_message: str | None
     created_at: float
     ended_at: float | None
+    lost_claims: int = 0  # whose lease ended without a report
+    tried_since: float | None = None  # when it was first claimed, or claimed again after it was held
 
 
 @dataclass(frozen=True, slots=True)

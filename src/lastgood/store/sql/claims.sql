@@ -81,8 +81,11 @@ INSERT INTO claims (token, tenant, task_id, attempt_id, worker_id, epoch, create
 VALUES (:token, :tenant, :task, :attempt, :worker, :epoch, clock());
 
 -- name: claim_task
+-- A claim that was never confirmed was never sent, so it is not lost.
 UPDATE tasks
-SET status = 'claimed', claim_token = :token, worker_id = :worker, worker_epoch = :epoch, attempt_id = :attempt,
+SET lost_claims = lost_claims
+                  + CASE WHEN status IN ('claimed', 'running', 'waiting') AND decision <> '{{}}' THEN 1 ELSE 0 END,
+    tried_since = coalesce(tried_since, clock()), status = 'claimed', claim_token = :token, worker_id = :worker, worker_epoch = :epoch, attempt_id = :attempt,
     claims = claims + 1, lease_until = clock() + :lease, deadline_at = clock() + :lease + deadline_seconds,
     due_at = NULL, why = '', cancel_seen = false, decision = '{{}}'
 WHERE tenant = :tenant AND id = :task
@@ -128,11 +131,12 @@ WHERE tenant = :tenant AND id = :task AND claim_token = :token AND status IN ('c
 RETURNING id;
 
 -- name: end_claim
--- Expiry starts again for a task that is queued again. A worker that reports the end needs no word of it.
+-- Expiry starts again for a task that is tried again, and not for one whose claim was given back: nothing ran, so it
+-- still waits for its first claim. A worker that reports the end needs no word of it.
 UPDATE tasks
 SET status = :status, why = :why, held = false, error_code = :code, error_message = :message,
     failures = failures + :failures, due_at = clock() + CAST(:due_seconds AS double precision),
-    expires_at = CASE WHEN :is_over THEN expires_at
+    expires_at = CASE WHEN :is_over OR :status = 'queued' THEN expires_at
                  ELSE clock() + coalesce(CAST(:due_seconds AS double precision), 0) + max_wait_seconds END,
     lease_until = NULL, deadline_at = NULL, cancel_seen = :by_worker,
     ended_at = CASE WHEN :is_over THEN clock() END
