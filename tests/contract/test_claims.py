@@ -276,6 +276,18 @@ async def test_I31_a_claimed_again_task_is_the_new_claims_alone(backend: Backend
     assert (await new.complete(store)).value == "yes"
 
 
+async def test_only_a_claim_that_was_sent_can_be_lost(store: Store) -> None:
+    await work_builders.register(store)
+    await queue(store, 1)
+    await work_builders.claim(store, prepare_seconds=-1.0)
+    sent = await work_builders.claim(store)
+    assert sent.claimed.task.lost_claims == 0
+    assert await store.confirm_claim(sent.hold, sent.token, {"decision": "fresh"}, -1.0, [])
+    again = await work_builders.claim(store)
+    assert (again.claimed.task.claims, again.claimed.task.lost_claims) == (3, 1)
+    assert again.claimed.task.tried_since == sent.claimed.task.tried_since
+
+
 async def test_I24_the_end_of_an_expired_claim_is_told_in_the_transaction_of_the_next(store: Store) -> None:
     await work_builders.register(store)
     (task,) = await queue(store, 1)

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
-from lastgood.model.ids import TurnId
+from lastgood.core.derivation import derive
+from lastgood.model.ids import SessionId, TurnId
+from lastgood.model.sessions import Session
 from lastgood.model.tasks import PointerOutcome, TaskStatus
 from lastgood.ports import Store
+from lastgood.store.task_ends import MOST_SNAPSHOTS
 from tests.contract import builders, work_builders
-from tests.contract.builders import STRANGER, TENANT
+from tests.contract.builders import STRANGER, TENANT, new_id
 from tests.contract.conftest import Backend, dump
 from tests.contract.work_builders import RUNTIME, WORKER, Claim, pointer
 
@@ -152,16 +155,69 @@ async def test_only_the_snapshot_of_a_committed_attempt_speaks_for_its_turn(stor
         claim = await work_builders.claim(store)
         snapshot = work_builders.snapshot(claim, name)
         await store.put_snapshot(await claim.state(store), claim.token, snapshot)
-        assert await store.newest_snapshot(TENANT, session.id, [claim.claimed.task.turn]) is None
+        assert await store.newest_snapshot(TENANT, [session.id], [claim.claimed.task.turn]) is None
         await claim.complete(store)
         turns.append(claim.claimed.task.turn)
 
     async def newest(*of: TurnId, tenant: Any = TENANT) -> bytes | None:
-        found = await store.newest_snapshot(tenant, session.id, of)
-        return found.body if found else None
+        found = await store.newest_snapshot(tenant, [session.id], of)
+        stored = found and await store.get_snapshot(tenant, found.attempt)
+        return stored.body if stored else None
 
     assert await newest(*turns) == b"second"
     assert await newest(*reversed(turns)) == b"second"
     assert await newest(turns[0]) == b"first"
     assert await newest() is None
     assert await newest(*turns, tenant=STRANGER) is None
+
+
+async def saved(store: Store, session: Session, size: int = 10, *, commits: bool = True) -> Claim:
+    """A turn whose task has left a snapshot."""
+    await work_builders.task(store, session)
+    claim = await work_builders.claim(store)
+    snapshot = work_builders.snapshot(claim, bytes(size))
+    assert await store.put_snapshot(await claim.state(store), claim.token, snapshot)
+    await (claim.complete(store) if commits else claim.fail(store))
+    return claim
+
+
+async def sizes(store: Store, *claims: Claim) -> list[int]:
+    found = [await store.summary_of_snapshot(TENANT, claim.hold.attempt) for claim in claims]
+    return [one.size for one in found if one is not None and one.summary == {"files": 1}]
+
+
+async def test_only_the_newest_snapshots_can_be_restored_and_count(store: Store) -> None:
+    """What changed in each turn stays readable. A session of a thousand turns must not keep a thousand copies
+    of its files."""
+    await work_builders.register(store)
+    session = await builders.session(store)
+    claims = [await saved(store, session) for _ in range(MOST_SNAPSHOTS + 2)]
+    assert await sizes(store, *claims) == [0, 0, *[10] * MOST_SNAPSHOTS]
+    turns = await store.read_turns(TENANT, claims[-1].claimed.task.turn)
+    stored = (await builders.again(store, session)).stored_bytes
+    assert stored == 10 * MOST_SNAPSHOTS + sum(len(turn.body) for turn in turns)
+    first = claims[0].claimed.task.turn
+    assert await store.newest_snapshot(TENANT, [session.id], [first]) is None
+
+
+async def test_the_snapshot_of_an_attempt_that_failed_is_not_kept(store: Store) -> None:
+    await work_builders.register(store)
+    session = await builders.session(store)
+    good = await saved(store, session)
+    failed = await saved(store, session, commits=False)
+    assert await sizes(store, good, failed) == [10, 0]
+
+
+async def test_the_snapshot_that_a_fork_starts_from_is_kept(store: Store) -> None:
+    await work_builders.register(store)
+    session = await builders.session(store)
+    first = await saved(store, session)
+    source = await builders.again(store, session)
+    turns = await store.read_turns(TENANT, first.claimed.task.turn)
+    fork = derive(source, SessionId(new_id()), "fork", "tok", "ann")
+    assert await store.fork_session(source, turns[-1], fork)
+    claims = [await saved(store, session) for _ in range(MOST_SNAPSHOTS + 1)]
+    assert await sizes(store, first, *claims) == [10, 0, *[10] * MOST_SNAPSHOTS]
+    assert await store.delete_session(TENANT, fork.id)
+    last = await saved(store, session)
+    assert await sizes(store, first, last) == [0, 10]

@@ -119,6 +119,7 @@ CALLS: dict[str, Call] = {
         it.state, it.claim.token, work_builders.snapshot(it.claim, b"x")
     ),
     "get_snapshot": lambda store, it: store.get_snapshot(it.tenant, it.hold.attempt),
+    "summary_of_snapshot": lambda store, it: store.summary_of_snapshot(it.tenant, it.hold.attempt),
     "commit_if_head": lambda store, it: it.claim.complete(store),
     "finish_if_held": lambda store, it: it.claim.fail(store),
     "finish_if_held by others": lambda store, it: it.claim.cancel(store),

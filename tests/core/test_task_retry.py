@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from lastgood.core.task_retry import FAILURES, FailTask, RetryTask, TaskRetry, after_failure, outcome_of
+from lastgood.core.task_retry import (
+    FAILURES,
+    MOST_LOST_CLAIMS,
+    MOST_RETRY_SECONDS,
+    FailTask,
+    RetryTask,
+    TaskRetry,
+    after_failure,
+    after_lost_claims,
+    after_unavailable,
+    outcome_of,
+)
 from lastgood.model.tasks import PointerOutcome
 
 
@@ -82,3 +93,36 @@ def test_I29_what_a_failure_says_about_the_native_session(code: str, expected: P
 
 def test_every_code_has_a_class() -> None:
     assert len(FAILURES) == 9
+
+
+@pytest.mark.parametrize(
+    ("lost", "ends"), [(0, False), (1, False), (MOST_LOST_CLAIMS - 1, False), (MOST_LOST_CLAIMS, True)]
+)
+def test_a_task_that_loses_its_claims_is_not_claimed_for_ever(lost: int, ends: bool) -> None:
+    decided = after_lost_claims(lost)
+    assert (decided is not None) == ends
+    assert decided is None or f"lost {lost} times" in decided.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "retry_after", "tried", "ends"),
+    [
+        ("rate_limited", 3600.0, 0.0, False),
+        ("rate_limited", 3600.0, MOST_RETRY_SECONDS - 3600.0, False),
+        ("rate_limited", 3600.0, MOST_RETRY_SECONDS - 3599.0, True),
+        ("worker_stopped", None, MOST_RETRY_SECONDS - 5.0, False),
+        ("worker_stopped", None, MOST_RETRY_SECONDS, True),
+        ("model_error", None, 2 * MOST_RETRY_SECONDS, False),  # it is counted
+    ],
+)
+def test_what_does_not_count_is_retried_for_days_and_not_for_ever(
+    code: str, retry_after: float | None, tried: float, ends: bool
+) -> None:
+    decided = decide(code, retry_after=retry_after, tried_seconds=tried)
+    assert isinstance(decided, FailTask) == ends
+    assert not ends or "was retried for 7.0 days" in decided.reason
+
+
+def test_an_agent_that_cannot_be_loaded_is_waited_for_as_long() -> None:
+    assert after_unavailable(60.0) == RetryTask(30.0, "its agent cannot be loaded", counts=False)
+    assert isinstance(after_unavailable(MOST_RETRY_SECONDS), FailTask)

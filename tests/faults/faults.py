@@ -133,6 +133,7 @@ READS = frozenset(
         "read_messages",
         "list_pointers",
         "get_snapshot",
+        "summary_of_snapshot",
         "newest_snapshot",
     }
 )

@@ -112,6 +112,12 @@ def _() -> Iterator[None]:
         yield
 
 
+@defect("a transcript comes without a word about its files")
+def _() -> Iterator[None]:
+    with patch.object(flow_content, "about_files", lambda decision, turns, restored: None):
+        yield
+
+
 # -- pointers ----------------------------------------------------------------------------------
 
 
@@ -200,6 +206,24 @@ def _() -> Iterator[None]:
 @defect("the answer to a final report is not stored")
 def _() -> Iterator[None]:
     with statement("store_report", ("WHERE token", "WHERE 0 AND token")):
+        yield
+
+
+@defect("a task that loses its claims is claimed for ever")
+def _() -> Iterator[None]:
+    with patch("lastgood.flows.work.claims.after_lost_claims", lambda lost: None):
+        yield
+
+
+@defect("lost claims are not counted")
+def _() -> Iterator[None]:
+    with statement("claim_task", ("THEN 1", "THEN 0")):
+        yield
+
+
+@defect("a rate limit is waited for without end")
+def _() -> Iterator[None]:
+    with statement("claim_task", ("coalesce(tried_since, clock())", "clock()")):
         yield
 
 

@@ -178,6 +178,19 @@ async def a_history_that_cannot_be_read_is_never_empty(stage: Stage) -> None:
     await site.check_ends(session)
 
 
+@probe
+async def files_that_are_elsewhere_are_disclosed(stage: Stage) -> None:
+    """Nobody gets a transcript about files that silently do not exist: here in a fork."""
+    site = site_of(stage)
+    a = await site.machine()
+    sent = await a.turn("make a.txt", "I wrote a.txt", "native-a", work_dir="/w")
+    fork = await stage.node.sessions.fork(DEFAULT_TENANT, sent.claimed.session.id)
+    site.scope = TaskScope(ScopeKind.CHAT, fork.id)
+    told = (await claimed(a)).content
+    assert told["resume"]["transcript"], "the fork has no history"
+    assert any("may not exist" in one for one in told["disclosures"]), "its files are not there"
+
+
 # -- claims and reports ------------------------------------------------------------------------
 
 
@@ -271,6 +284,35 @@ async def a_rate_limit_is_no_failure(stage: Stage) -> None:
         await asyncio.sleep(31)
         sent = await a.claim()
     assert sent.claimed.task.failures == 0
+
+
+@probe
+async def a_task_that_crashes_its_workers_ends(stage: Stage) -> None:
+    """Each of its runs may have called tools."""
+    site = site_of(stage)
+    a = await site.machine()
+    task = await site.queue("crash", runtime=a.id)
+    for _ in range(5):
+        await a.start(await a.claim())
+        await asyncio.sleep(PAST_LEASE)
+    assert await a.claims() == (), "it was claimed once more"
+    assert (await site.task(task.id)).task.status is TaskStatus.FAILED
+    await site.check_ends(task.session)
+
+
+@probe
+async def a_rate_limit_is_waited_for_a_week(stage: Stage) -> None:
+    site = site_of(stage)
+    a = await site.machine()
+    sent = await claimed(a)
+    for _ in range(8):
+        report = await a.fail(sent, "rate_limited", retry_after_seconds=86_000.0)
+        if report["status"] == "failed":
+            return
+        await asyncio.sleep(86_001)
+        await a.beat()
+        sent = await a.claim()
+    raise AssertionError("it is retried for ever")
 
 
 # -- people ------------------------------------------------------------------------------------

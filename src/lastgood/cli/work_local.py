@@ -177,7 +177,7 @@ class LocalWork:
         snapshot = await self._tasks.snapshot(TENANT, TaskId(task), self._user)
         if snapshot is None:
             return None
-        return diff_from(snapshot.attempt, len(snapshot.body), snapshot.summary)
+        return diff_from(snapshot.attempt, snapshot.size, snapshot.summary)
 
     def _key_of(self, agent: str) -> str:
         """An agent is given as its source here, and is served under one key."""

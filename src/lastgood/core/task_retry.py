@@ -4,6 +4,9 @@ The worker classifies a failure by its code; error texts are never parsed. A cod
 a newer worker) is final, because a retry could do harm. After a tool call, a run is not repeated by itself:
 its effects would happen twice. Exceptions are a rate limit and a worker that stops: the run ended in good
 order, and its native session knows what was done.
+
+Nothing is tried for ever. A task that loses one worker after the other probably crashes them, and each one
+repeats its effects: it ends after a few. What does not count as a failure is retried for days at most.
 """
 
 from __future__ import annotations
@@ -15,11 +18,17 @@ from lastgood.model.tasks import PointerOutcome
 
 #: The limit of failed runs of one task; the last failure is final.
 MOST_FAILURES = 3
+#: The limit of claims of one task whose lease ended without a report.
+MOST_LOST_CLAIMS = 5
+#: How long after its first claim a task is retried for reasons that do not count as its own failures.
+MOST_RETRY_SECONDS = 7 * 24 * 3600.0
 _FIRST_SECONDS = 5.0
 _MOST_SECONDS = 300.0
 #: A rate limit without a reset time is tried again after this long.
 _RESET_SECONDS = 60.0
 _MOST_RESET_SECONDS = 24 * 3600.0
+#: How long a task waits whose agent cannot be loaded now.
+_UNAVAILABLE_SECONDS = 30.0
 
 
 class FailureClass(StrEnum):
@@ -69,16 +78,17 @@ def after_failure(
     tool_calls: int,
     resume_failed: bool = False,
     retry_after: float | None = None,
+    tried_seconds: float = 0.0,
 ) -> TaskRetry:
-    """`failures`: of this task before this one. The task itself goes back to the queue, so a retry has its
-    whole directive."""
+    """`failures`: of this task before this one. `tried_seconds`: since its first claim. The task itself goes
+    back to the queue, so a retry has its whole directive."""
     kind = class_of(code, resume_failed=resume_failed)
     if kind is FailureClass.RATE_LIMIT:
         wanted = _RESET_SECONDS if retry_after is None else retry_after
         seconds = min(max(wanted, _FIRST_SECONDS), _MOST_RESET_SECONDS)
-        return RetryTask(seconds, "rate limited by the model's provider", counts=False)
+        return _uncounted(seconds, "rate limited by the model's provider", tried_seconds)
     if kind is FailureClass.STOPPED:
-        return RetryTask(_FIRST_SECONDS, "its worker was stopped", counts=False)
+        return _uncounted(_FIRST_SECONDS, "its worker was stopped", tried_seconds)
     if kind is FailureClass.FINAL:
         return FailTask(f"{code} is not retried")
     if tool_calls > 0 and kind is not FailureClass.NOT_STARTED:
@@ -87,6 +97,22 @@ def after_failure(
         return FailTask(f"it failed {failures + 1} times")
     seconds = max(min(_FIRST_SECONDS * 2.0**failures, _MOST_SECONDS), min(retry_after or 0.0, _MOST_SECONDS))
     return RetryTask(seconds, f"{code}; try {failures + 2} of {MOST_FAILURES}")
+
+
+def after_unavailable(tried_seconds: float) -> TaskRetry:
+    """What its claim needs cannot be loaded now, for instance the source of its agent."""
+    return _uncounted(_UNAVAILABLE_SECONDS, "its agent cannot be loaded", tried_seconds)
+
+
+def after_lost_claims(lost: int) -> FailTask | None:
+    """None: it may be claimed again."""
+    return FailTask(f"its claims were lost {lost} times") if lost >= MOST_LOST_CLAIMS else None
+
+
+def _uncounted(seconds: float, reason: str, tried_seconds: float) -> TaskRetry:
+    if tried_seconds + seconds > MOST_RETRY_SECONDS:
+        return FailTask(f"{reason}; it was retried for {tried_seconds / 86400:.1f} days")
+    return RetryTask(seconds, reason, counts=False)
 
 
 def outcome_of(code: str, *, resume_failed: bool = False) -> PointerOutcome:

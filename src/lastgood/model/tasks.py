@@ -94,6 +94,8 @@ class Task:
     error_message: str | None
     created_at: float
     ended_at: float | None
+    lost_claims: int = 0  # whose lease ended without a report
+    tried_since: float | None = None  # when it was first claimed, or claimed again after it was held
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,3 +274,16 @@ class Snapshot:
     summary: dict[str, Any]  # what changed, and what was left out
     body: bytes
     created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    """A snapshot without its body. `size` is of the body; 0: it is not kept any more."""
+
+    attempt: AttemptId
+    session: SessionId
+    turn: TurnId
+    kind: str
+    summary: dict[str, Any]
+    size: int
+    created_at: float

@@ -7,7 +7,7 @@ attempt, without end; so a commit or an end of it is `commit_if_head` or `finish
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from lastgood.model.attempts import Ask, Hold
@@ -35,6 +35,7 @@ from lastgood.model.tasks import (
     PointerReport,
     Question,
     Snapshot,
+    SnapshotSummary,
     Task,
     TaskConflict,
     TaskEnd,
@@ -309,10 +310,13 @@ class TaskStore(Protocol):
 
     async def get_snapshot(self, tenant: TenantId, attempt: AttemptId) -> Snapshot | None: ...
 
+    async def summary_of_snapshot(self, tenant: TenantId, attempt: AttemptId) -> SnapshotSummary | None: ...
+
     async def newest_snapshot(
-        self, tenant: TenantId, session: SessionId, turns: Sequence[TurnId]
-    ) -> Snapshot | None:
-        """The newest one of these committed turns."""
+        self, tenant: TenantId, sessions: Collection[SessionId], turns: Collection[TurnId]
+    ) -> SnapshotSummary | None:
+        """The newest one that can be restored, of these turns of one chain; they were committed in these
+        sessions. The end of each task drops the bodies of all but the newest few."""
         ...
 
 

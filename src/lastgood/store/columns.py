@@ -81,7 +81,7 @@ COLUMNS = {
         "n id tenant session_id turn_id agent_key scope_kind scope_id runtime_id status priority directive"
         " created_by end_user why held ephemeral due_at expires_at deadline_seconds worker_id attempt_id"
         " claims failures lease_until deadline_at cancel_seen decision late_output error_code error_message"
-        " created_at ended_at",
+        " created_at ended_at lost_claims tried_since",
     ),
     "question": _columns(
         "questions",
@@ -98,4 +98,6 @@ COLUMNS = {
         " turn_id attempt_id task_id",
     ),
     "snapshot": _columns("snapshots", "attempt_id tenant session_id turn_id kind summary body created_at"),
+    "snapshot_summary": _columns("snapshots", "attempt_id session_id turn_id kind summary created_at")
+    + ", length(snapshots.body)",
 }

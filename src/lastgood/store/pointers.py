@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.model.tasks import ClaimState, Pointer, Snapshot
+from lastgood.model.tasks import ClaimState, Pointer, Snapshot, SnapshotSummary
 from lastgood.store.rows import writable
-from lastgood.store.task_rows import as_text, to_pointer, to_snapshot
+from lastgood.store.task_rows import as_text, to_pointer, to_snapshot, to_snapshot_summary
 from lastgood.store.work_access import Statements, WorkTransactions, first
 
 
@@ -60,11 +60,19 @@ class SqlPointers(WorkTransactions):
         row = await self._row("get_snapshot", {"tenant": tenant, "attempt": attempt})
         return to_snapshot(row) if row else None
 
+    async def summary_of_snapshot(self, tenant: TenantId, attempt: AttemptId) -> SnapshotSummary | None:
+        row = await self._row("summary_of_snapshot", {"tenant": tenant, "attempt": attempt})
+        return to_snapshot_summary(row) if row else None
+
     async def newest_snapshot(
-        self, tenant: TenantId, session: SessionId, turns: Sequence[TurnId]
-    ) -> Snapshot | None:
+        self, tenant: TenantId, sessions: Collection[SessionId], turns: Collection[TurnId]
+    ) -> SnapshotSummary | None:
         wanted = frozenset(turns)
-        for attempt, turn in await self._rows("committed_snapshots", {"tenant": tenant, "session": session}):
-            if turn in wanted:
-                return await self.get_snapshot(tenant, AttemptId(attempt))
-        return None
+        newest, found = 0, None
+        for session in sessions:
+            rows = await self._rows("committed_snapshots", {"tenant": tenant, "session": session})
+            for seq, *row in rows:
+                summary = to_snapshot_summary(row)
+                if summary.turn in wanted and seq > newest:
+                    newest, found = seq, summary
+        return found

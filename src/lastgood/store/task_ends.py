@@ -12,6 +12,9 @@ from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text
 from lastgood.store.work_access import ClaimLost, Statements
 
+#: The limit of snapshots of a session that can be restored, besides those that its forks start from.
+MOST_SNAPSHOTS = 3
+
 
 def of_end(end: TaskEnd) -> dict[str, Any]:
     code, message = end.error or (None, None)
@@ -42,8 +45,19 @@ async def end_claim(statements: Statements, hold: Hold, end: TaskEnd) -> None:
         await statements.rows("store_report", parameters | {"report": as_text(end.report)})
     if end.pointer is not None:
         await put_pointer(statements, parameters, end.pointer)
+    await _drop_snapshots(statements, parameters)
     await hold_others(statements, end, parameters)
     await announce_end(statements, end, parameters)
+
+
+async def _drop_snapshots(statements: Statements, session: Mapping[str, Any]) -> None:
+    """Only their bodies: what changed in each turn can still be read."""
+    freed = 0
+    for attempt, size in await statements.rows("outdated_snapshots", {**session, "most": MOST_SNAPSHOTS}):
+        await statements.rows("empty_snapshot", {**session, "attempt": attempt, "empty": b""})
+        freed += size
+    if freed:
+        await statements.rows("add_stored_bytes", {**session, "bytes": -freed})
 
 
 async def announce_end(statements: Statements, end: TaskEnd, task: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from lastgood.model.tasks import (
     Question,
     QuestionStatus,
     Snapshot,
+    SnapshotSummary,
     Task,
     TaskMessage,
     TaskStatus,
@@ -56,7 +57,7 @@ def to_task(row: Row) -> Task:
         n, id, tenant, session, turn, agent_key, scope_kind, scope_id, runtime, status, priority, directive,
         created_by, user, why, held, ephemeral, due_at, expires_at, deadline_seconds, worker, attempt,
         claims, failures, lease_until, deadline_at, cancel_seen, decision, late_output, error_code,
-        error_message, created_at, ended_at,
+        error_message, created_at, ended_at, lost_claims, tried_since,
     ) = row  # fmt: skip
     return Task(
         number=n,
@@ -91,6 +92,8 @@ def to_task(row: Row) -> Task:
         error_message=error_message,
         created_at=created_at,
         ended_at=ended_at,
+        lost_claims=lost_claims,
+        tried_since=tried_since,
     )
 
 
@@ -191,6 +194,13 @@ def to_snapshot(row: Row) -> Snapshot:
         orjson.loads(summary),
         bytes(body),
         created_at,
+    )
+
+
+def to_snapshot_summary(row: Row) -> SnapshotSummary:
+    attempt, session, turn, kind, summary, created_at, size = row
+    return SnapshotSummary(
+        AttemptId(attempt), SessionId(session), TurnId(turn), kind, orjson.loads(summary), size, created_at
     )
 
 

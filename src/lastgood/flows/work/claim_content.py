@@ -20,6 +20,7 @@ from lastgood.core.resume import (
     decide_resume,
 )
 from lastgood.core.runtime_permissions import runtime_rules
+from lastgood.core.session_files import about_files, lacks_files, unseen
 from lastgood.core.transcript import TranscriptLine, catch_up, since_reset, text_of_input, transcript
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
@@ -28,13 +29,8 @@ from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.runtimes import RuntimeIdentity
 from lastgood.model.sessions import Session, Turn
-from lastgood.model.tasks import Directive, Snapshot
+from lastgood.model.tasks import Directive, SnapshotSummary
 
-FILES_ELSEWHERE = (
-    "The files of this session are on another machine and could not be transferred; what the conversation "
-    "says about them may not exist in this folder"
-)
-FILES_RESTORED = "The files of this session were restored from a snapshot of its last turn on another machine"
 SESSION_NOTE = "The session that you resume: {}"
 
 
@@ -57,7 +53,7 @@ class Prepared:
     decision: ResumeDecision
     agent: AgentSpec
     turns: tuple[Turn, ...]  # since the last reset
-    snapshot: Snapshot | None
+    snapshot: SnapshotSummary | None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -79,8 +75,9 @@ class Prepared:
     def disclosures(self) -> tuple[str, ...]:
         found = self.decision.disclosures if isinstance(self.decision, NativeResume) else ()
         told = [SESSION_NOTE.format(one) for one in found]
-        if self.decision.work_dir is not None and self.decision.work_dir.lacks_files:
-            told.append(FILES_ELSEWHERE if self.snapshot is None else FILES_RESTORED)
+        restored = self.snapshot.turn if self.snapshot is not None else None
+        if (files := about_files(self.decision, self.turns, restored)) is not None:
+            told.append(files)
         return (*told, *runtime_servers(self.agent).disclosures)
 
 
@@ -118,16 +115,15 @@ async def _snapshot(
     session: Session,
     decision: ResumeDecision,
     turns: Sequence[Turn],
-) -> Snapshot | None:
+) -> SnapshotSummary | None:
     """Only if the working directory lacks what the turns did: otherwise it is there, and newer. Nothing is
-    restored into a folder that a person chose for the session."""
-    if decision.work_dir is None or not decision.work_dir.lacks_files or session.working_dir is not None:
+    restored into a folder that a person chose for the session. A fork has the turns of the session that it
+    was forked from, and their snapshots."""
+    if not lacks_files(decision) or session.working_dir is not None:
         return None
-    ids = [turn.id for turn in turns]
-    if isinstance(decision, NativeResume) and decision.catch_up_after in ids:
-        # Older ones are of what the directory itself has held before.
-        ids = ids[ids.index(decision.catch_up_after) + 1 :]
-    return await deps.store.newest_snapshot(tenant, session.id, ids)
+    missing = unseen(decision, turns) or turns
+    origins = {turn.session for turn in missing}
+    return await deps.store.newest_snapshot(tenant, origins, [turn.id for turn in missing])
 
 
 # -- on the wire ---------------------------------------------------------------------------

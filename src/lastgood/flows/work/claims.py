@@ -16,6 +16,14 @@ from functools import partial
 from typing import Any
 
 from lastgood.core.resume import as_record
+from lastgood.core.task_retry import (
+    FailTask,
+    RetryTask,
+    TaskRetry,
+    after_failure,
+    after_lost_claims,
+    after_unavailable,
+)
 from lastgood.errors import AgentUnavailable, LastgoodError, StoreError, StoreUnavailable, TurnFailed
 from lastgood.flows.attempt_end import failed_events, words_of
 from lastgood.flows.attempt_log import log_claim_end
@@ -47,8 +55,10 @@ log = logging.getLogger(__name__)
 
 #: For watchers: what they have seen of the run before is not part of this one.
 _TRIED_AGAIN = "the task was claimed again, and its run starts from the input"
-#: How long a task waits whose agent cannot be loaded now.
-_AGENT_SECONDS = 30.0
+_LOST = (
+    "The leases of this task's claims ended without a report, and its tools may have run each time; perhaps "
+    "it crashes its worker. Read the log of worker {}, then run it again with `lastgood tasks rerun`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,21 @@ class Claims:
 
     async def _confirm(self, call: ClaimCall, claimed: Claimed, token: str) -> SentClaim | None:
         """Returns None if nothing can be decided now, or if the task was ended meanwhile."""
+        try:
+            if (lost := after_lost_claims(claimed.task.lost_claims)) is not None:
+                error = TurnFailed(_LOST.format(call.worker))
+                await self._end_unsent(claimed, token, error, lost, has_effects=True)
+                return None
+            return await self._decide(call, claimed, token)
+        except LastgoodError:
+            raise  # the short lease ends, and then it is claimed again
+        except Exception:
+            # One task must not keep its worker from all others, nor be tried for ever.
+            log.exception("a claim could not be prepared", extra={"fields": _about(claimed)})
+            await self._defer(claimed, token)
+            return None
+
+    async def _decide(self, call: ClaimCall, claimed: Claimed, token: str) -> SentClaim | None:
         task, session = claimed.task, claimed.session
         try:
             runtime = await self._deps.store.get_runtime(task.tenant, task.runtime)
@@ -147,10 +172,11 @@ class Claims:
             )
             prepared = await prepare(self._deps, situation)
         except StoreUnavailable:
-            raise  # the short lease ends, and then it is claimed again
+            raise
         except LastgoodError as error:
             await self._fail(claimed, token, error)
             return None
+        content = self._content(claimed, token, prepared)
         events = _claim_events(claimed, prepared, runtime.identity)
         confirmed = await self._deps.store.confirm_claim(
             claimed.hold,
@@ -163,9 +189,7 @@ class Claims:
             audit=_decided(call, claimed, prepared),
         )
         self._deps.signals.tell(session.id)
-        if not confirmed:
-            return None
-        return SentClaim(claimed, token, self._content(claimed, token, prepared))
+        return SentClaim(claimed, token, content) if confirmed else None
 
     def _content(self, claimed: Claimed, token: str, prepared: Prepared) -> dict[str, Any]:
         task, session, request = claimed.task, claimed.session, claimed.request
@@ -198,23 +222,48 @@ class Claims:
             "folder": session.working_dir,
             **work_dir_json(prepared.decision),
             "snapshot": snapshot
-            and {"attempt": snapshot.attempt, "kind": snapshot.kind, "bytes": len(snapshot.body)},
+            and {"attempt": snapshot.attempt, "kind": snapshot.kind, "bytes": snapshot.size},
         }
 
     # -- what is not sent --------------------------------------------------------------
 
     async def _fail(self, claimed: Claimed, token: str, error: LastgoodError) -> None:
         """What cannot be read now is tried again later; what is wrong for good fails the task."""
-        passes = isinstance(error, AgentUnavailable)
-        end = TaskEnd(
-            task=claimed.task.id,
-            status=TaskStatus.DEFERRED if passes else TaskStatus.FAILED,
-            token=stored_form(token),
-            why=error.message if passes else "",
-            due_seconds=_AGENT_SECONDS if passes else None,
-            error=None if passes else words_of(error),
-        )
-        await self._end(claimed, AttemptStatus.FAILED, error, end)
+        decided: TaskRetry = FailTask("")
+        if isinstance(error, AgentUnavailable):
+            now = self._deps.clock.now()
+            decided = after_unavailable(now - (claimed.task.tried_since or now))
+        await self._end_unsent(claimed, token, error, decided)
+
+    async def _defer(self, claimed: Claimed, token: str) -> None:
+        error = TurnFailed("The server could not prepare the claim of this task; its log says why")
+        decided = after_failure("not_started", failures=claimed.task.failures, tool_calls=0)
+        await self._end_unsent(claimed, token, error, decided)
+
+    async def _end_unsent(
+        self,
+        claimed: Claimed,
+        token: str,
+        error: LastgoodError,
+        decided: TaskRetry,
+        *,
+        has_effects: bool = False,
+    ) -> None:
+        match decided:
+            case RetryTask(seconds, _, counts):
+                end = TaskEnd(
+                    claimed.task.id,
+                    TaskStatus.DEFERRED,
+                    stored_form(token),
+                    why=error.message,
+                    due_seconds=seconds,
+                    counts_failure=counts,
+                )
+            case FailTask(reason):
+                code, message = words_of(error)
+                words = (code, f"{message} ({reason})" if reason else message)
+                end = TaskEnd(claimed.task.id, TaskStatus.FAILED, stored_form(token), error=words)
+        await self._end(claimed, AttemptStatus.FAILED, error, end, has_effects=has_effects)
 
     def _give_back_later(self, claiming: asyncio.Task[tuple[SentClaim, ...]]) -> None:
         if not claiming.cancelled() and claiming.exception() is None and claiming.result():
@@ -231,26 +280,36 @@ class Claims:
                 log.warning("task %s waits for the end of its lease: %s", sent.claimed.task.id, failed)
             tell_workers(self._deps.signals, sent.claimed.task.runtime)
 
-    async def _end(self, claimed: Claimed, status: AttemptStatus, error: LastgoodError, end: TaskEnd) -> None:
+    async def _end(
+        self,
+        claimed: Claimed,
+        status: AttemptStatus,
+        error: LastgoodError,
+        end: TaskEnd,
+        *,
+        has_effects: bool = False,
+    ) -> None:
         attempt = claimed.attempt
-        events = failed_events(attempt.turn, attempt.id, status, error, has_effects=False)
+        events = failed_events(attempt.turn, attempt.id, status, error, has_effects=has_effects)
         if await self._deps.store.finish_if_held(claimed.hold, status, words_of(error), events, task=end):
-            log_claim_end(attempt, status, error, has_effects=False, task_status=end.status.value)
+            log_claim_end(attempt, status, error, has_effects=has_effects, task_status=end.status.value)
         self._deps.signals.tell(attempt.session)
 
 
 def _log_takeover(claimed: Claimed, before: AttemptId, worker: str) -> None:
+    fields = {**_about(claimed), "takes_over": before, "worker": worker}
+    log.warning("the lease of a claim ended, and its task was claimed again", extra={"fields": fields})
+
+
+def _about(claimed: Claimed) -> dict[str, Any]:
     attempt = claimed.attempt
-    fields = {
+    return {
         "tenant": attempt.tenant,
         "session": attempt.session,
         "turn": attempt.turn,
         "attempt": attempt.id,
-        "takes_over": before,
         "task": claimed.task.id,
-        "worker": worker,
     }
-    log.warning("the lease of a claim ended, and its task was claimed again", extra={"fields": fields})
 
 
 def _lease_ended(taken_over: dict[TurnId, AttemptId], turn: TurnId, attempt: AttemptId) -> tuple[Event, ...]:

@@ -25,7 +25,14 @@ from lastgood.model.attempts import Attempt, Hold, Step, StepKind
 from lastgood.model.events import Event, UserSaid
 from lastgood.model.ids import AttemptId
 from lastgood.model.sessions import Usage
-from lastgood.model.tasks import ClaimState, PointerOutcome, PointerReport, Snapshot, TaskMessage
+from lastgood.model.tasks import (
+    ClaimState,
+    PointerOutcome,
+    PointerReport,
+    Snapshot,
+    SnapshotSummary,
+    TaskMessage,
+)
 
 
 class Reports:
@@ -125,10 +132,21 @@ class Reports:
         return await self._news(hold)
 
     async def read_snapshot(self, key: ClaimRef, attempt: AttemptId) -> Snapshot | None:
-        """Only of the session that the claim is about."""
+        """Only of the session that the claim is about, and of the turns that it was forked with."""
         _, hold, _ = await self.current(key)
-        found = await self._store.get_snapshot(key.tenant, attempt)
-        return found if found is not None and found.session == hold.session else None
+        about = await self._store.summary_of_snapshot(key.tenant, attempt)
+        if about is None or not about.size:
+            return None
+        if about.session != hold.session and not await self._inherits(hold, about):
+            return None
+        return await self._store.get_snapshot(key.tenant, attempt)
+
+    async def _inherits(self, hold: Hold, snapshot: SnapshotSummary) -> bool:
+        session = await self._store.get_session(hold.tenant, hold.session)
+        if session is None or session.head is None:
+            return False
+        turns = await self._deps.histories.turns(hold.tenant, session.head)
+        return any((turn.id, turn.attempt) == (snapshot.turn, snapshot.attempt) for turn in turns)
 
     async def acknowledge_cancel(self, key: ClaimRef) -> dict[str, Any]:
         state = await self.find(key)

@@ -31,7 +31,7 @@ from lastgood.model.tasks import (
     HELD_TASKS,
     Directive,
     Pointer,
-    Snapshot,
+    SnapshotSummary,
     Task,
     TaskEnd,
     TaskFilter,
@@ -233,9 +233,11 @@ class Tasks:
             return ()
         return await self._store.read_messages(tenant, task.attempt, after=after, limit=limit)
 
-    async def snapshot(self, tenant: TenantId, id: TaskId, user: str) -> Snapshot | None:
+    async def snapshot(self, tenant: TenantId, id: TaskId, user: str) -> SnapshotSummary | None:
         task = await self._access.task(tenant, id, user)
-        return None if task.attempt is None else await self._store.get_snapshot(tenant, task.attempt)
+        if task.attempt is None:
+            return None
+        return await self._store.summary_of_snapshot(tenant, task.attempt)
 
     async def pointers(
         self, tenant: TenantId, session: SessionId, user: str, runtime: str | None

@@ -81,8 +81,11 @@ INSERT INTO claims (token, tenant, task_id, attempt_id, worker_id, epoch, create
 VALUES (:token, :tenant, :task, :attempt, :worker, :epoch, clock());
 
 -- name: claim_task
+-- A claim that was never confirmed was never sent, so it is not lost.
 UPDATE tasks
-SET status = 'claimed', claim_token = :token, worker_id = :worker, worker_epoch = :epoch, attempt_id = :attempt,
+SET lost_claims = lost_claims
+                  + CASE WHEN status IN ('claimed', 'running', 'waiting') AND decision <> '{{}}' THEN 1 ELSE 0 END,
+    tried_since = coalesce(tried_since, clock()), status = 'claimed', claim_token = :token, worker_id = :worker, worker_epoch = :epoch, attempt_id = :attempt,
     claims = claims + 1, lease_until = clock() + :lease, deadline_at = clock() + :lease + deadline_seconds,
     due_at = NULL, why = '', cancel_seen = false, decision = '{{}}'
 WHERE tenant = :tenant AND id = :task
@@ -130,11 +133,12 @@ WHERE tenant = :tenant AND id = :task AND claim_token = :token AND status IN ('c
 RETURNING id;
 
 -- name: end_claim
--- Expiry starts again for a task that is queued again. A worker that reports the end needs no word of it.
+-- Expiry starts again for a task that is tried again, and not for one whose claim was given back: nothing ran, so it
+-- still waits for its first claim. A worker that reports the end needs no word of it.
 UPDATE tasks
 SET status = :status, why = :why, held = false, error_code = :code, error_message = :message,
     failures = failures + :failures, due_at = clock() + CAST(:due_seconds AS double precision),
-    expires_at = CASE WHEN :is_over THEN expires_at
+    expires_at = CASE WHEN :is_over OR :status = 'queued' THEN expires_at
                  ELSE clock() + coalesce(CAST(:due_seconds AS double precision), 0) + max_wait_seconds END,
     lease_until = NULL, deadline_at = NULL, cancel_seen = :by_worker,
     ended_at = CASE WHEN :is_over THEN clock() END
@@ -266,11 +270,36 @@ UPDATE sessions SET stored_bytes = stored_bytes + :bytes WHERE tenant = :tenant 
 -- name: get_snapshot
 SELECT {snapshot} FROM snapshots WHERE tenant = :tenant AND attempt_id = :attempt;
 
+-- name: summary_of_snapshot
+SELECT {snapshot_summary} FROM snapshots WHERE tenant = :tenant AND attempt_id = :attempt;
+
 -- name: committed_snapshots
--- Newest first, without their bodies. Only the attempt that was committed speaks for its turn.
-SELECT snapshots.attempt_id, snapshots.turn_id
+-- Those that can be restored. Only the attempt that was committed speaks for its turn.
+SELECT turns.seq, {snapshot_summary}
 FROM snapshots JOIN turns ON turns.id = snapshots.turn_id AND turns.attempt_id = snapshots.attempt_id
-WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session ORDER BY turns.seq DESC;
+WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session AND length(snapshots.body) > 0;
+
+-- name: outdated_snapshots
+-- Those of attempts that were not committed, and of all but the newest turns. The newest one before each turn that
+-- a fork starts from stays.
+WITH committed AS MATERIALIZED (
+    SELECT snapshots.attempt_id, turns.seq
+    FROM snapshots JOIN turns ON turns.id = snapshots.turn_id AND turns.attempt_id = snapshots.attempt_id
+    WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session AND length(snapshots.body) > 0
+), kept (attempt_id) AS (
+    SELECT attempt_id FROM (SELECT attempt_id FROM committed ORDER BY seq DESC LIMIT :most) AS newest
+    UNION
+    SELECT (SELECT committed.attempt_id FROM committed WHERE committed.seq <= turns.seq
+            ORDER BY committed.seq DESC LIMIT 1)
+    FROM sessions JOIN turns ON turns.id = sessions.forked_turn
+    WHERE sessions.tenant = :tenant AND sessions.forked_session = :session
+)
+SELECT snapshots.attempt_id, length(snapshots.body) FROM snapshots
+WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session AND length(snapshots.body) > 0
+  AND NOT EXISTS (SELECT 1 FROM kept WHERE kept.attempt_id = snapshots.attempt_id);
+
+-- name: empty_snapshot
+UPDATE snapshots SET body = :empty WHERE tenant = :tenant AND attempt_id = :attempt;
 
 -- name: insert_audit
 INSERT INTO audit (tenant, at, kind, actor, username, subject, detail)

@@ -99,12 +99,12 @@ WHERE tenant = :tenant AND session_id = :session AND id <> :task AND ended_at IS
   AND status IN ('queued', 'deferred') AND NOT held;
 
 -- name: release_tasks
-UPDATE tasks SET held = false, why = '', expires_at = clock() + max_wait_seconds
+UPDATE tasks SET held = false, why = '', expires_at = clock() + max_wait_seconds, tried_since = NULL
 WHERE tenant = :tenant AND session_id = :session AND ended_at IS NULL AND held
 RETURNING id;
 
 -- name: release_task
-UPDATE tasks SET held = false, why = '', expires_at = clock() + max_wait_seconds
+UPDATE tasks SET held = false, why = '', expires_at = clock() + max_wait_seconds, tried_since = NULL
 WHERE tenant = :tenant AND id = :task AND ended_at IS NULL AND held
 RETURNING id;
 

@@ -161,7 +161,7 @@ class TaskHandlers:
             "attempt": found.attempt,
             "kind": found.kind,
             "summary": found.summary,
-            "bytes": len(found.body),
+            "bytes": found.size,
         }
         return json_reply({"task": _task(request), "snapshot": told})
 

@@ -324,6 +324,8 @@ CREATE TABLE tasks (
     attempt_id    TEXT,                     -- of the newest claim
     claims        BIGINT NOT NULL DEFAULT 0,
     failures      BIGINT NOT NULL DEFAULT 0,
+    lost_claims   BIGINT NOT NULL DEFAULT 0,  -- whose lease ended without a report
+    tried_since   DOUBLE PRECISION,                     -- when it was first claimed, or claimed again after a person's word
     lease_until   DOUBLE PRECISION,                     -- afterwards the task may be claimed again; nothing else happens
     deadline_seconds DOUBLE PRECISION NOT NULL,
     deadline_at   DOUBLE PRECISION,                     -- of the claim

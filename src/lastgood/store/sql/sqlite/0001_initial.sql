@@ -318,6 +318,8 @@ CREATE TABLE tasks (
     attempt_id    TEXT,                     -- of the newest claim
     claims        INTEGER NOT NULL DEFAULT 0,
     failures      INTEGER NOT NULL DEFAULT 0,
+    lost_claims   INTEGER NOT NULL DEFAULT 0,  -- whose lease ended without a report
+    tried_since   REAL,                     -- when it was first claimed, or claimed again after a person's word
     lease_until   REAL,                     -- afterwards the task may be claimed again; nothing else happens
     deadline_seconds REAL NOT NULL,
     deadline_at   REAL,                     -- of the claim
