@@ -24,7 +24,8 @@ _TASK_ID = "task id, as shown by `lastgood tasks list`"
 def configure(parser: CommandParser) -> None:
     commands = add_commands(parser)
     _configure_reading(commands)
-    _configure_writing(commands)
+    _configure_add(commands)
+    _configure_changing(commands)
     for command in commands.choices.values():
         add_place(command)
 
@@ -70,7 +71,7 @@ def _configure_reading(commands: Commands) -> None:
     diff.add_argument("id", metavar="TASK", help=_TASK_ID)
 
 
-def _configure_writing(commands: Commands) -> None:
+def _configure_add(commands: Commands) -> None:
     add = add_command(
         commands,
         "add",
@@ -94,6 +95,9 @@ def _configure_writing(commands: Commands) -> None:
     )
     add.add_argument("--priority", metavar="N", type=int, help="higher ones are claimed first; default: 0")
     _add_directive(add)
+
+
+def _configure_changing(commands: Commands) -> None:
     cancel = add_command(
         commands,
         "cancel",
