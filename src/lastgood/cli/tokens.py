@@ -8,11 +8,10 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from lastgood.cli.backend import check_place
-from lastgood.cli.output import one_line, print_json, print_line, remark, when
+from lastgood.cli.output import one_line, print_json, print_line, remark, timestamp, when
 from lastgood.cli.parser import CommandParser, Commands, add_command, add_commands, add_server
 from lastgood.cli.startup import settings_of
 from lastgood.client.work_models import EnrollmentInfo
@@ -232,13 +231,7 @@ def _token_json(token: Token) -> dict[str, Any]:
         "worker_id": token.worker,
         "scopes": sorted(token.scopes),
         "state": _state(token),
-        "created_at": _moment(token.created_at),
-        "expires_at": _moment(token.expires_at),
-        "revoked_at": _moment(token.revoked_at),
+        "created_at": timestamp(token.created_at),
+        "expires_at": timestamp(token.expires_at),
+        "revoked_at": timestamp(token.revoked_at),
     }
-
-
-def _moment(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
