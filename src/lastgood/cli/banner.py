@@ -41,7 +41,7 @@ def _facts(
     yield "API description", url("/openapi.json")
     if metrics is not None:
         yield "metrics", metrics.url("/metrics")
-    yield "database", _without_password(settings.database)
+    yield "database", _without_credentials(settings.database)
     if server.asks_for_token:
         how = "send `Authorization: Bearer <token>`; create a token with `lastgood tokens create`"
         yield "authentication", f"on: every request needs a token; {how}"
@@ -53,7 +53,7 @@ def _facts(
         )
 
 
-def _without_password(database: str) -> str:
+def _without_credentials(database: str) -> str:
     scheme, slashes, rest = database.partition("://")
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncGenerator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from lastgood.client.models import AttemptInfo, BranchInfo, SessionInfo, TurnInfo
@@ -148,6 +148,11 @@ def count(number: int, noun: str) -> str:
 
 def when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def timestamp(seconds: float | None) -> str | None:
+    """Seconds since 1970 as ISO 8601 in UTC, for JSON."""
+    return None if seconds is None else _moment(datetime.fromtimestamp(seconds, UTC))
 
 
 # -- nouns as JSON -------------------------------------------------------------

@@ -6,8 +6,9 @@ Only the modules of commands that are on the command line are imported, so that 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 from lastgood import __version__
@@ -107,11 +108,22 @@ def configure_command(
     add_global_options(parser)
 
 
+def run_async(work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]) -> Command:
+    """The command of an async function."""
+    return lambda args: asyncio.run(work(args))
+
+
 def _sentence(summary: str) -> str:
     return f"{summary[0].upper()}{summary[1:]}."
 
 
 # -- arguments that several commands have --------------------------------------------
+
+
+def page_size(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:9]) <= 200:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to 200, not {text!r}")
+    return int(text)
 
 
 def add_global_options(parser: CommandParser) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from lastgood.cli.output import one_line, print_json, print_line, remark
-from lastgood.cli.parser import SESSION_ID, CommandParser, Commands, add_command, add_commands
+from lastgood.cli.parser import SESSION_ID, CommandParser, Commands, add_command, add_commands, run_async
 from lastgood.cli.work_backend import add_place, find_runtime, find_session, open_work
 from lastgood.cli.work_output import (
     binding_json,
@@ -28,7 +25,7 @@ def configure(parser: CommandParser) -> None:
     add_command(
         commands,
         "list",
-        _command(list_runtimes),
+        run_async(list_runtimes),
         "list runtimes with their owners and states",
         json="print a JSON array",
     )
@@ -43,7 +40,7 @@ def _configure_explain(commands: Commands) -> None:
     explain = add_command(
         commands,
         "explain",
-        _command(explain_session),
+        run_async(explain_session),
         "explain what the next turn of a session would resume, and why",
         json="print one JSON object",
         details="Runs nothing and changes nothing.",
@@ -65,7 +62,7 @@ def _configure_binding(commands: Commands) -> None:
     bind = add_command(
         commands,
         "bind",
-        _command(bind_agent),
+        run_async(bind_agent),
         "run an agent on a runtime",
         json="print the binding as a JSON object",
         details="Running tasks stay where they are.",
@@ -95,7 +92,7 @@ def _configure_owning(commands: Commands) -> None:
     share = add_command(
         commands,
         "share",
-        _command(share_runtime),
+        run_async(share_runtime),
         "let other users use your runtime",
         json="print the runtime as a JSON object",
         details="Replaces the list of users. They can run tasks on it and read the sessions that it runs.",
@@ -107,18 +104,12 @@ def _configure_owning(commands: Commands) -> None:
     remove = add_command(
         commands,
         "remove",
-        _command(remove_runtime),
+        run_async(remove_runtime),
         "remove a runtime",
         json="print a JSON object",
         details="Sessions keep what they know of it. The same machine gets it back when it registers again.",
     )
     remove.add_argument("runtime", metavar="RUNTIME", help=_RUNTIME)
-
-
-def _command(
-    work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
-) -> Callable[[argparse.Namespace], int]:
-    return lambda args: asyncio.run(work(args))
 
 
 async def list_runtimes(args: argparse.Namespace) -> int:

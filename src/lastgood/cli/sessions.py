@@ -28,7 +28,15 @@ from lastgood.cli.output import (
     turn_json,
     when,
 )
-from lastgood.cli.parser import SESSION_ID, CommandParser, Commands, add_command, add_commands, add_server
+from lastgood.cli.parser import (
+    SESSION_ID,
+    CommandParser,
+    Commands,
+    add_command,
+    add_commands,
+    add_server,
+    page_size,
+)
 from lastgood.cli.session_view import headline, print_attempts, print_session, print_tool_calls
 from lastgood.cli.startup import settings_of
 from lastgood.client.models import SessionList
@@ -61,7 +69,7 @@ def _configure_reading(commands: Commands) -> None:
     some.add_argument(
         "--limit",
         metavar="N",
-        type=_limit,
+        type=page_size,
         default=50,
         help="list at most N sessions, up to 200; default: 50",
     )
@@ -148,12 +156,6 @@ def _configure_writing(commands: Commands) -> None:
         details="Deletes nothing if one of the sessions does not exist.",
     )
     delete.add_argument("ids", metavar="ID", nargs="+", help=SESSION_ID)
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:9]) <= 200:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to 200, not {text!r}")
-    return int(text)
 
 
 def _cursor(text: str) -> int:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import Any
 
 from lastgood.cli.output import print_json, print_line, remark
-from lastgood.cli.parser import CommandParser, Commands, add_command, add_commands
+from lastgood.cli.parser import CommandParser, Commands, add_command, add_commands, page_size, run_async
 from lastgood.cli.task_answers import answer_task, configure_answer
 from lastgood.cli.work_backend import add_place, find_runtime, find_session, open_work
 from lastgood.cli.work_output import print_diff, print_task, task_json, task_line
@@ -24,7 +21,8 @@ _TASK_ID = "task id, as shown by `lastgood tasks list`"
 def configure(parser: CommandParser) -> None:
     commands = add_commands(parser)
     _configure_reading(commands)
-    _configure_writing(commands)
+    _configure_add(commands)
+    _configure_changing(commands)
     for command in commands.choices.values():
         add_place(command)
 
@@ -33,12 +31,16 @@ def _configure_reading(commands: Commands) -> None:
     some = add_command(
         commands,
         "list",
-        _command(list_tasks),
+        run_async(list_tasks),
         "list tasks, newest first, and what unfinished ones wait for",
         json="print a JSON array",
     )
     some.add_argument(
-        "--limit", metavar="N", type=_limit, default=50, help="list at most N tasks, up to 200; default: 50"
+        "--limit",
+        metavar="N",
+        type=page_size,
+        default=50,
+        help="list at most N tasks, up to 200; default: 50",
     )
     some.add_argument("--cursor", metavar="C", type=int, help="continue a previous list at this cursor")
     some.add_argument("--session", metavar="ID", help="list only tasks of this session")
@@ -53,7 +55,7 @@ def _configure_reading(commands: Commands) -> None:
     show = add_command(
         commands,
         "show",
-        _command(show_task),
+        run_async(show_task),
         "show a task, what its newest claim resumed, and why",
         json="print one JSON object",
     )
@@ -62,7 +64,7 @@ def _configure_reading(commands: Commands) -> None:
     diff = add_command(
         commands,
         "diff",
-        _command(diff_task),
+        run_async(diff_task),
         "show what a task changed in its working directory",
         json="print one JSON object",
         details="Workers upload changes of their own folders, and of other folders if their owner allows it.",
@@ -70,11 +72,11 @@ def _configure_reading(commands: Commands) -> None:
     diff.add_argument("id", metavar="TASK", help=_TASK_ID)
 
 
-def _configure_writing(commands: Commands) -> None:
+def _configure_add(commands: Commands) -> None:
     add = add_command(
         commands,
         "add",
-        _command(add_task),
+        run_async(add_task),
         "queue a task for an agent on a runtime",
         json="print the task as a JSON object",
         details="Tasks of one issue or chat and one agent share a session and run one after the other.",
@@ -94,10 +96,13 @@ def _configure_writing(commands: Commands) -> None:
     )
     add.add_argument("--priority", metavar="N", type=int, help="higher ones are claimed first; default: 0")
     _add_directive(add)
+
+
+def _configure_changing(commands: Commands) -> None:
     cancel = add_command(
         commands,
         "cancel",
-        _command(cancel_task),
+        run_async(cancel_task),
         "cancel a task",
         json="print the task as a JSON object",
         details="Takes effect at once, also if its worker is unreachable. Other queued tasks of the session "
@@ -107,7 +112,7 @@ def _configure_writing(commands: Commands) -> None:
     proceed = add_command(
         commands,
         "continue",
-        _command(continue_task),
+        run_async(continue_task),
         "continue a task that is held after a cancel",
         json="print the task as a JSON object",
     )
@@ -116,7 +121,7 @@ def _configure_writing(commands: Commands) -> None:
     answering = add_command(
         commands,
         "answer",
-        _command(answer_task),
+        run_async(answer_task),
         "allow or deny a tool call that a task waits for",
         json="print the questions as a JSON array",
     )
@@ -125,7 +130,7 @@ def _configure_writing(commands: Commands) -> None:
     rerun = add_command(
         commands,
         "rerun",
-        _command(rerun_task),
+        run_async(rerun_task),
         "run a task again with its own native session and working directory",
         json="print the new task as a JSON object",
     )
@@ -140,18 +145,6 @@ def _add_directive(parser: CommandParser) -> None:
     )
     parser.add_argument("--note", metavar="TEXT", help="put this note to the agent before the prompt")
     parser.add_argument("--key", metavar="K", help="idempotency key: the same command with it queues once")
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:9]) <= 200:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to 200, not {text!r}")
-    return int(text)
-
-
-def _command(
-    work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
-) -> Callable[[argparse.Namespace], int]:
-    return lambda args: asyncio.run(work(args))
 
 
 # -- reading -------------------------------------------------------------------------------

@@ -8,12 +8,11 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from lastgood.cli.backend import check_place
-from lastgood.cli.output import one_line, print_json, print_line, remark, when
-from lastgood.cli.parser import CommandParser, add_command, add_commands, add_server
+from lastgood.cli.output import one_line, print_json, print_line, remark, timestamp, when
+from lastgood.cli.parser import CommandParser, Commands, add_command, add_commands, add_server
 from lastgood.cli.startup import settings_of
 from lastgood.client.work_models import EnrollmentInfo
 from lastgood.errors import InvalidRequest, NoDatabase, WrongUsage
@@ -29,6 +28,27 @@ _DEFAULT_SCOPES = "chat,session"
 
 def configure(parser: CommandParser) -> None:
     commands = add_commands(parser)
+    _configure_create(commands)
+    add_command(
+        commands,
+        "list",
+        list_tokens,
+        "list API tokens without their secrets",
+        json="print a JSON array",
+    )
+    _configure_enroll(commands)
+    revoke = add_command(
+        commands,
+        "revoke",
+        revoke_token,
+        "revoke an API token permanently",
+        json="print a JSON object",
+        details="Running servers reject the token within a few seconds.",
+    )
+    revoke.add_argument("id", metavar="ID", help="token id, as shown by `lastgood tokens list`")
+
+
+def _configure_create(commands: Commands) -> None:
     create = add_command(
         commands,
         "create",
@@ -61,13 +81,9 @@ def configure(parser: CommandParser) -> None:
         type=_seconds,
         help="expire the token after this long: 12h, 30d; default: never",
     )
-    add_command(
-        commands,
-        "list",
-        list_tokens,
-        "list API tokens without their secrets",
-        json="print a JSON array",
-    )
+
+
+def _configure_enroll(commands: Commands) -> None:
     enrolling = add_command(
         commands,
         "enroll",
@@ -81,15 +97,6 @@ def configure(parser: CommandParser) -> None:
         "--expires", metavar="TIME", type=_seconds, help="expire the code after this long; default: 10m"
     )
     add_server(enrolling)
-    revoke = add_command(
-        commands,
-        "revoke",
-        revoke_token,
-        "revoke an API token permanently",
-        json="print a JSON object",
-        details="Running servers reject the token within a few seconds.",
-    )
-    revoke.add_argument("id", metavar="ID", help="token id, as shown by `lastgood tokens list`")
 
 
 def _seconds(text: str) -> float:
@@ -224,13 +231,7 @@ def _token_json(token: Token) -> dict[str, Any]:
         "worker_id": token.worker,
         "scopes": sorted(token.scopes),
         "state": _state(token),
-        "created_at": _moment(token.created_at),
-        "expires_at": _moment(token.expires_at),
-        "revoked_at": _moment(token.revoked_at),
+        "created_at": timestamp(token.created_at),
+        "expires_at": timestamp(token.expires_at),
+        "revoked_at": timestamp(token.revoked_at),
     }
-
-
-def _moment(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

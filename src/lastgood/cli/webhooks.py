@@ -7,10 +7,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
-from lastgood.cli.output import one_line, print_json, print_line, remark, when
+from lastgood.cli.output import one_line, print_json, print_line, remark, timestamp, when
 from lastgood.cli.parser import CommandParser, add_command, add_commands
 from lastgood.cli.startup import settings_of
 from lastgood.errors import InvalidRequest, WrongUsage
@@ -183,8 +182,8 @@ def _webhook_json(webhook: Webhook) -> dict[str, Any]:
         "url": webhook.url,
         "kinds": list(webhook.kinds),
         "created_by": webhook.created_by,
-        "created_at": _moment(webhook.created_at),
-        "disabled_at": _moment(webhook.disabled_at),
+        "created_at": timestamp(webhook.created_at),
+        "disabled_at": timestamp(webhook.disabled_at),
     }
 
 
@@ -195,16 +194,10 @@ def _delivery_json(delivery: Delivery) -> dict[str, Any]:
         "state": delivery.state.value,
         "tries": delivery.tries,
         "last_error": delivery.last_error,
-        "created_at": _moment(delivery.created_at),
-        "due_at": _moment(delivery.due_at),
-        "delivered_at": _moment(delivery.delivered_at),
+        "created_at": timestamp(delivery.created_at),
+        "due_at": timestamp(delivery.due_at),
+        "delivered_at": timestamp(delivery.delivered_at),
         "session": delivery.session,
         "turn": delivery.turn,
         "task": delivery.task,
     }
-
-
-def _moment(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 from lastgood.core.context import shown_of
@@ -17,7 +17,7 @@ from lastgood.flows.verified_history import Chain, find_verified, read_chain, st
 from lastgood.model.attempts import Attempt, Step, TurnRequest
 from lastgood.model.audit import AuditKind, AuditRecord
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
-from lastgood.model.messages import Message
+from lastgood.model.messages import Message, decode
 from lastgood.model.sessions import Branch, EncodedTurn, Session, SessionPage, SessionStatus, Turn, Usage
 from lastgood.ports import Store
 
@@ -263,3 +263,14 @@ class SessionReader:
         own = found.messages[:-1] if len(found.messages) > found.inputs else found.messages
         left_out = int(found.decision.get("left_out", 0))
         return found, Prompt(shown_of(history.settled, left_out) + history.answered(own), left_out)
+
+
+def decoded(turn: EncodedTurn) -> Turn:
+    """With the messages of a damaged turn, where these can be read."""
+    plain = {field.name: getattr(turn, field.name) for field in fields(EncodedTurn)}
+    try:
+        return Turn(**plain, messages=decode(turn.body))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        if not turn.damage:
+            raise
+        return Turn(**plain, messages=())

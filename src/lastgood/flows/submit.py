@@ -2,7 +2,8 @@
 
 Up to `plan` nothing is changed, except that the session of a new conversation is created. From
 `begin` on the turn belongs to this process: a caller that is cancelled leaves nothing half done.
-`core.admission` names what is in the way; one loop retries, and raises when it gives up.
+`core.admission` and `core.task_admission` name what is in the way. One loop for turns that run here and
+one for turns that become tasks retry up to MOST_TRIES times, and raise when they give up.
 """
 
 from __future__ import annotations
@@ -264,7 +265,7 @@ class Submitter:
     async def _begin(
         self, begin: Begin, plan: Plan, submission: Submission | None, lost: list[AttemptId]
     ) -> TurnHandle:
-        """The one retry loop."""
+        """The retry loop of turns that run here."""
         first, looks, waits = begin, begin.ask.is_retry, True
         for left in reversed(range(MOST_TRIES)):
             ask = begin.ask
@@ -307,17 +308,24 @@ class Submitter:
         raise gave_up("start the turn")
 
     async def _enqueue(self, begin: Begin, plan: Plan, submission: Submission | None) -> TurnHandle:
+        """The retry loop of turns that become tasks."""
+        wishes, looks = submission.wishes if submission else WHEN_IDLE, begin.ask.is_retry
         for _ in range(MOST_TRIES):
             try:
-                return await self.tasks.start(begin, plan, submission.wishes if submission else WHEN_IDLE)
+                found = await self.tasks.try_start(begin, plan, wishes, looks=looks)
             except StaleHead:
                 # A turn was committed at this moment, so other messages of a conversation are new.
                 if submission is None or submission.conversation is None or begin.ask.key is not None:
                     raise
+            else:
+                if isinstance(found, TurnHandle):
+                    return found
+                begin, looks = found, False
+                continue
             prepared = await self._prepare(submission)
             if isinstance(prepared, TurnHandle):
                 return prepared
-            begin, plan = prepared
+            (begin, plan), looks = prepared, prepared[0].ask.is_retry
             if plan.runtime is None:
                 return await self.begin(begin, plan, submission)
         raise gave_up("queue the turn")

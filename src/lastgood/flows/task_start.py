@@ -78,10 +78,15 @@ class TaskStarter:
             again=begin.again,
         )
 
-    async def start(self, begin: Begin, plan: Plan, wishes: TaskWishes = WHEN_IDLE) -> TurnHandle:
-        """StaleHead: the head is not what the ask expects. Refusals have changed nothing."""
+    async def try_start(
+        self, begin: Begin, plan: Plan, wishes: TaskWishes, *, looks: bool
+    ) -> TurnHandle | Begin:
+        """One try. A begin: try again with it. StaleHead: the head is not what the ask expects. `looks`: only
+        reads. Refusals have changed nothing."""
         ask, draft = begin.ask, self._draft(begin, plan, wishes)
-        found = await self._enqueuer.enqueue(draft)
+        found = await self._enqueuer.try_enqueue(draft, looks=looks)
+        if isinstance(found, TaskDraft):
+            return replace(begin, turn=found.turn or begin.turn, again=found.again)
         if begin.takes is not None:
             # The task has the turn of the entry. If this is not reached, the next one to look finds the task.
             await self._deps.store.drop_queued(ask.tenant, ask.session, begin.takes)

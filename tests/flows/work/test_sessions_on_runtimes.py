@@ -26,6 +26,7 @@ from lastgood.errors import (
     TooManyRequests,
 )
 from lastgood.flows.retention import Retention
+from lastgood.flows.retries import MOST_TRIES
 from lastgood.flows.submission import NOT_LOCATED, Conversation, Submission
 from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
@@ -656,3 +657,28 @@ async def test_a_session_with_a_task_that_waits_is_kept_however_old_it_is(site: 
     assert await Retention(site.node.deps, site.node.sessions, seconds=-1.0).step() == 1
     assert await site.store.get_session(site.tenant, idle) is None
     assert (await site.session(owing)).status is SessionStatus.QUEUED
+
+
+async def test_a_conversation_on_a_runtime_that_changes_on_each_try_is_tried_a_few_times(site: Site) -> None:
+    machine = await site.machine()
+    await site.bind(machine, published=True)
+    first = await site.node.submitter.submit(said_in("c", "hello"))
+    await machine.complete(await machine.claim(), "hi")
+    assert (await outcome(first)).status is AttemptStatus.COMMITTED
+    session = await site.node.deps.store.find_conversation(site.tenant, "c")
+    assert session is not None
+    writes: list[str] = []
+
+    async def jitter(point: str) -> None:
+        if point == "store.enqueue_task":
+            writes.append(point)
+            appended = Ask(site.tenant, session.id, (user("meanwhile"),), kind=TurnKind.APPEND)
+            await outcome(await site.node.submitter.submit(Submission(appended)))
+
+    site.cluster.faults(site.node).jitter = jitter
+    retry = said_in("c", "hello", "hi", "more", is_retry=True)
+    assert retry.conversation is not None
+    retry = replace(retry, conversation=replace(retry.conversation, reconciles=True))
+    with pytest.raises(SessionBusy, match=f"stayed busy through {MOST_TRIES} tries"):
+        await site.node.submitter.submit(retry)
+    assert len(writes) == MOST_TRIES // 2, "an SDK's retry reads before each write, and reading counts, too"

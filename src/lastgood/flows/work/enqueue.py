@@ -144,38 +144,45 @@ class Enqueuer:
         return binding if runtime is not None and may_use(runtime, wish.user) else None
 
     async def enqueue(self, draft: TaskDraft) -> Enqueued | Attempt:
-        """An attempt: the same request was run before as a turn of this server, and has its outcome, or
-        runs. Refusals have changed nothing."""
+        """Repeats `try_enqueue`. SessionBusy after too many tries."""
+        looks = draft.ask.is_retry
+        for _ in range(MOST_TRIES):
+            found = await self.try_enqueue(draft, looks=looks)
+            if not isinstance(found, TaskDraft):
+                return found
+            draft, looks = found, False
+        raise gave_up("queue the task")
+
+    async def try_enqueue(self, draft: TaskDraft, *, looks: bool) -> Enqueued | Attempt | TaskDraft:
+        """One try. An attempt: the same request was run before as a turn of this server, and has its outcome,
+        or runs. A draft: what was in the way is gone; try again with it. Refusals have changed nothing.
+
+        `looks`: only reads. Without a key, only the current state shows whether the first request is over.
+        """
         _check_input(draft.ask)
         await self._check_permissions(draft)
-        new, looks = self._new_task(draft), draft.ask.is_retry
-        for _ in range(MOST_TRIES):
-            # Without a key, only the current state shows whether the first request is over.
-            found = await (
-                self.look_up(draft.ask)
-                if looks
-                else self._deps.store.enqueue_task(
-                    new, ask=draft.ask, only_if_idle=draft.only_if_idle, most=self._limits.tasks_per_session
-                )
+        new = self._new_task(draft)
+        found = await (
+            self.look_up(draft.ask)
+            if looks
+            else self._deps.store.enqueue_task(
+                new, ask=draft.ask, only_if_idle=draft.only_if_idle, most=self._limits.tasks_per_session
             )
-            looks = False
-            if isinstance(found, Task):
-                self._tell(found)
-                return Enqueued(found)
-            match admit_task(draft.ask, found, only_if_idle=draft.only_if_idle):
-                case QueueTask(again):
-                    turn = new.turn if again is None else again
-                    request = replace(new.request, turn=turn)
-                    new = replace(new, turn=turn, request=request, again=again is not None)
-                case KnownTask(task, is_replay):
-                    return Enqueued(task, is_known=True, is_replay=is_replay)
-                case KnownAttempt(attempt):
-                    return attempt
-                case TaskRejected(error):
-                    raise error
-                case never:
-                    assert_never(never)
-        raise gave_up("queue the task")
+        )
+        if isinstance(found, Task):
+            self._tell(found)
+            return Enqueued(found)
+        match admit_task(draft.ask, found, only_if_idle=draft.only_if_idle):
+            case QueueTask(again):
+                return replace(draft, turn=again or new.turn, again=again is not None)
+            case KnownTask(task, is_replay):
+                return Enqueued(task, is_known=True, is_replay=is_replay)
+            case KnownAttempt(attempt):
+                return attempt
+            case TaskRejected(error):
+                raise error
+            case never:
+                assert_never(never)
 
     async def look_up(self, ask: Ask) -> TaskConflict:
         return await self._deps.store.look_up_task(ask)

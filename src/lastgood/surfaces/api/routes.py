@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
-
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.api import request_parameters as params
 from lastgood.surfaces.api import response_schemas as shapes
@@ -15,14 +13,14 @@ from lastgood.surfaces.api.approvals import ANSWERED, PENDING, ApprovalHandlers
 from lastgood.surfaces.api.audit import EFFECTS, FILTERS, RECORDS, AuditHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.resources import AGENT, ATTEMPT, QUEUED_TURN, SESSION, TURN
+from lastgood.surfaces.api.route_rows import ONE as _ONE
+from lastgood.surfaces.api.route_rows import json_of as _json
+from lastgood.surfaces.api.route_rows import reads as _reads
+from lastgood.surfaces.api.route_rows import takes as _takes
 from lastgood.surfaces.api.runs import RunHandlers
 from lastgood.surfaces.api.schemas import (
-    AppendBody,
     ContinueBody,
-    CreateBody,
     ElicitationBody,
-    ForkBody,
-    IdsBody,
     LaterBody,
     MetadataBody,
     ModelBody,
@@ -32,46 +30,22 @@ from lastgood.surfaces.api.schemas import (
     RunBody,
     SafetyBody,
     StarredBody,
-    SummaryBody,
     TitleBody,
-    TokensBody,
     TurnBody,
 )
 from lastgood.surfaces.api.session_fields import FieldHandlers
+from lastgood.surfaces.api.session_routes import docker_agent_routes, document_routes, life_routes
 from lastgood.surfaces.api.sessions import SessionHandlers
 from lastgood.surfaces.api.tickets import TICKET, TicketHandlers
 from lastgood.surfaces.api.usage import QUERY, REPORT, UsageHandlers
 from lastgood.surfaces.http.app import Contents, Route
-from lastgood.surfaces.http.asgi import JSON, Handler, Request, Response, json_reply
+from lastgood.surfaces.http.asgi import JSON, Request, Response, json_reply
 from lastgood.surfaces.http.json_schema import schema_of
 from lastgood.surfaces.http.session_gate import SessionGate
 
-_ONE = "/api/sessions/{session}"
-_STREAM: dict[int, Contents] = {200: {"text/event-stream": None}}
-
 #: An attempt, or a turn whose task no worker has claimed.
 _BEGUN: dict[str, Any] = {"anyOf": [ATTEMPT.schema, QUEUED_TURN.schema]}
-
-
-def _json(schema: Any, status: int = 200) -> dict[int, Contents]:
-    return {status: {JSON: schema}}
-
-
-def _reads(path: str, handler: Handler, summary: str, gives: dict[int, Contents], **more: Any) -> Route:
-    return Route("GET", path, handler, Scope.READ, summary, gives=gives, **more)
-
-
-def _takes(
-    method: str,
-    path: str,
-    handler: Handler,
-    summary: str,
-    body: type[BaseModel] | None,
-    gives: dict[int, Contents],
-    **more: Any,
-) -> Route:
-    takes = None if body is None else schema_of(body)
-    return Route(method, path, handler, Scope.SESSION, summary, takes=takes, gives=gives, **more)
+_STREAM: dict[int, Contents] = {200: {"text/event-stream": None}}
 
 
 async def _ping(request: Request) -> Response:
@@ -104,8 +78,8 @@ def session_routes(
         ),
         _reads("/api/agents", agents.list, "List agents", _json(shapes.AGENTS)),
         _reads("/api/agents/{agent}", agents.read, "Get an agent and its team", _json(AGENT.schema)),
-        *_of_life(life),
-        *_of_documents(life, import_bytes),
+        *life_routes(life),
+        *document_routes(life, import_bytes),
         _reads(
             f"{_ONE}/branches",
             branches.list,
@@ -126,104 +100,10 @@ def session_routes(
             gives={201: {JSON: TICKET}},
         ),
         _reads("/api/usage", usage.usage, "Get usage and cost over time", _json(REPORT), query=QUERY),
-        *_of_docker_agent(life),
+        *docker_agent_routes(life),
     ]
     submitting = _of_submissions(runs)
     return [*map(gate.guard, listed), *map(gate.guard_stream, submitting)]
-
-
-def _of_life(life: SessionHandlers) -> Sequence[Route]:
-    one = _json(SESSION.schema)
-    return [
-        _takes("POST", "/api/sessions", life.create, "Create a session", CreateBody, one, may_be_empty=True),
-        _reads(
-            "/api/sessions",
-            life.list,
-            "List sessions, newest first",
-            _json(shapes.SESSIONS),
-            query=params.FILTERS,
-        ),
-        _reads(
-            _ONE,
-            life.read,
-            "Get a session with its messages",
-            one,
-            query=shapes.WITH_MESSAGES,
-            takes_task_token=True,
-        ),
-        _reads(
-            f"{_ONE}/turns",
-            life.turns,
-            "List committed turns",
-            _json(shapes.TURNS),
-            query=params.PAGE,
-            takes_task_token=True,
-        ),
-        _reads(f"{_ONE}/turns/{{turn}}", life.turn, "Get a turn", _json(TURN.schema), takes_task_token=True),
-        _reads(
-            f"{_ONE}/turns/{{turn}}/prompt", life.prompt, "Get the prompt of a turn", _json(shapes.PROMPT)
-        ),
-        _reads(f"{_ONE}/attempts", life.attempts, "List attempts", _json(shapes.ATTEMPTS), query=params.PAGE),
-        _reads(
-            f"{_ONE}/attempts/{{attempt}}",
-            life.attempt,
-            "Get an attempt with its steps",
-            _json(ATTEMPT.schema),
-        ),
-        _takes("POST", f"{_ONE}/fork", life.fork, "Fork a session", ForkBody, one, may_be_empty=True),
-        _takes(
-            "POST",
-            f"{_ONE}/reset",
-            life.reset,
-            "Reset a session: later prompts start after this point",
-            None,
-            one,
-            headers=params.ASKS,
-        ),
-        _takes(
-            "POST",
-            f"{_ONE}/messages",
-            life.append,
-            "Append messages without a model call",
-            AppendBody,
-            _json(TURN.schema, 201),
-            headers=params.ASKS,
-        ),
-    ]
-
-
-def _of_documents(life: SessionHandlers, import_bytes: int) -> Sequence[Route]:
-    """Whole sessions: exported, imported and deleted."""
-    return [
-        _reads(f"{_ONE}/export", life.export, "Export a session", _json(shapes.DOCUMENT)),
-        _takes(
-            "POST",
-            "/api/sessions/import",
-            life.take_in,
-            "Import a session",
-            None,
-            _json(SESSION.schema, 201),
-            limit_bytes=import_bytes,
-        ),
-        _takes("DELETE", _ONE, life.delete, "Cancel and delete a session", None, _json(shapes.DELETED)),
-        _takes(
-            "POST",
-            "/api/sessions/batch/delete",
-            life.delete_many,
-            "Delete sessions",
-            IdsBody,
-            _json(shapes.BATCH_DELETED),
-        ),
-        Route(
-            "POST",
-            "/api/sessions/batch/export",
-            life.export_many,
-            Scope.READ,
-            "Export sessions",
-            takes=schema_of(IdsBody),
-            gives=_json(shapes.BATCH_EXPORTED),
-        ),
-    ]
 
 
 def _of_fields(fields: FieldHandlers) -> Sequence[Route]:
@@ -381,37 +261,5 @@ def _of_audit(audit: AuditHandlers) -> Sequence[Route]:
             "List audit records, oldest first",
             gives=_json(RECORDS),
             query=FILTERS,
-        ),
-    ]
-
-
-def _of_docker_agent(life: SessionHandlers) -> Sequence[Route]:
-    """Routes of docker-agent's clients beyond those above."""
-    return [
-        _reads(f"{_ONE}/status", life.status, "Get the status of a session", _json(shapes.BRIEF)),
-        _reads(f"{_ONE}/snapshot", life.read, "Get a snapshot of a session", _json(SESSION.schema)),
-        _reads(
-            f"{_ONE}/recovery",
-            life.recovery,
-            "Get a session with its failed attempts and damage",
-            _json(shapes.DOCUMENT),
-        ),
-        _reads(f"{_ONE}/models", life.models, "List the models of the agent", _json(shapes.SESSION_MODELS)),
-        _takes(
-            "PATCH",
-            f"{_ONE}/tokens",
-            life.count_tokens,
-            "Get the token counts",
-            TokensBody,
-            _json(shapes.TOKENS),
-        ),
-        _takes(
-            "POST",
-            f"{_ONE}/summaries",
-            life.summarize,
-            "Replace earlier messages in prompts with a summary",
-            SummaryBody,
-            _json(TURN.schema, 201),
-            headers=params.ASKS,
         ),
     ]

@@ -48,7 +48,7 @@ from lastgood.surfaces.http.asgi import Reply, Request, Response, Stream, json_r
 from lastgood.surfaces.http.parsing import flag, parse, parse_paced
 from lastgood.surfaces.http.rate_limit import RateLimiter
 from lastgood.surfaces.http.server_sent_events import unnumbered
-from lastgood.surfaces.http.turn_headers import fingerprint, key_of, session_of, user_of
+from lastgood.surfaces.http.turn_headers import fingerprint, key_of, queue_entry, session_of, user_of
 
 Frames = AsyncGenerator[bytes, None]
 
@@ -269,12 +269,12 @@ class RunHandlers:
         return json_reply(body | {"items": items})
 
     async def drop(self, request: Request) -> Response:
-        await self._queue.drop(request.caller.tenant, session_of(request), _number(request))
+        await self._queue.drop(request.caller.tenant, session_of(request), queue_entry(request))
         return json_reply({"status": "dropped"})
 
     async def retry(self, request: Request) -> Response:
         with self._limiter.take(request.caller, user_of(request, None), later=True) as taken:
-            await self._queue.retry(request.caller.tenant, session_of(request), _number(request))
+            await self._queue.retry(request.caller.tenant, session_of(request), queue_entry(request))
             taken.give_back()
         return json_reply({"status": "queued"}, 202)
 
@@ -327,13 +327,6 @@ def _since(request: Request) -> int | None:
         return None
     if not given.isascii() or not given.isdecimal() or len(given) > 18:
         raise InvalidRequest("`since` and `Last-Event-ID` must be an event id (an integer)")
-    return int(given)
-
-
-def _number(request: Request) -> int:
-    given = request.path["entry"]
-    if not given.isascii() or not given.isdecimal() or len(given) > 18:
-        raise InvalidRequest("Queue entry id must be an integer")
     return int(given)
 
 

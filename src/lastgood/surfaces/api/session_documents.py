@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import fields
 from typing import Any
 
 import orjson
 
 from lastgood.errors import HistoryDamaged
 from lastgood.flows.session_export import document_pieces, opened
-from lastgood.flows.session_reader import SessionReader
-from lastgood.model.messages import decode
-from lastgood.model.sessions import EncodedTurn, Session, Turn
+from lastgood.flows.session_reader import SessionReader, decoded
+from lastgood.model.sessions import EncodedTurn, Session
 from lastgood.surfaces.api.resources import SESSION, TURN
 
 #: Messages encoded at a time.
@@ -57,7 +55,7 @@ async def turn_pieces(
         async for turn in turns:
             if isinstance(turn, HistoryDamaged):
                 continue  # the turn says it, too
-            yield (b"," if count else b"[") + orjson.dumps(TURN.json(_decoded(turn)))
+            yield (b"," if count else b"[") + orjson.dumps(TURN.json(decoded(turn)))
             count += 1
             if count == limit:
                 break
@@ -86,14 +84,3 @@ async def batch_pieces(
                 yield piece
         count += 1
     yield b"]," + orjson.dumps({"session_count": count, "failed_ids": failed})[1:]
-
-
-def _decoded(turn: EncodedTurn) -> Turn:
-    """With the messages of a damaged turn, where these can be read."""
-    plain = {field.name: getattr(turn, field.name) for field in fields(EncodedTurn)}
-    try:
-        return Turn(**plain, messages=decode(turn.body))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        if not turn.damage:
-            raise
-        return Turn(**plain, messages=())

@@ -24,7 +24,7 @@ from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.forms import Done, text_of
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.principal import Principal
-from lastgood.surfaces.http.turn_headers import fingerprint, session_of
+from lastgood.surfaces.http.turn_headers import fingerprint, queue_entry, session_of
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
@@ -136,12 +136,12 @@ class SessionActions:
     # -- the queue -----------------------------------------------------------------------
 
     async def drop(self, request: Request, fields: Mapping[str, str]) -> Done:
-        await self._flows.queue.drop(request.caller.tenant, session_of(request), _entry(request))
+        await self._flows.queue.drop(request.caller.tenant, session_of(request), queue_entry(request))
         return _to(session_of(request))
 
     async def requeue(self, request: Request, fields: Mapping[str, str]) -> Done:
         with self._flows.limiter.take(request.caller, "", later=True) as taken:
-            await self._flows.queue.retry(request.caller.tenant, session_of(request), _entry(request))
+            await self._flows.queue.retry(request.caller.tenant, session_of(request), queue_entry(request))
             taken.give_back()
         return _to(session_of(request))
 
@@ -209,10 +209,3 @@ def _key(fields: Mapping[str, str]) -> str | None:
     if _KEY.fullmatch(key) is None:
         raise InvalidRequest("`key` must be 8 to 64 letters, digits, - or _", param="key")
     return f"console-{key}"
-
-
-def _entry(request: Request) -> int:
-    given = request.path["entry"]
-    if not given.isascii() or not given.isdecimal() or len(given) > 18:
-        raise InvalidRequest("Queue entry id must be an integer")
-    return int(given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.console.actions import SessionActions
@@ -24,20 +25,21 @@ from lastgood.surfaces.http.asgi import Handler
 _ONE = "/sessions/{session}"
 
 
-def console_routes(
-    pages: Pages, flows: ConsoleFlows, find_caller: FindCaller | None, describe: Describe
-) -> Sequence[Route]:
-    """`describe` returns the OpenAPI description of everything that is served."""
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What the rows of the table below have in common."""
 
-    def view(path: str, view: View, summary: str) -> list[Route]:
+    pages: Pages
+
+    def view(self, path: str, view: View, summary: str) -> list[Route]:
         """A path that ends in a parameter takes the suffix as part of it."""
         paths = [path] if path.endswith("}") else [path, "/home.json" if path == "/" else f"{path}.json"]
-        return [_page("GET", one, pages.handler(view), Scope.READ, summary) for one in paths]
+        return [self.page("GET", one, self.pages.handler(view), Scope.READ, summary) for one in paths]
 
-    def act(path: str, action: Action, summary: str, scope: Scope = Scope.SESSION) -> Route:
-        return _page("POST", path, handler(pages, action), scope, summary)
+    def act(self, path: str, action: Action, summary: str, scope: Scope = Scope.SESSION) -> Route:
+        return self.page("POST", path, handler(self.pages, action), scope, summary)
 
-    def _page(method: str, path: str, handler: Handler, scope: Scope | None, summary: str) -> Route:
+    def page(self, method: str, path: str, handler: Handler, scope: Scope | None, summary: str) -> Route:
         return Route(
             method,
             path,
@@ -46,17 +48,24 @@ def console_routes(
             summary,
             limit_bytes=MOST_BYTES,
             is_page=True,
-            errors=pages.errors,
+            errors=self.pages.errors,
         )
 
+
+def console_routes(
+    pages: Pages, flows: ConsoleFlows, find_caller: FindCaller | None, describe: Describe
+) -> Sequence[Route]:
+    """`describe` returns the OpenAPI description of everything that is served."""
+    rows = _Rows(pages)
+    view, act, page = rows.view, rows.act, rows.page
     login = LoginHandlers(pages, find_caller)
     session, actions = SessionPages(flows, pages.gate), SessionActions(flows)
     approvals, work = ApprovalPages(flows), WorkPages(flows)
     return [
-        _page("GET", "/login", login.show, None, "Show the login"),
-        _page("POST", "/login", login.login, None, "Log in with a token"),
-        _page("POST", "/logout", login.logout, None, "Log out"),
-        _page("GET", "/static/{file}", pages.static, None, "Get a style sheet, script or icon"),
+        page("GET", "/login", login.show, None, "Show the login"),
+        page("POST", "/login", login.login, None, "Log in with a token"),
+        page("POST", "/logout", login.logout, None, "Log out"),
+        page("GET", "/static/{file}", pages.static, None, "Get a style sheet, script or icon"),
         *view("/", HomePage(flows, pages.gate).show, "Show the home page"),
         act("/chat", actions.chat, "Start a session with a message"),
         *view("/sessions", SessionListPage(flows, pages.gate).show, "Show the sessions"),

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import fields
 from typing import Any
 
 from lastgood.errors import HistoryDamaged, LastgoodError
+from lastgood.flows.session_reader import decoded
 from lastgood.model.attempts import Attempt, AttemptStatus
 from lastgood.model.ids import AttemptId, TurnId
-from lastgood.model.messages import Message, ToolCall, decode
-from lastgood.model.sessions import EncodedTurn, Session, SessionStatus, Turn
+from lastgood.model.messages import Message, ToolCall
+from lastgood.model.sessions import Session, SessionStatus, Turn
 from lastgood.surfaces.console.approvals import asked_view
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
@@ -108,7 +108,7 @@ class SessionPages:
                 if isinstance(turn, HistoryDamaged):
                     damage = turn.message
                     continue
-                found.append(_decoded(turn))
+                found.append(decoded(turn))
                 if turn.seq > last:
                     break
         before = found.pop(0) if found and found[0].seq < first else None
@@ -308,14 +308,3 @@ def _common(earlier: Sequence[dict[str, Any]], later: Sequence[dict[str, Any]]) 
     return next(
         (number for number, (one, two) in enumerate(pairs) if one != two), min(len(earlier), len(later))
     )
-
-
-def _decoded(turn: EncodedTurn) -> Turn:
-    """A damaged turn is shown with its messages, where these can be read."""
-    plain = {field.name: getattr(turn, field.name) for field in fields(EncodedTurn)}
-    try:
-        return Turn(**plain, messages=decode(turn.body))
-    except (ValueError, TypeError, KeyError, AttributeError):
-        if not turn.damage:
-            raise
-        return Turn(**plain, messages=())

@@ -1,4 +1,4 @@
-"""Headers of requests for a turn: idempotency key, end user, conditions; and the fingerprint of a request."""
+"""Path and headers of requests for a turn (idempotency key, end user, conditions); and its fingerprint."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ USER_HEADER = "x-user-id"
 
 def session_of(request: Request) -> SessionId:
     return SessionId(request.path["session"])
+
+
+def queue_entry(request: Request) -> int:
+    given = request.path["entry"]
+    if not given.isascii() or not given.isdecimal() or len(given) > 18:
+        raise InvalidRequest("Queue entry id must be an integer")
+    return int(given)
 
 
 def key_of(request: Request) -> str | None:

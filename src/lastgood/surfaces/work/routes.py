@@ -87,7 +87,10 @@ def work_routes(
         *_of_workers(worker),
         *_of_reports(worker),
         *_of_tasks(tasks),
+        *_of_task_runs(tasks),
         *_of_runtimes(runtimes),
+        *_of_bindings(runtimes),
+        *_of_pointers(runtimes),
         *_of_tokens(tokens),
     ]
 
@@ -176,10 +179,6 @@ def _of_tasks(tasks: TaskHandlers) -> Sequence[Route]:
         "runtime": ("Filter by runtime", _TEXT),
         "status": ("Filter by status", {"enum": [*TaskStatus]}),
     }
-    after = {
-        "after": ("Number of the last message received", {"type": "integer", "minimum": 0}),
-        "limit": ("Page size", {"type": "integer", "minimum": 1, "maximum": 500}),
-    }
     read, write = Scope.READ, Scope.SESSION
     return [
         _route("POST", "/api/tasks", tasks.add, write, "Queue a task", NewTaskBody, queued, headers=_KEY),
@@ -207,6 +206,17 @@ def _of_tasks(tasks: TaskHandlers) -> Sequence[Route]:
             one,
             may_be_empty=True,
         ),
+    ]
+
+
+def _of_task_runs(tasks: TaskHandlers) -> Sequence[Route]:
+    """What a task has done, and what it asks."""
+    read = Scope.READ
+    after = {
+        "after": ("Number of the last message received", {"type": "integer", "minimum": 0}),
+        "limit": ("Page size", {"type": "integer", "minimum": 1, "maximum": 500}),
+    }
+    return [
         _route(
             "GET",
             f"{_TASK}/messages",
@@ -250,7 +260,6 @@ def _of_tasks(tasks: TaskHandlers) -> Sequence[Route]:
 def _of_runtimes(runtimes: RuntimeHandlers) -> Sequence[Route]:
     one = "/api/runtimes/{runtime}"
     read, write = Scope.READ, Scope.SESSION
-    of_runtime = {"runtime": ("Only this runtime", _TEXT)}
     return [
         _route("GET", "/api/runtimes", runtimes.list, read, "List runtimes", None, _json(shapes.RUNTIMES)),
         _route(
@@ -271,6 +280,12 @@ def _of_runtimes(runtimes: RuntimeHandlers) -> Sequence[Route]:
             "PATCH", one, runtimes.share, write, "Share a runtime", ShareBody, _json(shapes.RUNTIME.schema)
         ),
         _route("DELETE", one, runtimes.remove, write, "Remove a runtime", None, _json(shapes.STATUS)),
+    ]
+
+
+def _of_bindings(runtimes: RuntimeHandlers) -> Sequence[Route]:
+    read, write = Scope.READ, Scope.SESSION
+    return [
         _route(
             "PUT",
             "/api/agents/{agent}/runtime",
@@ -298,11 +313,17 @@ def _of_runtimes(runtimes: RuntimeHandlers) -> Sequence[Route]:
             PinRuntimeBody,
             _json(shapes.PINNED),
         ),
+    ]
+
+
+def _of_pointers(runtimes: RuntimeHandlers) -> Sequence[Route]:
+    of_runtime = {"runtime": ("Only this runtime", _TEXT)}
+    return [
         _route(
             "GET",
             _SCOPE,
             runtimes.pointers,
-            read,
+            Scope.READ,
             "List native sessions of a scope, and whether they would be resumed",
             None,
             _json(shapes.POINTERS),
@@ -312,7 +333,7 @@ def _of_runtimes(runtimes: RuntimeHandlers) -> Sequence[Route]:
             "POST",
             f"{_SCOPE}/retire",
             runtimes.retire,
-            write,
+            Scope.SESSION,
             "Retire a native session",
             RetireBody,
             _json(shapes.STATUS),

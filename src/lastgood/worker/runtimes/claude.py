@@ -43,6 +43,7 @@ from lastgood.worker.runtimes.claude_events import (
 from lastgood.worker.runtimes.failures import code_of_status
 from lastgood.worker.runtimes.jsonrpc import object_in
 from lastgood.worker.runtimes.mcp_config import claude_config_file
+from lastgood.worker.runtimes.native_ids import is_uuid
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
@@ -95,7 +96,7 @@ class ClaudeKind:
         )
 
     async def _once(self, job: Job, record: RunRecord, reporter: Reporter, steering: Steering) -> JobResult:
-        if job.native_session is not None and not _is_uuid(job.native_session):
+        if job.native_session is not None and not is_uuid(job.native_session):
             # Claude would take it for a title, and a title may belong to another conversation.
             raise record.refused(job, "it is not a session id of claude")
         gate = ToolGate(job, reporter)
@@ -349,13 +350,6 @@ class _Conversation:
 def _call(number: Any, tool: Any, given: Any) -> ToolCall:
     name = str(tool or "")
     return ToolCall(str(number or ""), name, given, TOOLS.get(name, UNKNOWN_TOOL))
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        return str(uuid.UUID(text)) == text.lower()
-    except ValueError:
-        return False
 
 
 def _project_notes(work_dir: Path) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from lastgood.worker.runtimes.codex_events import (
 from lastgood.worker.runtimes.failures import code_of_status
 from lastgood.worker.runtimes.jsonrpc import METHOD_NOT_FOUND, RpcError, RpcPeer
 from lastgood.worker.runtimes.mcp_config import ServerStarts, codex_config, without_servers
+from lastgood.worker.runtimes.native_ids import is_uuid
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
@@ -74,7 +74,7 @@ class CodexKind:
         )
 
     async def _once(self, job: Job, record: RunRecord, reporter: Reporter, steering: Steering) -> JobResult:
-        if job.native_session is not None and not _is_uuid(job.native_session):
+        if job.native_session is not None and not is_uuid(job.native_session):
             raise record.refused(job, "it is not a thread id of codex")
         if not restricts_nothing(job.permissions):
             await asyncio.to_thread(_refuse_rule_files, job, record)
@@ -364,13 +364,6 @@ def _rule_files(job: Job) -> Iterator[Path]:
     for folder in (home, *projects, Path("/etc/codex")):
         with contextlib.suppress(OSError):
             yield from (file for file in sorted((folder / "rules").glob("*.rules")) if file.stat().st_size)
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        return str(uuid.UUID(text)) == text.lower()
-    except ValueError:
-        return False
 
 
 def _object(value: Any, name: str) -> dict[str, Any]:
