@@ -123,6 +123,7 @@ SURFACES_NEED_OF_CORE = {
     "session_rules",  # permissions as they are set and shown
     "token_bucket",  # rate limits
     "tool_ledger",  # tool calls and their outcomes, shown in responses
+    "visible_text",  # escapes of invisible characters, for pages on which people approve
 }
 #: The inside of flows. Surfaces get flows that are built from these, and handles to turns.
 FLOW_INTERNALS = {"attempt_driver", "begin", "dependencies", "event_feed", "run", "running_attempts"}

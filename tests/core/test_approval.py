@@ -59,7 +59,8 @@ def test_a_word_that_does_not_fit_is_refused(question: dict[str, Any], confirmat
 SCHEMA = {
     "properties": {
         "city": {"type": "string", "enum": ["Rome", "Oslo"]},
-        "nights": {"type": "integer"},
+        "nights": {"type": "integer", "minimum": 1, "maximum": 30},
+        "guest": {"type": "string", "minLength": 2, "maxLength": 5},
         "odd": 1,
     },
     "required": ["city"],
@@ -83,6 +84,10 @@ def test_content_that_fits_the_schema_is_for_the_tool(content: dict[str, Any]) -
         ({"city": 3}, "must be of type string"),
         ({"city": "Bonn"}, "must be one of 'Rome', 'Oslo'"),
         ({"city": "Rome", "nights": True}, "must be of type integer"),
+        ({"city": "Rome", "nights": 0}, "content.nights` must be at least 1$"),
+        ({"city": "Rome", "nights": 31}, "content.nights` must be at most 30$"),
+        ({"city": "Rome", "guest": "A"}, "content.guest` must be at least 2 characters"),
+        ({"city": "Rome", "guest": "Adelheid"}, "content.guest` must be at most 5 characters"),
     ],
 )
 def test_content_that_does_not_fit_the_schema_is_refused(content: dict[str, Any] | None, why: str) -> None:
@@ -90,7 +95,15 @@ def test_content_that_does_not_fit_the_schema_is_refused(content: dict[str, Any]
         decide({**INPUT, "schema": SCHEMA}, C.ACCEPT, content=content)
 
 
-@pytest.mark.parametrize("schema", [{"required": "city"}, {"properties": []}, {}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"required": "city"},
+        {"properties": []},
+        {},
+        {"properties": {"a": {"type": "integer", "minimum": "none", "maximum": True}}},
+    ],
+)
 def test_a_schema_that_a_model_got_wrong_takes_any_content(schema: dict[str, Any]) -> None:
     assert decide({**INPUT, "schema": schema}, C.ACCEPT, content={"a": 1}).answer.content == {"a": 1}
 

@@ -14,8 +14,9 @@ import pytest
 
 import lastgood.cli as commands
 from lastgood.cli.logs import configure_logs
-from lastgood.cli.output import harmless, one_line
+from lastgood.cli.output import one_line
 from lastgood.cli.render import TextScreen
+from lastgood.core.visible_text import harmless
 from lastgood.model.events import StoredEvent, TextStreamed
 from tests.e2e.command import AGENT, Command
 from tests.e2e.test_cli import Terminal

@@ -354,7 +354,7 @@ async def test_invisible_characters_of_a_command_are_made_visible(
     """They could make a command look like another one to the person who approves it."""
     session = await asked(inside, "rm a\u202eb\u200bc\x1bd")
     page = (await visitor.get(f"/sessions/{session}/approval")).body.decode()
-    assert "rm a\\u202eb\\u200bc\\u001bd" in page
+    assert "rm a\\u202eb\\u200bc\\x1bd" in page
 
 
 # -- login -----------------------------------------------------------------------------------
@@ -515,7 +515,7 @@ async def test_an_approval_counts_for_exactly_the_question_that_was_shown(
     session = await asked(inside, f"echo x >> {out}")
     path = f"/sessions/{session}/approval"
     page = await visitor.get(path)
-    assert f"echo x &gt;&gt; {out}" in page.body.decode()
+    assert f"echo x &gt;&gt; {out}" in page.body.decode().replace("<wbr>", "")
     stale = answer_of(page) | {"answer": "approve"}
     changed = await visitor.post(path, {**stale, "same": "0" * 64})
     assert (changed.status, "nothing was decided" in changed.body.decode()) == (409, True)

@@ -1,8 +1,13 @@
 """What the console says about a value."""
 
+from typing import Any
+
 import pytest
 
-from lastgood.surfaces.console.views import runtime_view
+from lastgood.flows.approvals import PendingQuestion
+from lastgood.model.ids import AttemptId
+from lastgood.surfaces.console.views import question_view, runtime_view
+from tests.core.builders import session
 from tests.core.test_runtimes import runtime
 
 
@@ -19,3 +24,28 @@ def test_a_runtime_says_when_it_was_seen_or_that_its_worker_has_stopped(
 ) -> None:
     shown = runtime_view(runtime(seen_seconds_ago=seconds))
     assert (shown["online"], shown["seen"]) == (online, seen)
+
+
+def question(**fields: Any) -> PendingQuestion:
+    return PendingQuestion("q", AttemptId("att_1"), None, None, {"kind": "approval", **fields}, None)
+
+
+def test_an_address_to_open_is_shown_as_text_with_nothing_invisible_in_it() -> None:
+    asks = question(kind="elicitation", url="https://bank.example\u202e\u200b/login", message="Log\u2028in")
+    view = question_view(asks, session())
+    assert (view["url"], view["message"]) == ("https://bank.example\\u202e\\u200b/login", "Log\\u2028in")
+    assert view["fields"] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "seen"),
+    [
+        ("deploy", "root", "deploy"),
+        ("deploy", "", "deploy"),
+        ("deploy", "tester", "deploy (tester)"),
+        ("", "root", "root"),
+        ("de\u3164ploy", "te\ufe0fster", "de\\u3164ploy (te\\ufe0fster)"),
+    ],
+)
+def test_a_question_names_the_agent_by_its_key(key: str, name: str, seen: str) -> None:
+    assert question_view(question(agent=name), session(agent_key=key))["agent"] == seen

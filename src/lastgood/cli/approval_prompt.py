@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lastgood.cli.output import one_line, remark
 from lastgood.cli.terminal_input import next_line
+from lastgood.core.visible_text import visible
 
 if TYPE_CHECKING:
     from lastgood.cli.chat import Interrupts
@@ -58,9 +59,14 @@ def shown(question: Mapping[str, Any]) -> tuple[str, str]:
     read."""
     call = f"{question.get('tool', '')} {question.get('arguments', question.get('input', ''))}"
     if question.get("kind") == "unknown_outcome":
-        return f"whether this call ran before the crash is unknown: {one_line(call)}", "run it again? [y/n] "
-    why = f" ({one_line(str(question['reason']))})" if question.get("reason") else ""
-    return f"needs approval: {one_line(call)}{why}", "[y]es, [n]o, [a]lways in this session, or a reason: "
+        return f"whether this call ran before the crash is unknown: {_all_of(call)}", "run it again? [y/n] "
+    why = f" ({_all_of(question['reason'])})" if question.get("reason") else ""
+    return f"needs approval: {_all_of(call)}{why}", "[y]es, [n]o, [a]lways in this session, or a reason: "
+
+
+def _all_of(text: object) -> str:
+    """In one line, with nothing invisible in it."""
+    return one_line(visible(str(text)))
 
 
 def terminal_prompt(interrupts: Interrupts) -> AskPerson:
@@ -79,9 +85,9 @@ def terminal_prompt(interrupts: Interrupts) -> AskPerson:
 
 async def _ask_for_content(interrupts: Interrupts, question: Mapping[str, Any]) -> PromptAnswer | None:
     """An empty line skips an optional property, and declines where one is required."""
-    remark(f"the agent asks: {one_line(str(question.get('message', '')))}")
+    remark(f"the agent asks: {_all_of(question.get('message', ''))}")
     if question.get("url"):
-        remark(f"go to {one_line(str(question['url']))}")
+        remark(f"go to {_all_of(question['url'])}")
         line = await next_line(interrupts, "done? [y/n] ")
         return None if line is None else PromptAnswer("accept" if line.strip().lower() in _YES else "decline")
     schema = question.get("schema") or {}

@@ -14,19 +14,11 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from lastgood.client.models import AttemptInfo, BranchInfo, SessionInfo, TurnInfo
+from lastgood.core.visible_text import CONTROLS, harmless
 from lastgood.errors import LastgoodError
 from lastgood.model.messages import Message, as_chat
 from lastgood.model.sessions import Usage
 
-#: What steers a terminal, or reorders or hides text in it. Newline and tab are allowed.
-_CONTROLS = re.compile(
-    "["
-    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 (ESC, CR, BEL, …), DEL and C1 (one-byte CSI, OSC, …)
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional marks, embeddings, overrides, isolates
-    "\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb"  # separators and invisible characters
-    "\U000e0000-\U000e007f"  # tags: a second, invisible alphabet
-    "]"
-)
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]+")
 
 
@@ -109,28 +101,13 @@ def announce(text: str) -> None:
     print(harmless(text), file=sys.stderr, flush=True)
 
 
-def harmless(text: str) -> str:
-    """Control characters made visible: what a model says must not steer a terminal.
-
-    Each character is judged alone, so a sequence that is split over two streamed chunks is escaped too.
-    """
-    return _CONTROLS.sub(_escaped, text)
-
-
 def escape_json(document: str) -> str:
     """The same JSON document, with control characters as `\\u` escapes."""
-    return _CONTROLS.sub(_json_escaped, document)
+    return CONTROLS.sub(_json_escaped, document)
 
 
 def _json_escaped(found: re.Match[str]) -> str:
     return json.dumps(found[0])[1:-1]
-
-
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def one_line(text: str) -> str:

@@ -94,24 +94,48 @@ def shown(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_content(schema: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    """What a schema of primitive values can require. Keywords that are wrong or unknown require nothing:
+    a model wrote the schema, and a person cannot repair it."""
     properties = schema.get("properties")
     known = properties if isinstance(properties, Mapping) else {}
     required = schema.get("required")
     for name in required if isinstance(required, list) else ():
         if content.get(name) is None:
-            raise InvalidRequest(f"`content.{name}` is missing; the question requires it")
+            raise InvalidRequest(f"`content.{name}` is missing; the question requires it", param=str(name))
     for name, value in content.items():
         expected = known.get(name)
-        kind = expected.get("type") if isinstance(expected, Mapping) else None
-        fits = _CONTENT_TYPES.get(kind) if isinstance(kind, str) else None
-        # A bool is an int in Python, and no number in JSON.
-        if fits is not None and (
-            not isinstance(value, fits) or (isinstance(value, bool) and fits is not bool)
-        ):
-            raise InvalidRequest(f"`content.{name}` must be of type {kind}")
-        choices = expected.get("enum") if isinstance(expected, Mapping) else None
-        if isinstance(choices, list) and value not in choices:
-            raise InvalidRequest(f"`content.{name}` must be one of {', '.join(map(repr, choices))}")
+        if isinstance(expected, Mapping) and (problem := _mismatch(expected, value)):
+            raise InvalidRequest(f"`content.{name}` {problem}", param=name)
+
+
+def _mismatch(expected: Mapping[str, Any], value: Any) -> str:
+    """What is wrong with the value; empty: nothing."""
+    kind = expected.get("type")
+    fits = _CONTENT_TYPES.get(kind) if isinstance(kind, str) else None
+    # A bool is an int in Python, and no number in JSON.
+    if fits is not None and (not isinstance(value, fits) or (isinstance(value, bool) and fits is not bool)):
+        return f"must be of type {kind}"
+    choices = expected.get("enum")
+    if isinstance(choices, list) and value not in choices:
+        return f"must be one of {', '.join(map(repr, choices))}"
+    if isinstance(value, str):
+        return _out_of_range(expected, len(value), "minLength", "maxLength", " characters")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _out_of_range(expected, value, "minimum", "maximum", "")
+    return ""
+
+
+def _out_of_range(expected: Mapping[str, Any], size: float, least_key: str, most_key: str, unit: str) -> str:
+    least, most = (_number(expected.get(key)) for key in (least_key, most_key))
+    if least is not None and size < least:
+        return f"must be at least {least}{unit}"
+    if most is not None and size > most:
+        return f"must be at most {most}{unit}"
+    return ""
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 _CONTENT_TYPES: dict[str, Any] = {

@@ -10,17 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from lastgood.core.approval import Confirmation
-from lastgood.errors import InvalidRequest, NothingPending
+from lastgood.core.visible_text import visible
+from lastgood.errors import InvalidRequest, NothingPending, RuntimeNotFound
 from lastgood.flows.approvals import Approver, PendingQuestion
 from lastgood.model.audit import AuditRecord
+from lastgood.model.ids import TaskId
 from lastgood.model.sessions import Session
 from lastgood.surfaces.console.console_flows import ConsoleFlows
+from lastgood.surfaces.console.elicitation import content_of
 from lastgood.surfaces.console.forms import Done
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.console.views import fingerprint, question_view, session_view
 from lastgood.surfaces.console.words import command_of, moment
 from lastgood.surfaces.http.asgi import Request
-from lastgood.surfaces.http.principal import ANYBODY
+from lastgood.surfaces.http.principal import ANYBODY, Principal
 from lastgood.surfaces.http.turn_headers import session_of
 
 _WORDS = tuple(Confirmation)
@@ -35,7 +38,10 @@ class ApprovalPages:
         found = await self._flows.attention.questions(caller.tenant, caller.user)
         data = {
             "waiting": [
-                {"session": session_view(one.session), "questions": [*map(question_view, one.questions)]}
+                {
+                    "session": session_view(one.session),
+                    "questions": [question_view(asked, one.session) for asked in one.questions],
+                }
                 for one in found
             ]
         }
@@ -64,11 +70,14 @@ class ApprovalPages:
                 "This question is not pending any more, so nothing was decided; "
                 "open the session to see what is pending now"
             )
+        confirmation = Confirmation(fields["answer"])
+        is_form = confirmation is Confirmation.ACCEPT and asked.question.get("url") is None
         await self._flows.approvals.answer(
             session,
-            Confirmation(fields["answer"]),
+            confirmation,
             Approver(caller.tenant, caller.name, caller.user, caller.setter),
             reason=fields.get("reason", ""),
+            content=content_of(asked.question.get("schema"), fields) if is_form else None,
             question=asked.id,
         )
         return Done(f"/sessions/{session}")
@@ -78,11 +87,11 @@ def _decision(record: AuditRecord) -> dict[str, Any]:
     """Who decided what: the user of the token, else the token."""
     about, who = record.entry.detail, record.entry.user or record.entry.actor
     return {
-        "who": "somebody without a token" if who == ANYBODY.name else who,
+        "who": "somebody without a token" if who == ANYBODY.name else visible(who),
         "decision": str(about.get("decision", "")),
-        "tool": str(about.get("tool", "")),
+        "tool": visible(str(about.get("tool") or "")),
         "command": command_of(about["arguments"]) if about.get("arguments") is not None else "",
-        "said": str(about.get("said") or ""),
+        "said": visible(str(about.get("said") or "")),
         "at": moment(record.at),
     }
 
@@ -91,14 +100,36 @@ async def asked_view(
     flows: ConsoleFlows, request: Request, session: Session, asked: PendingQuestion
 ) -> dict[str, Any]:
     """With what a person has to know before saying yes: the machine, the directory and the requester."""
-    caller, runtime = request.caller, ""
+    caller = request.caller
     turn = asked.turn and await flows.sessions.request_of(caller.tenant, asked.turn)
-    if session.runtime_id is not None and asked.task is not None:
-        found = await flows.work.runtimes.get(caller.tenant, session.runtime_id, caller.user, is_admin=False)
-        runtime = f"{found.name} ({found.identity.worker})"
     requester = (turn.user or turn.caller if turn else "") or session.owner
-    return question_view(asked) | {
-        "machine": runtime or "this server",
-        "folder": session.working_dir or "the session's own directory on that machine",
-        "requester": "a caller without a token" if requester == ANYBODY.name else requester or "not recorded",
+    machine, folder = "this server", session.working_dir
+    if asked.task is not None:
+        machine, folder, requester = await _run_of(flows, caller, session, asked.task)
+    return question_view(asked, session) | {
+        "machine": visible(machine),
+        "folder": visible(folder or "the session's own directory on that machine"),
+        "requester": "a caller without a token"
+        if requester == ANYBODY.name
+        else visible(requester) or "not recorded",
     }
+
+
+async def _run_of(
+    flows: ConsoleFlows, caller: Principal, session: Session, id: TaskId
+) -> tuple[str, str | None, str]:
+    """The machine, the directory and the requester of the run that asks: of its task, because the session
+    may have been moved to another runtime since it was claimed."""
+    task = (await flows.work.tasks.get(caller.tenant, id, caller.user)).task
+    reported = await flows.work.tasks.pointers(caller.tenant, session.id, caller.user, task.runtime)
+    own = next((one.work_dir for one in reversed(reported) if one.attempt == task.attempt), None)
+    resumed = task.decision.get("work_dir")
+    is_there = isinstance(resumed, Mapping) and resumed.get("worker") == task.worker
+    folder = own or session.working_dir or (str(resumed["path"]) if resumed and is_there else None)
+    try:
+        found = await flows.work.runtimes.get(caller.tenant, task.runtime, caller.user, is_admin=False)
+    except RuntimeNotFound:  # it was removed while it runs
+        machine = f"{task.runtime} ({task.worker})"
+    else:
+        machine = f"{found.name} ({found.identity.worker})"
+    return machine, folder, task.user or task.created_by or session.owner

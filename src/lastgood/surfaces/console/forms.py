@@ -16,9 +16,9 @@ from lastgood.surfaces.console.pages import Pages, redirect, wants_json
 from lastgood.surfaces.http.asgi import Reply, Request, Response, json_reply
 from lastgood.surfaces.http.cookies import cookie_of
 
-#: A message may be long; a form has few fields.
+#: A message may be long. A tool may ask for many values.
 MOST_BYTES = 8 * 1024 * 1024
-_MOST_FIELDS = 50
+_MOST_FIELDS = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,10 @@ class HomePage:
         failures = await attention.failures(caller.tenant, caller.user)
         return {
             "questions": [
-                {"session": session_view(one.session), "questions": [*map(question_view, one.questions)]}
+                {
+                    "session": session_view(one.session),
+                    "questions": [question_view(asked, one.session) for asked in one.questions],
+                }
                 for one in waiting
             ],
             "failures": [

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from lastgood.core.runtime_choice import has_deregistered, is_offline
+from lastgood.core.visible_text import visible
 from lastgood.flows.approvals import PendingQuestion
 from lastgood.flows.task_queue import QueuedTask
 from lastgood.flows.work.tasks import ShownTask
@@ -17,6 +18,7 @@ from lastgood.model.messages import File, Image, Message, Part, Role
 from lastgood.model.queue import Queued
 from lastgood.model.runtimes import Runtime
 from lastgood.model.sessions import Branch, Session, Turn
+from lastgood.surfaces.console.elicitation import fields_of
 from lastgood.surfaces.console.words import command_of, decisions, moment, resume_words, span
 
 #: A message on a page is cut after so many characters; the API has all of it.
@@ -191,7 +193,8 @@ def queue_view(entry: Queued | QueuedTask) -> dict[str, Any]:
 # -- questions, tasks, runtimes ----------------------------------------------------------
 
 
-def question_view(asked: PendingQuestion) -> dict[str, Any]:
+def question_view(asked: PendingQuestion, session: Session) -> dict[str, Any]:
+    """A person decides about what is on the page, so nothing in it is invisible."""
     question = asked.question
     arguments = question.get("arguments", question.get("input"))
     return {
@@ -200,14 +203,23 @@ def question_view(asked: PendingQuestion) -> dict[str, Any]:
         "turn": asked.turn,
         "task": asked.task,
         "kind": question["kind"],
-        "tool": question.get("tool", ""),
+        "tool": visible(question.get("tool") or ""),
         "arguments": arguments,
         "command": command_of(arguments) if arguments is not None else "",
-        "agent": question.get("agent", ""),
-        "reason": question.get("reason", question.get("title", "")),
+        "agent": visible(_agent_of(session.agent_key, question.get("agent") or "")),
+        "reason": visible(question.get("reason") or question.get("title") or ""),
+        "message": visible(question.get("message") or ""),
+        "schema": question.get("schema"),
+        "fields": fields_of(question.get("schema")),
+        "url": visible(question.get("url") or ""),
         "deadline": moment(asked.deadline_at),
         "same": fingerprint(asked),
     }
+
+
+def _agent_of(key: str, name: str) -> str:
+    """The agent as it is served, with the one of its team that asks."""
+    return f"{key} ({name})" if key and name not in ("", "root") else key or name
 
 
 def fingerprint(asked: PendingQuestion) -> str:

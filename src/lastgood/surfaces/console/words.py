@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-import unicodedata
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from lastgood.core.visible_text import visible
 from lastgood.surfaces.console.markdown import markdown
 from lastgood.surfaces.http.resource import timestamp
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -69,14 +72,6 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def visible(text: str) -> str:
-    """Control, bidirectional and zero-width characters as escapes: they make a text look like another one."""
-    return "".join(
-        f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cc", "Cf") and char not in "\n\t" else char
-        for char in text
-    )
-
-
 def command_of(arguments: Any) -> str:
     """The whole command of a shell call, or all arguments, so that nothing stays hidden."""
     return visible(_command(arguments))
@@ -94,6 +89,13 @@ def _command(arguments: Any) -> str:
         if isinstance(only, str):
             return only
     return pretty(plain)
+
+
+def path(text: str) -> Markup:
+    """A path breaks after its slashes, and not within a name unless the name alone is too long."""
+    from markupsafe import Markup, escape
+
+    return Markup("/<wbr>").join(escape(part) for part in text.split("/"))
 
 
 def decisions(decision: Mapping[str, Any]) -> list[str]:
@@ -149,6 +151,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "short": short,
     "pretty": pretty,
     "command": command_of,
+    "path": path,
+    "visible": visible,
     "segment": percent,
     "markdown": markdown,
     "money": money,

@@ -71,15 +71,25 @@ async function refresh() {
 
 function replaceRegion(region, next) {
   const known = next.innerHTML;
-  const busy = region.contains(document.activeElement) && document.activeElement.matches("input, textarea, select");
+  const active = document.activeElement;
+  const pending = (one) => questionsOf(next).some((fresh) => fresh.dataset.question === one.dataset.question);
+  const isGone = active.closest("[data-question]") && !pending(active.closest("[data-question]"));
+  const busy = region.contains(active) && active.matches("input, textarea, select") && !isGone;
   const selected = !document.getSelection().isCollapsed && region.contains(document.getSelection().anchorNode);
-  if ((busy && document.activeElement.value) || selected) return; // somebody is typing or selecting there
+  if ((busy && active.value) || selected) return; // somebody is typing or selecting there
   const open = new Set([...region.querySelectorAll("details[open][data-key]")].map((one) => one.dataset.key));
-  const focus = focusPath(region);
+  const asked = questionsOf(region);
+  const focused = region.contains(active) ? active : null;
+  const answered = focused?.closest("[data-question]");
+  const focus = answered ? null : focusPath(region);
+  keepQuestions(asked, next);
   region.replaceChildren(...next.childNodes);
   region.dataset.known = known;
+  // Never on a control of another question: its own element says what it is about.
+  if (answered) (answered.isConnected ? focused : questionsOf(region)[0])?.focus({ preventScroll: true });
+  if (questionsOf(region).some((one) => !asked.includes(one)) || asked.some((one) => !one.isConnected)) holdAnswers(region);
   for (const one of region.querySelectorAll("details[data-key]")) if (open.has(one.dataset.key)) one.open = true;
-  if (focus !== null) region.querySelectorAll(FOCUSABLE)[focus]?.focus({ preventScroll: true });
+  if (focus !== null) alike(region, focus.wanted)[focus.place]?.focus({ preventScroll: true });
 }
 
 const KEYED = "[data-region] [data-key], [data-region] li.turn";
@@ -105,11 +115,58 @@ function keepPlace(place) {
   scrollTo(place.x, key === undefined ? place.y : scrollY + now.get(key).getBoundingClientRect().top - top);
 }
 
-const FOCUSABLE = "a[href], button, input, select, textarea, summary, pre[tabindex]";
-function focusPath(region) {
-  const at = [...region.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
-  return at < 0 ? null : at;
+// -- questions ----------------------------------------------------------------------------------------------
+// Nobody may approve what they have not read. A question keeps its element for as long as it is pending, with
+// what was typed and with the focus. If questions come or go, another button may lie under the pointer, or
+// get the next Enter: then no answer counts for a moment.
+
+const HOLD_MILLISECONDS = 1000;
+const questionsOf = (part) => [...part.querySelectorAll("[data-question]")];
+
+function keepQuestions(known, next) {
+  const shown = new Map(known.map((one) => [one.dataset.question, one]));
+  for (const fresh of questionsOf(next)) {
+    const kept = shown.get(fresh.dataset.question);
+    if (!kept) continue;
+    kept.querySelector(".facts").replaceWith(fresh.querySelector(".facts")); // the time that is left
+    fresh.replaceWith(kept);
+  }
 }
+
+const held = { buttons: new Set(), timer: null, focused: null };
+function holdAnswers(part) {
+  for (const one of questionsOf(part).flatMap((question) => [...question.querySelectorAll("button:not([disabled])")])) {
+    if (one === document.activeElement) held.focused = one;
+    held.buttons.add(one);
+    one.disabled = true;
+  }
+  clearTimeout(held.timer);
+  held.timer = setTimeout(() => {
+    held.buttons.forEach((one) => { one.disabled = false; });
+    if (document.activeElement === document.body) held.focused?.focus({ preventScroll: true });
+    held.buttons.clear();
+    held.focused = null;
+  }, HOLD_MILLISECONDS);
+}
+
+// What has the focus is found again by what it does: at its old place there may be another entry's button.
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, pre[tabindex]";
+function doing(one) {
+  const details = one.matches("summary") ? one.parentElement.dataset.key : undefined;
+  const form = one.closest("form")?.getAttribute("action");
+  return JSON.stringify([
+    one.tagName, one.getAttribute("href"), form, one.name, one.getAttribute("aria-label"), details ?? one.textContent,
+  ]);
+}
+
+function focusPath(region) {
+  const at = document.activeElement;
+  if (!region.contains(at) || !at.matches(FOCUSABLE)) return null;
+  const wanted = doing(at);
+  return { wanted, place: alike(region, wanted).indexOf(at) };
+}
+
+const alike = (region, wanted) => [...region.querySelectorAll(FOCUSABLE)].filter((one) => doing(one) === wanted);
 
 // -- live, paused, lost -------------------------------------------------------------------------------------
 
@@ -125,7 +182,8 @@ function showState(word, kind = "") {
 
 function startPolling(seconds) {
   setInterval(async () => {
-    if (live.paused || document.hidden || (follower && follower.isOpen())) return;
+    // No event says that somebody else has answered, so a page with a question reads itself again, too.
+    if (live.paused || document.hidden || (follower?.isOpen() && !questionsOf(document).length)) return;
     try {
       await refresh();
       showState("Live");
@@ -286,8 +344,10 @@ async function send(form, submitter) {
     if (!answer.ok) { notice(told.message ?? "Not possible"); return; }
     if (target === form.action) sent(form);
     const there = new URL(told.location, location.href);
-    if (there.pathname === location.pathname) await refresh();
-    else location.assign(there);
+    if (there.pathname !== location.pathname) { location.assign(there); return; }
+    await refresh();
+    const answered = form.closest("[data-question]");
+    if (answered && !answered.isConnected && document.activeElement === document.body) questionsOf(document)[0]?.focus({ preventScroll: true });
   } catch {
     notice("The server did not answer. Nothing was lost: send it again.");
   } finally {
@@ -313,7 +373,7 @@ function newKey(form) {
 }
 
 function sent(form) {
-  const text = form.querySelector("textarea");
+  const text = form.querySelector(".composer textarea");
   if (text) { text.value = ""; text.focus(); }
   newKey(form); // what was sent under the old one is done; the next message is another one
   if (form.matches(".composer")) scrollTo(0, document.body.scrollHeight);
@@ -358,6 +418,7 @@ document.addEventListener("click", async (event) => {
 // -- start ------------------------------------------------------------------------------------------------
 
 for (const region of document.querySelectorAll("[data-region]")) region.dataset.known = region.innerHTML;
+holdAnswers(document);
 const session = document.querySelector("[data-session]");
 if (session && !location.hash && session.querySelector("#composer")) scrollTo(0, document.body.scrollHeight);
 if (session?.dataset.streams) follower = new Follower(session.dataset.session);
