@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lastgood.model.tasks import Snapshot, TaskMessage
+from lastgood.model.tasks import SnapshotSummary, TaskMessage
 from lastgood.surfaces.console.words import moment, pretty
 
 #: A text is cut after so many characters; the API has all of it.
@@ -56,7 +56,7 @@ def _call(message: TaskMessage, result: str | None) -> dict[str, Any]:
     }
 
 
-def diff_view(snapshot: Snapshot) -> dict[str, Any]:
+def diff_view(snapshot: SnapshotSummary) -> dict[str, Any]:
     """The files that a task changed, the patch, and the files that are not in its snapshot."""
     summary = snapshot.summary
     patch = _text(summary.get("patch"))
