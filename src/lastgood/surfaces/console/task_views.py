@@ -72,7 +72,7 @@ def diff_view(snapshot: SnapshotSummary) -> dict[str, Any]:
         "left_out": left_out,
         "patch": patch,
         "is_cut": is_cut,
-        "bytes": len(snapshot.body),
+        "bytes": snapshot.size,
     }
 
 
