@@ -137,6 +137,9 @@ class ToolCaller:
             messages=stage.conversation(),
             answer=work.answers.get(stage.place_of(call.id)),
             say=said.put_nowait,
+            program_tools=self._runtimes.of(work.hold.session, work.agent).program_tools(
+                stage.agent, tool.name
+            ),
         )
         running, began = asyncio.create_task(_run(tool, use)), time.monotonic()
         running.add_done_callback(lambda _: said.put_nowait(None))
