@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Generator
+
 import pytest
 
-from lastgood.core.secret_shapes import MARK, holds_key, redacted, without_secret_shapes
+from lastgood.core.secret_shapes import MARK, holds_key, redacted, redaction, without_secret_shapes
 from lastgood.model.messages import Image, Message, Role, ToolCall, assistant
 
 KEY = "sk-" + "a1B2" * 8
@@ -61,3 +64,31 @@ def test_a_file_with_a_key_is_recognised(text: str, around: str) -> None:
 )  # fmt: skip
 def test_names_and_placeholders_are_no_keys(text: str) -> None:
     assert not holds_key(text.encode())
+
+
+def finished(work: Generator[None, None, str]) -> tuple[str, int]:
+    """What it returns, and the number of its slices."""
+    slices = 1
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value, slices
+        slices += 1
+
+
+def test_a_long_text_is_redacted_in_slices_as_it_is_at_once() -> None:
+    block = "-----BEGIN PRIVATE KEY-----\n" + "b" * 7900 + "\n-----END PRIVATE KEY-----"
+    pieces = [f"{KEY} ", block, " ://me:secret@db ", "Bearer " + "t" * 4000 + " ", "word " * 1733]
+    text = "".join(pieces[number % 5] + "x" * (number * 613 % 9000) + " " for number in range(200))
+    shown, slices = finished(redaction(text))
+    assert shown == without_secret_shapes(text)
+    assert KEY not in shown
+    assert slices > 30
+
+
+def test_many_key_blocks_without_an_end_are_redacted_in_linear_time() -> None:
+    text = "-----BEGIN PRIVATE KEY-----" * 20_000
+    began = time.monotonic()
+    assert without_secret_shapes(text) == MARK * 20_000
+    assert time.monotonic() - began < 60  # minutes where each was searched to its limit

@@ -9,7 +9,14 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, cast
 
-from lastgood.errors import Forbidden, IdempotencyMismatch, LastgoodError, RuntimeNotFound, StaleClaim, TaskNotFound
+from lastgood.errors import (
+    Forbidden,
+    IdempotencyMismatch,
+    LastgoodError,
+    RuntimeNotFound,
+    StaleClaim,
+    TaskNotFound,
+)
 from lastgood.flows.submission import Submission
 from lastgood.flows.work.claim_tokens import task_token_of
 from lastgood.flows.work.claims import ClaimCall

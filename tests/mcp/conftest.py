@@ -60,7 +60,9 @@ class Servers:
         key: str = "turn_1:1:call_1",
         answer: Answer | None = None,
     ) -> str:
-        tools = {tool.name: tool for tool in (await program.offer()).tools}
+        offer = await program.offer()
+        assert not offer.problem, offer.problem
+        tools = {tool.name: tool for tool in offer.tools}
         use = ToolUse(
             dict(arguments or {}),
             key,
@@ -72,6 +74,7 @@ class Servers:
             messages,
             answer,
             self.said.append,
+            frozenset(tools),
         )
         return await tools[name].run(use)
 

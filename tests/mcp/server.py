@@ -57,8 +57,8 @@ async def slow(ctx: Context[Any], note: str) -> str:
 
 
 @server.tool()
-def die() -> str:
-    os._exit(3)
+def die(code: int = 3) -> str:
+    os._exit(code)
 
 
 @server.tool()
@@ -101,6 +101,14 @@ async def book(ctx: Context[Any], city: str) -> Any:
         return "not booked"
     name, nights = ((one.content or {})[id] for one, id in zip(answers, ("name", "nights"), strict=True))
     return f"{ctx.request_state} booked for {name}, {nights} nights"
+
+
+@server.tool()
+async def grow(ctx: Context[Any]) -> str:
+    """Adds a tool, and says so."""
+    server.add_tool(add, name="extra")
+    await ctx.notify_tools_changed()
+    return "grown"
 
 
 def _form(message: str, **properties: Any) -> ElicitRequest:

@@ -13,12 +13,15 @@ import pytest
 
 from lastgood.engine.mcp import toolset
 from lastgood.engine.mcp.connection import Connection
-from lastgood.engine.mcp.toolset import STARTED_AGAIN, McpServer
+from lastgood.engine.mcp.restart_note import STARTED_AGAIN
+from lastgood.engine.mcp.server_spec import server_spec
+from lastgood.engine.mcp.toolset import McpServer
 from lastgood.engine.tools.live import LiveProgram
 from lastgood.engine.tools.tool import NeedsInput, ToolFailed, ToolInterrupted
+from lastgood.model.agents import ToolsetSpec
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.ids import TenantId
-from lastgood.model.messages import ToolCall, assistant
+from lastgood.model.messages import ToolCall, assistant, tool_result
 from tests.mcp.conftest import SERVER, Servers, alive, offered
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -35,6 +38,7 @@ EVERY_TOOL = {
     "picture",
     "key",
     "book",
+    "grow",
 }
 
 
@@ -179,9 +183,10 @@ async def test_a_server_that_dies_in_a_call_is_a_tool_error_and_starts_again(ser
     first = pid_of(program)
     with pytest.raises(ToolInterrupted, match="whether the call took effect is unknown"):
         await servers.call(program, "die")
-    before = (assistant("", ToolCall("call_1", "count", "{}"), ToolCall("call_2", "count", "{}")),)
+    before = (assistant("", ToolCall("call_0", "add", "{}")), tool_result("call_0", "2"))
     assert await servers.call(program, "count", messages=before) == "1" + STARTED_AGAIN
-    assert await servers.call(program, "count", messages=before) == "2"
+    after = (*before, assistant("", ToolCall("call_1", "count", "{}")), tool_result("call_1", "1"))
+    assert await servers.call(program, "count", messages=after, key="turn_1:2:call_2") == "2"
     assert pid_of(program) != first
     assert not alive(first)
 
@@ -193,7 +198,7 @@ async def test_a_first_call_says_nothing_of_restarts(servers: Servers) -> None:
 
 async def test_a_large_result_comes_whole_and_a_larger_one_is_a_tool_error(servers: Servers) -> None:
     program = servers.stdio()
-    assert len(await servers.call(program, "large", {"size": 10_000_000})) == 10_000_000
+    assert len(await servers.call(program, "large", {"size": 1_000_000})) == 1_000_000
     with pytest.raises(ToolFailed, match="the limit is"):
         await servers.call(program, "large", {"size": 20_000_000})
     assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
@@ -248,6 +253,61 @@ async def test_a_server_that_may_not_restart_is_tried_once(servers: Servers) -> 
         servers.clock = at
         await program.offer()
     assert len(marker.read_text().split()) == 1
+
+
+async def dies(servers: Servers, program: LiveProgram, code: int = 3) -> None:
+    with pytest.raises(ToolFailed, match="ended during this call"):
+        await servers.call(program, "die", {"code": code})
+
+
+@pytest.mark.parametrize(
+    "lifecycle",
+    [{"restart": "never"}, {"profile": "strict"}, {"profile": "best-effort"}, {"max_restarts": 0}],
+)
+async def test_a_server_that_may_not_restart_stays_dead(servers: Servers, lifecycle: dict[str, Any]) -> None:
+    program = servers.stdio(lifecycle=lifecycle)
+    assert isinstance(program, McpServer)
+    await offered(program)
+    await program.stop()  # idle: that is no death
+    await dies(servers, program)
+    for at in (0, 1000):
+        servers.clock = at
+        assert "it ended; its `lifecycle` does not allow a restart" in (await program.offer()).problem
+
+
+async def test_max_restarts_counts_the_deaths_since_a_call_succeeded(servers: Servers) -> None:
+    program = servers.stdio(lifecycle={"max_restarts": 1})
+    for _ in range(3):
+        await dies(servers, program)
+        assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
+    await dies(servers, program)
+    await dies(servers, program)
+    servers.clock = 1000
+    assert "its `lifecycle` allows 1 restarts in a row" in (await program.offer()).problem
+
+
+async def test_a_server_that_dies_again_and_again_is_started_after_a_pause(servers: Servers) -> None:
+    program = servers.stdio(lifecycle={"backoff": {"initial": 10}})
+    await dies(servers, program)
+    await dies(servers, program)
+    assert "it ended" in (await program.offer()).problem
+    servers.clock = 11
+    assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
+
+
+async def test_on_failure_does_not_restart_a_server_that_exited_without_one(servers: Servers) -> None:
+    program = servers.stdio(lifecycle={"restart": "on_failure"})
+    await dies(servers, program)
+    assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
+    await dies(servers, program, code=0)
+    assert "it exited with code 0" in (await program.offer()).problem
+
+
+def test_jitter_moves_a_pause_by_its_share() -> None:
+    lifecycle = server_spec(
+        ToolsetSpec("mcp", options={"command": "x", "lifecycle": {"backoff": {"initial": 10, "jitter": 0.5}}})
+    ).lifecycle
+    assert [lifecycle.pause(1, chance) for chance in (0.0, 0.5, 1.0)] == [5, 10, 15]
 
 
 async def test_only_the_tools_that_the_file_names(servers: Servers) -> None:
@@ -311,14 +371,24 @@ async def test_OAuth_is_refused_in_words(servers: Servers) -> None:
     assert "OAuth for MCP servers is not supported yet; send a token in `headers`" in offer.problem
 
 
-async def test_an_idle_server_is_stopped_and_starts_again_when_it_is_needed(servers: Servers) -> None:
-    program = servers.stdio()
-    await program.offer()
-    pid = pid_of(program)
-    assert isinstance(program, McpServer)
-    await program.stop()
-    assert not alive(pid)
-    assert await servers.call(program, "add", {"a": 1, "b": 1}) == "2"
+async def test_an_idle_server_is_stopped_and_starts_again_when_it_is_needed(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolset, "IDLE_SECONDS", 0.5)  # the clock of the servers stands still meanwhile
+    idle, busy = servers.stdio(lifecycle={"restart": "never"}), servers.stdio(session="2")
+    await offered(idle)
+    call = asyncio.create_task(servers.call(busy, "slow", {"note": str(servers.folder / "note")}))
+    async with asyncio.timeout(120):
+        while not servers.said:
+            await asyncio.sleep(0.01)
+        pids = pid_of(idle), pid_of(busy)
+        assert all(map(alive, pids))
+        servers.clock = 1.0
+        while alive(pids[0]):
+            await asyncio.sleep(0.01)
+    assert alive(pids[1])
+    call.cancel()
+    assert await servers.call(idle, "add", {"a": 1, "b": 1}) == "2"
 
 
 async def test_too_many_of_one_server_in_a_tenant_close_the_idlest(
@@ -335,6 +405,26 @@ async def test_too_many_of_one_server_in_a_tenant_close_the_idlest(
     other = servers.stdio(session="9", tenant=TenantId("other"))
     await offered(other)
     assert all(isinstance(one, McpServer) and one._connection for one in programs[1:])
+
+
+async def test_a_burst_starts_no_more_of_one_server_than_may_run(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolset, "MOST_OF_ONE_SERVER", 2)
+    small = str(SERVER.parent / "small_server.py")
+    programs = [
+        servers.program(command=sys.executable, args=[small], session=str(n), lifecycle={"restart": "never"})
+        for n in range(6)
+    ]
+    offers = await asyncio.gather(*(one.offer() for one in programs))
+    problems = [offer.problem for offer in offers if offer.problem]
+    assert len(problems) == 4
+    assert all("2 sessions use this server now, which is the limit" in problem for problem in problems)
+    servers.clock = 1.0
+    assert not (
+        await programs[5].offer()
+    ).problem  # it takes the place of an idle one, and did not fail before
+    assert len([one for one in programs if isinstance(one, McpServer) and one._connection]) == 2
 
 
 async def test_many_sessions_at_once(servers: Servers) -> None:

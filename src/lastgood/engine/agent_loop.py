@@ -57,7 +57,9 @@ class AgentLoop:
     async def run(self, work: Work, emit: Emit) -> None:
         hooks = self._hooks_of(work, emit) if work.agent.has_hooks else None
         meter = BudgetMeter(work) if work.agent.budgets else None
-        await TurnLoop(self._asking, self._calling, self._now, self._scrub, work, emit, hooks, meter).run()
+        turn = TurnLoop(self._asking, self._calling, self._now, self._scrub, work, emit, hooks, meter)
+        with self._runtimes.in_use(work.hold.session):
+            await turn.run()
 
     def _hooks_of(self, work: Work, emit: Emit) -> TurnHooks:
         if self._hooks is None:

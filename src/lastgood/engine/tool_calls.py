@@ -149,6 +149,9 @@ class ToolCaller:
             messages=stage.conversation(),
             answer=stage.answer_to(call, work.answers),
             say=said.put_nowait,
+            program_tools=self._runtimes.of(work.hold.session, work.agent).program_tools(
+                stage.agent, tool.name
+            ),
         )
         running, began = asyncio.create_task(_run(tool, use)), time.monotonic()
         running.add_done_callback(lambda _: said.put_nowait(None))

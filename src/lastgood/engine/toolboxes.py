@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -21,7 +23,7 @@ from lastgood.errors import InvalidRequest, TurnFailed
 from lastgood.model.agents import AgentSpec, Effect, ToolsetSpec
 from lastgood.model.ids import SessionId
 
-#: Sessions whose tools are kept built. Losing one costs building it again.
+#: Sessions whose tools are kept built. Losing one costs building it again, and the memory of its programs.
 _MOST = 512
 
 
@@ -35,6 +37,7 @@ class Toolbox:
     _built: dict[str, Mapping[str, Tool]] = field(default_factory=dict)
     _deferred: dict[str, frozenset[str]] = field(default_factory=dict)
     _models: dict[str, dict[str, str]] = field(default_factory=dict)
+    _program_tools: dict[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     _programs: dict[bytes, LiveProgram] = field(default_factory=dict)
     _offers: dict[str, Sequence[tuple[ToolsetSpec, Offer]]] = field(default_factory=dict)
 
@@ -55,11 +58,17 @@ class Toolbox:
         self.tools_of(agent)
         return self._models[agent.name]
 
+    def program_tools(self, agent: AgentSpec, tool: str) -> frozenset[str]:
+        """The names of all tools of the program that a tool belongs to; none if it belongs to no program."""
+        self.tools_of(agent)
+        return self._program_tools[agent.name].get(tool, frozenset())
+
     def _build(self, agent: AgentSpec) -> Mapping[str, Tool]:
         offers = iter(self._offers.get(agent.name, ()))
         built: dict[str, Tool] = {}
         deferred: set[str] = set()
         models: dict[str, str] = {}
+        program_tools: dict[str, frozenset[str]] = {}
         for spec in agent.toolsets:
             if spec.type in self.toolsets:
                 for tool in _usable(spec, self.toolsets[spec.type](spec)):
@@ -68,13 +77,18 @@ class Toolbox:
                     # A later toolset with a tool of this name decides anew.
                     deferred.discard(tool.name)
                     deferred |= {tool.name} if _is_deferred(spec, tool.name) else set()
+                    program_tools.pop(tool.name, None)
             elif spec.type in self.live and (offered := next(offers, None)) is not None:
+                names: set[str] = set()
                 for tool in _usable(spec, offered[1].tools):
                     # It never takes the place of another one: rules for that name meant the other.
                     name = f"{offered[1].label}_{tool.name}"[-64:] if tool.name in built else tool.name
                     built[name] = replace(tool, name=name)
+                    names.add(name)
                     _note_model(models, spec, name)
                     deferred |= {name} if _is_deferred(spec, tool.name) else set()
+                program_tools |= dict.fromkeys(names, frozenset(names))
+        self._program_tools[agent.name] = program_tools
         self._deferred[agent.name], self._models[agent.name] = frozenset(deferred), models
         return built
 
@@ -146,6 +160,7 @@ class Toolboxes:
         self._work_dirs = work_dirs
         self._root = root
         self._kept: OrderedDict[SessionId, Toolbox] = OrderedDict()
+        self._in_use: Counter[SessionId] = Counter()
 
     @property
     def live_types(self) -> Collection[str]:
@@ -157,9 +172,23 @@ class Toolboxes:
             self._put_away(kept)
             kept = self._kept[session] = Toolbox(agent.digest, self._toolsets, self._live)
         self._kept.move_to_end(session)
-        while len(self._kept) > _MOST:
-            self._put_away(self._kept.popitem(last=False)[1])
+        if (surplus := len(self._kept) - _MOST) > 0:
+            # A running turn would lose its programs, in the middle of a call perhaps.
+            unused = (one for one in self._kept if one != session and one not in self._in_use)
+            for one in list(islice(unused, surplus)):
+                self._put_away(self._kept.pop(one))
         return kept
+
+    @contextmanager
+    def in_use(self, session: SessionId) -> Iterator[None]:
+        """While a turn of the session runs. More sessions than `_MOST` are kept if so many have one."""
+        self._in_use[session] += 1
+        try:
+            yield
+        finally:
+            self._in_use[session] -= 1
+            if not self._in_use[session]:
+                del self._in_use[session]
 
     def _put_away(self, toolbox: Toolbox | None) -> None:
         if toolbox is not None and toolbox.has_programs:

@@ -20,7 +20,7 @@ from lastgood.core.context import cap_result, without_oldest
 from lastgood.core.history import mend, mend_text, repair, with_unique_call_ids
 from lastgood.core.hooks import Decision
 from lastgood.core.recovery import not_begun, unsettled
-from lastgood.core.secret_shapes import without_secret_shapes
+from lastgood.core.secret_shapes import redaction, without_secret_shapes
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
 from lastgood.engine.budget_meter import BudgetMeter
 from lastgood.engine.hooks.turn_hooks import Ruling, TurnHooks, hook_blocked, known_ruling
@@ -53,6 +53,7 @@ from lastgood.model.hooks import HookEvent
 from lastgood.model.messages import ToolCall, tool_result
 from lastgood.model.usage import ModelAsked
 from lastgood.ports.engine import Emit, Work
+from lastgood.time_slices import paced
 
 #: How long a person may take to decide about a call with an unknown outcome.
 ANSWER_SECONDS = 24 * 3600.0
@@ -225,7 +226,7 @@ class TurnLoop:
 
         async def stream(text: str) -> None:
             if not is_hidden:
-                await self._event(ToolStreamed(call.id, self._clean(stage, text), who))
+                await self._event(ToolStreamed(call.id, await self._clean(stage, text), who))
 
         try:
             result = await self.calling.use(self.work, stage, call, admitted, stream)
@@ -259,7 +260,7 @@ class TurnLoop:
         return admitted
 
     async def _answer(self, stage: Stage, call: ToolCall, result: Result) -> None:
-        text, blocked = self._clean(stage, self.scrub(result.text)), None
+        text, blocked = await self._clean(stage, self.scrub(result.text)), None
         if self.hooks is not None and result.outcome is not ToolOutcome.DENIED:
             text, blocked = await self.hooks.after_tool(stage, call, text, result.outcome)
         capped = cap_result(text, stage.agent.max_tool_result_tokens)
@@ -282,8 +283,8 @@ class TurnLoop:
         if blocked is not None:
             raise hook_blocked(blocked)
 
-    def _clean(self, stage: Stage, text: str) -> str:
-        return mend(without_secret_shapes(text) if stage.agent.redact_secrets else text)
+    async def _clean(self, stage: Stage, text: str) -> str:
+        return mend(await paced(redaction(text)) if stage.agent.redact_secrets else text)
 
     async def _delegate(self, stage: Stage, call: ToolCall) -> None:
         """The other agent's steps are journaled with ours; its last message is the result."""

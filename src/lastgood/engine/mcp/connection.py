@@ -3,13 +3,15 @@
 The SDK's client lives in a task of its own, because the task that enters it must also leave it. Calls come
 from any task. Both eras of the protocol look the same from here: the SDK asks a server which one it speaks.
 
-A connection that broke stays broken. Whoever needs the server opens another one.
+A connection that broke stays broken. Whoever needs the server opens another one. A reply that does not fit
+the protocol breaks nothing: it fails its request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
@@ -17,10 +19,13 @@ from typing import Any, cast
 import mcp_types
 from mcp import Client, MCPError
 from mcp.client._transport import TransportStreams
+from pydantic import TypeAdapter
 
 from lastgood import __version__
 from lastgood.engine.mcp.elicitation import decline_inline, responses_of
 from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.engine.mcp.progress import ProgressNotices
+from lastgood.engine.mcp.reply_errors import is_lost, is_timeout, may_be_lost, reason_of
 from lastgood.engine.mcp.stdio_transport import ServerProcess
 from lastgood.engine.tools.cancellation import finish
 from lastgood.engine.tools.tool import ToolFailed, ToolInterrupted
@@ -29,11 +34,14 @@ from lastgood.engine.tools.tool import ToolFailed, ToolInterrupted
 KEY = "lastgood.dev/idempotency-key"
 ATTEMPT = "lastgood.dev/attempt"
 MOST_TOOLS = 1000
+MOST_PAGES = 100
 MOST_INSTRUCTION_CHARACTERS = 16_384
-_CLOSED = -32000  # the SDK's code for a connection that ended under a request
 
 Open = Callable[["Connection"], AbstractAsyncContextManager[TransportStreams]]
-Say = Callable[[str], None]
+CallResult = mcp_types.CallToolResult | mcp_types.InputRequiredResult
+_RESULT: TypeAdapter[CallResult] = TypeAdapter(CallResult)
+
+log = logging.getLogger(__name__)
 
 
 class Connection:
@@ -46,8 +54,9 @@ class Connection:
         self._process: ServerProcess | None = None
         self._refusal = ""  # what a remote server said instead of an answer, and what to do
         self._tools: tuple[mcp_types.Tool, ...] | None = None
+        self._changes = 0  # of its list of tools, as it says
         self._broken = False
-        self.calls = 0  # under way
+        self.calls = 0  # under way, listings too
 
     async def start(self) -> None:
         """Raises ServerUnavailable. Cancelled, it leaves nothing behind."""
@@ -98,7 +107,16 @@ class Connection:
         self._refusal = reason
 
     def _why(self, error: BaseException) -> str:
-        return self._refusal or f"{_reason(error)}{self._last_words()}"
+        return self._refusal or f"{reason_of(error)}{self._last_words()}"
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: it is a remote server, or runs."""
+        return self._process.exit_code if self._process else None
+
+    @property
+    def why_ended(self) -> str:
+        return self._refusal or f"it ended{self._last_words()}"
 
     def _last_words(self) -> str:
         said = self._process.stderr_tail if self._process else ""
@@ -120,9 +138,7 @@ class Connection:
 
     async def _hear(self, message: Any) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
-            self._tools = None
-        elif isinstance(message, Exception):
-            return  # not a message of the protocol: the request that waits for it times out
+            self._forget_tools()
 
     async def _listen(self, client: Client) -> None:
         """Servers of the newest revision send list-changed notifications only to subscribers."""
@@ -132,7 +148,11 @@ class Connection:
         with contextlib.suppress(MCPError, RuntimeError, OSError):
             async with client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
-                    self._tools = None
+                    self._forget_tools()
+
+    def _forget_tools(self) -> None:
+        self._tools = None
+        self._changes += 1
 
     @property
     def instructions(self) -> str:
@@ -141,30 +161,41 @@ class Connection:
 
     async def tools(self) -> tuple[mcp_types.Tool, ...]:
         """Raises ServerUnavailable."""
-        if self._tools is None:
-            self._tools = await self._ask(self._list())
-        return self._tools
+        if self._tools is not None:
+            return self._tools
+        self._refusal = ""
+        self.calls += 1
+        try:
+            return await self._list()
+        except ToolFailed:
+            raise ServerUnavailable(self.why_ended) from None
+        except Exception as error:  # the SDK raises anything for a reply that it did not expect
+            self._note_loss(error)
+            log.debug("MCP server %s did not list its tools", self._name, exc_info=error)
+            why = self._refusal or reason_of(error, "list of tools")
+            raise ServerUnavailable(f"{why}{self._last_words()}") from None
+        finally:
+            self.calls -= 1
 
     async def _list(self) -> tuple[mcp_types.Tool, ...]:
         client = self._connected()
         if client.server_capabilities.tools is None:
             return ()
-        found: list[mcp_types.Tool] = []
-        cursor: str | None = None
-        while True:
-            page = await client.list_tools(cursor=cursor)
-            found += page.tools
-            cursor = page.next_cursor
-            if cursor is None or len(found) >= MOST_TOOLS:
-                return tuple(found[:MOST_TOOLS])
+        changes = self._changes
+        async with asyncio.timeout(self._start_seconds):
+            found = tuple((await _pages(client))[:MOST_TOOLS])
+        if changes == self._changes:  # else the list changed while it was read: it is read again next time
+            self._tools = found
+        return found
 
-    async def _ask(self, asking: Coroutine[Any, Any, Any]) -> Any:
-        self._refusal = ""
-        try:
-            return await asking
-        except (MCPError, OSError, RuntimeError, TimeoutError) as error:
-            self._broken = self._broken or _is_closed(error)
-            raise ServerUnavailable(self._why(error)) from None
+    def _note_loss(self, error: Exception) -> bool:
+        """Returns whether the connection ended. Only then is the server started again."""
+        if self._process is not None:
+            lost = self._process.has_ended and may_be_lost(error)
+        else:
+            lost = is_lost(error)
+        self._broken = self._broken or lost
+        return lost
 
     # -- calls -----------------------------------------------------------------------------
 
@@ -175,31 +206,29 @@ class Connection:
         *,
         key: str,
         attempt: int,
-        say: Say,
+        progress: ProgressNotices,
         state: Mapping[str, Any] | None = None,
-    ) -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
+    ) -> CallResult:
         """Raises ToolFailed. Cancelled, it tells the server so.
 
         `state`: what was answered since the server asked for input, in `engine/mcp/elicitation.py`'s form.
         """
+        params = mcp_types.CallToolRequestParams(
+            name=name,
+            arguments=arguments,
+            input_responses=(responses_of(state) or None) if state else None,
+            request_state=state["request_state"] if state else None,
+            _meta=cast(mcp_types.RequestParamsMeta, {KEY: key, ATTEMPT: attempt}),
+        )
 
-        async def show(progress: float, total: float | None, message: str | None) -> None:
-            share = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
-            say(f"[{share}] {message or ''}".rstrip() + "\n")
-
-        async def send() -> mcp_types.CallToolResult | mcp_types.InputRequiredResult:
-            return await client.session.call_tool(
-                name,
-                arguments,
-                progress_callback=show,
-                meta=about,
-                input_responses=(responses_of(state) or None) if state else None,
-                request_state=state["request_state"] if state else None,
-                allow_input_required=True,
-            )
+        async def send() -> CallResult:
+            # Not the SDK's `call_tool`: it judges structured content by the tool's output schema, on the
+            # event loop and without a limit. The model reads the text, and a call that took effect has not
+            # failed.
+            request = mcp_types.CallToolRequest(params=params)
+            return await client.session.send_request(request, _RESULT, progress_callback=progress.show)
 
         client = self._connected()
-        about = cast(mcp_types.RequestParamsMeta, {KEY: key, ATTEMPT: attempt})
         self.calls += 1
         self._refusal = ""
         try:
@@ -209,21 +238,31 @@ class Connection:
                 if error.error.code != mcp_types.HEADER_MISMATCH:
                     raise
             # The tool's schema has changed since it was listed. The server did not run the call.
-            self._tools = await self._list()
+            await self._list()
             return await send()
-        except (MCPError, OSError, RuntimeError, TimeoutError) as error:
-            if not _is_closed(error):
-                text = f"MCP server {self._name}: {self._refusal or _reason(error)}"
-                if _is_timeout(error):
-                    raise ToolInterrupted(f"{text}; whether the call took effect is unknown") from None
-                raise ToolFailed(text) from None
-            self._broken = True
-            raise ToolInterrupted(
-                f"MCP server {self._name} ended during this call; whether the call took effect is unknown"
-                f"{self._last_words()}"
-            ) from None
+        except Exception as error:  # as in `tools`
+            raise self._call_error(error) from None
         finally:
             self.calls -= 1
+
+    def _call_error(self, error: Exception) -> ToolFailed:
+        if self._note_loss(error) and not self._refusal:
+            return ToolInterrupted(
+                f"MCP server {self._name} ended during this call; whether the call took effect is unknown"
+                f"{self._last_words()}"
+            )
+        reason = self._refusal or reason_of(error, "result")
+        invalid = reason.removeprefix("it sent an invalid ")
+        if invalid == reason and is_timeout(error):
+            return ToolInterrupted(
+                f"MCP server {self._name}: {reason}; whether the call took effect is unknown"
+            )
+        if invalid == reason:
+            return ToolFailed(f"MCP server {self._name}: {reason}")
+        log.debug("MCP server %s sent an invalid result", self._name, exc_info=error)
+        return ToolInterrupted(
+            f"MCP server {self._name} sent an invalid {invalid}; whether the call took effect is unknown"
+        )
 
     def _connected(self) -> Client:
         if self._client is None:
@@ -241,21 +280,18 @@ async def _beside(work: Coroutine[Any, Any, None]) -> Any:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _is_closed(error: BaseException) -> bool:
-    return not isinstance(error, MCPError) or error.error.code == _CLOSED
-
-
-def _is_timeout(error: BaseException) -> bool:
-    return isinstance(error, MCPError) and error.error.code == mcp_types.REQUEST_TIMEOUT
-
-
-def _reason(error: BaseException) -> str:
-    """In one line. Task groups wrap what went wrong."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, (ServerUnavailable, ToolFailed)):
-        return str(error)
-    if isinstance(error, TimeoutError):
-        return "it did not answer in time"
-    text = " ".join(str(error).split())[:300]
-    return text or type(error).__name__
+async def _pages(client: Client) -> list[mcp_types.Tool]:
+    """All its tools. ValueError: the list has no end."""
+    found: list[mcp_types.Tool] = []
+    cursors: set[str | None] = {None}
+    cursor: str | None = None
+    for _ in range(MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None or len(found) >= MOST_TOOLS:
+            return found
+        if cursor in cursors:
+            raise ValueError(f"it repeats the cursor {cursor[:40]!r}")
+        cursors.add(cursor)
+    raise ValueError(f"it has more than {MOST_PAGES} pages")

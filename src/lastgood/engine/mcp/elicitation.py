@@ -19,17 +19,21 @@ from lastgood.model.answers import Answer, AnswerAction
 MOST_ROUNDS = 20
 
 
-def state_of(result: mcp_types.InputRequiredResult, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def state_of(
+    result: mcp_types.InputRequiredResult, before: Mapping[str, Any] | None, server: str
+) -> dict[str, Any]:
     """Raises ToolFailed if the server asks for something else than an answer of a person."""
     rounds = (before or {}).get("rounds", 0) + 1
     if rounds > MOST_ROUNDS:
         raise ToolFailed(
-            f"the MCP server asked for input {MOST_ROUNDS} times in one call, which is the limit"
+            f"MCP server {server} asked for input {MOST_ROUNDS} times in one call, which is the limit"
         )
     requests = {}
     for id, request in (result.input_requests or {}).items():
         if not isinstance(request, mcp_types.ElicitRequest):
-            raise ToolFailed(f"the MCP server asks for {request.method}, which Lastgood does not support")
+            raise ToolFailed(
+                f"MCP server {server} asks for {request.method}, which Lastgood does not support"
+            )
         requests[id] = _request(request.params)
     return {
         "request_state": result.request_state,

@@ -1,13 +1,14 @@
 """HTTP connections to remote MCP servers that reach nothing that `core/egress` refuses.
 
-Each host is resolved here, all its addresses are judged, and only these are connected to: a name that
-changes its address in between gains nothing. The SDK follows redirects within the server's own origin only.
-There are no proxies and nothing from the environment.
+Each host is resolved here, all its addresses are judged, and only these are connected to: a name that changes
+its address in between gains nothing. The SDK follows redirects within the server's own origin only. There are
+no proxies and nothing from the environment. A reply is read up to a limit, and never compressed: a small body
+could become a large one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,12 @@ from mcp.client.streamable_http import streamable_http_client
 
 from lastgood.core.egress import AllowedUrl, Denial, Policy, judge_url, shown
 from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.engine.mcp.reply_errors import OF_REPLY
 from lastgood.outside.network import EgressError, Network, checked_addresses
 
 CONNECT_SECONDS = 10.0
-MAX_EVENT_BYTES = 16 * 1024 * 1024
+#: Of a body, or of one event of a stream, which may itself go on for ever.
+MAX_REPLY_BYTES = 16 * 1024 * 1024
 #: Not 400, 404 and 405: a server of an older revision answers a newer one's first request with them.
 _REFUSED = frozenset({401, 403, 500, 502, 503, 504})
 
@@ -81,11 +84,39 @@ class _GuardedTransport(httpx2.AsyncHTTPTransport):
         self._on_refused = on_refused
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The SDK tells nobody which status it got."""
+        """The SDK tells nobody which status it got, and reads bodies without a limit."""
         response = await super().handle_async_request(request)
         if response.status_code in _REFUSED:
             self._on_refused(_refusal(response))
+        coding = response.headers.get("content-encoding", "identity").lower()
+        if coding != "identity":
+            await response.aclose()
+            reason = f"{OF_REPLY}is compressed ({coding[:40]}), which the request did not accept"
+            self._on_refused(reason)
+            raise httpx2.RemoteProtocolError(reason)
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = _Bounded(response.stream)
         return response
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """Fails with an error that the SDK turns into a failed request."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._stream:
+            size += len(chunk)
+            if size > MAX_REPLY_BYTES:
+                raise httpx2.StreamError(
+                    f"{OF_REPLY}has more than {MAX_REPLY_BYTES:,} bytes, which is the limit"
+                )
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 def _refusal(response: httpx2.Response) -> str:
@@ -107,7 +138,7 @@ def remote_transport(
 
     def client(**more: Any) -> httpx2.AsyncClient:
         # What the SDK asks of a client for a server-sent stream: its own headers and time limits.
-        given = {**headers, **(more.get("headers") or {})}
+        given = {**headers, **(more.get("headers") or {}), "accept-encoding": "identity"}
         timeout = more.get("timeout") or httpx2.Timeout(CONNECT_SECONDS, read=seconds)
         transport = _GuardedTransport(judged, url, network, on_refused)
         return httpx2.AsyncClient(transport=transport, headers=given, timeout=timeout, trust_env=False)
@@ -126,6 +157,6 @@ def remote_transport(
 
 @asynccontextmanager
 async def _streamable(url: str, client: httpx2.AsyncClient) -> AsyncGenerator[TransportStreams, None]:
-    streams = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_EVENT_BYTES)
+    streams = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_REPLY_BYTES)
     async with client, streams as opened:
         yield opened

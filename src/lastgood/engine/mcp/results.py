@@ -1,7 +1,8 @@
 """What an MCP tool returned, as the text that a model reads.
 
 Images and other binary content are saved below the session's working directory, and the text names the file.
-Without a working directory the text says what was left out.
+Without a working directory the text says what was left out. Of a text that is too long, the beginning and the
+end are kept.
 """
 
 from __future__ import annotations
@@ -10,27 +11,47 @@ import base64
 import binascii
 import hashlib
 import mimetypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from lastgood.engine.tools.cancellation import StopSignal
+from lastgood.engine.tools.rooted_files import Root, write_under
 from lastgood.engine.tools.tool import ToolFailed
 
 FOLDER = "mcp-files"
 #: Of one file. What is larger is not kept.
 MAX_FILE_BYTES = 8 * 1024 * 1024
+#: The model is shown less. The journal keeps this much, and secrets are searched in it.
+MOST_CHARACTERS = 1_000_000
+#: A text is cut between words, so that no secret is cut in two.
+_LONGEST_WORD = 8192
 
 
-def text_of(result: Any, working_dir: Path | None) -> str:
-    """`result` is a CallToolResult. Raises ToolFailed if the tool reports an error."""
+def text_of(result: Any, working_dir: Path | None, scrub: Callable[[str], str] = str) -> str:
+    """`result` is a CallToolResult. Raises ToolFailed if the tool reports an error. `scrub` removes secrets
+    before a long text is cut."""
     pieces = [_block(block, working_dir) for block in result.content]
     text = "\n".join(piece for piece in pieces if piece)
     if not text and result.structured_content is not None:
         text = orjson.dumps(result.structured_content).decode()
+    text = _cut(scrub(text))
     if result.is_error:
         raise ToolFailed(text or "the MCP tool reported an error without a text")
     return text or "<no output>"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    head, tail = MOST_CHARACTERS * 2 // 3, len(text) - MOST_CHARACTERS // 3
+    before = max(text.rfind(space, head - _LONGEST_WORD, head) for space in " \n")
+    head = head if before < 0 else before
+    after = [at for space in " \n" if (at := text.find(space, tail, tail + _LONGEST_WORD)) >= 0]
+    tail = min(after, default=tail)
+    return f"{text[:head]}\n[… {tail - head:,} characters omitted …]\n{text[tail:]}"
 
 
 def _block(block: Any, working_dir: Path | None) -> str:
@@ -68,12 +89,8 @@ def _file(what: str, mime_type: str, data: str, working_dir: Path | None) -> str
     ending = mimetypes.guess_extension(mime_type.partition(";")[0].strip()) or ".bin"
     name = f"{hashlib.sha256(body).hexdigest()[:16]}{ending}"
     try:
-        folder = working_dir / FOLDER
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.is_symlink():
-            raise OSError("the folder is a symbolic link")
         # Named by its content: the same image again is the same file.
-        (folder / name).write_bytes(body)
-    except OSError as error:
-        return f"[{about}, {len(body):,} bytes: could not be saved: {error.strerror or error}]"
+        write_under(Root(working_dir), f"{FOLDER}/{name}", body, StopSignal())
+    except ToolFailed as error:
+        return f"[{about}, {len(body):,} bytes: could not be saved: {error}]"
     return f"[{about}, {len(body):,} bytes, saved as {FOLDER}/{name}]"

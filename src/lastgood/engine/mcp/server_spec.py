@@ -25,7 +25,8 @@ CALL_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """`restarts`: how often in a row a server that does not start is tried again; None: without end."""
+    """`restarts`: how often a server that ended or did not start is started again before a call succeeds;
+    None: no limit. `jitter`: the share of a pause by which it is longer or shorter, at random."""
 
     is_required: bool = False
     start_seconds: float = START_SECONDS
@@ -34,10 +35,21 @@ class Lifecycle:
     first_pause: float = 1.0
     longest_pause: float = 60.0
     growth: float = 2.0
+    jitter: float = 0.0
+    restarts_after_success: bool = True  # whether a server that exited with code 0 is started again
 
-    def pause(self, failures: int) -> float:
-        """How long to wait after so many failed starts in a row."""
-        return min(self.first_pause * self.growth ** min(failures - 1, 20), self.longest_pause)
+    def pause(self, failures: int, chance: float = 0.5) -> float:
+        """How long to wait after so many failures in a row. `chance` is between 0 and 1, at random."""
+        pause = min(self.first_pause * self.growth ** min(failures - 1, 20), self.longest_pause)
+        return pause * (1 + (2 * chance - 1) * self.jitter)
+
+    def why_spent(self, failures: int) -> str:
+        """Why it is not started again after so many failures in a row. Empty: it is."""
+        if self.restarts is None or failures <= self.restarts:
+            return ""
+        if self.restarts == 0:
+            return "its `lifecycle` does not allow a restart"
+        return f"its `lifecycle` allows {self.restarts} restarts in a row"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +127,8 @@ def server_spec(spec: ToolsetSpec) -> ServerSpec:
 def _lifecycle(said: Mapping[str, Any]) -> Lifecycle:
     profile, pauses = said.get("profile"), said.get("backoff") or {}
     restarts: int | None = said.get("max_restarts", -1)
-    if said.get("restart") == "never" or (profile == "strict" and "restart" not in said):
+    never = "never" if profile in ("strict", "best-effort") else ""
+    if said.get("restart", never) == "never":
         restarts = 0
     default = Lifecycle()
     return Lifecycle(
@@ -126,6 +139,8 @@ def _lifecycle(said: Mapping[str, Any]) -> Lifecycle:
         first_pause=pauses.get("initial") or default.first_pause,
         longest_pause=pauses.get("max") or default.longest_pause,
         growth=pauses.get("multiplier") or default.growth,
+        jitter=pauses.get("jitter") or default.jitter,
+        restarts_after_success=said.get("restart") != "on_failure",
     )
 
 

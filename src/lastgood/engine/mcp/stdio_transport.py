@@ -2,7 +2,7 @@
 
 The SDK has one of its own. This one bounds the length of a line, so that a server that never ends its line
 cannot fill the memory, reads a long line in linear time, and gives the process an environment that we chose
-whole.
+whole. What a line holds is decided in `stdio_lines.py`.
 """
 
 from __future__ import annotations
@@ -10,29 +10,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-import mcp_types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 
 from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.engine.mcp.stdio_lines import Line, Waiting
 from lastgood.engine.tools.cancellation import finish
 
-#: Of one message. A result is often in it twice, as text and as data.
-MAX_LINE_BYTES = 32 * 1024 * 1024
 #: For a process to exit after its input was closed, and again after SIGTERM.
 GRACE_SECONDS = 2.0
 STDERR_TAIL_BYTES = 4096
 _CHUNK_BYTES = 256 * 1024
-_BEGINNING_BYTES = 200
-_ID = re.compile(rb'"id"\s*:\s*(\d+)\s*[,}]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +59,10 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.returncode
 
     @property
     def stderr_tail(self) -> str:
@@ -118,11 +117,12 @@ async def stdio_transport(
     on_started(process)
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    waiting = Waiting()
     tasks = [
         asyncio.create_task(work)
         for work in (
-            _read(started, process, incoming),
-            _write(started, outgoing, incoming),
+            _read(started, process, incoming, waiting),
+            _write(started, process, outgoing, incoming, waiting),
             process.keep_stderr(),
         )
     ]
@@ -147,74 +147,39 @@ async def _read(
     process: asyncio.subprocess.Process,
     state: ServerProcess,
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
+    waiting: Waiting,
 ) -> None:
     assert process.stdout is not None
-    line = _Line()
+    line = Line()
     with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async with incoming:
             while chunk := await process.stdout.read(_CHUNK_BYTES):
                 *ends, rest = chunk.split(b"\n")
                 for end in ends:
                     line.add(end)
-                    await _deliver(line, incoming)
-                    line = _Line()
+                    for message in line.messages(waiting):
+                        await incoming.send(SessionMessage(message))
+                    line = Line()
                 line.add(rest)
             state.has_closed = True
 
 
-class _Line:
-    """Keeps the beginning of a line that is too long: it says which request it would have answered."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._beginning = b""
-
-    def add(self, part: bytes) -> None:
-        self._size += len(part)
-        self._beginning += part[: _BEGINNING_BYTES - len(self._beginning)]
-        if self._size <= MAX_LINE_BYTES:
-            self._parts.append(part)
-        else:
-            self._parts.clear()
-
-    def message(self) -> mcp_types.JSONRPCMessage | None:
-        """None: it is no message of the protocol. Servers print other things there, too."""
-        if self._size > MAX_LINE_BYTES:
-            return _too_long(self._beginning, self._size)
-        try:
-            return mcp_types.jsonrpc_message_adapter.validate_json(b"".join(self._parts), by_name=False)
-        except ValueError:
-            return None
-
-
-def _too_long(beginning: bytes, size: int) -> mcp_types.JSONRPCMessage | None:
-    found = _ID.search(beginning)
-    if found is None:
-        return None
-    text = f"its answer has {size:,} bytes; the limit is {MAX_LINE_BYTES:,}"
-    error = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=text)
-    return mcp_types.JSONRPCError(jsonrpc="2.0", id=int(found[1]), error=error)
-
-
-async def _deliver(line: _Line, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-    message = line.message()
-    if message is not None:
-        await incoming.send(SessionMessage(message))
-
-
 async def _write(
     process: asyncio.subprocess.Process,
+    state: ServerProcess,
     outgoing: MemoryObjectReceiveStream[SessionMessage],
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
+    waiting: Waiting,
 ) -> None:
     assert process.stdin is not None
     try:
         async with outgoing:
             async for session_message in outgoing:
+                waiting.note_sent(session_message.message)
                 text = session_message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 process.stdin.write(text.encode() + b"\n")
                 await process.stdin.drain()
     except (OSError, RuntimeError):
         # The process may be alive and read nothing: without this, a request would wait for ever.
+        state.has_closed = True
         await incoming.aclose()

@@ -1,28 +1,32 @@
 """The `mcp` toolset: a server for each session that needs it, and its tools as the loop has them.
 
 A server is started when it is first needed and reused until the session is gone, the agent's file has
-changed, or nobody has used it for a while. One that broke is started again, after a pause that grows. What
-it kept in memory is gone then, and on another node; the model is told so with the next result.
+changed, or nobody has used it for a while. One that broke is started again as its `lifecycle` says, after a
+pause that grows. What it kept in memory is gone then, and on another node; the next result of a conversation
+says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lastgood.core.mcp_servers import tool_name
-from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.engine.mcp.errors import ServerLimit, ServerUnavailable
+from lastgood.engine.mcp.progress import ProgressNotices
+from lastgood.engine.mcp.restart_note import restart_note, short_id
 from lastgood.engine.mcp.server_spec import ServerSpec, server_spec
+from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.live import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
-from lastgood.model.messages import Message
 from lastgood.outside.network import Network
 
 if TYPE_CHECKING:
@@ -34,10 +38,6 @@ log = logging.getLogger(__name__)
 MOST_OF_ONE_SERVER = 50
 IDLE_SECONDS = 600.0
 MOST_DESCRIPTION_CHARACTERS = 8192
-STARTED_AGAIN = (
-    "\n[The MCP server was started again since its tools were last used in this conversation: state that "
-    "it kept in memory is gone.]"
-)
 _ORIGINAL = "{ORIGINAL_INSTRUCTIONS}"
 _STATE_ONLY_SECONDS = 0.25
 
@@ -55,18 +55,20 @@ class McpToolset:
 
     async def connect(self, server: McpServer) -> Connection:
         """Raises ServerUnavailable."""
-        await self._make_room(server)
-        # The SDK takes most of a second to import: only where an agent has a server.
-        connection_class = await asyncio.to_thread(_connection_class)
-        spec, lifecycle = server.spec, server.spec.lifecycle
-        connection = connection_class(
-            partial(self._transport, server),
-            spec.name,
-            start_seconds=lifecycle.start_seconds,
-            call_seconds=lifecycle.call_seconds,
-        )
-        self._open.add(server)
+        # Before anything is awaited: of many that start at once, each must see the others.
+        idlest = self._take_place(server)
         try:
+            if idlest is not None:
+                await idlest.stop()
+            # The SDK takes most of a second to import: only where an agent has a server.
+            connection_class = await asyncio.to_thread(_connection_class)
+            spec, lifecycle = server.spec, server.spec.lifecycle
+            connection = connection_class(
+                partial(self._transport, server),
+                spec.name,
+                start_seconds=lifecycle.start_seconds,
+                call_seconds=lifecycle.call_seconds,
+            )
             await connection.start()
         except BaseException:
             self._open.discard(server)
@@ -74,6 +76,9 @@ class McpToolset:
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.create_task(self._close_idle())
         return connection
+
+    def scrub(self, text: str) -> str:
+        return self._environment.secrets.scrub(text)
 
     def _transport(self, server: McpServer, connection: Connection) -> AbstractAsyncContextManager[Any]:
         from lastgood.engine.mcp.http_transport import RemoteServer, remote_transport
@@ -89,16 +94,19 @@ class McpToolset:
         )
         return stdio_transport(command, connection.keep_process)
 
-    async def _make_room(self, server: McpServer) -> None:
+    def _take_place(self, server: McpServer) -> McpServer | None:
+        """Returns the server that has to be stopped for it, whose place it has already."""
         alike = [one for one in self._open if one.is_like(server)]
-        if len(alike) < MOST_OF_ONE_SERVER:
-            return
-        idle = [one for one in alike if one.is_idle]
-        if not idle:
-            raise ServerUnavailable(
-                f"{MOST_OF_ONE_SERVER} sessions use this server now, which is the limit; try again later"
-            )
-        await min(idle, key=lambda one: one.used_at).stop()
+        idlest: McpServer | None = None
+        if len(alike) >= MOST_OF_ONE_SERVER:
+            idlest = min((one for one in alike if one.is_idle), key=lambda one: one.used_at, default=None)
+            if idlest is None:
+                raise ServerLimit(
+                    f"{MOST_OF_ONE_SERVER} sessions use this server now, which is the limit; try again later"
+                )
+            self._open.discard(idlest)
+        self._open.add(server)
+        return idlest
 
     def forget(self, server: McpServer) -> None:
         self._open.discard(server)
@@ -123,10 +131,10 @@ class McpServer:
         self._toolset, self.spec, self.place = toolset, spec, place
         self._connection: Connection | None = None
         self._starting = asyncio.Lock()
-        self._failures = 0
-        self._problem = ""
+        self._failures = 0  # since a call succeeded
+        self._problem = self._end = ""
         self._not_before = 0.0
-        self._noted = False  # whether the model knows that this connection is a new one
+        self._answered: set[str] = set()  # the short ids of the calls that this connection got
         self.used_at = toolset.clock()
 
     def is_like(self, other: McpServer) -> bool:
@@ -159,23 +167,40 @@ class McpServer:
             self.used_at = self._toolset.clock()
             if self._connection is not None and not self._connection.is_broken:
                 return self._connection
-            await self._drop()
-            most = self.spec.lifecycle.restarts
-            is_spent = most is not None and self._failures > most
-            if self._failures and (is_spent or self.used_at < self._not_before):
+            await self._bury()
+            if self._end:
+                raise ServerUnavailable(f"{self._problem}; {self._end}")
+            if self._failures and self.used_at < self._not_before:
                 raise ServerUnavailable(self._problem)
             try:
                 self._connection = await self._toolset.connect(self)
-            except ServerUnavailable as error:
-                self._failures += 1
-                self._problem = str(error)
-                self._not_before = self._toolset.clock() + self.spec.lifecycle.pause(self._failures)
-                log.warning(
-                    "MCP server %s of session %s: %s", self.spec.name, self.place.session, self._problem
-                )
+            except ServerLimit:
                 raise
-            self._failures, self._noted = 0, False
+            except ServerUnavailable as error:
+                self._note_failure(str(error), self._pause(self._failures + 1))
+                raise
+            self._answered = set()
             return self._connection
+
+    async def _bury(self) -> None:
+        """A server that ended by itself has failed; one that was stopped here has not."""
+        connection = self._connection
+        await self._drop()
+        if connection is None:
+            return
+        # The first time it is started again at once: many a server only has a call that kills it.
+        self._note_failure(connection.why_ended, self._pause(self._failures) if self._failures else 0.0)
+        if connection.exit_code == 0 and not self.spec.lifecycle.restarts_after_success:
+            self._end = "it exited with code 0, and its `lifecycle` has `restart: on_failure`"
+
+    def _note_failure(self, problem: str, pause: float) -> None:
+        self._failures += 1
+        self._problem, self._not_before = problem, self._toolset.clock() + pause
+        self._end = self.spec.lifecycle.why_spent(self._failures)
+        log.warning("MCP server %s of session %s: %s", self.spec.name, self.place.session, problem)
+
+    def _pause(self, failures: int) -> float:
+        return self.spec.lifecycle.pause(failures, random.random())
 
     async def stop(self) -> None:
         async with self._starting:
@@ -213,16 +238,22 @@ class McpServer:
             connection = await self._connected()
         except ServerUnavailable as error:
             raise ToolFailed(f"MCP server {self.spec.name} is not available: {error}") from None
-        note = self._note(name, use.messages)
+        note = ""
+        if not self.spec.is_remote:
+            note = restart_note(use.messages, use.program_tools, self._answered)
         try:
-            result = await self._answered(connection, name, use)
-            return await asyncio.to_thread(text_of, result, use.working_dir) + note
+            result = await self._result(connection, name, use)
+            self._failures = 0
+            scrub = self._toolset.scrub
+            return await in_thread(lambda _: text_of(result, use.working_dir, scrub)) + note
         except ToolFailed as error:
             raise type(error)(f"{error}{note}") from None
         finally:
+            if connection is self._connection:
+                self._answered.add(short_id(use.key))
             self.used_at = self._toolset.clock()
 
-    async def _answered(self, connection: Connection, name: str, use: ToolUse) -> Any:
+    async def _result(self, connection: Connection, name: str, use: ToolUse) -> Any:
         """NeedsInput: the server needs input from a person before it continues."""
         from mcp_types import InputRequiredResult
 
@@ -231,26 +262,18 @@ class McpServer:
         state: Mapping[str, Any] | None = None
         if use.answer is not None and use.answer.is_about_input and use.answer.state is not None:
             state = with_answer(use.answer.state, use.answer)
+        progress = ProgressNotices(use.say)
         while True:
             if state is not None and (question := next_question(state, self.spec.name)) is not None:
                 raise question
             result = await connection.call(
-                name, use.arguments, key=use.key, attempt=use.attempt_number, say=use.say, state=state
+                name, use.arguments, key=use.key, attempt=use.attempt_number, progress=progress, state=state
             )
             if not isinstance(result, InputRequiredResult):
                 return result
-            state = state_of(result, state)
+            state = state_of(result, state, self.spec.name)
             if not state["requests"]:
                 await asyncio.sleep(_STATE_ONLY_SECONDS)  # it only wants to be called again
-
-    def _note(self, name: str, messages: Sequence[Message]) -> str:
-        """Once for each start: whether an earlier call of this conversation met another process."""
-        if self._noted or self.spec.is_remote:
-            return ""
-        self._noted = True
-        own = tool_name(name, self.spec.prefix)
-        calls = [call.name for message in messages for call in message.tool_calls]
-        return STARTED_AGAIN if calls.count(own) > 1 else ""
 
 
 async def _needs_tasks(use: ToolUse) -> str:

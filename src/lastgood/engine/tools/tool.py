@@ -36,6 +36,8 @@ class ToolUse:
     answer: Answer | None = None
     #: Shows output as it comes. What counts is what the tool returns.
     say: Callable[[str], None] = _silent
+    #: The names of all tools of the program that this one belongs to, as the agent has them.
+    program_tools: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
