@@ -64,7 +64,10 @@ def _about(task: TaskInfo) -> Iterator[str]:
     if task.error_code:
         yield f"error: {_end(task)}"
     if task.claims:
-        yield f"claimed {count(task.claims, 'time')}, failed {count(task.failures, 'time')}"
+        lost = f", lost {count(task.lost_claims, 'time')}" if task.lost_claims else ""
+        yield f"claimed {count(task.claims, 'time')}, failed {count(task.failures, 'time')}{lost}"
+    if task.cli_version:
+        yield f"version of the CLI: {task.cli_version}"
     if task.priority:
         yield f"priority {task.priority}"
     wishes = ["fresh start"] if task.is_fresh else []
@@ -196,6 +199,8 @@ def task_json(task: TaskInfo) -> dict[str, Any]:
         "attempt": task.attempt,
         "claims": task.claims,
         "failures": task.failures,
+        "lost_claims": task.lost_claims,
+        "cli_version": task.cli_version,
         "decision": task.decision,
         "late_output": task.late_output,
         "error": error,

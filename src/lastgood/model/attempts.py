@@ -188,6 +188,8 @@ class Attempt:
     ended_at: float | None
     task: TaskId | None = None  # a worker's claim holds it; only its task decides when it ends
     request_id: str = ""  # of the HTTP request that began it
+    cli_version: str = ""  # of the agent CLI that ran it, as its worker reported it
+    ran_tools: bool = False  # on a runtime: its worker reported a tool call
 
     @property
     def hold(self) -> Hold:

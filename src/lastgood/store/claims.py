@@ -176,6 +176,8 @@ class SqlClaims(WorkTransactions):
                 return None
             if not await statements.rows("is_current", parameters):
                 raise ClaimLost
+            if any(message.body.get("type") == "tool_use" for message, _ in new):
+                await statements.rows("note_run", parameters | {"cli_version": "", "ran_tools": True})
             for message, _ in new:
                 body = {"seq": message.seq, "body": as_bytes(message.body)}
                 await statements.rows("insert_message", parameters | body)

@@ -144,6 +144,11 @@ WHERE tenant = :tenant AND id = :task AND attempt_id = :attempt AND status IN ('
   AND (NOT :by_worker OR claim_token = :token)
 RETURNING id;
 
+-- name: note_run
+UPDATE attempts
+SET cli_version = coalesce(nullif(:cli_version, ''), cli_version), ran_tools = ran_tools OR :ran_tools
+WHERE tenant = :tenant AND id = :attempt;
+
 -- name: store_report
 UPDATE claims SET report = :report WHERE token = :token AND task_id = :task AND report IS NULL;
 
