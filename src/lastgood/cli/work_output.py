@@ -129,6 +129,8 @@ def resume_words(decision: Mapping[str, Any], names: Mapping[str, str], *, is_do
     for one in decision.get("rejected", ()):
         of = f" of runtime {_runtime(one['runtime_id'], names)}" if one.get("runtime_id") else ""
         yield one_line(f"not resumed: native session {one['native_session']}{of}, because {one['reason']}")
+    if more := decision.get("rejected_more"):
+        yield f"not resumed: {count(more, 'older native session')}"
     work_dir = decision.get("work_dir")
     if work_dir:
         yield one_line(f"working directory: {work_dir['path']} on worker {work_dir['worker'] or '(unknown)'}")

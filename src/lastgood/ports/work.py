@@ -272,8 +272,10 @@ class TaskStore(Protocol):
         """Sessions whose ephemeral task ended that long ago or earlier, of all tenants."""
         ...
 
-    async def list_pointers(self, tenant: TenantId, session: SessionId) -> tuple[Pointer, ...]:
-        """Oldest first."""
+    async def list_pointers(
+        self, tenant: TenantId, session: SessionId, *, limit: int | None = None
+    ) -> tuple[Pointer, ...]:
+        """Oldest first; the newest ones, if there are more than the limit."""
         ...
 
     async def retire_native_session(

@@ -197,7 +197,7 @@ WHERE tenant = :tenant AND session_id = :session AND runtime_id IS NOT DISTINCT 
 RETURNING n;
 
 -- name: list_pointers
-SELECT {pointer} FROM pointers WHERE tenant = :tenant AND session_id = :session ORDER BY n;
+SELECT {pointer} FROM pointers WHERE tenant = :tenant AND session_id = :session ORDER BY n DESC LIMIT :limit;
 
 -- name: last_message
 SELECT coalesce(max(seq), 0) FROM task_messages WHERE attempt_id = :attempt;
