@@ -254,6 +254,10 @@ class Question:
     created_at: float
 
 
+#: The type of the message in place of those that are above the limit of an attempt.
+OMITTED = "omitted"
+
+
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
     """One thing that a run did, as its worker reported it: for people, never part of a prompt."""

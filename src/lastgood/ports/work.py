@@ -208,7 +208,10 @@ class TaskStore(Protocol):
         self, state: ClaimState, token: bytes, messages: Sequence[TaskMessage], events: Sequence[Event | None]
     ) -> int | None:
         """Stores those with a higher `seq` than the last one stored, and only their events: `events` has
-        one, or None, for each message. Returns the last `seq` stored; None: the claim is not current."""
+        one, or None, for each message. Returns the last `seq` stored; None: the claim is not current.
+
+        They are kept with the session and count in its stored bytes. Above a limit for each attempt, one
+        message of the type `omitted` stands for all others."""
         ...
 
     async def read_messages(

@@ -50,7 +50,15 @@ from lastgood.model.events import Event, RunWarned, TextStreamed
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import assistant
 from lastgood.model.sessions import Head, Session
-from lastgood.model.tasks import ClaimState, PointerOutcome, PointerReport, TaskEnd, TaskStatus
+from lastgood.model.tasks import (
+    OMITTED,
+    ClaimState,
+    PointerOutcome,
+    PointerReport,
+    TaskEnd,
+    TaskMessage,
+    TaskStatus,
+)
 from lastgood.model.usage import AttemptUse
 
 #: In place of an answer without words: an assistant's message is never empty.
@@ -162,7 +170,7 @@ class FinalReports:
         """Whether watchers have seen the answer already, as the run streamed it."""
         after = 0
         while page := await self._store.read_messages(attempt.tenant, attempt.id, after=after):
-            if any(message.body.get("type") == "text" for message in page):
+            if any(_is_text(message) for message in page):
                 return True
             after = page[-1].seq
         return False
@@ -235,6 +243,11 @@ class FinalReports:
         if pointer.native_session is not None or pointer.work_dir is not None or pointer.retires:
             await self._store.report_pointer(state, key.hash, pointer)
         await self._store.keep_late_output(key.tenant, key.task, key.hash, late.output)
+
+
+def _is_text(message: TaskMessage) -> bool:
+    kind = message.body.get("type")
+    return kind == "text" or (kind == OMITTED and bool(message.body.get("has_text")))
 
 
 def _late_pointer(state: ClaimState, done: Completion) -> PointerReport:

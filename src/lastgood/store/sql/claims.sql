@@ -202,6 +202,19 @@ SELECT {pointer} FROM pointers WHERE tenant = :tenant AND session_id = :session 
 -- name: last_message
 SELECT coalesce(max(seq), 0) FROM task_messages WHERE attempt_id = :attempt;
 
+-- name: newest_message
+SELECT seq, body FROM task_messages WHERE attempt_id = :attempt ORDER BY seq DESC LIMIT 1;
+
+-- name: delete_message
+DELETE FROM task_messages WHERE attempt_id = :attempt AND seq = :seq;
+
+-- name: activity_bytes
+SELECT activity_bytes FROM attempts WHERE tenant = :tenant AND id = :attempt;
+
+-- name: note_activity
+UPDATE attempts SET activity_bytes = activity_bytes + :bytes, ran_tools = ran_tools OR :ran_tools
+WHERE tenant = :tenant AND id = :attempt AND (:bytes > 0 OR :ran_tools);
+
 -- name: insert_message
 INSERT INTO task_messages (attempt_id, seq, created_at, body) VALUES (:attempt, :seq, clock(), :body);
 
