@@ -69,6 +69,16 @@ async def test_I27_each_attempt_has_a_row_of_its_own_and_numbers_rise(store: Sto
     assert await store.list_pointers(STRANGER, first.hold.session) == ()
 
 
+async def test_a_limit_leaves_the_newest_pointers_oldest_first(store: Store) -> None:
+    first = await claimed(store)
+    await first.fail(store, TaskStatus.QUEUED, pointer=pointer(native_session="a"))
+    for native in ("b", "c"):
+        claim = await work_builders.claim(store)
+        await claim.fail(store, TaskStatus.QUEUED, pointer=pointer(native_session=native))
+    stored = await store.list_pointers(TENANT, first.hold.session, limit=2)
+    assert [each.native_session for each in stored] == ["b", "c"]
+
+
 async def test_a_pin_of_a_cancelled_task_is_kept_unless_a_newer_attempt_has_one(store: Store) -> None:
     claim = await claimed(store)
     behind = await work_builders.task(store, claim.claimed.session)

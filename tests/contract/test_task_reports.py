@@ -10,8 +10,9 @@ from lastgood.errors import IdempotencyMismatch
 from lastgood.model.attempts import AttemptStatus, Committed
 from lastgood.model.events import TextStreamed
 from lastgood.model.sessions import SessionStatus
-from lastgood.model.tasks import PointerOutcome, QuestionStatus, TaskMessage, TaskStatus
+from lastgood.model.tasks import OMITTED, PointerOutcome, QuestionStatus, TaskMessage, TaskStatus
 from lastgood.ports import Store
+from lastgood.store.run_activity import MOST_BYTES
 from tests.contract import builders, work_builders
 from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
@@ -182,6 +183,34 @@ async def test_messages_are_stored_once_and_only_new_ones_make_events(store: Sto
     assert len(await store.read_events(TENANT, claim.hold.session, after=0)) == 4
 
 
+async def test_the_activity_of_a_run_is_bounded_and_counts_in_its_sessions_bytes(store: Store) -> None:
+    claim = await claimed(store)
+    state, attempt = await claim.state(store), claim.hold.attempt
+    large = {"type": "thinking", "content": "x" * (MOST_BYTES // 4)}
+
+    async def send(*messages: TaskMessage) -> int | None:
+        return await store.append_messages(state, claim.token, messages, [None] * len(messages))
+
+    assert await send(*(TaskMessage(seq, large) for seq in range(1, 4))) == 3
+    stored = (await builders.again(store, claim.claimed.session)).stored_bytes
+    assert 3 * MOST_BYTES // 4 < stored <= MOST_BYTES
+    for seq in range(4, 8):
+        assert await send(TaskMessage(seq, large), TaskMessage(seq, large)) == seq
+    found = await store.read_messages(TENANT, attempt)
+    assert [each.seq for each in found] == [1, 2, 3, 7]
+    assert (found[-1].body["type"], found[-1].body["has_text"]) == (OMITTED, False)
+    assert (await builders.again(store, claim.claimed.session)).stored_bytes == stored
+    await send(TaskMessage(8, {**large, "type": "text"}))
+    await send(TaskMessage(9, {"type": "tool_use"}))
+    found = await store.read_messages(TENANT, attempt)
+    assert [each.seq for each in found] == [1, 2, 3, 9]
+    assert found[-1].body["has_text"], "its watchers have seen text"
+    (known,) = await store.list_attempts(TENANT, claim.hold.session)
+    assert known.ran_tools
+    assert await store.delete_session(TENANT, claim.hold.session)
+    assert await store.read_messages(TENANT, attempt) == ()
+
+
 async def test_of_the_same_messages_sent_many_times_at_once_each_is_stored_once(store: Store) -> None:
     claim = await claimed(store)
     state = await claim.state(store)
@@ -277,8 +306,9 @@ async def test_of_many_answers_one_counts(store: Store) -> None:
     assert await store.get_question(TENANT, claim.task, "q") == found[0]
 
 
-async def test_messages_and_earlier_claims_go_with_the_events_of_their_attempt(backend: Backend) -> None:
-    """What people and resuming need stays: the task, its newest claim with the report, and all pointers."""
+async def test_earlier_claims_go_with_the_events_of_their_attempt(backend: Backend) -> None:
+    """What people and resuming need stays: the task, what its runs did, its newest claim with the report, and
+    all pointers."""
     store = backend.store
     await work_builders.register(store)
     session = await builders.session(store)
@@ -296,13 +326,13 @@ async def test_messages_and_earlier_claims_go_with_the_events_of_their_attempt(b
         return [*counted, claims[0]]
 
     assert await tidied(3600) == [1, 1, 2], "young ones stay"
-    assert await tidied(-1) == [0, 1, 1], "those of a claim that runs stay"
+    assert await tidied(-1) == [1, 1, 1], "that of a claim that runs stays"
     assert (
         await store.find_claim(TENANT, task.id, first.token, work_builders.OWNER, work_builders.WORKER)
         is None
     )
     assert (await newest.complete(store, pointer=work_builders.pointer())).value == "yes"
-    assert await tidied(-1) == [0, 0, 1]
+    assert await tidied(-1) == [1, 1, 1]
     assert (await newest.state(store)).report == {"status": "completed"}
     assert (await work_builders.again(store, task)).status is TaskStatus.COMPLETED
     assert len(await store.list_pointers(TENANT, session.id)) == 2
@@ -319,5 +349,6 @@ async def test_tidying_tasks_takes_small_bites(store: Store) -> None:
     left = []
     for _ in range(2):
         await store.tidy(events_older_than=-1, keys_older_than=3600, limit=2)
-        left.append(sum([len(await store.read_messages(TENANT, claim.hold.attempt)) for claim in claims]))
+        sessions = [await builders.again(store, claim.claimed.session) for claim in claims]
+        left.append(sum(session.events_dropped == 0 for session in sessions))
     assert left == [1, 0]

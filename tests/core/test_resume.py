@@ -370,6 +370,16 @@ def test_I26_the_record_says_what_was_decided_and_why() -> None:
     }
 
 
+def test_a_decision_records_the_newest_rejected_sessions_and_counts_the_others() -> None:
+    """Else the decisions of a session whose agent leaves a native session behind with each turn grow with the
+    square of its turns."""
+    rows = numbered([row(f"n{number}", retired="spent") for number in range(1, 51)])
+    record = as_record(decide_resume(request(), rows))
+    assert [one["native_session"] for one in record["rejected"]] == [f"n{50 - at}" for at in range(20)]
+    assert record["rejected_more"] == 30
+    assert "rejected_more" not in as_record(decide_resume(request(), rows[:20]))
+
+
 # -- properties ----------------------------------------------------------------------------
 
 rows_of_any_kind = st.lists(

@@ -30,7 +30,7 @@ def replay(work_dir: ResumeDir | None) -> TranscriptReplay:
 
 
 def native(work_dir: ResumeDir | None, after: str | None = None, is_behind: bool = False) -> NativeResume:
-    return NativeResume("n", "why", work_dir, is_behind, after and TurnId(after))
+    return NativeResume("n", "why", work_dir, is_behind, TurnId(after) if after else None)
 
 
 def on_runtime(id: str, **fields: object) -> Turn:

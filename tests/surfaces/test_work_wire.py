@@ -91,6 +91,20 @@ async def test_one_task_from_the_queue_to_the_session(inside: InProcessServer, w
     assert pointers["decisions"][0]["decision"] == "native"
 
 
+@pytest.mark.parametrize("call", ["complete", "fail"])
+async def test_a_report_names_the_version_of_its_cli(
+    inside: InProcessServer, worker: Worker, call: str
+) -> None:
+    queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
+    said = {"output": "fixed"} if call == "complete" else {"code": "timeout", "error": "too late"}
+    await worker.report(await worker.claim(), call, cli_version="9.9 (untested)", **said)
+    shown = await inside.good("GET", f"/api/tasks/{queued['id']}", token="ann")
+    assert (shown["cli_version"], shown["lost_claims"]) == ("9.9 (untested)", 0)
+    path = f"/api/sessions/{queued['session_id']}/attempts"
+    (attempt,) = await inside.good("GET", path, token="ann")
+    assert attempt["cli_version"] == "9.9 (untested)"
+
+
 async def test_watchers_see_a_remote_run_like_a_local_one(inside: InProcessServer, worker: Worker) -> None:
     queued = await inside.good("POST", "/api/tasks", task(worker), "ann")
     claim = await worker.claim()

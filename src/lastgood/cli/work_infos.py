@@ -38,6 +38,8 @@ def task_info(shown: ShownTask) -> TaskInfo:
         attempt=task.attempt,
         claims=task.claims,
         failures=task.failures,
+        lost_claims=task.lost_claims,
+        cli_version=task.cli_version or None,
         decision=task.decision,
         late_output=task.late_output,
         error_code=task.error_code,

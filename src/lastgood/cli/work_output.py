@@ -64,7 +64,10 @@ def _about(task: TaskInfo) -> Iterator[str]:
     if task.error_code:
         yield f"error: {_end(task)}"
     if task.claims:
-        yield f"claimed {count(task.claims, 'time')}, failed {count(task.failures, 'time')}"
+        lost = f", lost {count(task.lost_claims, 'time')}" if task.lost_claims else ""
+        yield f"claimed {count(task.claims, 'time')}, failed {count(task.failures, 'time')}{lost}"
+    if task.cli_version:
+        yield f"version of the CLI: {task.cli_version}"
     if task.priority:
         yield f"priority {task.priority}"
     wishes = ["fresh start"] if task.is_fresh else []
@@ -126,6 +129,8 @@ def resume_words(decision: Mapping[str, Any], names: Mapping[str, str], *, is_do
     for one in decision.get("rejected", ()):
         of = f" of runtime {_runtime(one['runtime_id'], names)}" if one.get("runtime_id") else ""
         yield one_line(f"not resumed: native session {one['native_session']}{of}, because {one['reason']}")
+    if more := decision.get("rejected_more"):
+        yield f"not resumed: {count(more, 'older native session')}"
     work_dir = decision.get("work_dir")
     if work_dir:
         yield one_line(f"working directory: {work_dir['path']} on worker {work_dir['worker'] or '(unknown)'}")
@@ -196,6 +201,8 @@ def task_json(task: TaskInfo) -> dict[str, Any]:
         "attempt": task.attempt,
         "claims": task.claims,
         "failures": task.failures,
+        "lost_claims": task.lost_claims,
+        "cli_version": task.cli_version,
         "decision": task.decision,
         "late_output": task.late_output,
         "error": error,

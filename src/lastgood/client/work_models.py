@@ -69,6 +69,8 @@ class TaskInfo:
     attempt: str | None
     claims: int
     failures: int
+    lost_claims: int  # whose lease ended without a report
+    cli_version: str | None  # of the newest run; ends with "(untested)" if its kind was not tested with it
     decision: Mapping[str, Any]  # what the newest claim resumed, and why
     late_output: str | None  # reported after the end; never committed
     error_code: str | None
@@ -242,6 +244,8 @@ def task_of(plain: Mapping[str, Any]) -> TaskInfo:
         attempt=plain.get("attempt"),
         claims=plain["claims"],
         failures=plain["failures"],
+        lost_claims=plain.get("lost_claims", 0),
+        cli_version=plain.get("cli_version"),
         decision=plain.get("decision") or {},
         late_output=plain.get("late_output"),
         error_code=code_of(error) if error else None,

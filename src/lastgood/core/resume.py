@@ -24,6 +24,9 @@ from lastgood.model.tasks import Pointer, PointerOutcome
 
 #: A native session that failed to resume this often, without a committed turn in between, is poisoned.
 MOST_FAILED_RESUMES = 2
+#: So many rejected native sessions are recorded with a decision; the others are counted. An agent may leave
+#: one behind with each turn, and each decision is stored with its task, its attempt, an event and the audit.
+MOST_RECORDED = 20
 
 
 class OnChange(StrEnum):
@@ -133,9 +136,11 @@ def as_record(decision: ResumeDecision) -> dict[str, Any]:
         "reason": decision.reason,
         "rejected": [
             {"native_session": one.native_session, "runtime_id": one.runtime, "reason": one.reason}
-            for one in decision.rejected
+            for one in decision.rejected[:MOST_RECORDED]
         ],
     }
+    if (more := len(decision.rejected) - MOST_RECORDED) > 0:
+        record["rejected_more"] = more
     if decision.work_dir is not None:
         record["work_dir"] = {"path": decision.work_dir.path, "worker": decision.work_dir.worker}
         if decision.work_dir.is_outdated:

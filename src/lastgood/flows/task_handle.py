@@ -128,11 +128,7 @@ class TaskTurnHandle(TurnHandle):
     async def _had_effects(self) -> bool:
         """Whether any of its claims has run a tool: sent again as a new turn, it would run it again."""
         attempts = await self._read(partial(self._deps.store.list_attempts, self.tenant, self.session))
-        for attempt in (one for one in attempts if one.turn == self.turn):
-            messages = await self._read(partial(self._deps.store.read_messages, self.tenant, attempt.id))
-            if any(message.body.get("type") == "tool_use" for message in messages):
-                return True
-        return False
+        return any(attempt.ran_tools for attempt in attempts if attempt.turn == self.turn)
 
     async def leave(self) -> None:
         if self._abandon is not None:

@@ -189,6 +189,8 @@ class Attempt:
     task: TaskId | None = None  # a worker's claim holds it; only its task decides when it ends
     request_id: str = ""  # of the HTTP request that began it
     unanswered: dict[str, Any] | None = None  # the question that it waited with when it ended
+    cli_version: str = ""  # of the agent CLI that ran it, as its worker reported it
+    ran_tools: bool = False  # on a runtime: its worker reported a tool call
 
     @property
     def hold(self) -> Hold:

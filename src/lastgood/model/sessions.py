@@ -94,7 +94,7 @@ class Session:
     created_at: float
     updated_at: float
     created_by: str  # the id of the token that made it
-    stored_bytes: int  # of its committed turns, of its snapshots, and of what it was forked from
+    stored_bytes: int  # of its committed turns, snapshots and activity, and of what it was forked from
     owner: str = ""  # the user who made it
     scope: TaskScope | None = None
     runtime_id: str | None = None  # of its newest task; who may use that one may read the session

@@ -96,6 +96,7 @@ class Task:
     ended_at: float | None
     lost_claims: int = 0  # whose lease ended without a report
     tried_since: float | None = None  # when it was first claimed, or claimed again after it was held
+    cli_version: str = ""  # of the CLI that ran the newest claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,8 @@ class TaskEnd:
     counts_failure: bool = False
     holds_others: bool = False  # a person's cancel: the session's queued tasks are held
     holding_reason: str = ""
+    cli_version: str = ""  # as the worker reported it
+    ran_tools: bool = False  # the run has called a tool
 
 
 class QuestionStatus(StrEnum):
@@ -250,6 +253,10 @@ class Question:
     answered_by: str
     deadline_at: float
     created_at: float
+
+
+#: The type of the message in place of those that are above the limit of an attempt.
+OMITTED = "omitted"
 
 
 @dataclass(frozen=True, slots=True)

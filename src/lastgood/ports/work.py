@@ -228,7 +228,10 @@ class TaskStore(Protocol):
         self, state: ClaimState, token: bytes, messages: Sequence[TaskMessage], events: Sequence[Event | None]
     ) -> int | None:
         """Stores those with a higher `seq` than the last one stored, and only their events: `events` has
-        one, or None, for each message. Returns the last `seq` stored; None: the claim is not current."""
+        one, or None, for each message. Returns the last `seq` stored; None: the claim is not current.
+
+        They are kept with the session and count in its stored bytes. Above a limit for each attempt, one
+        message of the type `omitted` stands for all others."""
         ...
 
     async def read_messages(
@@ -293,8 +296,10 @@ class TaskStore(Protocol):
         """Sessions whose ephemeral task ended that long ago or earlier, of all tenants."""
         ...
 
-    async def list_pointers(self, tenant: TenantId, session: SessionId) -> tuple[Pointer, ...]:
-        """Oldest first."""
+    async def list_pointers(
+        self, tenant: TenantId, session: SessionId, *, limit: int | None = None
+    ) -> tuple[Pointer, ...]:
+        """Oldest first; the newest ones, if there are more than the limit."""
         ...
 
     async def retire_native_session(

@@ -33,9 +33,10 @@ from lastgood.store.announcements import of_task
 from lastgood.store.audit import add_audit
 from lastgood.store.queue_rows import of_parking
 from lastgood.store.rows import EVENT_LEAP, to_attempt, to_request
+from lastgood.store.run_activity import store_messages
 from lastgood.store.session_rows import to_session
 from lastgood.store.task_ends import put_pointer
-from lastgood.store.task_rows import as_bytes, as_text, to_message, to_task
+from lastgood.store.task_rows import as_text, to_message, to_task
 from lastgood.store.usage import uses_of_end
 from lastgood.store.work_access import ClaimLost, Statements, WorkTransactions, append_if_held, first
 
@@ -166,7 +167,7 @@ class SqlClaims(WorkTransactions):
 
         async def work(statements: Statements) -> int | None:
             await statements.rows("lock_session", parameters)
-            last = (await statements.rows("last_message", parameters))[0][0]
+            last = int((await statements.rows("last_message", parameters))[0][0])
             new = []
             for message, event in pairs:
                 if message.seq > last:
@@ -177,10 +178,8 @@ class SqlClaims(WorkTransactions):
                 return None
             if not await statements.rows("is_current", parameters):
                 raise ClaimLost
-            for message, _ in new:
-                body = {"seq": message.seq, "body": as_bytes(message.body)}
-                await statements.rows("insert_message", parameters | body)
-            return int(last)
+            await store_messages(statements, parameters, [message for message, _ in new])
+            return last
 
         return await self._unless_lost(work, None, durable=False)
 

@@ -48,7 +48,7 @@ COLUMNS = {
         "id tenant session_id turn_id number status base head fence agent_key agent_digest model decision"
         " orphaned"
         " cancel_asked question deadline error_code error_message continues started_at ended_at task_id"
-        " request_id",
+        " request_id cli_version ran_tools",
     ),
     "request": _columns(
         "requests",
@@ -82,7 +82,8 @@ COLUMNS = {
         " created_by end_user why held ephemeral due_at expires_at deadline_seconds worker_id attempt_id"
         " claims failures lease_until deadline_at cancel_seen decision late_output error_code error_message"
         " created_at ended_at lost_claims tried_since",
-    ),
+    )
+    + ", (SELECT attempts.cli_version FROM attempts WHERE attempts.id = tasks.attempt_id) AS cli_version",
     "question": _columns(
         "questions",
         "id tenant task_id attempt_id session_id body status answer answered_by deadline_at created_at",

@@ -10,11 +10,15 @@ from lastgood.store.rows import writable
 from lastgood.store.task_rows import as_text, to_pointer, to_snapshot, to_snapshot_summary
 from lastgood.store.work_access import Statements, WorkTransactions, first
 
+_ALL = 2**62
+
 
 class SqlPointers(WorkTransactions):
-    async def list_pointers(self, tenant: TenantId, session: SessionId) -> tuple[Pointer, ...]:
-        rows = await self._rows("list_pointers", {"tenant": tenant, "session": session})
-        return tuple(map(to_pointer, rows))
+    async def list_pointers(
+        self, tenant: TenantId, session: SessionId, *, limit: int | None = None
+    ) -> tuple[Pointer, ...]:
+        wanted = {"tenant": tenant, "session": session, "limit": _ALL if limit is None else limit}
+        return tuple(map(to_pointer, reversed(await self._rows("list_pointers", wanted))))
 
     async def retire_native_session(
         self, tenant: TenantId, session: SessionId, runtime: str | None, native_session: str, reason: str

@@ -153,7 +153,7 @@ def _to_attempt(row: Row) -> Attempt:
     (
         id, tenant, session, turn, number, status, base, head, fence, agent_key, agent_digest, model,
         decision, orphaned, cancel_asked, question, deadline, error_code, error_message, continues,
-        started_at, ended_at, task, request_id,
+        started_at, ended_at, task, request_id, cli_version, ran_tools,
     ) = row  # fmt: skip
     return Attempt(
         id=AttemptId(id),
@@ -181,6 +181,8 @@ def _to_attempt(row: Row) -> Attempt:
         task=task,
         request_id=request_id,
         unanswered=orjson.loads(question) if question and ended_at is not None else None,
+        cli_version=cli_version,
+        ran_tools=bool(ran_tools),
     )
 
 

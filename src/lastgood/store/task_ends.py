@@ -41,6 +41,9 @@ async def end_claim(statements: Statements, hold: Hold, end: TaskEnd) -> None:
     if not ended:
         raise ClaimLost
     await statements.rows("withdraw_questions", parameters)
+    if end.cli_version or end.ran_tools:
+        ran = {"cli_version": writable(end.cli_version), "ran_tools": end.ran_tools}
+        await statements.rows("note_run", parameters | ran)
     if end.report is not None:
         await statements.rows("store_report", parameters | {"report": as_text(end.report)})
     if end.pointer is not None:

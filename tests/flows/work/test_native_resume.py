@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lastgood.errors import StaleClaim
 from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask
 from lastgood.model.events import ResumeDecided
@@ -327,3 +328,34 @@ async def test_explain_tells_what_a_claim_would_decide_and_writes_nothing(site: 
     assert (here.runtime.id, here.decision["decision"]) == (a.id, "native")
     assert (there.runtime.id, there.decision["decision"]) == (b.id, "replay")
     assert len(await site.attempts(session)) == 1
+
+
+@pytest.mark.parametrize("report", ["complete", "fail"])
+async def test_a_report_after_a_cancel_keeps_its_native_session(site: Site, report: str) -> None:
+    """The CLI was still starting when somebody cancelled, so it was never pinned. It holds a prompt."""
+    a = await site.machine()
+    await a.turn("one", "1", None, work_dir="/w")
+    sent = await claimed(a, "two")
+    await site.cancel(sent.claimed.task.id)
+    known = {"native_session": "native-a", "work_dir": "/w"}
+    for _ in range(2):  # its answer was lost
+        with pytest.raises(StaleClaim):
+            await (a.complete(sent, "2", **known) if report == "complete" else a.fail(sent, **known))
+    pointer = (await site.pointers(sent.claimed.session.id))[-1]
+    assert (pointer.attempt, pointer.native_session) == (sent.claimed.attempt.id, "native-a")
+    assert (pointer.outcome, pointer.is_dirty, pointer.through) == (PointerOutcome.UNCOUNTED, True, None)
+    again = await claimed(a, "three")
+    assert resume(again)["native_session"] == "native-a"
+    assert "not committed" in "".join(again.content["disclosures"])
+
+
+async def test_a_late_report_does_not_replace_what_newer_attempts_have_reported(site: Site) -> None:
+    a = await site.machine()
+    sent = await claimed(a, "one")
+    await site.cancel(sent.claimed.task.id)
+    await a.turn("two", "2", "native-b")
+    with pytest.raises(StaleClaim):
+        await a.complete(sent, "1", native_session="native-a")
+    session = sent.claimed.session.id
+    assert [one.native_session for one in await site.pointers(session)] == ["native-b"]
+    assert (await site.task(sent.claimed.task.id)).task.late_output == "1"

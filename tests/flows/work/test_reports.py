@@ -285,3 +285,17 @@ async def test_claims_that_were_not_sent_are_given_back(site: Site) -> None:
     assert (shown.task.status, shown.task.failures) == (TaskStatus.QUEUED, 0)
     await a.complete(await a.claim(), "fixed")
     await site.check_ends(task.session)
+
+
+async def test_an_attempt_has_the_version_of_the_cli_that_ran_it(site: Site) -> None:
+    a = await site.machine()
+    task = await site.queue("fix it", runtime=a.id)
+    await a.fail(await a.claim(), "model_error", cli_version="1.0 (untested)")
+    assert (await site.task(task.id)).task.cli_version == "1.0 (untested)"
+    await site.cluster.backend.execute("UPDATE tasks SET due_at = 0")
+    sent = await a.claim()
+    assert sent.claimed.task.cli_version == "", "nobody knows yet what will run it"
+    await a.complete(sent, "fixed", cli_version="2.1.197")
+    assert (await site.task(task.id)).task.cli_version == "2.1.197"
+    versions = [one.cli_version for one in await site.attempts(task.session)]
+    assert versions == ["1.0 (untested)", "2.1.197"]

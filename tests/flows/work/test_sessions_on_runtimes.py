@@ -277,6 +277,20 @@ async def test_a_run_that_called_a_tool_and_failed_must_not_be_sent_again(site: 
     assert (ended.status, ended.has_effects) == (AttemptStatus.FAILED, True)
 
 
+async def test_a_tool_call_after_hundreds_of_messages_is_not_forgotten(site: Site) -> None:
+    """Nor once its activity is gone: the client would send the turn again, and its tool would run again."""
+    machine, session = await bound(site)
+    handle = await submit(site, session, "one")
+    sent = await machine.claim()
+    said = [TaskMessage(seq, {"type": "thinking", "content": "hm"}) for seq in range(1, 600)]
+    await site.work.reports.messages(machine.key(sent), said)
+    called = TaskMessage(600, {"type": "tool_use", "tool": "Bash"})
+    await site.work.reports.messages(machine.key(sent), [called])
+    await site.cancel((await site.store.open_tasks(site.tenant, session))[0].id)
+    await site.cluster.backend.execute("DELETE FROM task_messages")
+    assert (await outcome(handle)).has_effects
+
+
 async def test_any_node_serves_the_outcome_and_a_restart_leaves_a_running_task_alone(site: Site) -> None:
     machine, session = await bound(site)
     handle = await submit(site, session, "one")

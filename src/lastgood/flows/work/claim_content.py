@@ -31,6 +31,8 @@ from lastgood.model.runtimes import RuntimeIdentity
 from lastgood.model.sessions import Session, Turn
 from lastgood.model.tasks import Directive, SnapshotSummary
 
+#: So many pointers of a session are considered and listed, the newest ones.
+MOST_POINTERS = 1000
 SESSION_NOTE = "The session that you resume: {}"
 
 
@@ -95,7 +97,9 @@ async def prepare(deps: Dependencies, situation: Situation) -> Prepared:
         fresh=situation.directive.fresh,
         rerun_of=situation.directive.rerun_of,
     )
-    decision = decide_resume(request, await deps.store.list_pointers(tenant, session.id))
+    # A rerun has exactly the session of its source, however old that is.
+    most = MOST_POINTERS if situation.directive.rerun_of is None else None
+    decision = decide_resume(request, await deps.store.list_pointers(tenant, session.id, limit=most))
     return Prepared(decision, agent, turns, await _snapshot(deps, tenant, session, decision, turns))
 
 

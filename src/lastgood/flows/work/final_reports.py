@@ -7,6 +7,7 @@ has produced too late is kept beside the task, for people; it is never committed
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lastgood.core.commit import plan_commit
@@ -29,6 +30,7 @@ from lastgood.flows.work.report_content import (
     end_of,
     pointer_of_failure,
     retires,
+    seen_before,
     stale,
     usage_event,
 )
@@ -48,11 +50,27 @@ from lastgood.model.events import Event, RunWarned, TextStreamed
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import assistant
 from lastgood.model.sessions import Head, Session
-from lastgood.model.tasks import ClaimState, PointerOutcome, PointerReport, TaskEnd, TaskStatus
+from lastgood.model.tasks import (
+    OMITTED,
+    ClaimState,
+    PointerOutcome,
+    PointerReport,
+    TaskEnd,
+    TaskMessage,
+    TaskStatus,
+)
 from lastgood.model.usage import AttemptUse
 
 #: In place of an answer without words: an assistant's message is never empty.
 NO_TEXT = "[The agent ended its turn without a text answer]"
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What is kept of a report that does not count any more."""
+
+    output: str
+    pointer: Callable[[ClaimState], PointerReport]
 
 
 class FinalReports:
@@ -67,7 +85,8 @@ class FinalReports:
     async def complete(self, key: ClaimRef, done: Completion) -> dict[str, Any]:
         """Turn, head, usage, pointer, task and the answer to this report in one transaction (I17)."""
         output = cut(mend(done.output), self._limits.output_characters)
-        return await self._finally(key, output, lambda state: self._commit(key, state, done, output))
+        late = Late(output, lambda state: _late_pointer(state, done))
+        return await self._finally(key, late, lambda state: self._commit(key, state, done, output))
 
     async def _commit(
         self, key: ClaimRef, state: ClaimState, done: Completion, output: str
@@ -94,6 +113,7 @@ class FinalReports:
                 retires=retires(done.retired_session, done.disclosure),
             ),
             report=report,
+            cli_version=mend(done.cli_version),
         )
         events = await self._good_events(attempt, commit, done, output)
         use = AttemptUse(commit.turn.model, done.usage)
@@ -150,7 +170,7 @@ class FinalReports:
         """Whether watchers have seen the answer already, as the run streamed it."""
         after = 0
         while page := await self._store.read_messages(attempt.tenant, attempt.id, after=after):
-            if any(message.body.get("type") == "text" for message in page):
+            if any(_is_text(message) for message in page):
                 return True
             after = page[-1].seq
         return False
@@ -159,9 +179,8 @@ class FinalReports:
 
     async def fail(self, key: ClaimRef, failure: RunFailure) -> dict[str, Any]:
         text = cut(mend(failure.error), self._limits.error_characters)
-        return await self._finally(
-            key, f"{failure.code}: {text}", lambda state: self._fail(key, state, failure, text)
-        )
+        late = Late(f"{failure.code}: {text}", lambda state: pointer_of_failure(state, failure))
+        return await self._finally(key, late, lambda state: self._fail(key, state, failure, text))
 
     async def _fail(
         self, key: ClaimRef, state: ClaimState, failure: RunFailure, text: str
@@ -177,7 +196,11 @@ class FinalReports:
             tried_seconds=self._deps.clock.now() - (state.task.tried_since or self._deps.clock.now()),
         )
         error = error_of(failure.code, text or "The run failed without a message")
-        end = end_of(decided, key, words_of(error), pointer_of_failure(state, failure))
+        end = replace(
+            end_of(decided, key, words_of(error), pointer_of_failure(state, failure)),
+            cli_version=mend(failure.cli_version),
+            ran_tools=failure.tool_calls > 0,
+        )
         status = after(AttemptStatus.RUNNING, Move.FAIL)
         has_effects = failure.tool_calls > 0
         events = failed_events(state.attempt.turn, state.attempt.id, status, error, has_effects=has_effects)
@@ -187,7 +210,7 @@ class FinalReports:
         return end.report if done else None
 
     async def _finally(
-        self, key: ClaimRef, late: str, write: Callable[[ClaimState], Awaitable[dict[str, Any] | None]]
+        self, key: ClaimRef, late: Late, write: Callable[[ClaimState], Awaitable[dict[str, Any] | None]]
     ) -> dict[str, Any]:
         """A final report. If its answer is lost, it is read back: the report is stored with what it did."""
 
@@ -208,7 +231,31 @@ class FinalReports:
             state = await self._reports.find(key)
             if state.report is not None:
                 return state.report
-            await self._store.keep_late_output(key.tenant, key.task, key.hash, late)
+            await self._keep_late(key, state, late)
             raise stale(state)
         self._deps.signals.tell((await self._reports.find(key)).task.session)
         return report
+
+    async def _keep_late(self, key: ClaimRef, state: ClaimState, late: Late) -> None:
+        """Its native session was used all the same: it holds a prompt that nobody has committed, and a later
+        task must find it. Whatever ended the claim says nothing of it."""
+        pointer = replace(late.pointer(state), outcome=PointerOutcome.UNCOUNTED, is_dirty=True)
+        if pointer.native_session is not None or pointer.work_dir is not None or pointer.retires:
+            await self._store.report_pointer(state, key.hash, pointer)
+        await self._store.keep_late_output(key.tenant, key.task, key.hash, late.output)
+
+
+def _is_text(message: TaskMessage) -> bool:
+    kind = message.body.get("type")
+    return kind == "text" or (kind == OMITTED and bool(message.body.get("has_text")))
+
+
+def _late_pointer(state: ClaimState, done: Completion) -> PointerReport:
+    return PointerReport(
+        native_session=done.native_session and mend(done.native_session),
+        work_dir=done.work_dir and mend(done.work_dir),
+        through=seen_before(state, done.native_session),
+        outcome=PointerOutcome.UNCOUNTED,
+        is_dirty=True,
+        retires=retires(done.retired_session, done.disclosure),
+    )

@@ -53,6 +53,7 @@ class Completion:
     retired_session: str | None = None
     disclosure: str = ""
     delivered: tuple[int, ...] = ()  # steers that the run has taken
+    cli_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import retry_lost_races
 from lastgood.flows.verified_history import find_verified
 from lastgood.flows.work.access import WorkAccess
+from lastgood.flows.work.claim_content import MOST_POINTERS
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimeWish, TaskDraft
 from lastgood.flows.work.signals import tell_workers
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave
@@ -243,7 +244,7 @@ class Tasks:
         self, tenant: TenantId, session: SessionId, user: str, runtime: str | None
     ) -> tuple[Pointer, ...]:
         await self._access.session(tenant, session, user)
-        found = await self._store.list_pointers(tenant, session)
+        found = await self._store.list_pointers(tenant, session, limit=MOST_POINTERS)
         return tuple(one for one in found if runtime is None or (one.runtime and one.runtime.id == runtime))
 
     async def session_of_scope(

@@ -146,6 +146,11 @@ WHERE tenant = :tenant AND id = :task AND attempt_id = :attempt AND status IN ('
   AND (NOT :by_worker OR claim_token = :token)
 RETURNING id;
 
+-- name: note_run
+UPDATE attempts
+SET cli_version = coalesce(nullif(:cli_version, ''), cli_version), ran_tools = ran_tools OR :ran_tools
+WHERE tenant = :tenant AND id = :attempt;
+
 -- name: store_report
 UPDATE claims SET report = :report WHERE token = :token AND task_id = :task AND report IS NULL;
 
@@ -194,10 +199,23 @@ WHERE tenant = :tenant AND session_id = :session AND runtime_id IS NOT DISTINCT 
 RETURNING n;
 
 -- name: list_pointers
-SELECT {pointer} FROM pointers WHERE tenant = :tenant AND session_id = :session ORDER BY n;
+SELECT {pointer} FROM pointers WHERE tenant = :tenant AND session_id = :session ORDER BY n DESC LIMIT :limit;
 
 -- name: last_message
 SELECT coalesce(max(seq), 0) FROM task_messages WHERE attempt_id = :attempt;
+
+-- name: newest_message
+SELECT seq, body FROM task_messages WHERE attempt_id = :attempt ORDER BY seq DESC LIMIT 1;
+
+-- name: delete_message
+DELETE FROM task_messages WHERE attempt_id = :attempt AND seq = :seq;
+
+-- name: activity_bytes
+SELECT activity_bytes FROM attempts WHERE tenant = :tenant AND id = :attempt;
+
+-- name: note_activity
+UPDATE attempts SET activity_bytes = activity_bytes + :bytes, ran_tools = ran_tools OR :ran_tools
+WHERE tenant = :tenant AND id = :attempt AND (:bytes > 0 OR :ran_tools);
 
 -- name: insert_message
 INSERT INTO task_messages (attempt_id, seq, created_at, body) VALUES (:attempt, :seq, clock(), :body);

@@ -614,9 +614,6 @@ WITH mine AS MATERIALIZED (
 ), dropped AS (
     DELETE FROM events USING old WHERE events.session_id = old.session_id AND events.seq <= old.last_event
     RETURNING 1
-), unsaid_messages AS (
-    DELETE FROM task_messages USING old WHERE task_messages.attempt_id = old.id AND old.task_id IS NOT NULL
-    RETURNING 1
 ), earlier_claims AS (
     -- The newest claim stays with its task: its worker may have slept for days, and what it then reports is kept
     -- beside the task.
@@ -647,7 +644,7 @@ WITH mine AS MATERIALIZED (
     DELETE FROM queued USING said WHERE queued.n = said.n RETURNING 1
 )
 SELECT (SELECT count(*) FROM dropped) + (SELECT count(*) FROM marked) + (SELECT count(*) FROM forgotten)
-       + (SELECT count(*) FROM unsaid) + (SELECT count(*) FROM unsaid_messages)
+       + (SELECT count(*) FROM unsaid)
        + (SELECT count(*) FROM earlier_claims),
        {relaxed};
 

@@ -303,9 +303,6 @@ WHERE ended_at IS NOT NULL AND tidied = 0 AND ended_at < clock() - :age ORDER BY
 -- name: tidy_events
 DELETE FROM events WHERE session_id = :session AND seq <= :last;
 
--- name: tidy_messages
-DELETE FROM task_messages WHERE attempt_id = :attempt;
-
 -- name: tidy_claims
 -- Earlier claims of the task. The newest one stays with it: its worker may have slept for days, and what it then
 -- reports is kept beside the task.

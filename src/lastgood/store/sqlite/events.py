@@ -100,7 +100,6 @@ class SqliteEvents:
                 connection.execute(sql["tidy_events"], {"session": session, "last": last_event})
                 connection.execute(sql["mark_dropped"], {"session": session, "last": last_event})
                 if task is not None:
-                    connection.execute(sql["tidy_messages"], {"attempt": attempt})
                     connection.execute(sql["tidy_claims"], {"task": task, "age": events_older_than})
                 connection.execute(sql["mark_tidied"], {"attempt": attempt})
             connection.execute(sql["tidy_requests"], {"age": keys_older_than, "limit": limit})

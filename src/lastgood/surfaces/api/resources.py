@@ -195,6 +195,8 @@ ATTEMPT: Resource[Attempt] = Resource(
     _optional("continues", TEXT, lambda attempt: attempt.continues),
     # Of a turn on a runtime: the task that a worker has claimed.
     _optional("task", TEXT, lambda attempt: attempt.task),
+    # Of the agent CLI; "(untested)" at its end if its kind was not tested with it.
+    _optional("cli_version", TEXT, lambda attempt: attempt.cli_version or None),
     _optional("question", ANY, lambda attempt: None if attempt.question is None else shown(attempt.question)),
     _optional("usage", USAGE.schema),
     _optional("steps", list_of(STEP.schema)),

@@ -242,6 +242,7 @@ class WorkerHandlers:
             retired_session=body.retired_session,
             disclosure=body.disclosure or "",
             delivered=tuple(body.delivered or ()),
+            cli_version=body.cli_version or "",
         )
         return json_reply(await self._work.final_reports.complete(_key(request, body.claim_token), done))
 
@@ -256,6 +257,7 @@ class WorkerHandlers:
             resume_failed=bool(body.resume_failed),
             tool_calls=body.tool_calls or 0,
             retry_after_seconds=body.retry_after_seconds,
+            cli_version=body.cli_version or "",
         )
         return json_reply(await self._work.final_reports.fail(_key(request, body.claim_token), failure))
 

@@ -153,6 +153,9 @@ CREATE TABLE attempts (
     continues     TEXT,
     task_id       TEXT,                     -- its holder is a worker's claim: tasks decide when it ends
     request_id    TEXT NOT NULL DEFAULT '',  -- of the HTTP request that began it
+    cli_version   TEXT NOT NULL DEFAULT '',  -- of the agent CLI that ran it, as its worker reported it
+    ran_tools     BOOLEAN NOT NULL DEFAULT false,  -- on a runtime: its worker reported a tool call
+    activity_bytes BIGINT NOT NULL DEFAULT 0,  -- of its messages: store/run_activity.py
     died          BOOLEAN NOT NULL DEFAULT false,  -- ended because its process had died
     last_event    BIGINT,
     tidied        BOOLEAN NOT NULL DEFAULT false,

@@ -145,6 +145,9 @@ CREATE TABLE attempts (
     continues     TEXT,
     task_id       TEXT,                     -- its holder is a worker's claim: tasks decide when it ends
     request_id    TEXT NOT NULL DEFAULT '',  -- of the HTTP request that began it
+    cli_version   TEXT NOT NULL DEFAULT '',  -- of the agent CLI that ran it, as its worker reported it
+    ran_tools     INTEGER NOT NULL DEFAULT 0,  -- on a runtime: its worker reported a tool call
+    activity_bytes INTEGER NOT NULL DEFAULT 0,  -- of its messages: store/run_activity.py
     died          INTEGER NOT NULL DEFAULT 0,  -- ended because its process had died
     last_event    INTEGER,
     tidied        INTEGER NOT NULL DEFAULT 0,
