@@ -79,7 +79,6 @@ async def test_I34_only_the_workers_own_runtimes_are_claimed_from(store: Store) 
     assert [each.claimed.task.runtime for each in found] == ["b"]
     assert await taken(store, "a", tenant=STRANGER) == []
     assert await taken(store, "a", worker="other") == []
-    assert await taken(store, "a", owner="bea") == []
 
 
 async def test_a_removed_runtime_claims_nothing_until_it_is_there_again(store: Store) -> None:
@@ -329,9 +328,6 @@ async def test_a_claim_is_found_by_its_tenant_task_token_and_worker_only(store: 
     assert await store.find_claim(TENANT, second.id, claim.token, OWNER, WORKER) is None
     assert await store.find_claim(TENANT, first.id, work_builders.secret(), OWNER, WORKER) is None
     assert await store.find_claim(TENANT, first.id, claim.token, OWNER, "other") is None
-    for worker in (WORKER, None):
-        assert await store.find_claim(TENANT, first.id, claim.token, "bea", worker) is None
-        assert await store.find_claim(TENANT, first.id, claim.token, OWNER, worker) is not None
     state = await claim.state(store)
     assert (state.is_current, state.hold, state.report) == (True, claim.hold, None)
     assert state.attempt == claim.claimed.attempt

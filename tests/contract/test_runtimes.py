@@ -13,7 +13,8 @@ from lastgood.model.runtimes import (
     Enrollment,
     Heartbeat,
     HeartbeatResult,
-    LiveClaim,
+    OnAgentChange,
+    OnDirty,
     OnOffline,
     OnQueued,
 )
@@ -152,20 +153,6 @@ async def test_a_replaced_instance_learns_it_and_renews_no_runtime(backend: Back
     assert runtime.status == ""
 
 
-async def test_I34_only_its_owner_beats_for_a_worker(backend: Backend) -> None:
-    store = backend.store
-    await work_builders.register(store)
-    task = await work_builders.task(store, await builders.session(store))
-    claim = await work_builders.claim(store)
-    before = await dump(backend)
-    live = (LiveClaim(task.id, claim.token),)
-    foreign = beat(1, RUNTIME, owner="bea", live=live, status="mine")
-    assert await store.beat(foreign, 90) == HeartbeatResult(lost=(task.id,), unknown_runtimes=(RUNTIME,))
-    assert not await store.deregister(TENANT, WORKER, "bea", 1)
-    assert await dump(backend) == before
-    assert (await store.beat(beat(1, RUNTIME, live=live), 90)).renewed == (task.id,)
-
-
 async def test_removed_runtimes_are_listed_on_request(store: Store) -> None:
     await work_builders.register(store, "a", "b")
     await store.remove_runtime(TENANT, "a")
@@ -195,6 +182,7 @@ async def test_a_worker_that_deregisters_is_offline_and_nobody_takes_over_from_i
 
 async def test_a_binding_is_read_back_replaced_and_removed(store: Store) -> None:
     first = AgentBinding(TENANT, "agent", "a", OnOffline.FAIL, 60.0, 120.0, 3, True, "tok")
+    first = replace(first, on_agent_change=OnAgentChange.FRESH, on_dirty=OnDirty.REPLAY)
     assert await store.bind_agent(first, OnQueued.KEEP) == 0
     assert await store.get_binding(TENANT, "agent") == first
     second = AgentBinding(TENANT, "agent", "b")
@@ -203,39 +191,6 @@ async def test_a_binding_is_read_back_replaced_and_removed(store: Store) -> None
     assert await store.unbind_agent(TENANT, "agent", OWNER)
     assert not await store.unbind_agent(TENANT, "agent", OWNER)
     assert await store.get_binding(TENANT, "agent") is None
-
-
-async def test_I34_a_binding_is_replaced_by_who_may_use_it_an_admin_or_anybody_once_it_is_removed(
-    backend: Backend,
-) -> None:
-    store = backend.store
-    await work_builders.register(store, "anns")
-    await work_builders.register(store, "bobs", worker="theirs", owner="bob")
-    anns = AgentBinding(TENANT, "agent", "anns", bound_by="ann")
-    bobs = AgentBinding(TENANT, "agent", "bobs", bound_by="bob")
-    await store.bind_agent(anns, OnQueued.KEEP)
-    before = await dump(backend)
-    assert await store.bind_agent(bobs, OnQueued.MOVE) is None
-    assert not await store.unbind_agent(TENANT, "agent", "bob")
-    assert await dump(backend) == before
-    assert await store.bind_agent(bobs, OnQueued.KEEP, is_admin=True) == 0
-    assert await store.get_binding(TENANT, "agent") == bobs
-    assert await store.unbind_agent(TENANT, "agent", "root", is_admin=True)
-    await store.bind_agent(anns, OnQueued.KEEP)
-    assert await store.share_runtime(TENANT, "anns", ["bob"])
-    assert await store.bind_agent(bobs, OnQueued.KEEP) == 0
-    assert await store.remove_runtime(TENANT, "bobs")
-    assert await store.bind_agent(anns, OnQueued.KEEP) == 0, "a removed runtime keeps nobody's agent"
-
-
-async def test_of_two_users_who_bind_an_agent_at_once_one_loses(store: Store) -> None:
-    await work_builders.register(store, "anns")
-    await work_builders.register(store, "bobs", worker="theirs", owner="bob")
-    anns = AgentBinding(TENANT, "agent", "anns", bound_by="ann")
-    bobs = AgentBinding(TENANT, "agent", "bobs", bound_by="bob")
-    moved = await asyncio.gather(*(store.bind_agent(one, OnQueued.MOVE) for one in (anns, bobs)))
-    assert sorted(moved, key=str) == [0, None]
-    assert await store.get_binding(TENANT, "agent") == (anns if moved[0] == 0 else bobs)
 
 
 async def test_a_session_is_read_with_whether_the_agent_of_its_next_turn_is_bound(store: Store) -> None:

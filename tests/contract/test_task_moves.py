@@ -62,6 +62,8 @@ async def held(store: Store, status: TaskStatus) -> Claim:
             await claim.complete(store)
         case S.CANCELLED:
             await claim.cancel(store)
+        case S.CLAIMED:
+            pass
     assert (await now(store, claim)).status is status
     return claim
 

@@ -326,50 +326,6 @@ async def test_pinning_a_session_moves_its_queued_tasks_or_keeps_them(store: Sto
     assert (await work_builders.again(store, task)).runtime == "agents", "it follows its agent again"
 
 
-async def test_I34_a_move_takes_only_tasks_that_the_user_may_use(store: Store) -> None:
-    await work_builders.register(store, "anns")
-    await work_builders.register(store, "bobs", worker="theirs", owner="bob")
-    await work_builders.register(store, "carols", worker="everybodys", owner="carol")
-    await store.share_runtime(TENANT, "carols", ["*"])
-    sessions = [await builders.session(store, owner=owner) for owner in ("bob", "ann", "carol", "bob")]
-    runtimes = ["bobs", "carols", "carols", "carols"]
-    tasks = [
-        await work_builders.task(store, one, runtime=runtime)
-        for one, runtime in zip(sessions, runtimes, strict=True)
-    ]
-
-    async def where() -> list[str]:
-        return [(await work_builders.again(store, task)).runtime for task in tasks]
-
-    mine = AgentBinding(TENANT, "agent", "anns", bound_by="ann")
-    assert await store.bind_agent(mine, OnQueued.MOVE) == 1
-    assert await where() == ["bobs", "anns", "carols", "carols"], "bob and carol could not read theirs there"
-    await store.share_runtime(TENANT, "anns", ["carol"])
-    assert await store.bind_agent(mine, OnQueued.MOVE) == 1
-    assert await where() == ["bobs", "anns", "anns", "carols"]
-    assert await store.bind_agent(replace(mine, bound_by="root"), OnQueued.MOVE, is_admin=True) == 0
-    assert [(await builders.again(store, one)).runtime_id for one in sessions] == await where()
-
-
-async def test_I34_a_pin_moves_no_session_that_the_user_may_not_read(store: Store) -> None:
-    await work_builders.register(store, "anns")
-    await work_builders.register(store, "bobs", worker="theirs", owner="bob")
-    of_bob = await builders.session(store, owner="bob")
-    assert await store.pin_runtime(TENANT, of_bob.id, "anns", OnQueued.MOVE, "ann") is None, "bob loses it"
-    task = await work_builders.task(store, of_bob, runtime="bobs")
-    for target in ("anns", None):
-        assert await store.pin_runtime(TENANT, of_bob.id, target, OnQueued.MOVE, "ann") is None
-    # Queued for bob's runtime, in a session that is on ann's: she may read the session, not move that task.
-    of_ann = await builders.session(store, owner="ann")
-    behind = await work_builders.task(store, of_ann, runtime="bobs")
-    await work_builders.task(store, of_ann, runtime="anns")
-    await work_builders.register(store, "anns", "desk")
-    assert await store.pin_runtime(TENANT, of_ann.id, "desk", OnQueued.MOVE, "ann") == 1
-    await store.bind_agent(AgentBinding(TENANT, "agent", "bobs", bound_by="bob"), OnQueued.KEEP)
-    assert await store.pin_runtime(TENANT, of_ann.id, None, OnQueued.MOVE, "ann") == 0, "bob's laptop"
-    assert {(await work_builders.again(store, one)).runtime for one in (task, behind)} == {"bobs"}
-
-
 # --- delete ------------------------------------------------------------------------------------------------
 
 

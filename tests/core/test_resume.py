@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from lastgood.core.resume import (
     FreshStart,
     NativeResume,
-    OnChange,
     ResumeDecision,
     ResumePolicy,
     ResumeRequest,
@@ -22,7 +21,7 @@ from lastgood.core.resume import (
     decide_resume,
 )
 from lastgood.model.ids import AttemptId, TaskId, TurnId
-from lastgood.model.runtimes import RuntimeIdentity
+from lastgood.model.runtimes import OnAgentChange, OnDirty, RuntimeIdentity
 from lastgood.model.tasks import Pointer, PointerOutcome
 
 A = RuntimeIdentity("rt_a", "laptop", "claude", "ann")
@@ -68,7 +67,8 @@ def request(runtime: RuntimeIdentity = A, history: Sequence[TurnId] = ONE, **fie
     return ResumeRequest(runtime, fields.pop("agent_digest", "d1"), history, **fields)
 
 
-STRICT = ResumePolicy(OnChange.REPLAY, OnChange.REPLAY)
+STRICT = ResumePolicy(OnAgentChange.REPLAY, OnDirty.REPLAY)
+FORGETFUL = ResumePolicy(OnAgentChange.FRESH)
 REPLAY = "replay"
 FRESH = "fresh"
 
@@ -197,6 +197,14 @@ CASES: dict[str, tuple[ResumeRequest, list[Pointer], str, list[str]]] = {
     "a changed agent is disclosed": (request(agent_digest="d2"), [row("a1")], "a1", []),
     "a changed agent under a strict policy": (
         request(agent_digest="d2", policy=STRICT), [row("a1")], REPLAY, ["definition has changed"]),
+    "a changed agent that starts fresh": (
+        request(agent_digest="d2", policy=FORGETFUL), [row("a1")], FRESH, ["definition has changed"]),
+    "a session of the changed agent is resumed after a fresh start": (
+        request(A, TWO, agent_digest="d2", policy=FORGETFUL),
+        [row("a1"), row("a2", A, T2, agent_digest="d2")], "a2", []),
+    "a fresh start on a change, and nothing has changed": (request(policy=FORGETFUL), [row("a1")], "a1", []),
+    "a fresh start on a change does not forget a session that is rejected for something else": (
+        request(policy=FORGETFUL), [row("a1", retired="by ann")], REPLAY, ["retired"]),
     "an unchanged agent under a strict policy": (request(policy=STRICT), [row("a1")], "a1", []),
     # -- fresh and rerun
     "fresh": (request(fresh=True), [row("a1")], FRESH, []),

@@ -174,7 +174,18 @@ def test_the_commands_that_change_work_in_the_database_of_a_stopped_server(place
 def test_runtimes_are_bound_shared_and_removed(place: Place) -> None:
     worker = HandWorker(place.server.url, "laptop-1", "command", "other")
     bound = place.json(
-        "runtimes", "bind", "coder", "laptop-1-other", "--offline", "fail", "--max-running", "2"
+        "runtimes",
+        "bind",
+        "coder",
+        "laptop-1-other",
+        "--offline",
+        "fail",
+        "--max-running",
+        "2",
+        "--on-agent-change",
+        "replay",
+        "--on-dirty",
+        "replay",
     )
     assert (bound["runtime_id"], bound["offline"]) == (worker.runtimes["laptop-1-other"], "fail")
     assert place.add("one", "--issue", "1")["runtime_id"] == worker.runtimes["laptop-1-other"]
@@ -300,6 +311,9 @@ def test_the_client_binds_agents_and_sessions(server: LiveServer) -> None:
         bound = client.bind_agent("coder", worker.runtimes["laptop-1-other"], published=True)
         assert client.binding("coder") == bound
         assert bound.is_published
+        assert (bound.on_agent_change, bound.on_dirty) == ("disclose", "disclose")
+        strict = client.bind_agent("coder", bound.runtime, on_agent_change="fresh", on_dirty="replay")
+        assert (strict.on_agent_change, strict.on_dirty, strict.is_published) == ("fresh", "replay", True)
         client.unbind_agent("coder")
         assert client.binding("coder") is None
         session = client.create("coder")

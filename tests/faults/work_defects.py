@@ -54,7 +54,7 @@ def _() -> Iterator[None]:
     async def prepare(deps: Any, situation: Any) -> Any:
         bound = await deps.store.get_binding(situation.tenant, situation.agent_key)
         runtime = bound and await deps.store.get_runtime(situation.tenant, bound.runtime)
-        return await real(deps, replace(situation, runtime=runtime.identity) if runtime else situation)
+        return await real(deps, replace(situation, runtime=runtime) if runtime else situation)
 
     with patch("lastgood.flows.work.claims.prepare", prepare):
         yield
@@ -77,6 +77,15 @@ def _() -> Iterator[None]:
         return False
 
     with patch.object(core_resume, "_has_diverged", never):
+        yield
+
+
+@defect("the resume policy of a binding is not applied")
+def _() -> Iterator[None]:
+    async def policy(deps: Any, situation: Any) -> Any:
+        return core_resume.ResumePolicy()
+
+    with patch.object(flow_content, "_policy", policy):
         yield
 
 

@@ -25,7 +25,7 @@ from lastgood.flows.work.report_content import ClaimRef
 from lastgood.flows.work.task_tokens import TaskTokens
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT
-from lastgood.model.runtimes import AgentBinding, OnQueued
+from lastgood.model.runtimes import AgentBinding, OnDirty, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope, TurnKind
 from lastgood.model.tasks import PointerOutcome, TaskStatus
 from tests.faults.damage_probes import changed
@@ -129,6 +129,17 @@ async def two_failed_resumes_retire_a_native_session(stage: Stage) -> None:
         assert resumed(sent) == "native-a"
         await a.fail(sent, "timeout", resume_failed=True, tool_calls=1)
     assert resumed(await claimed(a)) is None, "a poisoned session was resumed"
+
+
+@probe
+async def a_binding_says_what_becomes_of_a_failed_prompt(stage: Stage) -> None:
+    site = site_of(stage)
+    a = await site.machine()
+    await site.bind(a, on_dirty=OnDirty.REPLAY)
+    await a.turn("one", "1", "native-a")
+    await a.fail(await claimed(a), "timeout", native_session="native-a")
+    again = await claimed(a)
+    assert again.content["resume"]["decision"] == "replay", "the failed prompt is resumed"
 
 
 @probe

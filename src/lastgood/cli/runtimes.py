@@ -86,6 +86,16 @@ def _configure_binding(commands: Commands) -> None:
     bind.add_argument(
         "--publish", action="store_true", help="let tokens with the scope chat reach the agent over /v1"
     )
+    bind.add_argument(
+        "--on-agent-change", metavar="WHAT", choices=("disclose", "replay", "fresh"),
+        help="when the agent's definition has changed: resume its native sessions and disclose it, replay "
+        "the transcript into a new one, or start fresh without it; default: disclose",
+    )  # fmt: skip
+    bind.add_argument(
+        "--on-dirty", metavar="WHAT", choices=("disclose", "replay"),
+        help="when a native session holds a prompt whose turn was not committed: resume it and disclose "
+        "that, or replay the transcript into a new one; default: disclose",
+    )  # fmt: skip
 
 
 def _configure_owning(commands: Commands) -> None:
@@ -159,6 +169,8 @@ async def bind_agent(args: argparse.Namespace) -> int:
                 deadline_seconds=args.deadline,
                 max_running=args.max_running,
                 published=args.publish or None,
+                on_agent_change=args.on_agent_change,
+                on_dirty=args.on_dirty,
             )
     if args.json:
         print_json({"agent": args.agent, "runtime_id": None} if args.none else binding_json(binding))

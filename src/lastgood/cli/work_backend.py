@@ -97,6 +97,8 @@ class WorkBackend(TaskBackend, Protocol):
         deadline_seconds: float | None = None,
         max_running: int | None = None,
         published: bool | None = None,
+        on_agent_change: str | None = None,
+        on_dirty: str | None = None,
     ) -> BindingInfo: ...
 
     async def unbind_agent(self, agent: str) -> None: ...

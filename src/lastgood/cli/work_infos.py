@@ -92,6 +92,8 @@ def binding_info(binding: AgentBinding, moved: int) -> BindingInfo:
         binding.max_running,
         binding.published,
         moved,
+        binding.on_agent_change.value,
+        binding.on_dirty.value,
     )
 
 

@@ -29,7 +29,7 @@ from lastgood.flows.work.enqueue import Enqueued
 from lastgood.flows.work.tasks import NewTaskRequest
 from lastgood.model.ids import SessionId, TaskId
 from lastgood.model.rules import LOCAL
-from lastgood.model.runtimes import AgentBinding, OnOffline, OnQueued
+from lastgood.model.runtimes import AgentBinding, OnAgentChange, OnDirty, OnOffline, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope
 from lastgood.model.tasks import Directive, TaskFilter, TaskStatus
 from lastgood.outside.env_file import secrets_of
@@ -224,6 +224,8 @@ class LocalWork:
         deadline_seconds: float | None = None,
         max_running: int | None = None,
         published: bool | None = None,
+        on_agent_change: str | None = None,
+        on_dirty: str | None = None,
     ) -> BindingInfo:
         new = AgentBinding(TENANT, agent, runtime, bound_by=self._user)
         binding = AgentBinding(
@@ -236,6 +238,8 @@ class LocalWork:
             max_running,
             bool(published),
             self._user,
+            OnAgentChange(on_agent_change or new.on_agent_change),
+            OnDirty(on_dirty or new.on_dirty),
         )
         return binding_info(binding, await self._runtimes.bind(binding, OnQueued(queued), is_admin=True))
 

@@ -242,6 +242,8 @@ def binding_json(binding: BindingInfo) -> dict[str, Any]:
         "deadline_seconds": binding.deadline_seconds,
         "max_running": binding.max_running,
         "published": binding.is_published,
+        "on_agent_change": binding.on_agent_change,
+        "on_dirty": binding.on_dirty,
         "moved": binding.moved,
     }
 

@@ -203,6 +203,8 @@ class WorkCalls:
         deadline_seconds: float | None = None,
         max_running: int | None = None,
         published: bool | None = None,
+        on_agent_change: str | None = None,
+        on_dirty: str | None = None,
     ) -> BindingInfo:
         """Runs the agent on this runtime. `queued`: `keep` or `move` tasks that wait elsewhere."""
         fields = {
@@ -211,6 +213,8 @@ class WorkCalls:
             "deadline_seconds": deadline_seconds,
             "max_running": max_running,
             "published": published,
+            "on_agent_change": on_agent_change,
+            "on_dirty": on_dirty,
         }
         body = {"runtime_id": runtime, "queued": queued} | _given(fields)
         return read(binding_of, (await self._request(ApiCall("PUT", _binding(agent), body))).plain)

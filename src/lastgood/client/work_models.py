@@ -45,6 +45,8 @@ class BindingInfo:
     max_running: int | None
     is_published: bool
     moved: int = 0
+    on_agent_change: str = "disclose"  # disclose, replay, fresh
+    on_dirty: str = "disclose"  # disclose, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,8 @@ def binding_of(plain: Mapping[str, Any]) -> BindingInfo:
         max_running=plain["max_running"],
         is_published=plain["published"],
         moved=plain.get("moved", 0),
+        on_agent_change=plain["on_agent_change"],
+        on_dirty=plain["on_dirty"],
     )
 
 

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from lastgood.model.ids import TaskId, TurnId
-from lastgood.model.runtimes import RuntimeIdentity
+from lastgood.model.runtimes import OnAgentChange, OnDirty, RuntimeIdentity
 from lastgood.model.tasks import Pointer, PointerOutcome
 
 #: A native session that failed to resume this often, without a committed turn in between, is poisoned.
@@ -29,17 +28,15 @@ MOST_FAILED_RESUMES = 2
 MOST_RECORDED = 20
 
 
-class OnChange(StrEnum):
-    """What to do with a native session that can be resumed, but must be disclosed."""
-
-    DISCLOSE = "disclose"  # resume it and say so
-    REPLAY = "replay"  # start a new one with the transcript
+_AGENT_CHANGED = "the agent's definition has changed since"
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePolicy:
-    agent_changed: OnChange = OnChange.DISCLOSE
-    dirty: OnChange = OnChange.DISCLOSE
+    """What the binding of the agent says about native sessions that can be resumed, but must be disclosed."""
+
+    agent_changed: OnAgentChange = OnAgentChange.DISCLOSE
+    dirty: OnDirty = OnDirty.DISCLOSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +181,13 @@ def _objection(request: ResumeRequest, newest: Pointer, rows: Sequence[Pointer])
         return f"it failed to resume {MOST_FAILED_RESUMES} times in a row"
     if _has_diverged(request, newest):
         return "it has seen turns that are not part of this history"
-    if newest.is_dirty and request.policy.dirty is OnChange.REPLAY:
+    if newest.is_dirty and request.policy.dirty is OnDirty.REPLAY:
         return "it holds a prompt whose turn was not committed"
-    if newest.agent_digest != request.agent_digest and request.policy.agent_changed is OnChange.REPLAY:
-        return "the agent's definition has changed since"
+    if (
+        newest.agent_digest != request.agent_digest
+        and request.policy.agent_changed is not OnAgentChange.DISCLOSE
+    ):
+        return _AGENT_CHANGED
     return None
 
 
@@ -241,7 +241,7 @@ def _native(
     if pointer.is_dirty:
         disclosures.append("it holds a prompt whose turn was not committed")
     if pointer.agent_digest != request.agent_digest:
-        disclosures.append("the agent's definition has changed since")
+        disclosures.append(_AGENT_CHANGED)
     reason = "same runtime; " + (
         "last turn committed" if not is_behind else "behind the session's newest turn"
     )
@@ -262,6 +262,10 @@ def _native(
 def _without_session(
     request: ResumeRequest, work_dir: ResumeDir | None, rejected: tuple[RejectedPointer, ...]
 ) -> TranscriptReplay | FreshStart:
+    if request.policy.agent_changed is OnAgentChange.FRESH and any(
+        one.reason == _AGENT_CHANGED for one in rejected
+    ):
+        return FreshStart(_AGENT_CHANGED, None, rejected)
     if rejected:
         reason = f"native session {rejected[0].native_session} cannot be resumed: {rejected[0].reason}"
     elif request.rerun_of is not None:

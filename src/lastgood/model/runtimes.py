@@ -129,6 +129,21 @@ class OnQueued(StrEnum):
     MOVE = "move"
 
 
+class OnAgentChange(StrEnum):
+    """What becomes of a native session that ran with another definition of the agent."""
+
+    DISCLOSE = "disclose"  # it is resumed, and the model and people are informed
+    REPLAY = "replay"  # a new one starts with the transcript
+    FRESH = "fresh"  # a new one starts with nothing, in a new working directory
+
+
+class OnDirty(StrEnum):
+    """What becomes of a native session that holds a prompt whose turn was not committed."""
+
+    DISCLOSE = "disclose"
+    REPLAY = "replay"
+
+
 @dataclass(frozen=True, slots=True)
 class AgentBinding:
     tenant: TenantId
@@ -140,6 +155,8 @@ class AgentBinding:
     max_running: int | None = None  # tasks of this agent at once
     published: bool = False  # tokens with the scope `chat` reach it
     bound_by: str = ""
+    on_agent_change: OnAgentChange = OnAgentChange.DISCLOSE
+    on_dirty: OnDirty = OnDirty.DISCLOSE
 
 
 @dataclass(frozen=True, slots=True)

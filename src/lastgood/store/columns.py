@@ -74,7 +74,7 @@ COLUMNS = {
     "binding": _columns(
         "agent_runtimes",
         "tenant agent_key runtime_id offline max_wait_seconds deadline_seconds max_running published"
-        " bound_by",
+        " bound_by on_agent_change on_dirty",
     ),
     "task": _columns(
         "tasks",

@@ -12,6 +12,8 @@ from lastgood.model.runtimes import (
     Enforcement,
     Enrollment,
     NewRuntime,
+    OnAgentChange,
+    OnDirty,
     OnOffline,
     Registration,
     Runtime,
@@ -71,7 +73,8 @@ def of_runtime(registration: Registration, new: NewRuntime) -> dict[str, Any]:
 
 
 def to_binding(row: Row) -> AgentBinding:
-    tenant, agent_key, runtime, offline, max_wait, deadline, max_running, published, bound_by = row
+    tenant, agent_key, runtime, offline, max_wait, deadline, max_running, published, bound_by, *policy = row
+    on_agent_change, on_dirty = policy
     return AgentBinding(
         TenantId(tenant),
         agent_key,
@@ -82,6 +85,8 @@ def to_binding(row: Row) -> AgentBinding:
         max_running,
         bool(published),
         bound_by,
+        OnAgentChange(on_agent_change),
+        OnDirty(on_dirty),
     )
 
 
@@ -96,6 +101,8 @@ def of_binding(binding: AgentBinding) -> dict[str, Any]:
         "max_running": binding.max_running,
         "published": binding.published,
         "bound_by": binding.bound_by,
+        "on_agent_change": binding.on_agent_change.value,
+        "on_dirty": binding.on_dirty.value,
     }
 
 

@@ -10,7 +10,7 @@ from lastgood.errors import StaleClaim
 from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask
 from lastgood.model.events import ResumeDecided
-from lastgood.model.runtimes import OnQueued
+from lastgood.model.runtimes import OnAgentChange, OnDirty, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope, TurnKind
 from lastgood.model.tasks import Directive, PointerOutcome
 from tests.flows.work.site import Machine, Site
@@ -201,6 +201,53 @@ async def test_I28_a_failed_prompt_inside_a_session_is_disclosed(site: Site) -> 
     assert resume(again)["native_session"] == "native-a"
     assert "not committed" in again.content["disclosures"][0]
     assert "catch_up" not in resume(again)
+
+
+async def test_a_binding_replays_into_a_new_session_after_a_failed_prompt(site: Site) -> None:
+    a = await site.machine()
+    await site.bind(a, on_dirty=OnDirty.REPLAY)
+    await a.turn("one", "1", "native-a")
+    await a.fail(await claimed(a, "two"), "timeout", native_session="native-a")
+    again = await claimed(a, "three")
+    assert resume(again)["decision"] == "replay"
+    assert "not committed" in resume(again)["reason"]
+
+
+@pytest.mark.parametrize("policy", OnAgentChange)
+async def test_a_binding_says_what_becomes_of_sessions_of_a_changed_agent(
+    site: Site, policy: OnAgentChange
+) -> None:
+    a = await site.machine()
+    await site.bind(a, on_agent_change=policy)
+    session = (await a.turn("one", "1", "native-a", work_dir="/a")).claimed.session.id
+    await site.cluster.backend.execute("UPDATE pointers SET agent_digest = 'older'")
+    explained = await site.work.explainer.explain(site.tenant, session, "ann")
+    sent = await claimed(a, "two")
+    found = resume(sent)
+    assert explained.decision["decision"] == found["decision"]
+    match policy:
+        case OnAgentChange.DISCLOSE:
+            assert found["native_session"] == "native-a"
+            assert "definition has changed" in sent.content["disclosures"][0]
+        case OnAgentChange.REPLAY:
+            assert (found["decision"], len(found["transcript"])) == ("replay", 2)
+        case OnAgentChange.FRESH:
+            assert (found["decision"], sent.content["work_dir"]) == ("fresh", None)
+            assert "transcript" not in found
+    await a.complete(sent, "2", native_session="native-b")
+    assert resume(await claimed(a, "three"))["native_session"] == "native-b", "it is of this definition"
+
+
+async def test_I34_the_policy_of_a_binding_is_not_for_runtimes_of_others(site: Site) -> None:
+    anns, bobs = await site.machine(), await site.machine("theirs", owner="bob")
+    second = await site.machine("desk")
+    await site.bind(anns, on_dirty=OnDirty.REPLAY)
+    for machine, user, native in ((bobs, "bob", "native"), (second, "ann", None)):
+        scope = TaskScope(ScopeKind.ISSUE, f"of {user}")
+        await site.queue("one", runtime=machine.id, user=user, scope=scope)
+        await machine.fail(await machine.claim(), "cli_protocol", native_session="native")
+        await site.queue("two", runtime=machine.id, user=user, scope=scope)
+        assert resume(await machine.claim()).get("native_session") == native
 
 
 async def test_I29_two_failed_resumes_retire_a_session_whatever_the_error_says(site: Site) -> None:

@@ -187,6 +187,7 @@ async def test_nothing_is_stored_for_what_is_refused(site: Site) -> None:
     machine, session = await bound(site)
     refused: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"messages": (user_parts("see", Image("https://example.com/a.png")),)}, InvalidRequest),
+        ({"messages": (user(" \n"),)}, InvalidRequest),
         ({"options": CallOptions(tools=({"type": "function", "function": {"name": "f"}},))}, InvalidRequest),
         ({"options": CallOptions(response_format={"type": "json_object"})}, InvalidRequest),
         ({"expected_head": TurnId("turn_gone")}, StaleHead),

@@ -15,10 +15,12 @@ from lastgood.core.resume import (
     FreshStart,
     NativeResume,
     ResumeDecision,
+    ResumePolicy,
     ResumeRequest,
     as_record,
     decide_resume,
 )
+from lastgood.core.runtime_access import may_use
 from lastgood.core.runtime_permissions import runtime_rules
 from lastgood.core.session_files import about_files, lacks_files, unseen
 from lastgood.core.transcript import TranscriptLine, catch_up, since_reset, text_of_input, transcript
@@ -27,7 +29,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.model.agents import AgentSpec, Safety
 from lastgood.model.ids import TenantId, TurnId
 from lastgood.model.messages import Message
-from lastgood.model.runtimes import RuntimeIdentity
+from lastgood.model.runtimes import Runtime
 from lastgood.model.sessions import Session, Turn
 from lastgood.model.tasks import Directive, SnapshotSummary
 
@@ -43,7 +45,7 @@ class Situation:
     tenant: TenantId
     session: Session
     base: TurnId | None
-    runtime: RuntimeIdentity
+    runtime: Runtime
     agent_key: str
     directive: Directive = Directive()
 
@@ -90,17 +92,30 @@ async def prepare(deps: Dependencies, situation: Situation) -> Prepared:
     chain = await _chain(deps, tenant, session, situation.base)
     turns = since_reset(chain)
     request = ResumeRequest(
-        runtime=situation.runtime,
+        runtime=situation.runtime.identity,
         agent_digest=agent.digest,
         history=[turn.id for turn in turns],
         was_reset=len(turns) < len(chain),
         fresh=situation.directive.fresh,
         rerun_of=situation.directive.rerun_of,
+        policy=await _policy(deps, situation),
     )
     # A rerun has exactly the session of its source, however old that is.
     most = MOST_POINTERS if situation.directive.rerun_of is None else None
     decision = decide_resume(request, await deps.store.list_pointers(tenant, session.id, limit=most))
     return Prepared(decision, agent, turns, await _snapshot(deps, tenant, session, decision, turns))
+
+
+async def _policy(deps: Dependencies, situation: Situation) -> ResumePolicy:
+    """Of the agent's binding. One that the owner of this runtime may not use says nothing about it."""
+    binding = await deps.store.get_binding(situation.tenant, situation.agent_key)
+    if binding is None:
+        return ResumePolicy()
+    if binding.runtime != situation.runtime.id:
+        bound = await deps.store.get_runtime(situation.tenant, binding.runtime)
+        if bound is None or not may_use(bound, situation.runtime.owner):
+            return ResumePolicy()
+    return ResumePolicy(binding.on_agent_change, binding.on_dirty)
 
 
 async def _chain(

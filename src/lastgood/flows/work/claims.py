@@ -168,7 +168,7 @@ class Claims:
             runtime = await self._deps.store.get_runtime(task.tenant, task.runtime)
             assert runtime is not None, "a task cannot be claimed without its runtime"
             situation = Situation(
-                task.tenant, session, claimed.attempt.base, runtime.identity, task.agent_key, task.directive
+                task.tenant, session, claimed.attempt.base, runtime, task.agent_key, task.directive
             )
             prepared = await prepare(self._deps, situation)
         except StoreUnavailable:

@@ -43,7 +43,7 @@ class Explainer:
                 param="runtime",
             )
         base = found.head.turn if found.head else None
-        situation = Situation(tenant, found, base, plan.runtime.identity, agent.key)
+        situation = Situation(tenant, found, base, plan.runtime, agent.key)
         prepared = await prepare(self._deps, situation)
         content = {
             "transcript": len(prepared.transcript),
@@ -59,7 +59,7 @@ class Explainer:
         for one in await self._access.usable(session.tenant, user):
             if runtime in (None, one.id):
                 base = session.head.turn if session.head else None
-                situation = Situation(session.tenant, session, base, one.identity, session.agent_key)
+                situation = Situation(session.tenant, session, base, one, session.agent_key)
                 prepared = await prepare(self._deps, situation)
                 found.append({"runtime_id": one.id, "runtime": one.name, **prepared.record})
         return found

@@ -108,12 +108,14 @@ RETURNING id;
 
 -- name: put_binding
 INSERT INTO agent_runtimes (tenant, agent_key, runtime_id, offline, max_wait_seconds, deadline_seconds,
-                            max_running, published, bound_by)
-VALUES (:tenant, :agent_key, :runtime, :offline, :max_wait, :deadline, :max_running, :published, :bound_by)
+                            max_running, published, bound_by, on_agent_change, on_dirty)
+VALUES (:tenant, :agent_key, :runtime, :offline, :max_wait, :deadline, :max_running, :published, :bound_by,
+        :on_agent_change, :on_dirty)
 ON CONFLICT (tenant, agent_key) DO UPDATE
 SET runtime_id = excluded.runtime_id, offline = excluded.offline, max_wait_seconds = excluded.max_wait_seconds,
     deadline_seconds = excluded.deadline_seconds, max_running = excluded.max_running,
-    published = excluded.published, bound_by = excluded.bound_by
+    published = excluded.published, bound_by = excluded.bound_by,
+    on_agent_change = excluded.on_agent_change, on_dirty = excluded.on_dirty
 WHERE {may_rebind}
 RETURNING agent_key;
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from lastgood.core.runtime_choice import is_offline
 from lastgood.flows.work.tasks import ShownTask
-from lastgood.model.runtimes import AgentBinding, OnOffline, Runtime
+from lastgood.model.runtimes import AgentBinding, OnAgentChange, OnDirty, OnOffline, Runtime
 from lastgood.model.sessions import ScopeKind
 from lastgood.model.tasks import Pointer, PointerOutcome, Question, QuestionStatus, TaskMessage, TaskStatus
 from lastgood.model.tokens import Scope, Token
@@ -104,6 +104,10 @@ BINDING: Resource[AgentBinding] = Resource(
     ResourceField("max_running", or_null(COUNT), lambda binding: binding.max_running),
     ResourceField("published", FLAG, lambda binding: binding.published),
     ResourceField("bound_by", TEXT, lambda binding: binding.bound_by),
+    ResourceField(
+        "on_agent_change", {"enum": [*OnAgentChange]}, lambda binding: binding.on_agent_change.value
+    ),
+    ResourceField("on_dirty", {"enum": [*OnDirty]}, lambda binding: binding.on_dirty.value),
     optional("moved", COUNT),
 )
 

@@ -221,6 +221,8 @@ class BindBody(Body):
     deadline_seconds: Annotated[float, Field(gt=0, le=30 * 86400)] | None = None
     max_running: Annotated[int, Field(ge=1, le=10_000)] | None = None
     published: bool | None = None
+    on_agent_change: Literal["disclose", "replay", "fresh"] | None = None
+    on_dirty: Literal["disclose", "replay"] | None = None
 
 
 class PinRuntimeBody(Body):

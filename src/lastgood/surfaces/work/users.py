@@ -13,7 +13,7 @@ from lastgood.flows.work.enqueue import Enqueued
 from lastgood.flows.work.enrollment import Enroller, check_worker
 from lastgood.flows.work.tasks import NewTaskRequest, ShownTask
 from lastgood.model.ids import SessionId, TaskId
-from lastgood.model.runtimes import AgentBinding, OnOffline, OnQueued
+from lastgood.model.runtimes import AgentBinding, OnAgentChange, OnDirty, OnOffline, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope
 from lastgood.model.tasks import Directive, TaskFilter, TaskStatus
 from lastgood.model.tokens import Scope, Token
@@ -244,6 +244,8 @@ class RuntimeHandlers:
             max_running=body.max_running if "max_running" in given else old.max_running,
             published=old.published if body.published is None else body.published,
             bound_by=caller.user,
+            on_agent_change=OnAgentChange(body.on_agent_change or old.on_agent_change),
+            on_dirty=OnDirty(body.on_dirty or old.on_dirty),
         )
         queued = OnQueued(body.queued or "keep")
         moved = await runtimes.bind(binding, queued, caller.name, is_admin=is_admin)

@@ -296,6 +296,8 @@ CREATE TABLE agent_runtimes (
     max_running      BIGINT,               -- tasks of this agent at once; NULL: no limit
     published        BOOLEAN NOT NULL DEFAULT false,  -- whether tokens with the scope chat reach it
     bound_by         TEXT NOT NULL,
+    on_agent_change  TEXT NOT NULL DEFAULT 'disclose' CHECK (on_agent_change IN ('disclose', 'replay', 'fresh')),
+    on_dirty         TEXT NOT NULL DEFAULT 'disclose' CHECK (on_dirty IN ('disclose', 'replay')),
     PRIMARY KEY (tenant, agent_key)
 );
 
