@@ -158,7 +158,8 @@ async def test_only_the_snapshot_of_a_committed_attempt_speaks_for_its_turn(stor
 
     async def newest(*of: TurnId, tenant: Any = TENANT) -> bytes | None:
         found = await store.newest_snapshot(tenant, session.id, of)
-        return found.body if found else None
+        snapshot = await store.get_snapshot(tenant, found) if found else None
+        return snapshot.body if snapshot else None
 
     assert await newest(*turns) == b"second"
     assert await newest(*reversed(turns)) == b"second"

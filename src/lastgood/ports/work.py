@@ -290,8 +290,8 @@ class TaskStore(Protocol):
 
     async def newest_snapshot(
         self, tenant: TenantId, session: SessionId, turns: Sequence[TurnId]
-    ) -> Snapshot | None:
-        """The newest one of these committed turns."""
+    ) -> AttemptId | None:
+        """The attempt that made the newest one of these committed turns."""
         ...
 
 

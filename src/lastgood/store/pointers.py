@@ -62,9 +62,9 @@ class SqlPointers(WorkTransactions):
 
     async def newest_snapshot(
         self, tenant: TenantId, session: SessionId, turns: Sequence[TurnId]
-    ) -> Snapshot | None:
+    ) -> AttemptId | None:
         wanted = frozenset(turns)
         for attempt, turn in await self._rows("committed_snapshots", {"tenant": tenant, "session": session}):
             if turn in wanted:
-                return await self.get_snapshot(tenant, AttemptId(attempt))
+                return AttemptId(attempt)
         return None

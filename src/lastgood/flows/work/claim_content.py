@@ -24,7 +24,7 @@ from lastgood.core.transcript import TranscriptLine, catch_up, since_reset, text
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
 from lastgood.model.agents import AgentSpec, Safety
-from lastgood.model.ids import TenantId, TurnId
+from lastgood.model.ids import AttemptId, TenantId, TurnId
 from lastgood.model.messages import Message
 from lastgood.model.runtimes import RuntimeIdentity
 from lastgood.model.sessions import Session, Turn
@@ -58,6 +58,8 @@ class Prepared:
     agent: AgentSpec
     turns: tuple[Turn, ...]  # since the last reset
     snapshot: Snapshot | None
+    #: Of the working directory as the worker left it: without a change it need not be uploaded again.
+    saved_in: AttemptId | None = None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -99,7 +101,10 @@ async def prepare(deps: Dependencies, situation: Situation) -> Prepared:
         rerun_of=situation.directive.rerun_of,
     )
     decision = decide_resume(request, await deps.store.list_pointers(tenant, session.id))
-    return Prepared(decision, agent, turns, await _snapshot(deps, tenant, session, decision, turns))
+    newest = await _newest_snapshot(deps, tenant, session, decision, turns)
+    if newest is None or decision.work_dir is None or not decision.work_dir.lacks_files:
+        return Prepared(decision, agent, turns, None, newest)
+    return Prepared(decision, agent, turns, await deps.store.get_snapshot(tenant, newest))
 
 
 async def _chain(
@@ -112,19 +117,20 @@ async def _chain(
     return turns[: place + 1]
 
 
-async def _snapshot(
+async def _newest_snapshot(
     deps: Dependencies,
     tenant: TenantId,
     session: Session,
     decision: ResumeDecision,
     turns: Sequence[Turn],
-) -> Snapshot | None:
-    """Only if the working directory lacks what the turns did: otherwise it is there, and newer. Nothing is
+) -> AttemptId | None:
+    """What a working directory that lacks files gets, and what one that has them is saved in. Nothing is
     restored into a folder that a person chose for the session."""
-    if decision.work_dir is None or not decision.work_dir.lacks_files or session.working_dir is not None:
+    if decision.work_dir is None or session.working_dir is not None:
         return None
     ids = [turn.id for turn in turns]
-    if isinstance(decision, NativeResume) and decision.catch_up_after in ids:
+    lacks_files = decision.work_dir.lacks_files
+    if lacks_files and isinstance(decision, NativeResume) and decision.catch_up_after in ids:
         # Older ones are of what the directory itself has held before.
         ids = ids[ids.index(decision.catch_up_after) + 1 :]
     return await deps.store.newest_snapshot(tenant, session.id, ids)
@@ -151,12 +157,18 @@ def lines_json(lines: Sequence[TranscriptLine]) -> list[dict[str, str]]:
     return [{"role": line.role, "content": line.content} for line in lines]
 
 
-def work_dir_json(decision: ResumeDecision) -> dict[str, Any]:
+def work_dir_json(prepared: Prepared) -> dict[str, Any]:
     """The path, and whose machine it is on."""
-    found = decision.work_dir
+    found = prepared.decision.work_dir
     if found is None:
         return {"work_dir": None, "work_dir_state": None}
-    state = {"worker": found.worker, "is_local": found.is_local, "is_outdated": found.is_outdated}
+    state: dict[str, Any] = {
+        "worker": found.worker,
+        "is_local": found.is_local,
+        "is_outdated": found.is_outdated,
+    }
+    if prepared.saved_in is not None:
+        state["saved_in"] = prepared.saved_in
     return {"work_dir": found.path, "work_dir_state": state}
 
 
