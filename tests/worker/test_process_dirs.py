@@ -10,6 +10,7 @@ from typing import Any
 from lastgood.worker.redaction import Redaction
 from lastgood.worker.snapshots import Baseline, make_snapshot
 from lastgood.worker.work_dirs import WorkDirs
+from tests.e2e.command import until
 from tests.worker.live_worker import LiveWorker
 from tests.worker.work_api import WorkApi
 
@@ -56,6 +57,34 @@ def test_a_directory_of_another_root_is_not_entered_and_that_is_disclosed(
     assert Path(api.until_called("complete", task)["work_dir"]).parent == worker.root / "work"
     assert "The earlier files are not here" in worker.jobs()[0]["disclosures"][0]
     assert not (tmp_path / "a.txt").exists()
+
+
+def test_a_task_that_waits_for_a_folder_says_so_and_changes_nothing_before_its_turn(
+    tmp_path: Path, api: WorkApi
+) -> None:
+    def whys() -> list[str | None]:
+        return [one.get("why") for one in api.of("heartbeat")[-1]["live"] if one["task_id"] == second]
+
+    with LiveWorker(tmp_path / "w", api.url, "--slots", "2") as worker:
+        here = api.until_called("complete", api.queue("write:a.txt=old"))["work_dir"]
+        elsewhere = WorkDirs(tmp_path / "elsewhere").create("s")
+        (elsewhere.path / "a.txt").write_text("newer")
+        made = make_snapshot(elsewhere, Baseline(), Redaction(()))
+        api.snapshot = {"body": base64.b64encode(made.body).decode(), "summary": made.summary}
+        gate = tmp_path / "gate"
+        first = api.queue(f"until:{gate} read:a.txt", **at(here))
+        worker.until_job(2)
+        snapshot = {"attempt": "att_1", "kind": "x", "bytes": 1}
+        second = api.queue("read:a.txt", **at(here, is_outdated=True), snapshot=snapshot)
+        until(
+            lambda: (
+                api.of("heartbeat") and any(f"another task works in {here}" in (why or "") for why in whys())
+            )
+        )
+        assert not api.of("start", second)
+        gate.touch()
+        assert api.until_called("complete", first)["output"] == "old", "its directory was replaced under it"
+        assert api.until_called("complete", second)["output"] == "newer"
 
 
 def test_a_folder_that_is_not_allowed_is_refused(api: WorkApi, worker: LiveWorker, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from lastgood.worker.job import (
     Steering,
 )
 from lastgood.worker.mcp_servers import Machine, passed_on
-from lastgood.worker.preparation import RunTools, prepare_directory
+from lastgood.worker.preparation import RunTools, prepared_directory
 from lastgood.worker.progress import ProgressWatch
 from lastgood.worker.runtimes.processes import ProcessGroups
 from lastgood.worker.snapshots import KIND, MAX_BYTES, Baseline, fingerprint, make_snapshot, remember
@@ -50,6 +50,7 @@ class TaskRun:
         self.claim, self.groups = claim, groups
         self.started_at = time.monotonic()
         self.doing = "starting"  # for the status display
+        self.waits_for = ""  # before its start, for people on the server
         self._kind, self._tools = kind, tools
         self._redaction = tools.redaction.knowing(claim.task_token)
         self._stopped: asyncio.Future[tuple[StopReason, str]] = asyncio.get_running_loop().create_future()
@@ -92,11 +93,10 @@ class TaskRun:
             refusal = self._kind.cannot_enforce(self.claim.permissions)
             if refusal is not None:
                 return JobFailed(FailureCode.UNENFORCEABLE, refusal)
-            work_dir, notes = await self._unless_stopped(prepare_directory(self.claim, self._tools))
-            self._work_dir = work_dir
             async with contextlib.AsyncExitStack() as stack:
-                self.doing = f"waiting for the folder {work_dir.path}"
-                await self._unless_stopped(stack.enter_async_context(self._tools.work_dirs.locked(work_dir)))
+                preparing = prepared_directory(self.claim, self._tools, self._waits_for)
+                work_dir, notes = await self._unless_stopped(stack.enter_async_context(preparing))
+                self.waits_for, self._work_dir = "", work_dir
                 return await self._in_directory(work_dir, notes)
         except WorkDirRefused as error:
             return JobFailed(FailureCode.UNENFORCEABLE, str(error))
@@ -104,6 +104,10 @@ class TaskRun:
             return self._failure_of_stop()
         except OSError as error:  # a full disk, a directory without rights
             return JobFailed(FailureCode.NOT_STARTED, f"the working directory cannot be used: {error}")
+
+    def _waits_for(self, work_dir: WorkDir) -> None:
+        self.doing = f"waiting for the folder {work_dir.path}"
+        self.waits_for = f"another task works in {work_dir.path}, in a folder above it or in one below it"
 
     async def _in_directory(self, work_dir: WorkDir, notes: tuple[str, ...]) -> JobResult | JobFailed:
         self._spawn(self._sender.run())
