@@ -9,6 +9,7 @@ import pytest
 from lastgood.errors import IdempotencyMismatch
 from lastgood.model.attempts import AttemptStatus, Committed
 from lastgood.model.events import TextStreamed
+from lastgood.model.runtimes import Heartbeat, LiveClaim
 from lastgood.model.sessions import SessionStatus
 from lastgood.model.tasks import OMITTED, PointerOutcome, QuestionStatus, TaskMessage, TaskStatus
 from lastgood.ports import Store
@@ -16,7 +17,7 @@ from lastgood.store.run_activity import MOST_BYTES
 from tests.contract import builders, work_builders
 from tests.contract.builders import STRANGER, TENANT
 from tests.contract.conftest import Backend, dump
-from tests.contract.work_builders import Claim
+from tests.contract.work_builders import WORKER, Claim
 
 pytestmark = pytest.mark.anyio
 
@@ -352,3 +353,17 @@ async def test_tidying_tasks_takes_small_bites(store: Store) -> None:
         sessions = [await builders.again(store, claim.claimed.session) for claim in claims]
         left.append(sum(session.events_dropped == 0 for session in sessions))
     assert left == [1, 0]
+
+
+# --- heartbeats --------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_that_has_not_started_says_why_until_it_says_so_no_more(store: Store) -> None:
+    await work_builders.register(store)
+    task = await work_builders.task(store, await builders.session(store))
+    claim = await work_builders.claim(store)
+    for why in ("another task works in /p", ""):
+        live = LiveClaim(claim.task, claim.token, why)
+        beat = await store.beat(Heartbeat(TENANT, WORKER, 1, (), (live,)), 90.0)
+        assert beat.renewed == (task.id,)
+        assert (await work_builders.again(store, task)).why == why

@@ -107,7 +107,14 @@ S = TaskStatus
         ),
         (task(S.DEFERRED, due_at=900.0), ONLINE, None, "waits for runtime name of rt_a to claim it"),
         (task(S.CLAIMED, lease_until=1001.0), ONLINE, None, "claimed by worker laptop"),
+        (
+            task(S.CLAIMED, lease_until=1001.0, why="another task works in /p"),
+            ONLINE,
+            None,
+            "claimed by worker laptop: another task works in /p",
+        ),
         (task(S.RUNNING, lease_until=1001.0), ONLINE, None, "worker laptop is running it"),
+        (task(S.RUNNING, lease_until=1001.0, why="of before"), ONLINE, None, "worker laptop is running it"),
         (task(S.WAITING, lease_until=1001.0), ONLINE, None, "worker laptop waits for a person's answer"),
         (
             task(S.RUNNING, lease_until=999.0),

@@ -113,6 +113,27 @@ def test_a_project_folder_of_the_owner_is_used_if_it_is_allowed(tmp_path: Path) 
     assert (project / "new.txt").exists()
 
 
+def test_a_task_whose_folder_is_in_use_says_that_it_waits_for_it(tmp_path: Path) -> None:
+    below = tmp_path / "project" / "part"
+    below.mkdir(parents=True)
+    task_server = TaskServer(tmp_path)
+    with task_server.server:
+        options = ("--allow-dir", str(below.parent), "--slots", "2")
+        with LiveWorker(tmp_path / "w", task_server.server.url, *options) as worker:
+            task_server.bind()
+            gate = tmp_path / "gate"
+            first = task_server.session(working_dir=str(below.parent))
+            running = task_server.begin(first, f"until:{gate} write:part/a.txt=1")
+            worker.until_job()
+            waiting = task_server.begin(task_server.session(working_dir=str(below)), "read:a.txt say:x")
+            until(lambda: f"another task works in {below}" in task_server.task(waiting)["why"])
+            assert len(worker.jobs()) == 1
+            gate.touch()
+            task_server.until_task(running, "completed")
+            task_server.until_task(waiting, "completed")
+            assert len(worker.jobs()) == 2
+
+
 def test_what_a_kind_cannot_enforce_is_refused_before_it_is_queued(
     task_server: TaskServer, worker: LiveWorker
 ) -> None:

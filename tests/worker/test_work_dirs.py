@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.worker.work_dirs import WorkDirRefused, WorkDirs
-from tests.polls import a_few_rounds
+from lastgood.worker.work_dirs import Upload, WorkDirRefused, WorkDirs
+from tests.polls import a_few_rounds, eventually
 
 DAY = 86400.0
 
@@ -70,6 +70,75 @@ def test_a_link_in_place_of_an_own_directory_is_refused(tmp_path: Path) -> None:
         dirs.find(str(own))
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_free"),
+    [
+        ("p", "p", False),
+        ("p", "p/sub", False),
+        ("p/sub/deep", "p", False),
+        ("p/sub", "p/other", True),
+        ("p/sub", "p/sub-2", True),
+    ],
+)
+def test_runs_in_a_folder_and_below_it_exclude_each_other_also_of_two_workers(
+    tmp_path: Path, first: str, second: str, is_free: bool
+) -> None:
+    for folder in ("p/sub/deep", "p/other", "p/sub-2"):
+        (tmp_path / folder).mkdir(parents=True)
+    one = WorkDirs(tmp_path / "root", [tmp_path / "p"])
+    other = WorkDirs(tmp_path / "other", [tmp_path / second])
+
+    async def both() -> None:
+        waited: list[Path] = []
+        here, there = one.find(str(tmp_path / first)), other.find(str(tmp_path / second))
+        async with one.locked(here):
+            locking = other.locked(there, lambda work_dir: waited.append(work_dir.path))
+            entering = asyncio.create_task(locking.__aenter__())
+            await eventually(lambda: entering.done() or waited)
+            assert entering.done() is is_free
+        await asyncio.wait_for(entering, 10)
+        await locking.__aexit__(None, None, None)
+
+    asyncio.run(both())
+
+
+def test_who_waits_for_a_directory_gets_the_one_that_took_its_place(tmp_path: Path) -> None:
+    dirs = WorkDirs(tmp_path / "root")
+    old, newer = dirs.create("s"), dirs.create("s")
+    waited: list[Path] = []
+
+    async def both() -> None:
+        locking = dirs.locked(old, lambda work_dir: waited.append(work_dir.path))
+        async with dirs.locked(newer):
+            async with dirs.locked(old):
+                entering = asyncio.create_task(locking.__aenter__())
+                await eventually(lambda: waited)
+                dirs.replace(old, newer)
+            seen = len(waited)
+            await eventually(lambda: entering.done() or len(waited) > seen + 1)
+            assert not entering.done(), "the run that replaced it still works there"
+        await asyncio.wait_for(entering, 10)
+
+    asyncio.run(both())
+
+
+def test_a_directory_that_is_deleted_while_a_run_waits_for_it_is_refused(tmp_path: Path) -> None:
+    dirs = WorkDirs(tmp_path / "root")
+    work_dir = dirs.create("s")
+    waited: list[Path] = []
+
+    async def both() -> None:
+        async with dirs.locked(work_dir):
+            locking = dirs.locked(work_dir, lambda work_dir: waited.append(work_dir.path))
+            entering = asyncio.create_task(locking.__aenter__())
+            await eventually(lambda: waited)
+            work_dir.path.rmdir()
+        with pytest.raises(WorkDirRefused, match="deleted or moved meanwhile"):
+            await asyncio.wait_for(entering, 10)
+
+    asyncio.run(both())
+
+
 def test_a_second_run_in_one_folder_waits_for_the_first(tmp_path: Path) -> None:
     dirs = WorkDirs(tmp_path / "root")
     work_dir = dirs.create("s")
@@ -88,7 +157,7 @@ def test_unused_directories_are_deleted_by_age_and_state(tmp_path: Path) -> None
     dirs = WorkDirs(tmp_path / "root")
     saved, unsaved, used, locked = (dirs.create(name) for name in "abcd")
     for one, is_saved in ((saved, True), (unsaved, False), (locked, True)):
-        dirs.used(one, is_saved=is_saved)
+        dirs.used(one, Upload("a", "c") if is_saved else None)
     now = used.path.stat().st_mtime
 
     async def clean_up(after: float) -> list[Path]:

@@ -1,7 +1,8 @@
 """Says why a task that is not finished has not finished yet (I32).
 
 The reason is derived whenever a task is read, so it cannot be out of date. `held` and `deferred` tasks also
-have a stored reason, which says why they were put there.
+have a stored reason, which says why they were put there. That of a claimed one is its worker's: why it has
+not started the run yet.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def _of_claim(task: Task, now: float) -> str:
         return f"claimed by {by}, lease ended at {moment(task.lease_until)}; claimable"
     if task.status is TaskStatus.WAITING:
         return f"{by} waits for a person's answer"
-    return f"{by} is running it" if task.status is TaskStatus.RUNNING else f"claimed by {by}"
+    if task.status is TaskStatus.RUNNING:
+        return f"{by} is running it"
+    return f"claimed by {by}: {task.why}" if task.why else f"claimed by {by}"
 
 
 def _of_runtime(task: Task, runtime: Runtime | None, now: float) -> str:

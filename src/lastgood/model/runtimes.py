@@ -91,6 +91,7 @@ class Registered:
 class LiveClaim:
     task: TaskId
     token: bytes  # hashed
+    why: str = ""  # it has not started yet
 
 
 @dataclass(frozen=True, slots=True)

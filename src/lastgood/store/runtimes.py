@@ -83,7 +83,12 @@ class SqlRuntimes(WorkTransactions):
             lost: list[TaskId] = []
             cancel: list[TaskId] = []
             for live in sorted(heartbeat.live, key=lambda live: live.task):
-                claim = sender | {"task": live.task, "token": live.token, "lease": lease_seconds}
+                claim = sender | {
+                    "task": live.task,
+                    "token": live.token,
+                    "lease": lease_seconds,
+                    "why": live.why,
+                }
                 if await statements.rows("renew_claim", claim):
                     renewed.append(live.task)
                     continue

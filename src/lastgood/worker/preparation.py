@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,22 +36,43 @@ class RunTools:
     token_rejected: Callable[[], None]
 
 
-async def prepare_directory(claim: Claim, tools: RunTools) -> tuple[WorkDir, tuple[str, ...]]:
-    """The directory, and what the model must know about it.
+Lock = Callable[[WorkDir], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def prepared_directory(
+    claim: Claim, tools: RunTools, waits: Callable[[WorkDir], None]
+) -> AsyncIterator[tuple[WorkDir, tuple[str, ...]]]:
+    """The directory, locked for this run, and what the model must know about it. `waits` is called while
+    another run holds it.
 
     WorkDirRefused: somebody named a folder that may not be used. A directory of an earlier run that is not
     here (another root, a copied identity, cleaned up) is no reason to fail: that is disclosed.
     """
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def lock(work_dir: WorkDir) -> None:
+            await stack.enter_async_context(tools.work_dirs.locked(work_dir, waits))
+
+        yield await _prepare(claim, tools, lock)
+
+
+async def _prepare(claim: Claim, tools: RunTools, lock: Lock) -> tuple[WorkDir, tuple[str, ...]]:
     if claim.folder is not None:
-        return tools.work_dirs.find(claim.folder), ()
+        folder = tools.work_dirs.find(claim.folder)
+        await lock(folder)
+        return folder, ()
     given = claim.work_dir
     notes: tuple[str, ...] = ()
     if given is not None and given.is_local:
         try:
-            return await _up_to_date(tools.work_dirs.find(given.path), given, claim, tools)
+            earlier = tools.work_dirs.find(given.path)
+            await lock(earlier)
+            return await _up_to_date(earlier, given, claim, tools, lock)
         except WorkDirRefused as refusal:
             notes = (f"The earlier files are not here: {refusal}. This directory is new and empty.",)
     work_dir = await asyncio.to_thread(tools.work_dirs.create, claim.session)
+    await lock(work_dir)
     if claim.snapshot_attempt is not None:
         try:
             notes = await _restore(work_dir, claim, claim.snapshot_attempt, tools.server)
@@ -60,7 +82,7 @@ async def prepare_directory(claim: Claim, tools: RunTools) -> tuple[WorkDir, tup
 
 
 async def _up_to_date(
-    work_dir: WorkDir, given: GivenDir, claim: Claim, tools: RunTools
+    work_dir: WorkDir, given: GivenDir, claim: Claim, tools: RunTools, lock: Lock
 ) -> tuple[WorkDir, tuple[str, ...]]:
     """A directory whose session has worked elsewhere since gets the newer files, under its own path: some
     CLIs find their sessions only there."""
@@ -69,6 +91,7 @@ async def _up_to_date(
     if not work_dir.is_owned:
         return work_dir, ("Nothing was restored into this folder; it is as its owner left it.",)
     newer = await asyncio.to_thread(tools.work_dirs.create, claim.session)
+    await lock(newer)
     try:
         notes = await _restore(newer, claim, claim.snapshot_attempt, tools.server)
     except SnapshotRefused as error:

@@ -51,6 +51,7 @@ class Worker:
         self.queue_age = 0.0  # of the newest claim
         self.last_heartbeat: float | None = None
         self._offered: dict[str, RuntimeChoice] = {}
+        self._sent_waits: dict[str, str] = {}  # by task
         self._watch = LeaseWatch(now(), tools.options.times.lease_seconds)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._beat_now = asyncio.Event()
@@ -181,11 +182,18 @@ class Worker:
         live = self.delivery.live_claims() | {
             run.claim.key.task: run.claim.key.token for run in self.runs.values()
         }
+        self._sent_waits = self._waits()
         return self._who() | {
             "runtime_ids": list(self._offered),
-            "live": [{"task_id": task, "claim_token": token} for task, token in live.items()],
+            "live": [
+                {"task_id": task, "claim_token": token, "why": self._sent_waits.get(task) or None}
+                for task, token in live.items()
+            ],
             "status": self.why_not_claiming()[:_STATUS_CHARACTERS],
         }
+
+    def _waits(self) -> dict[str, str]:
+        return {task: run.waits_for[:_STATUS_CHARACTERS] for task, run in self.runs.items() if run.waits_for}
 
     def _obey(self, answer: HeartbeatAnswer) -> None:
         # Those that are lost are stopped before the others may go on: `stop` kills halted ones.
@@ -208,7 +216,7 @@ class Worker:
             )
 
     async def _tick(self) -> None:
-        """Halts the CLIs when the process wakes up past its lease."""
+        """Halts the CLIs when the process wakes up past its lease. Reports what a run waits for."""
         while True:
             if self._watch.tick(now()):
                 for run in self.runs.values():
@@ -216,6 +224,8 @@ class Worker:
                 log.warning(
                     "woke up past the lease; the CLIs are halted until a heartbeat confirms the claims"
                 )
+                self._beat_now.set()
+            if self._waits() != self._sent_waits:
                 self._beat_now.set()
             await asyncio.sleep(_TICK_SECONDS)
 

@@ -31,12 +31,12 @@ from lastgood.worker.job import (
     Steering,
 )
 from lastgood.worker.mcp_servers import Machine, passed_on
-from lastgood.worker.preparation import RunTools, prepare_directory
+from lastgood.worker.preparation import RunTools, prepared_directory
 from lastgood.worker.progress import ProgressWatch
 from lastgood.worker.runtimes.processes import ProcessGroups
-from lastgood.worker.snapshots import KIND, MAX_BYTES, Baseline, make_snapshot, remember
+from lastgood.worker.snapshots import KIND, MAX_BYTES, Baseline, fingerprint, make_snapshot, remember
 from lastgood.worker.transcript_sender import TranscriptSender
-from lastgood.worker.work_dirs import WorkDir, WorkDirRefused
+from lastgood.worker.work_dirs import Upload, WorkDir, WorkDirRefused
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class TaskRun:
         self.claim, self.groups = claim, groups
         self.started_at = time.monotonic()
         self.doing = "starting"  # for the status display
+        self.waits_for = ""  # before its start, for people on the server
         self._kind, self._tools = kind, tools
         self._redaction = tools.redaction.knowing(claim.task_token)
         self._stopped: asyncio.Future[tuple[StopReason, str]] = asyncio.get_running_loop().create_future()
@@ -92,11 +93,10 @@ class TaskRun:
             refusal = self._kind.cannot_enforce(self.claim.permissions)
             if refusal is not None:
                 return JobFailed(FailureCode.UNENFORCEABLE, refusal)
-            work_dir, notes = await self._unless_stopped(prepare_directory(self.claim, self._tools))
-            self._work_dir = work_dir
             async with contextlib.AsyncExitStack() as stack:
-                self.doing = f"waiting for the folder {work_dir.path}"
-                await self._unless_stopped(stack.enter_async_context(self._tools.work_dirs.locked(work_dir)))
+                preparing = prepared_directory(self.claim, self._tools, self._waits_for)
+                work_dir, notes = await self._unless_stopped(stack.enter_async_context(preparing))
+                self.waits_for, self._work_dir = "", work_dir
                 return await self._in_directory(work_dir, notes)
         except WorkDirRefused as error:
             return JobFailed(FailureCode.UNENFORCEABLE, str(error))
@@ -104,6 +104,10 @@ class TaskRun:
             return self._failure_of_stop()
         except OSError as error:  # a full disk, a directory without rights
             return JobFailed(FailureCode.NOT_STARTED, f"the working directory cannot be used: {error}")
+
+    def _waits_for(self, work_dir: WorkDir) -> None:
+        self.doing = f"waiting for the folder {work_dir.path}"
+        self.waits_for = f"another task works in {work_dir.path}, in a folder above it or in one below it"
 
     async def _in_directory(self, work_dir: WorkDir, notes: tuple[str, ...]) -> JobResult | JobFailed:
         self._spawn(self._sender.run())
@@ -116,8 +120,8 @@ class TaskRun:
         if self._kind.can_steer:
             self._spawn(self._calls.pass_on_steers(self._steering))
         outcome = await self._drive(await self._job(work_dir, notes))
-        is_saved = before is not None and await self._snapshot(work_dir, before)
-        self._tools.work_dirs.used(work_dir, is_saved=is_saved)
+        upload = None if before is None else await self._snapshot(work_dir, before)
+        self._tools.work_dirs.used(work_dir, upload)
         left = await self._sender.flush(self._tools.options.times.flush_seconds)
         if left:
             log.warning("transcript cut", extra={"fields": {"task": self.claim.key.task, "messages": left}})
@@ -247,14 +251,22 @@ class TaskRun:
 
     # -- after it ------------------------------------------------------------------------
 
-    async def _snapshot(self, work_dir: WorkDir, before: Baseline) -> bool:
-        """Puts it into the outbox, before the final report. False: there is none."""
+    async def _snapshot(self, work_dir: WorkDir, before: Baseline) -> Upload | None:
+        """Puts it into the outbox, before the final report. None: there is none."""
         if self.stop_reason in (StopReason.LOST, StopReason.CANCELLED):
-            return False
+            return None
         try:
+            # Before the files are read: what changes meanwhile is a change.
+            upload = Upload(self.claim.attempt, await asyncio.to_thread(fingerprint, work_dir))
+            # The server must have it on this branch of the session, too: a snapshot of a run that failed
+            # counts for no turn, and that of an edited turn for no later one.
+            saved_in = None if self.claim.work_dir is None else self.claim.work_dir.saved_in
+            last = self._tools.work_dirs.last_upload(work_dir)
+            if last is not None and (last.attempt, last.contents) == (saved_in, upload.contents):
+                return last
             made = await asyncio.to_thread(make_snapshot, work_dir, before, self._redaction)
             if len(made.body) > MAX_BYTES:
-                return False
+                return None
             body = {
                 "claim_token": self.claim.key.token,
                 "kind": KIND,
@@ -265,8 +277,8 @@ class TaskRun:
         except OSError as error:
             fields = {"task": self.claim.key.task, "reason": str(error)}
             log.warning("no snapshot of the working directory", extra={"fields": fields})
-            return False
-        return True
+            return None
+        return upload
 
     async def _report(self, outcome: JobResult | JobFailed) -> None:
         facts = RunFacts(

@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,14 @@ class WorkDir:
     path: Path
     is_owned: bool  # made by this worker
     is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A snapshot of a directory: the attempt that made it, and a fingerprint of what it is of."""
+
+    attempt: str
+    contents: str
 
 
 class WorkDirs:
@@ -60,7 +68,8 @@ class WorkDirs:
         return WorkDir(path, is_owned=True, is_new=True)
 
     def replace(self, old: WorkDir, new: WorkDir) -> WorkDir:
-        """The new one gets the path of the old one, whose files stay beside it until they are cleaned up."""
+        """The new one gets the path of the old one, whose files stay beside it until they are cleaned up.
+        Both must be locked: nobody may work in the old one, nor in the new one before its run does."""
         os.rename(old.path, old.path.with_name(f"{old.path.name}-{secrets.token_hex(4)}"))
         os.rename(new.path, old.path)
         return old
@@ -78,23 +87,31 @@ class WorkDirs:
         )
 
     @contextlib.asynccontextmanager
-    async def locked(self, work_dir: WorkDir) -> AsyncIterator[None]:
-        """Waits for its turn: two runs in one folder would mix their changes."""
-        descriptor = os.open(work_dir.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            while not _try_lock(descriptor):
-                await asyncio.sleep(_LOCK_POLL_SECONDS)
+    async def locked(
+        self, work_dir: WorkDir, waits: Callable[[WorkDir], None] = lambda _: None
+    ) -> AsyncIterator[None]:
+        """Waits for its turn, and says so: two runs in one folder, or one below the other, would mix their
+        changes. WorkDirRefused: it was deleted meanwhile."""
+        while (held := _try_locks(work_dir)) is None:
+            waits(work_dir)
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+        with held:
             yield
-        finally:
-            os.close(descriptor)
 
-    def used(self, work_dir: WorkDir, *, is_saved: bool) -> None:
-        """Notes the end of a task. `is_saved`: the server has a snapshot of it."""
+    def used(self, work_dir: WorkDir, upload: Upload | None = None) -> None:
+        """Notes the end of a task. `upload`: the directory as it is now is in that snapshot."""
         if work_dir.is_owned:
-            state = orjson.dumps({"used_at": time.time(), "saved": is_saved})
+            about = {} if upload is None else {"attempt": upload.attempt, "contents": upload.contents}
+            state = orjson.dumps({"used_at": time.time(), "saved": upload is not None, **about})
             # It only decides about clean-up; a full disk must not fail a task over it.
             with contextlib.suppress(OSError):
                 (self._states / work_dir.path.name).write_bytes(state)
+
+    def last_upload(self, work_dir: WorkDir) -> Upload | None:
+        with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
+            state = orjson.loads((self._states / work_dir.path.name).read_bytes())
+            return Upload(str(state["attempt"]), str(state["contents"])) if work_dir.is_owned else None
+        return None
 
     def clean_up(self, keep_seconds: float, now: float) -> list[Path]:
         """Deletes directories that were not used for so long, and returns them."""
@@ -111,17 +128,15 @@ class WorkDirs:
 
     def _delete(self, path: Path) -> bool:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError:
+            held = _try_locks(WorkDir(path, is_owned=True))
+        except WorkDirRefused:
             return False
-        try:
-            if not _try_lock(descriptor):
-                return False
+        if held is None:
+            return False
+        with held:
             shutil.rmtree(path, ignore_errors=True)
             (self._states / path.name).unlink(missing_ok=True)
             return not path.exists()
-        finally:
-            os.close(descriptor)
 
 
 def _resolved(path: Path, what: str) -> Path:
@@ -134,9 +149,42 @@ def _resolved(path: Path, what: str) -> Path:
     return resolved
 
 
-def _try_lock(descriptor: int) -> bool:
+def _try_locks(work_dir: WorkDir) -> contextlib.ExitStack | None:
+    """All of them or none, so that no two runs wait for each other. None: somebody else is in there.
+
+    A folder is locked alone, and those above it are shared: another run may work beside it, and not above it.
+    What this worker made has no folder of a run above it.
+    """
+    with contextlib.ExitStack() as stack:
+        for folder in () if work_dir.is_owned else reversed(work_dir.path.parents):
+            # One that its user may not read, or on a file system without locks, is no project of theirs.
+            with contextlib.suppress(OSError):
+                if not _is_locked(_opened(folder, stack), fcntl.LOCK_SH):
+                    return None
+        try:
+            descriptor = _opened(work_dir.path, stack)
+        except OSError as error:
+            raise WorkDirRefused(
+                f"{work_dir.path} was deleted or moved meanwhile: {error.strerror}"
+            ) from None
+        if not _is_locked(descriptor, fcntl.LOCK_EX):
+            return None
+        # Whoever held it may have put another directory in its place: that one is not locked.
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), os.lstat(work_dir.path)):
+                return stack.pop_all()
+    return None
+
+
+def _opened(folder: Path, stack: contextlib.ExitStack) -> int:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _is_locked(descriptor: int, how: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

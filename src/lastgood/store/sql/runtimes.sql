@@ -73,7 +73,7 @@ WHERE tenant = :tenant AND worker_id = :worker AND owner = :owner AND id = :runt
 
 -- name: renew_claim
 -- Also after the lease has ended: as long as nobody else has claimed the task, this claim is the current one.
-UPDATE tasks SET lease_until = clock() + :lease
+UPDATE tasks SET lease_until = clock() + :lease, why = :why
 WHERE tenant = :tenant AND id = :task AND claim_token = :token AND worker_id = :worker
   AND {is_own_worker} AND status IN ('claimed', 'running', 'waiting')
 RETURNING id;

@@ -63,6 +63,7 @@ class RegisterBody(Body):
 class LiveBody(Body):
     task_id: Id
     claim_token: Id
+    why: Short | None = Field(default=None, description="Why its run has not started yet")
 
 
 class HeartbeatBody(Body):

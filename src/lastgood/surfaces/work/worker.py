@@ -116,7 +116,8 @@ class WorkerHandlers:
                 epoch=await self._epoch(request, worker, body.epoch),
                 runtimes=tuple(body.runtime_ids),
                 live=tuple(
-                    LiveClaim(TaskId(one.task_id), stored_form(one.claim_token)) for one in body.live or ()
+                    LiveClaim(TaskId(one.task_id), stored_form(one.claim_token), one.why or "")
+                    for one in body.live or ()
                 ),
                 status=body.status or "",
                 owner=request.caller.user,
