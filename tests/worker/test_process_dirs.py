@@ -1,4 +1,4 @@
-"""The directories of a worker process's tasks: used again, restored, uploaded, and refused."""
+"""The directories of a worker process's tasks: used again, restored, and refused."""
 
 from __future__ import annotations
 
@@ -24,24 +24,6 @@ def test_the_directory_of_a_session_is_used_again(api: WorkApi, worker: LiveWork
     again = api.queue("read:a.txt", **at(first))
     done = api.until_called("complete", again)
     assert (done["output"], done["work_dir"]) == ("1", first)
-
-
-def test_a_directory_without_a_change_is_not_uploaded_again_if_the_server_has_it(
-    api: WorkApi, worker: LiveWorker
-) -> None:
-    def uploads(prompt: str, saved_in: str | None) -> bool:
-        task = api.queue(prompt, attempt="att_2", **at(where, saved_in=saved_in))
-        api.until_called("complete", task)
-        return bool(api.of("snapshot", task))
-
-    where = api.until_called("complete", api.queue("write:a.txt=1", attempt="att_1"))["work_dir"]
-    assert len(api.of("snapshot")) == 1
-    assert not uploads("read:a.txt", "att_1")
-    assert not uploads("read:a.txt", "att_1"), "what was skipped is still known"
-    assert uploads("read:a.txt", "att_of_another_branch")
-    assert not uploads("read:a.txt", "att_2")
-    assert uploads("write:a.txt=2", "att_2")
-    assert uploads("read:a.txt", None), "the server has none"
 
 
 def test_a_deleted_directory_is_disclosed(api: WorkApi, worker: LiveWorker) -> None:

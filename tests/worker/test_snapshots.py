@@ -13,15 +13,7 @@ import pytest
 
 from lastgood.worker.redaction import Redaction
 from lastgood.worker.snapshot_restore import SnapshotRefused, restore_snapshot
-from lastgood.worker.snapshots import (
-    BUNDLE,
-    MAX_BYTES,
-    Baseline,
-    MadeSnapshot,
-    fingerprint,
-    make_snapshot,
-    remember,
-)
+from lastgood.worker.snapshots import BUNDLE, MAX_BYTES, Baseline, MadeSnapshot, make_snapshot, remember
 from lastgood.worker.work_dirs import WorkDir, WorkDirs
 
 CANARY = "canary-5be1f0a29c"
@@ -147,32 +139,6 @@ def test_a_history_with_an_api_key_is_in_no_snapshot(own: WorkDir, where: str) -
     assert names(made) == {"a.txt"}
     assert left_out(made) == {".git": "its history is too large, or contains a secret"}
     assert API_KEY.encode() not in contents(made)
-
-
-def test_a_fingerprint_changes_with_the_files_their_rights_and_the_branch(own: WorkDir) -> None:
-    seen = {fingerprint(own)}
-
-    def is_new() -> bool:
-        before = len(seen)
-        seen.add(fingerprint(own))
-        return len(seen) > before
-
-    assert not is_new()
-    write(own.path, {"a.txt": "one\n"})
-    assert is_new()
-    (own.path / "a.txt").chmod(0o755)
-    assert is_new()
-    git(own.path, "init", "-q", "-b", "main")
-    git(own.path, "add", "-A")
-    git(own.path, "commit", "-qm", "first")
-    assert is_new()
-    git(own.path, "checkout", "-qb", "side")
-    assert is_new()
-    git(own.path, "commit", "-qm", "second", "--allow-empty")
-    assert is_new()
-    write(own.path, {"a.txt": "two\n"})
-    assert is_new()
-    assert not is_new()
 
 
 def test_a_template_of_an_env_file_is_no_secret(own: WorkDir) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.worker.work_dirs import Upload, WorkDirRefused, WorkDirs
+from lastgood.worker.work_dirs import WorkDirRefused, WorkDirs
 from tests.polls import a_few_rounds, eventually
 
 DAY = 86400.0
@@ -157,7 +157,7 @@ def test_unused_directories_are_deleted_by_age_and_state(tmp_path: Path) -> None
     dirs = WorkDirs(tmp_path / "root")
     saved, unsaved, used, locked = (dirs.create(name) for name in "abcd")
     for one, is_saved in ((saved, True), (unsaved, False), (locked, True)):
-        dirs.used(one, Upload("a", "c") if is_saved else None)
+        dirs.used(one, is_saved=is_saved)
     now = used.path.stat().st_mtime
 
     async def clean_up(after: float) -> list[Path]:

@@ -64,7 +64,6 @@ class WorkApi:
                     "agent": "a",
                     "session_id": more.pop("session", f"ses_{number}"),
                     "runtime_id": "rt_0",
-                    "attempt": more.pop("attempt", f"att_{number}"),
                     "deadline_seconds": more.pop("deadline_seconds", 3600),
                     "queued_seconds": more.pop("queued_seconds", 0.5),
                 },

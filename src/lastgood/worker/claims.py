@@ -20,7 +20,6 @@ class GivenDir:
     path: str
     is_local: bool  # it is on this machine
     is_outdated: bool = False  # later turns worked elsewhere
-    saved_in: str | None = None  # the attempt whose snapshot is the newest that the server has of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,6 @@ class ClaimKey:
 @dataclass(frozen=True, slots=True)
 class Claim:
     key: ClaimKey
-    attempt: str
     agent: str
     session: str
     lease_seconds: float
@@ -76,7 +74,6 @@ def _read(plain: Mapping[str, Any], ceiling: Safety) -> Claim:
     agent = plain.get("agent") or {}
     return Claim(
         key=read_key(plain),
-        attempt=str(task.get("attempt") or ""),
         agent=str(agent.get("name") or task.get("agent") or ""),
         session=str(task.get("session_id") or task["id"]),
         lease_seconds=float(plain["lease_seconds"]),
@@ -115,9 +112,4 @@ def _said(plain: Any) -> tuple[Said, ...]:
 def _given_dir(path: str | None, state: Mapping[str, Any]) -> GivenDir | None:
     if not path:
         return None
-    return GivenDir(
-        path,
-        bool(state.get("is_local", True)),
-        bool(state.get("is_outdated", False)),
-        state.get("saved_in") or None,
-    )
+    return GivenDir(path, bool(state.get("is_local", True)), bool(state.get("is_outdated", False)))

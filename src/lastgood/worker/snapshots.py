@@ -7,9 +7,7 @@ that are not there. A folder of the owner is only read.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import hashlib
 import io
 import os
 import stat
@@ -68,18 +66,6 @@ def remember(work_dir: WorkDir) -> Baseline:
             left -= about.st_size
         files[path] = _Before(about.st_size, about.st_mtime_ns, text)
     return Baseline(files)
-
-
-def fingerprint(work_dir: WorkDir) -> str:
-    """The same as long as a snapshot would be: of names, sizes, times and rights, and of the git branch."""
-    digest = hashlib.sha256()
-    for path, about in _files(work_dir.path):
-        digest.update(f"{path}\0{about.st_size} {about.st_mtime_ns} {about.st_mode}\0".encode())
-    if (work_dir.path / ".git").exists():
-        with contextlib.suppress(GitFailed):  # without a commit, for example
-            digest.update(git("rev-parse", "HEAD", *_refs(work_dir.path), cwd=work_dir.path))
-            digest.update(" ".join(_refs(work_dir.path)).encode())
-    return digest.hexdigest()
 
 
 def make_snapshot(work_dir: WorkDir, before: Baseline, redaction: Redaction) -> MadeSnapshot:

@@ -34,9 +34,9 @@ from lastgood.worker.mcp_servers import Machine, passed_on
 from lastgood.worker.preparation import RunTools, prepared_directory
 from lastgood.worker.progress import ProgressWatch
 from lastgood.worker.runtimes.processes import ProcessGroups
-from lastgood.worker.snapshots import KIND, MAX_BYTES, Baseline, fingerprint, make_snapshot, remember
+from lastgood.worker.snapshots import KIND, MAX_BYTES, Baseline, make_snapshot, remember
 from lastgood.worker.transcript_sender import TranscriptSender
-from lastgood.worker.work_dirs import Upload, WorkDir, WorkDirRefused
+from lastgood.worker.work_dirs import WorkDir, WorkDirRefused
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +120,8 @@ class TaskRun:
         if self._kind.can_steer:
             self._spawn(self._calls.pass_on_steers(self._steering))
         outcome = await self._drive(await self._job(work_dir, notes))
-        upload = None if before is None else await self._snapshot(work_dir, before)
-        self._tools.work_dirs.used(work_dir, upload)
+        is_saved = before is not None and await self._snapshot(work_dir, before)
+        self._tools.work_dirs.used(work_dir, is_saved=is_saved)
         left = await self._sender.flush(self._tools.options.times.flush_seconds)
         if left:
             log.warning("transcript cut", extra={"fields": {"task": self.claim.key.task, "messages": left}})
@@ -251,22 +251,14 @@ class TaskRun:
 
     # -- after it ------------------------------------------------------------------------
 
-    async def _snapshot(self, work_dir: WorkDir, before: Baseline) -> Upload | None:
-        """Puts it into the outbox, before the final report. None: there is none."""
+    async def _snapshot(self, work_dir: WorkDir, before: Baseline) -> bool:
+        """Puts it into the outbox, before the final report. False: there is none."""
         if self.stop_reason in (StopReason.LOST, StopReason.CANCELLED):
-            return None
+            return False
         try:
-            # Before the files are read: what changes meanwhile is a change.
-            upload = Upload(self.claim.attempt, await asyncio.to_thread(fingerprint, work_dir))
-            # The server must have it on this branch of the session, too: a snapshot of a run that failed
-            # counts for no turn, and that of an edited turn for no later one.
-            saved_in = None if self.claim.work_dir is None else self.claim.work_dir.saved_in
-            last = self._tools.work_dirs.last_upload(work_dir)
-            if last is not None and (last.attempt, last.contents) == (saved_in, upload.contents):
-                return last
             made = await asyncio.to_thread(make_snapshot, work_dir, before, self._redaction)
             if len(made.body) > MAX_BYTES:
-                return None
+                return False
             body = {
                 "claim_token": self.claim.key.token,
                 "kind": KIND,
@@ -277,8 +269,8 @@ class TaskRun:
         except OSError as error:
             fields = {"task": self.claim.key.task, "reason": str(error)}
             log.warning("no snapshot of the working directory", extra={"fields": fields})
-            return None
-        return upload
+            return False
+        return True
 
     async def _report(self, outcome: JobResult | JobFailed) -> None:
         facts = RunFacts(

@@ -37,14 +37,6 @@ class WorkDir:
     is_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """A snapshot of a directory: the attempt that made it, and a fingerprint of what it is of."""
-
-    attempt: str
-    contents: str
-
-
 class WorkDirs:
     def __init__(self, root: Path, allowed: Sequence[Path] = ()) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,20 +90,13 @@ class WorkDirs:
         with held:
             yield
 
-    def used(self, work_dir: WorkDir, upload: Upload | None = None) -> None:
-        """Notes the end of a task. `upload`: the directory as it is now is in that snapshot."""
+    def used(self, work_dir: WorkDir, *, is_saved: bool) -> None:
+        """Notes the end of a task. `is_saved`: the server has a snapshot of it."""
         if work_dir.is_owned:
-            about = {} if upload is None else {"attempt": upload.attempt, "contents": upload.contents}
-            state = orjson.dumps({"used_at": time.time(), "saved": upload is not None, **about})
+            state = orjson.dumps({"used_at": time.time(), "saved": is_saved})
             # It only decides about clean-up; a full disk must not fail a task over it.
             with contextlib.suppress(OSError):
                 (self._states / work_dir.path.name).write_bytes(state)
-
-    def last_upload(self, work_dir: WorkDir) -> Upload | None:
-        with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
-            state = orjson.loads((self._states / work_dir.path.name).read_bytes())
-            return Upload(str(state["attempt"]), str(state["contents"])) if work_dir.is_owned else None
-        return None
 
     def clean_up(self, keep_seconds: float, now: float) -> list[Path]:
         """Deletes directories that were not used for so long, and returns them."""

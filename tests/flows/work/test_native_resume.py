@@ -128,27 +128,6 @@ async def test_files_on_another_machine_are_disclosed_or_restored(site: Site) ->
     assert found.body == b"content"
 
 
-async def test_a_directory_that_has_its_files_is_saved_in_the_newest_snapshot_of_its_branch(
-    site: Site,
-) -> None:
-    a, b = await site.machine(), await site.machine("server")
-    await site.queue("one", runtime=a.id)
-    first = await a.claim()
-    await site.work.reports.snapshot(a.key(first), "tar", {}, b"of a")
-    await a.complete(first, "1", native_session="native-a", work_dir="/work/a")
-    await site.queue("two", runtime=a.id)
-    second = await a.claim()
-    assert second.content["work_dir_state"]["saved_in"] == first.claimed.attempt.id
-    assert second.content["snapshot"] is None
-    await site.work.reports.snapshot(a.key(second), "tar", {}, b"of a run that fails")
-    await a.fail(second, "unenforceable")
-    await site.queue("three", runtime=a.id)
-    again = await a.claim()
-    assert again.content["work_dir_state"]["saved_in"] == first.claimed.attempt.id
-    await a.complete(again, "2", native_session="native-a", work_dir="/work/a")
-    assert "saved_in" not in (await claimed(b)).content["work_dir_state"]
-
-
 async def test_back_on_its_machine_a_session_gets_the_files_of_the_turns_it_missed(site: Site) -> None:
     a, b = await site.machine(), await site.machine("server")
     await site.queue("one", runtime=a.id)

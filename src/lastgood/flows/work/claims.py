@@ -220,7 +220,7 @@ class Claims:
             "resume": resume_json(prepared),
             "disclosures": list(prepared.disclosures),
             "folder": session.working_dir,
-            **work_dir_json(prepared),
+            **work_dir_json(prepared.decision),
             "snapshot": snapshot
             and {"attempt": snapshot.attempt, "kind": snapshot.kind, "bytes": snapshot.size},
         }

@@ -48,7 +48,7 @@ class Explainer:
         content = {
             "transcript": len(prepared.transcript),
             "catch_up": len(prepared.catch_up),
-            **work_dir_json(prepared),
+            **work_dir_json(prepared.decision),
             "snapshot": None if prepared.snapshot is None else prepared.snapshot.attempt,
         }
         return Explanation(plan.runtime, plan.reason, prepared.record, content)
