@@ -683,6 +683,10 @@ RETURNING {token};
 -- A piece of others.
 SELECT json_array_elements_text(CAST(CAST(:runtimes AS text) AS json));
 
+-- name: listed_sessions
+-- A piece of others.
+SELECT json_array_elements_text(CAST(CAST(:sessions AS text) AS json));
+
 -- name: listed_statuses
 -- A piece of others.
 SELECT json_array_elements_text(CAST(CAST(:statuses AS text) AS json));

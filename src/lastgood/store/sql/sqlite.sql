@@ -350,6 +350,10 @@ RETURNING {token};
 -- A piece of others.
 SELECT value FROM json_each(:runtimes);
 
+-- name: listed_sessions
+-- A piece of others.
+SELECT value FROM json_each(:sessions);
+
 -- name: listed_statuses
 -- A piece of others.
 SELECT value FROM json_each(:statuses);
