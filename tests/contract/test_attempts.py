@@ -608,7 +608,8 @@ async def test_sessions_and_their_newest_attempts_are_read_together(store: Store
         sessions[1].id: AttemptStatus.RUNNING,
     }
     assert newest[sessions[1].id].id == running.hold.attempt
-    assert await store.sessions_of_ids(TENANT, []) == await store.newest_attempts(TENANT, []) == {}
+    assert await store.sessions_of_ids(TENANT, []) == {}
+    assert await store.newest_attempts(TENANT, []) == {}
 
 
 async def test_sessions_that_wait_for_a_person_are_listed(store: Store) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,10 +112,10 @@ async def test_a_first_message_sent_twice_makes_one_session_and_one_turn(
     assert other.headers["location"] != location
 
 
-async def settled(visitor: Visitor, location: str) -> dict[str, object]:
+async def settled(visitor: Visitor, location: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while True:
-            page: dict[str, object] = (await visitor.get(f"{location}.json")).json
+            page: dict[str, Any] = (await visitor.get(f"{location}.json")).json
             if page["turns"] and page["running"] is None:
                 return page
             await asyncio.sleep(0.01)

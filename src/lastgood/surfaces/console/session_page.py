@@ -61,7 +61,7 @@ class SessionPages:
         chain = [turn_view(turn) | _tries(turn, attempts) for turn in turns]
         shown = {turn.id for turn in turns} | ({None} if not turns or turns[0].seq == 1 else set())
         uncommitted = await self._uncommitted(session, attempts, shown)
-        data = {
+        data: dict[str, Any] = {
             "session": session_view(session),
             "turns": chain,
             "damage": damage,
