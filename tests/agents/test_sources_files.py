@@ -420,15 +420,19 @@ async def test_a_named_file_that_was_never_good_is_an_error_and_one_in_a_folder_
     await Catalog([DirectorySource(tmp_path)]).check_named_files()
 
 
+def changed_at(path: Path) -> float:
+    return path.stat().st_mtime
+
+
 async def test_the_origin_of_a_file_says_when_what_was_read_had_changed(catalog: Catalog, file: Path) -> None:
     assert catalog.origin("team").changed_at is None  # nobody has read it
     age(file)
     await catalog.load("team")
     origin = catalog.origin("team")
     assert (origin.kind, origin.where) == ("file", str(file))
-    assert origin.changed_at == pytest.approx(file.stat().st_mtime)
+    assert origin.changed_at == pytest.approx(changed_at(file))
     write(file, agent_file("two"))
     await catalog.load("team")
-    assert catalog.origin("team").changed_at == pytest.approx(file.stat().st_mtime)
+    assert catalog.origin("team").changed_at == pytest.approx(changed_at(file))
     with pytest.raises(AgentNotFound):
         catalog.origin("nobody")

@@ -590,6 +590,28 @@ async def test_failures_of_a_tenant_are_listed_newest_first(store: Store) -> Non
     assert await store.failures(TENANT, age_seconds=-60, limit=10) == ()
 
 
+async def test_sessions_and_their_newest_attempts_are_read_together(store: Store) -> None:
+    sessions = [await builders.session(store) for _ in range(3)]
+    for session in sessions[:2]:
+        failed = await builders.start(store, builders.ask(session))
+        await store.finish_if_held(failed.hold, AttemptStatus.FAILED, ("code", "why"), builders.events("end"))
+    running = await builders.start(store, builders.ask(sessions[1]))
+    theirs = await builders.session(store, STRANGER)
+    await builders.start(store, builders.ask(theirs))
+    wanted = [*(one.id for one in sessions), theirs.id, SessionId("unknown")]
+    found = await store.sessions_of_ids(TENANT, wanted)
+    assert set(found) == {one.id for one in sessions}
+    assert found[sessions[2].id] == await store.get_session(TENANT, sessions[2].id)
+    newest = await store.newest_attempts(TENANT, wanted)
+    assert {id: one.status for id, one in newest.items()} == {
+        sessions[0].id: AttemptStatus.FAILED,
+        sessions[1].id: AttemptStatus.RUNNING,
+    }
+    assert newest[sessions[1].id].id == running.hold.attempt
+    assert await store.sessions_of_ids(TENANT, []) == {}
+    assert await store.newest_attempts(TENANT, []) == {}
+
+
 async def test_sessions_that_wait_for_a_person_are_listed(store: Store) -> None:
     sessions = [await builders.session(store) for _ in range(3)]
     tries = [await builders.start(store, builders.ask(session)) for session in sessions]

@@ -1,14 +1,18 @@
 """The session pages of the console: permalinks, searches, and forms that are sent again."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lastgood.model.ids import SessionId, TenantId
+from lastgood.model.sessions import Session
 from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
-from tests.surfaces.test_console import TOKENS, Visitor, said, shelly
+from tests.surfaces.test_console import TOKENS, Visitor, said, seen, shelly
 
 pytestmark = pytest.mark.anyio
 
@@ -108,10 +112,10 @@ async def test_a_first_message_sent_twice_makes_one_session_and_one_turn(
     assert other.headers["location"] != location
 
 
-async def settled(visitor: Visitor, location: str) -> dict[str, object]:
+async def settled(visitor: Visitor, location: str) -> dict[str, Any]:
     async with asyncio.timeout(30):
         while True:
-            page: dict[str, object] = (await visitor.get(f"{location}.json")).json
+            page: dict[str, Any] = (await visitor.get(f"{location}.json")).json
             if page["turns"] and page["running"] is None:
                 return page
             await asyncio.sleep(0.01)
@@ -165,7 +169,7 @@ async def test_filters_also_hold_for_sessions_that_are_found_by_their_id(
 
 async def test_agents_show_their_last_change_and_their_path_only_to_an_admin(tmp_path: Path) -> None:
     file = shelly(tmp_path)
-    changed = Path(file).stat().st_mtime
+    changed = changed_at(file)
     async with open_inside(tmp_path, file, AGENT, tokens=TOKENS) as inside:
         for token, where in {"read": None, "admin": file}.items():
             visitor = await Visitor(inside).login(token)
@@ -178,3 +182,78 @@ async def test_agents_show_their_last_change_and_their_path_only_to_an_admin(tmp
             page = (await visitor.get("/agents")).body.decode()
             assert (str(tmp_path) in page) == (where is not None)
             assert "Last change" in page
+
+
+def changed_at(file: str) -> float:
+    return Path(file).stat().st_mtime
+
+
+async def test_a_session_whose_last_attempt_failed_is_not_listed_as_idle(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    good, bad = await inside.session(), await inside.session()
+    await inside.turn(good)
+    await inside.failed(bad)
+    for path in ("/home.json", "/sessions.json"):
+        listed = {one["id"]: one for one in (await visitor.get(path)).json["sessions"]}
+        assert (listed[good]["last_failed"], listed[bad]["last_failed"]) == (None, "failed"), path
+    assert "last failed" in (await visitor.get("/")).body.decode()
+    await inside.turn(bad)
+    assert "last failed" not in (await visitor.get("/")).body.decode()
+
+
+async def test_home_lists_what_reads_the_same_once(inside: InProcessServer, visitor: Visitor) -> None:
+    session = await inside.session()
+    for _ in range(2):
+        await inside.parked(session)
+    page = (await visitor.get("/")).body.decode()
+    assert page.count("2 parked follow-ups") == 1
+    assert "Parked follow-up<" not in page
+    assert len((await visitor.get("/home.json")).json["attention"]["parked"]) == 2
+
+
+async def test_home_reads_all_sessions_of_its_failures_at_once(
+    inside: InProcessServer, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        await inside.failed(await inside.session())
+    read: list[object] = []
+    store = inside.server.lastgood.deps.store
+    one_by_one = store.get_session
+
+    async def counted(tenant: TenantId, session: SessionId) -> Session | None:
+        read.append(session)
+        return await one_by_one(tenant, session)
+
+    monkeypatch.setattr(type(store), "get_session", lambda _, tenant, session: counted(tenant, session))
+    (found,) = (await visitor.get("/home.json")).json["attention"]["failures"]
+    assert (found["count"], found["sessions"], read) == (5, 5, [])
+
+
+# -- a turn ----------------------------------------------------------------------------------
+
+
+async def test_a_failed_attempt_is_shown_below_the_message_that_it_did_not_answer(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    body = {**said("the message\n!fail before 1\n!say the answer"), "wait": True}
+    await inside.ask("POST", f"/api/sessions/{session}/turns", body)
+    attempt = (await inside.good("GET", f"/api/sessions/{session}/attempts"))[0]["id"]
+    await visitor.post(f"/sessions/{session}/attempts/{attempt}/retry")
+    await settled(visitor, f"/sessions/{session}")
+    page = seen(await visitor.get(f"/sessions/{session}"))
+    assert page.index("the message") < page.index("attempt 1") < page.rindex("the answer")
+    assert re.search(r"[\d,]+ tokens in, [\d,]+ out", page)
+
+
+async def test_forks_and_replaced_turns_are_branches_of_their_turn(
+    inside: InProcessServer, visitor: Visitor
+) -> None:
+    session = await inside.session()
+    first = (await inside.turn(session))["id"]
+    await inside.turn(session, "second")
+    await inside.good("POST", f"/api/sessions/{session}/fork", {"turn": first})
+    page = (await visitor.get(f"/sessions/{session}")).body.decode()
+    assert page.count('class="branch"') == 1
+    assert 'aria-label="Branches after turn 1"' in page

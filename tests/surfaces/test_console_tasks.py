@@ -139,3 +139,31 @@ def test_a_message_of_any_shape_is_shown() -> None:
     ]
     shown = activity_views([TaskMessage(number, body) for number, body in enumerate(bodies)])
     assert [one["kind"] for one in shown] == ["other", "other", "text", "tool", "tool", "tool"]
+
+
+async def test_the_timeline_of_a_turn_on_a_runtime_has_a_bar_for_each_tool_call(
+    inside: InProcessServer,
+) -> None:
+    calls = [
+        {"seq": 1, "type": "text", "content": "I look"},
+        {"seq": 2, "type": "tool_use", "tool": "Read", "call": "c1", "input": {"path": "a.css"}},
+        {"seq": 3, "type": "tool_use", "tool": "Bash", "call": "c2", "input": {"command": "make"}},
+        {"seq": 4, "type": "tool_result", "tool": "Read", "call": "c1", "output": "x"},
+        {"seq": 5, "type": "tool_result", "tool": "Bash", "call": "c2", "output": "y"},
+        {"seq": 6, "type": "tool_use", "tool": "Wait", "call": "c3"},
+    ]
+    path = await ran(inside, calls)
+    visitor = Visitor(inside)
+    session = (await visitor.get(f"{path}.json")).json["task"]["session"]
+    (turn,) = (await visitor.get(f"/sessions/{session}.json")).json["turns"]
+    page = f"/sessions/{session}/turns/{turn['id']}"
+    lanes = (await visitor.get(f"{page}.json")).json["timeline"]["lanes"]
+    shown = [(one["kind"], one["detail"], one["is_open"]) for one in lanes]
+    assert shown[-6:-1] == [
+        ("model", "calls Read", False),
+        ("tool", "a.css", False),
+        ("tool", "make", False),
+        ("model", "calls Wait", False),
+        ("tool", "", True),  # its result was never reported
+    ]
+    assert (await visitor.get(page)).status == 200

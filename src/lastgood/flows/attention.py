@@ -55,20 +55,20 @@ class Attention:
         tasks, _ = await self._tasks.list(
             tenant, user, TaskFilter(statuses=(TaskStatus.WAITING,)), limit=limit, cursor=None
         )
-        ids = dict.fromkeys([*here, *(one.task.session for one in tasks)])
+        readable = await self._readable(tenant, [*here, *(one.task.session for one in tasks)], user)
         found = []
-        for id in ids:
-            session = await self._readable(tenant, id, user)
-            questions = await self._approvals.pending(tenant, id, user) if session is not None else ()
-            if session is not None and questions:
+        for id, session in readable.items():
+            if questions := await self._approvals.pending(tenant, id, user):
                 found.append(WaitingSession(session, questions))
         return tuple(found)
 
     async def failures(self, tenant: TenantId, user: str) -> tuple[Failures, ...]:
         """By cause, the most frequent first."""
         by_code: dict[str, list[Attempt]] = {}
-        for attempt in await self._store.failures(tenant, age_seconds=FAILURES_SECONDS, limit=MOST):
-            if await self._readable(tenant, attempt.session, user) is not None:
+        failed = await self._store.failures(tenant, age_seconds=FAILURES_SECONDS, limit=MOST)
+        readable = await self._readable(tenant, [one.session for one in failed], user)
+        for attempt in failed:
+            if attempt.session in readable:
                 by_code.setdefault(attempt.error_code or attempt.status.value, []).append(attempt)
         found = [
             Failures(code, len(tries), len({one.session for one in tries}), tries[0])
@@ -78,7 +78,7 @@ class Attention:
 
     async def parked(self, tenant: TenantId, user: str) -> tuple[Queued, ...]:
         entries = await self._store.parked(tenant, limit=MOST)
-        readable = {one.session for one in entries if await self._readable(tenant, one.session, user)}
+        readable = await self._readable(tenant, [one.session for one in entries], user)
         return tuple(one for one in entries if one.session in readable)
 
     async def held(self, tenant: TenantId, user: str) -> tuple[ShownTask, ...]:
@@ -90,11 +90,21 @@ class Attention:
     async def offline(self, tenant: TenantId, user: str) -> tuple[Runtime, ...]:
         return tuple(_offline(await self._access.usable(tenant, user)))
 
-    async def _readable(self, tenant: TenantId, id: SessionId, user: str) -> Session | None:
-        session = await self._store.get_session(tenant, id)
-        if session is None or not await self._access.may_read(session, user):
-            return None
-        return session
+    async def _readable(
+        self, tenant: TenantId, ids: Iterable[SessionId], user: str
+    ) -> dict[SessionId, Session]:
+        """In the order of the ids. Pages read this every few seconds, so there is one read of all sessions,
+        and one of each runtime."""
+        wanted = dict.fromkeys(ids)
+        known = await self._store.sessions_of_ids(tenant, wanted) if wanted else {}
+        may_read: dict[str | None, bool] = {}
+        found = {}
+        for session in (known[id] for id in wanted if id in known):
+            if session.runtime_id not in may_read:
+                may_read[session.runtime_id] = await self._access.may_read(session, user)
+            if may_read[session.runtime_id]:
+                found[session.id] = session
+        return found
 
 
 def _offline(runtimes: Iterable[Runtime]) -> Iterable[Runtime]:

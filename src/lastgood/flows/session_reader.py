@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields
 from functools import partial
@@ -14,7 +14,7 @@ from lastgood.core.recovery import approval_place
 from lastgood.core.tool_ledger import RetryPreview, retry_preview
 from lastgood.errors import AttemptNotFound, HistoryDamaged, InvalidRequest, SessionNotFound, TurnNotFound
 from lastgood.flows.verified_history import Chain, find_verified, read_chain, stream_chain
-from lastgood.model.attempts import Attempt, Step, TurnRequest
+from lastgood.model.attempts import Attempt, AttemptStatus, Step, TurnRequest
 from lastgood.model.audit import AuditKind, AuditRecord
 from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
 from lastgood.model.messages import Message, decode
@@ -189,6 +189,15 @@ class SessionReader:
         }
         found = [one for one in [await self.find(tenant, id) for id in ids] if one is not None]
         return sorted(found, key=lambda one: -one.number)
+
+    async def failed_last(
+        self, tenant: TenantId, sessions: Collection[Session]
+    ) -> Mapping[SessionId, AttemptStatus]:
+        """Those of these sessions whose newest attempt failed or was interrupted, and nothing runs now."""
+        idle = [one.id for one in sessions if one.attempt is None]
+        newest = await self._store.newest_attempts(tenant, idle) if idle else {}
+        bad = (AttemptStatus.FAILED, AttemptStatus.INTERRUPTED)
+        return {id: attempt.status for id, attempt in newest.items() if attempt.status in bad}
 
     async def decisions(self, session: Session) -> tuple[AuditRecord, ...]:
         """Who answered the last questions of a session, newest first."""

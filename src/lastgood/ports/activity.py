@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from lastgood.model.attempts import Attempt
@@ -37,6 +38,18 @@ class ActivityStore(Protocol):
 
     async def sessions_of_user(self, tenant: TenantId, user: str, *, limit: int) -> tuple[SessionId, ...]:
         """Sessions with a committed turn of this end user."""
+        ...
+
+    async def sessions_of_ids(
+        self, tenant: TenantId, sessions: Collection[SessionId]
+    ) -> Mapping[SessionId, Session]:
+        """Those that exist, in one read."""
+        ...
+
+    async def newest_attempts(
+        self, tenant: TenantId, sessions: Collection[SessionId]
+    ) -> Mapping[SessionId, Attempt]:
+        """The newest attempt of each of these sessions, in one read."""
         ...
 
     async def newest_audit(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from lastgood.model.attempts import Attempt
 from lastgood.model.audit import AuditKind, AuditRecord
 from lastgood.model.ids import SessionId, TenantId, TurnId
@@ -9,6 +11,7 @@ from lastgood.model.sessions import Session
 from lastgood.store.audit import to_record
 from lastgood.store.rows import readable, to_attempt
 from lastgood.store.session_rows import to_session
+from lastgood.store.task_rows import as_text
 from lastgood.store.work_access import WorkTransactions
 
 
@@ -41,6 +44,20 @@ class SqlActivity(WorkTransactions):
     async def sessions_of_user(self, tenant: TenantId, user: str, *, limit: int) -> tuple[SessionId, ...]:
         rows = await self._rows("sessions_of_user", {"tenant": tenant, "user": user, "limit": limit})
         return tuple(SessionId(row[0]) for row in rows)
+
+    async def sessions_of_ids(
+        self, tenant: TenantId, sessions: Collection[SessionId]
+    ) -> Mapping[SessionId, Session]:
+        wanted = {"tenant": tenant, "sessions": as_text(list(sessions))}
+        found = [to_session(row) for row in await self._rows("sessions_of_ids", wanted)]
+        return {one.id: one for one in found}
+
+    async def newest_attempts(
+        self, tenant: TenantId, sessions: Collection[SessionId]
+    ) -> Mapping[SessionId, Attempt]:
+        wanted = {"tenant": tenant, "sessions": as_text(list(sessions))}
+        rows = await self._rows("newest_attempts", wanted)
+        return {one.session: one for one in readable(rows, to_attempt)}
 
     async def newest_audit(
         self, tenant: TenantId, subject: str, kind: AuditKind, *, limit: int

@@ -25,7 +25,7 @@ from lastgood.flows.work.claim_content import MOST_POINTERS
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimeWish, TaskDraft
 from lastgood.flows.work.signals import tell_workers
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave
-from lastgood.model.ids import SessionId, TaskId, TenantId
+from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId
 from lastgood.model.messages import Message, user
 from lastgood.model.sessions import NewSession, ScopeKind, Session, TaskScope
 from lastgood.model.tasks import (
@@ -233,6 +233,13 @@ class Tasks:
         if task.attempt is None:
             return ()
         return await self._store.read_messages(tenant, task.attempt, after=after, limit=limit)
+
+    async def messages_of(
+        self, tenant: TenantId, session: SessionId, attempt: AttemptId, user: str, *, limit: int
+    ) -> tuple[TaskMessage, ...]:
+        """Returns what one attempt of the session has reported. Nothing, if it did not run on a runtime."""
+        await self._access.session(tenant, session, user)
+        return await self._store.read_messages(tenant, attempt, after=0, limit=limit)
 
     async def snapshot(self, tenant: TenantId, id: TaskId, user: str) -> SnapshotSummary | None:
         task = await self._access.task(tenant, id, user)

@@ -29,3 +29,12 @@ WHERE tenant = :tenant AND end_user = :user AND end_user <> '' LIMIT :limit;
 -- name: newest_audit
 SELECT n, at, tenant, kind, actor, username, subject, detail FROM audit
 WHERE tenant = :tenant AND subject = :subject AND kind = :kind ORDER BY n DESC LIMIT :limit;
+
+-- name: sessions_of_ids
+SELECT {session} FROM sessions WHERE tenant = :tenant AND id IN ({listed_sessions});
+
+-- name: newest_attempts
+-- Fences rise, and are unique in a session: the highest is found by its index.
+SELECT {attempt} FROM attempts
+WHERE tenant = :tenant AND session_id IN ({listed_sessions})
+  AND fence = (SELECT max(tries.fence) FROM attempts AS tries WHERE tries.session_id = attempts.session_id);

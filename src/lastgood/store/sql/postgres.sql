@@ -685,6 +685,10 @@ SELECT json_array_elements_text(CAST(CAST(:runtimes AS text) AS json));
 -- A piece of others: with whom a runtime is shared.
 SELECT json_array_elements_text(CAST(runtimes.shared_with AS json));
 
+-- name: listed_sessions
+-- A piece of others.
+SELECT json_array_elements_text(CAST(CAST(:sessions AS text) AS json));
+
 -- name: listed_statuses
 -- A piece of others.
 SELECT json_array_elements_text(CAST(CAST(:statuses AS text) AS json));

@@ -352,6 +352,10 @@ SELECT value FROM json_each(:runtimes);
 -- A piece of others: with whom a runtime is shared.
 SELECT value FROM json_each(runtimes.shared_with);
 
+-- name: listed_sessions
+-- A piece of others.
+SELECT value FROM json_each(:sessions);
+
 -- name: listed_statuses
 -- A piece of others.
 SELECT value FROM json_each(:statuses);

@@ -7,6 +7,7 @@ from typing import Any
 from lastgood.surfaces.console.agents import agent_views
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.session_list import listed_views
 from lastgood.surfaces.console.views import question_view, queue_view, runtime_view, session_view, task_view
 from lastgood.surfaces.console.words import moment
 from lastgood.surfaces.http.asgi import Request
@@ -28,12 +29,17 @@ class HomePage:
 
         newest = await self._flows.sessions.list(caller.tenant, limit=_NEWEST, may_read=may_read)
         agents = await agent_views(self._flows.agents, caller)
-        data = {
+        data: dict[str, Any] = {
             "agents": agents,
-            "sessions": [session_view(one) for one in newest.sessions],
+            "sessions": await listed_views(self._flows, caller.tenant, newest.sessions),
             "attention": await self._attention(request, agents),
         }
-        return Page("home.html", "Home", data)
+        found = data["attention"]
+        more = {
+            "parked": _grouped(found["parked"], "session", "why"),
+            "held": _grouped(found["tasks"], "agent", "status", "why"),
+        }
+        return Page("home.html", "Home", data, more=more)
 
     async def _attention(self, request: Request, agents: list[dict[str, Any]]) -> dict[str, Any]:
         attention, caller = self._flows.attention, request.caller
@@ -54,6 +60,7 @@ class HomePage:
                     "sessions": one.sessions,
                     "message": one.newest.error_message or "",
                     "session": one.newest.session,
+                    "turn": one.newest.turn,
                     "at": moment(one.newest.ended_at),
                 }
                 for one in failures
@@ -63,3 +70,11 @@ class HomePage:
             "runtimes": [*map(runtime_view, await attention.offline(caller.tenant, caller.user))],
             "agents": [one for one in agents if one["problem"] or one["warnings"] or one["stale"]],
         }
+
+
+def _grouped(entries: list[dict[str, Any]], *names: str) -> list[tuple[dict[str, Any], int]]:
+    """Entries that would read the same are one, with how many there are."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for entry in entries:
+        groups.setdefault(tuple(entry[name] for name in names), []).append(entry)
+    return [(same[0], len(same)) for same in groups.values()]

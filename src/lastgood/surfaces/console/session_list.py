@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
+from typing import Any
 
 from lastgood.errors import InvalidRequest
+from lastgood.model.ids import TenantId
 from lastgood.model.sessions import Session, SessionStatus
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
@@ -14,6 +17,17 @@ from lastgood.surfaces.http.parsing import whole_number
 from lastgood.surfaces.http.session_gate import SessionGate
 
 _IN_PAGE = 50
+
+
+async def listed_views(
+    flows: ConsoleFlows, tenant: TenantId, sessions: Collection[Session]
+) -> list[dict[str, Any]]:
+    """With how the newest attempt ended, if it failed: nothing else shows that a session did not answer."""
+    failed = await flows.sessions.failed_last(tenant, sessions)
+    return [
+        session_view(one) | {"last_failed": failed[one.id].value if one.id in failed else None}
+        for one in sessions
+    ]
 
 
 class SessionListPage:
@@ -42,7 +56,7 @@ class SessionListPage:
         ]
         listed = [*exact, *(one for one in found.sessions if one not in exact)]
         data = {
-            "sessions": [session_view(one) for one in listed],
+            "sessions": await listed_views(self._flows, request.caller.tenant, listed),
             "next_cursor": found.next_cursor,
             "q": q,
             "status": status,

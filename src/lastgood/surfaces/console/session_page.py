@@ -38,6 +38,8 @@ IN_WINDOW = 30
 #: Of the messages that the turn before saw as well, the newest.
 MOST_KNOWN = 100
 _MOST_BRANCHES = 100
+#: Of what a runtime reported, so much is on the timeline of a turn.
+_MOST_REPORTED = 200
 
 
 class SessionPages:
@@ -59,7 +61,7 @@ class SessionPages:
         chain = [turn_view(turn) | _tries(turn, attempts) for turn in turns]
         shown = {turn.id for turn in turns} | ({None} if not turns or turns[0].seq == 1 else set())
         uncommitted = await self._uncommitted(session, attempts, shown)
-        data = {
+        data: dict[str, Any] = {
             "session": session_view(session),
             "turns": chain,
             "damage": damage,
@@ -201,6 +203,14 @@ class SessionPages:
         queued_at = await self._flows.sessions.queued_at(session, id)
         is_committed = tries[-1].attempt.status is AttemptStatus.COMMITTED
         model = (await self._flows.sessions.turn_of(session, id)).model if is_committed else ""
+        messages_of = self._flows.work.tasks.messages_of
+        reported = {
+            one.attempt.id: await messages_of(
+                tenant, session.id, one.attempt.id, request.caller.user, limit=_MOST_REPORTED
+            )
+            for one in tries
+            if one.attempt.task is not None
+        }
         data = {
             "session": session_view(session),
             "turn": {
@@ -213,7 +223,7 @@ class SessionPages:
                 "cost": sum(one.usage.cost for one in tries),
             },
             "attempts": [attempt_view(one.attempt) for one in tries],
-            "timeline": timeline(tries, queued_at, self._flows.now(), model),
+            "timeline": timeline(tries, queued_at, self._flows.now(), model, reported),
         }
         return Page("turn.html", "Timeline of a turn", data)
 
@@ -234,7 +244,13 @@ class SessionPages:
         skipped = max(known - MOST_KNOWN, 0)
         data = {
             "session": session_view(session),
-            "turn": {"id": turn.id, "seq": turn.seq, "model": turn.model, "digest": turn.agent_digest},
+            "turn": {
+                "id": turn.id,
+                "seq": turn.seq,
+                "model": turn.model,
+                "digest": turn.agent_digest,
+                "input_tokens": turn.usage.input_tokens,
+            },
             "left_out": prompt.left_out,
             "messages": [one | {"share": share} for one, share in zip(messages, shares, strict=True)][
                 skipped:

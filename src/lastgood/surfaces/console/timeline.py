@@ -6,13 +6,15 @@ the beginning of the attempt that adopted them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lastgood.core.tool_ledger import adopted_steps
 from lastgood.flows.session_reader import AttemptDetails
 from lastgood.model.attempts import Attempt, AttemptStatus, Step, StepKind
+from lastgood.model.ids import AttemptId
+from lastgood.model.tasks import TaskMessage
 from lastgood.surfaces.console.words import command_of, span
 
 WIDTH = 1000
@@ -31,9 +33,13 @@ class _Scale:
 
 
 def timeline(
-    tries: Sequence[AttemptDetails], queued_at: float | None, now: float, answered_by: str = ""
+    tries: Sequence[AttemptDetails],
+    queued_at: float | None,
+    now: float,
+    answered_by: str = "",
+    reported: Mapping[AttemptId, Sequence[TaskMessage]] | None = None,
 ) -> dict[str, Any]:
-    """`answered_by`: the model of the turn that was committed."""
+    """`answered_by`: the model of the turn that was committed. `reported`: by the runtimes that ran it."""
     attempts = [one.attempt for one in tries]
     begins = min([one.started_at for one in attempts] + ([queued_at] if queued_at is not None else []))
     ends = max(one.ended_at or now for one in attempts)
@@ -44,7 +50,8 @@ def timeline(
     known: dict[str, tuple[Step, ...]] = {one.attempt.id: one.steps for one in tries}
     for one in tries:
         continued = known.get(one.attempt.continues or "", ())
-        lanes += _of_attempt(one, adopted_steps(one.steps, continued), scale, now, answered_by)
+        said = (reported or {}).get(one.attempt.id, ())
+        lanes += _of_attempt(one, adopted_steps(one.steps, continued), scale, now, answered_by, said)
     died = [one for one in attempts if one.status is AttemptStatus.INTERRUPTED]
     return {
         "lanes": lanes,
@@ -54,7 +61,12 @@ def timeline(
 
 
 def _of_attempt(
-    one: AttemptDetails, adopted: int, scale: _Scale, now: float, answered_by: str
+    one: AttemptDetails,
+    adopted: int,
+    scale: _Scale,
+    now: float,
+    answered_by: str,
+    reported: Sequence[TaskMessage],
 ) -> list[dict[str, Any]]:
     attempt, end = one.attempt, one.attempt.ended_at or now
     is_open = attempt.ended_at is None
@@ -75,8 +87,40 @@ def _of_attempt(
             continue  # of an older journal: nobody knows when it was
         lanes.append(_step(step, commands, step.ended_at - step.seconds, step.ended_at, scale))
         last = step.ended_at
+    if reported:
+        more, last = _of_reports(attempt, reported, end, scale)
+        lanes += more
     lanes.append(_rest(attempt, last, end, scale, answered_by))
     return lanes
+
+
+def _of_reports(
+    attempt: Attempt, messages: Sequence[TaskMessage], end: float, scale: _Scale
+) -> tuple[list[dict[str, Any]], float]:
+    """A run on a runtime, and when the last of its tool calls began or ended. A message counts from when it
+    was reported; what is between two calls is the model's."""
+    lanes: list[dict[str, Any]] = []
+    calls: dict[str, tuple[int, float]] = {}
+    last, before = attempt.started_at, ""
+    for message in messages:
+        body, at = message.body, max(min(message.created_at, end), last)
+        kind, call = str(body.get("type")), str(body.get("call") or message.seq)
+        if kind == "tool_use":
+            name = str(body.get("tool") or "tool")
+            if before != "tool_use":  # several calls at once are of one response
+                lanes.append(_lane("model", attempt.model, last, at, scale) | {"detail": f"calls {name}"})
+            calls[call] = len(lanes), at
+            given = body.get("input")
+            detail = "" if given is None else command_of(given)[:200]
+            lanes.append(_lane("tool", name, at, end, scale, is_open=True) | {"detail": detail})
+            last = at
+        elif kind == "tool_result" and call in calls:
+            place, began = calls.pop(call)
+            done = lanes[place]
+            lanes[place] = _lane("tool", done["label"], began, at, scale) | {"detail": done["detail"]}
+            last = at
+        before = kind
+    return lanes, last
 
 
 def _rest(attempt: Attempt, last: float, end: float, scale: _Scale, answered_by: str) -> dict[str, Any]:
