@@ -212,6 +212,7 @@ def take(url: str, session: str, waiting: str, images: Path) -> None:
             page = context.new_page()
             page.goto(url + path)
             page.evaluate("scrollTo(0, 0)")
+            page.locator(".question button:disabled").first.wait_for(state="detached")
             page.screenshot(path=images / f"{name}.png")
             context.close()
         browser.close()

@@ -51,6 +51,15 @@ async def test_a_token_is_found_by_its_hash_as_it_was_made(store: Store, expires
     assert await store.list_tokens() == (created,)
 
 
+async def test_a_token_is_read_by_its_id_in_its_own_tenant_even_if_it_was_revoked(store: Store) -> None:
+    token = await made(store, "plain", tenant=TenantId("a"))
+    assert await store.get_token(TenantId("a"), token.id) == token
+    assert await store.get_token(TenantId("b"), token.id) is None
+    assert await store.get_token(TenantId("a"), "tok_unknown") is None
+    revoked = await store.revoke_token(token.id)
+    assert await store.get_token(TenantId("a"), token.id) == revoked
+
+
 async def test_the_first_worker_keeps_an_unbound_token(store: Store) -> None:
     token = await made(store, "plain", scopes=frozenset({Scope.WORKER}))
     bound = await asyncio.gather(*(store.bind_token(token.id, worker) for worker in ("a", "b", "c")))

@@ -102,6 +102,7 @@ READS = frozenset(
         "locate_session",
         "locate_conversation",
         "find_token",
+        "get_token",
         "list_tokens",
         "list_sessions",
         "read_turns",

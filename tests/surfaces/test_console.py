@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -505,7 +506,7 @@ async def test_retry_fork_reset_star_rename_and_delete(inside: InProcessServer, 
 def answer_of(page: Given) -> dict[str, str]:
     names = ("question", "same")
     found = {name: re.search(rf'name="{name}" value="([^"]+)"', page.body.decode()) for name in names}
-    return {name: match[1] for name, match in found.items() if match is not None}
+    return {name: unescape(match[1]) for name, match in found.items() if match is not None}
 
 
 async def test_an_approval_counts_for_exactly_the_question_that_was_shown(

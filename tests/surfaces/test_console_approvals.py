@@ -11,7 +11,18 @@ import yaml
 
 from tests.surfaces.asgi import Given
 from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
-from tests.surfaces.test_console import TOKENS, XSS, Visitor, answer_of, injected, inline, seen, shown, until
+from tests.surfaces.test_console import (
+    TOKENS,
+    XSS,
+    Visitor,
+    answer_of,
+    injected,
+    inline,
+    seen,
+    shelly,
+    shown,
+    until,
+)
 from tests.surfaces.worker_calls import registered
 
 pytestmark = pytest.mark.anyio
@@ -90,9 +101,9 @@ async def test_a_question_for_input_shows_its_message_and_a_field_for_each_prope
         assert text.count("required</span>") == 2
         assert all(f'value="{word}"' in text for word in ("accept", "decline", "cancel"))
     for path in ("/", "/approvals"):
-        page = seen(await visitor.get(path))
-        assert "Which hotel?" in page
-        assert "&quot;schema&quot;" not in page
+        listed = seen(await visitor.get(path))
+        assert "Which hotel?" in listed
+        assert '"schema"' not in listed
     assert "1 question waiting" in seen(await visitor.get("/"))
 
 
@@ -278,3 +289,40 @@ async def test_a_question_answered_by_two_people_at_once_counts_once(
     fields = answer_of(await visitor.get(path)) | {"answer": "accept", "content.0": "Rome"}
     both = await asyncio.gather(visitor.post(path, fields), visitor.post(path, fields))
     assert sorted(one.status for one in both) == [303, 409]
+
+
+# -- authors ----------------------------------------------------------------------------------
+
+
+async def test_inputs_name_their_user_else_the_token_they_came_with(tmp_path: Path) -> None:
+    tokens = {**TOKENS, "nightly <b>job</b>": ("a", ("session",))}
+    async with open_inside(tmp_path, AGENT, shelly(tmp_path), tokens=tokens, safety="balanced") as inside:
+        session = await inside.session("all", agent="shelly")
+        await inside.turn(session, "by a token of a user", "all")
+        await inside.turn(session, "by a token alone", "nightly <b>job</b>")
+        named = {"messages": [{"content": "for an end user"}], "user": "omar", "wait": True}
+        await inside.good("POST", f"/api/sessions/{session}/turns", named, "nightly <b>job</b>")
+        failed = {"messages": [{"content": "!fail before"}], "wait": True}
+        await inside.ask("POST", f"/api/sessions/{session}/turns", failed, "nightly <b>job</b>")
+        await inside.begun(session, '!tool shell {"cmd": "true"}\n!say done', "nightly <b>job</b>")
+        await until(inside, session, "waiting", "all")
+        later = {"messages": [{"content": "and then this"}]}
+        await inside.good("POST", f"/api/sessions/{session}/followup", later, "nightly <b>job</b>")
+        visitor = await Visitor(inside).login("all")
+        page = await visitor.get(f"/sessions/{session}")
+        data = (await visitor.get(f"/sessions/{session}.json")).json
+        token = "nightly <b>job</b> (token)"
+        assert [turn["author"] for turn in data["turns"]] == ["ann", token, "omar"]
+        assert [turn["author"] for turn in data["failed"]] == [token, token]
+        assert [entry["author"] for entry in data["queue"]] == [token]
+        assert [asks["requester"] for asks in data["questions"]] == [token]
+        assert seen(page).count(token) == 4
+        assert "<b>job" not in page.body.decode()
+        timeline = await visitor.get(f"/sessions/{session}/turns/{data['turns'][1]['id']}")
+        assert f"asked by {token}" in seen(timeline)
+
+
+async def test_without_tokens_there_is_no_author_to_name(inside: InProcessServer, visitor: Visitor) -> None:
+    session = await inside.session()
+    await inside.turn(session)
+    assert [one["author"] for one in (await visitor.get(f"/sessions/{session}.json")).json["turns"]] == [""]

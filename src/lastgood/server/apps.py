@@ -10,6 +10,7 @@ from lastgood.core.token_bucket import Allowance
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.attention import Attention
 from lastgood.flows.audit import AuditReader
+from lastgood.flows.authors import Authors
 from lastgood.flows.session_export import SessionImport
 from lastgood.flows.stateless_run import EphemeralTurns, StatelessRuns
 from lastgood.flows.stream_tickets import StreamTickets
@@ -169,6 +170,7 @@ def _console_routes(
         lastgood.approvals,
         lastgood.work,
         Attention(lastgood.deps, lastgood.approvals, access, lastgood.work.tasks),
+        Authors(lastgood.deps.store),
         agents,
         UsageReader(lastgood.deps),
         lastgood.deps.clock.now,

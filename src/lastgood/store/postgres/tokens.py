@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lastgood.model.audit import AuditEntry
+from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Token
 from lastgood.store.audit import of_audit
 from lastgood.store.postgres.database import PostgresDatabase
@@ -34,6 +35,10 @@ class PostgresTokens:
 
     async def bind_token(self, id: str, worker: str) -> Token | None:
         return await self._change_token("bind_token", {"id": id, "worker": worker}, None)
+
+    async def get_token(self, tenant: TenantId, id: str) -> Token | None:
+        row = await self.db.row("get_token", {"tenant": tenant, "id": id})
+        return to_token(row) if row else None
 
     async def list_tokens(self) -> tuple[Token, ...]:
         return tuple(map(to_token, await self.db.rows("list_tokens", {})))

@@ -53,6 +53,9 @@ SELECT {token} FROM tokens WHERE hash = :hash;
 UPDATE tokens SET worker_id = coalesce(worker_id, :worker) WHERE id = :id
 RETURNING {token};
 
+-- name: get_token
+SELECT {token} FROM tokens WHERE tenant = :tenant AND id = :id;
+
 -- name: list_tokens
 SELECT {token} FROM tokens ORDER BY created_at, id;
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import apsw
 
 from lastgood.model.audit import AuditEntry
+from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Token
 from lastgood.store.audit import of_audit
 from lastgood.store.sqlite.database import SqliteDatabase
@@ -32,6 +33,10 @@ class SqliteTokens:
             return to_token(rows[0]) if rows else None
 
         return await self.db.write(work)
+
+    async def get_token(self, tenant: TenantId, id: str) -> Token | None:
+        row = self.db.row("get_token", {"tenant": tenant, "id": id})
+        return to_token(row) if row else None
 
     async def list_tokens(self) -> tuple[Token, ...]:
         return tuple(map(to_token, self.db.rows("list_tokens", {})))

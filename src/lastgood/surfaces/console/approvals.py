@@ -7,6 +7,7 @@ if it is another one by now, nothing is decided and the new one is shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from lastgood.core.approval import Confirmation
@@ -102,16 +103,15 @@ async def asked_view(
     """With what a person has to know before saying yes: the machine, the directory and the requester."""
     caller = request.caller
     turn = asked.turn and await flows.sessions.request_of(caller.tenant, asked.turn)
-    requester = (turn.user or turn.caller if turn else "") or session.owner
+    name = partial(flows.authors.name, caller.tenant)
+    requester = (await name(turn.user, turn.caller) if turn else "") or session.owner
     machine, folder = "this server", session.working_dir
     if asked.task is not None:
         machine, folder, requester = await _run_of(flows, caller, session, asked.task)
     return question_view(asked, session) | {
         "machine": visible(machine),
         "folder": visible(folder or "the session's own directory on that machine"),
-        "requester": "a caller without a token"
-        if requester == ANYBODY.name
-        else visible(requester) or "not recorded",
+        "requester": visible(requester) or "a caller without a token",
     }
 
 
@@ -132,4 +132,4 @@ async def _run_of(
         machine = f"{task.runtime} ({task.worker})"
     else:
         machine = f"{found.name} ({found.identity.worker})"
-    return machine, folder, task.user or task.created_by or session.owner
+    return machine, folder, await flows.authors.name(caller.tenant, task.user, task.created_by)

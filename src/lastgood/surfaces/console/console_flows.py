@@ -9,6 +9,7 @@ from lastgood.errors import ShuttingDown
 from lastgood.flows.agent_directory import AgentDirectory
 from lastgood.flows.approvals import Approvals
 from lastgood.flows.attention import Attention
+from lastgood.flows.authors import Authors
 from lastgood.flows.queue import Queue
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.submit import Submitter
@@ -27,6 +28,7 @@ class ConsoleFlows:
     approvals: Approvals
     work: WorkFlows
     attention: Attention
+    authors: Authors
     agents: AgentDirectory
     usage: UsageReader
     now: Callable[[], float]

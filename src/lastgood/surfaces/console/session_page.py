@@ -11,10 +11,12 @@ from typing import Any
 
 from lastgood.errors import HistoryDamaged, LastgoodError
 from lastgood.flows.session_reader import decoded
-from lastgood.model.attempts import Attempt, AttemptStatus
+from lastgood.flows.task_queue import QueuedTask
+from lastgood.model.attempts import Attempt, AttemptStatus, TurnRequest
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import Message, ToolCall
-from lastgood.model.sessions import Session, SessionStatus, Turn
+from lastgood.model.queue import Queued
+from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
 from lastgood.surfaces.console.approvals import asked_view
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
@@ -58,7 +60,11 @@ class SessionPages:
             return await self._gate.may_read(caller, other)
 
         branches = await sessions.branches(caller.tenant, session.id, limit=_MOST_BRANCHES)
-        chain = [turn_view(turn) | _tries(turn, attempts) for turn in turns]
+        authors = [await self._author_of(session, turn) for turn in turns]
+        chain = [
+            turn_view(turn, author) | _tries(turn, attempts)
+            for turn, author in zip(turns, authors, strict=True)
+        ]
         shown = {turn.id for turn in turns} | ({None} if not turns or turns[0].seq == 1 else set())
         uncommitted = await self._uncommitted(session, attempts, shown)
         data: dict[str, Any] = {
@@ -73,7 +79,7 @@ class SessionPages:
                 await asked_view(self._flows, request, session, one)
                 for one in await self._flows.approvals.pending(caller.tenant, session.id, caller.user)
             ],
-            "queue": [queue_view(one) for one in await self._flows.queue.read(caller.tenant, session.id)],
+            "queue": await self._queue(session),
             "first_shown": turns[0].seq if turns else 0,
             "last_shown": turns[-1].seq if turns else 0,
             "older": turns[0].seq - 1 if turns and turns[0].seq > 1 else None,
@@ -98,6 +104,25 @@ class SessionPages:
         except HistoryDamaged:  # the newest window says what is damaged
             return session.turns
         return session.turns if place > session.turns - IN_WINDOW else place + IN_WINDOW // 2
+
+    async def _author(self, session: Session, sent: TurnRequest | None) -> str:
+        return "" if sent is None else await self._flows.authors.name(session.tenant, sent.user, sent.caller)
+
+    async def _author_of(self, session: Session, turn: Turn) -> str:
+        """A turn names only a user; its request names the token, too."""
+        if turn.user or turn.kind is not TurnKind.RUN:
+            return turn.user
+        return await self._author(session, await self._flows.sessions.request_of(session.tenant, turn.id))
+
+    async def _queue(self, session: Session) -> list[dict[str, Any]]:
+        async def shown(entry: Queued | QueuedTask) -> dict[str, Any]:
+            if isinstance(entry, Queued):
+                user, caller = entry.user, entry.caller
+            else:
+                user, caller = entry.task.user, entry.task.created_by
+            return queue_view(entry, await self._flows.authors.name(session.tenant, user, caller))
+
+        return [await shown(one) for one in await self._flows.queue.read(session.tenant, session.id)]
 
     async def _window(self, session: Session, last: int) -> tuple[Turn | None, list[Turn], Turn | None, str]:
         """The turns up to number `last`, with the one before and the one after them, and what is damaged."""
@@ -138,7 +163,7 @@ class SessionPages:
         return {
             "turn": newest.turn,
             "after": newest.base,
-            "user": asked.user if asked is not None else "",
+            "author": await self._author(session, asked),
             "inputs": with_results(messages),
             "attempts": [attempt_view(one) for one in tries if one.status is not AttemptStatus.RUNNING],
             "is_running": not ended,
@@ -216,8 +241,7 @@ class SessionPages:
             "turn": {
                 "id": id,
                 "is_committed": is_committed,
-                "user": asked.user if asked is not None else "",
-                "caller": asked.caller if asked is not None else "",
+                "author": await self._author(session, asked),
                 "input_tokens": sum(one.usage.input_tokens for one in tries),
                 "output_tokens": sum(one.usage.output_tokens for one in tries),
                 "cost": sum(one.usage.cost for one in tries),

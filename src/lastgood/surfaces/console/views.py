@@ -114,7 +114,7 @@ def with_results(messages: Sequence[Message]) -> list[dict[str, Any]]:
 # -- turns and attempts ------------------------------------------------------------------
 
 
-def turn_view(turn: Turn) -> dict[str, Any]:
+def turn_view(turn: Turn, author: str = "") -> dict[str, Any]:
     return {
         "id": turn.id,
         "seq": turn.seq,
@@ -122,6 +122,7 @@ def turn_view(turn: Turn) -> dict[str, Any]:
         "attempt": turn.attempt,
         "kind": turn.kind.value,
         "user": turn.user,
+        "author": author,
         "model": turn.model,
         "agent": turn.agent_key,
         "digest": turn.agent_digest,
@@ -168,7 +169,7 @@ def branch_view(branch: Branch) -> dict[str, Any]:
     }
 
 
-def queue_view(entry: Queued | QueuedTask) -> dict[str, Any]:
+def queue_view(entry: Queued | QueuedTask, author: str = "") -> dict[str, Any]:
     if isinstance(entry, Queued):
         return {
             "id": entry.number,
@@ -177,6 +178,7 @@ def queue_view(entry: Queued | QueuedTask) -> dict[str, Any]:
             "parked": entry.parked,
             "failures": entry.failures,
             "session": entry.session,
+            "author": author,
             "why": entry.parked or "waits until the session is free",
         }
     return {
@@ -186,6 +188,7 @@ def queue_view(entry: Queued | QueuedTask) -> dict[str, Any]:
         "parked": entry.why if entry.task.held else None,
         "failures": entry.task.failures,
         "session": entry.task.session,
+        "author": author,
         "why": entry.why,
     }
 
