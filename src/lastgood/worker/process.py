@@ -245,7 +245,7 @@ class Worker:
                 for run in self.runs.values():
                     run.groups.halt()
                 log.warning(
-                    "woke up past the lease; the CLIs are halted until a heartbeat confirms the claims"
+                    "lease expired while suspended; CLIs are paused until a heartbeat confirms the claims"
                 )
                 self._beat_now.set()
             await asyncio.sleep(_TICK_SECONDS)
