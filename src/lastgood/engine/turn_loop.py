@@ -293,9 +293,7 @@ class TurnLoop:
         """The other agent's steps are journaled with ours; its last message is the result."""
         try:
             if len(stage.callers) >= DEEPEST:
-                raise ToolFailed(
-                    f"nested too deeply (limit {DEEPEST}); complete this task without delegating"
-                )
+                raise ToolFailed(f"nested too deeply (limit {DEEPEST}); complete the task without delegating")
             other, task = task_of(stage.agent, self.work.agent, arguments_of(call))
         except ToolFailed as error:
             await self._answer(stage, call, Result(f"error: {error}", ToolOutcome.FAILED))
