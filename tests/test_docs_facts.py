@@ -213,3 +213,32 @@ def test_the_quickstart_counts_providers_and_steps_of_the_demo_as_they_are() -> 
     text = (DOCS / "quickstart.md").read_text()
     assert f"lists {rows} providers" in text
     assert f"All {len(STEPS)} steps are true" in text
+
+
+#: What a new field of a session needs, and CONTRIBUTING names. Migrations: one file for each database.
+FIELD_FILES = {
+    "model/sessions.py",
+    "store/columns.py",
+    "store/session_rows.py",
+    "core/derivation.py",
+    "surfaces/api/resources.py",
+    "store/sql/sqlite/0001_initial.sql",
+    "store/sql/postgres/0001_initial.sql",
+}
+#: Files that set or read `runtime_pinned`, which is what the field is for.
+FIELD_USERS = {"flows/sessions.py", "flows/work/enqueue.py", "store/sql/runtimes.sql"}
+
+
+def test_a_session_field_is_named_in_as_many_files_as_contributing_says() -> None:
+    package = ROOT / "src" / "lastgood"
+    found = {
+        file.relative_to(package).as_posix()
+        for file in package.rglob("*")
+        if file.suffix in {".py", ".sql"} and re.search(r"\bruntime_pinned\b", file.read_text())
+    }
+    assert found - FIELD_USERS == FIELD_FILES
+    row = re.search(r"^\| a session field \|.*$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert row is not None
+    assert f": {len(FIELD_FILES)} files |" in row[0]
+    named = {file for file in FIELD_FILES if not file.endswith(".sql")}
+    assert {file for file in named if f"`{file}`" not in row[0]} == set()

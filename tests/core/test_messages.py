@@ -132,5 +132,5 @@ def test_results_answer_all_open_calls_and_no_others(results: tuple[Message, ...
 
 
 def test_results_where_nothing_is_open_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="there are none"):
+    with pytest.raises(InvalidRequest, match="No tool calls are open"):
         check_results([tool_result("a", "1")], ())

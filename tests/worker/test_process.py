@@ -333,7 +333,7 @@ def _sleep_past_the_lease(worker: LiveWorker, api: WorkApi) -> None:
     time.sleep(11)  # real time: longer than two of its heartbeats and its lease
     api.faults |= {"heartbeat": "drop", "messages": "drop"}
     worker.send(signal.SIGCONT)
-    worker.until_logged("woke up past the lease")
+    worker.until_logged("lease expired while suspended")
 
 
 def test_a_cli_that_repeats_itself_makes_no_progress(tmp_path: Path, api: WorkApi) -> None:

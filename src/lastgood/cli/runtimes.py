@@ -79,7 +79,7 @@ def _configure_binding(commands: Commands) -> None:
         help="while the runtime is offline, let requests wait or fail; default: wait",
     )  # fmt: skip
     bind.add_argument(
-        "--max-wait", metavar="SECONDS", type=float, help="fail tasks that nobody claims within this time"
+        "--max-wait", metavar="SECONDS", type=float, help="fail tasks that no worker claims within this time"
     )
     bind.add_argument("--deadline", metavar="SECONDS", type=float, help="end runs that take longer")
     bind.add_argument("--max-running", metavar="N", type=int, help="run at most N tasks of the agent at once")
@@ -109,7 +109,10 @@ def _configure_owning(commands: Commands) -> None:
     )
     share.add_argument("runtime", metavar="RUNTIME", help=_RUNTIME)
     share.add_argument(
-        "users", metavar="USER", nargs="*", help="users; '*': every user of the tenant; none: nobody"
+        "users",
+        metavar="USER",
+        nargs="*",
+        help="share with these users; '*' shares with all users of the tenant; no USER ends sharing",
     )
     remove = add_command(
         commands,

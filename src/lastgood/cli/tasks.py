@@ -91,8 +91,8 @@ def _configure_add(commands: Commands) -> None:
     add.add_argument(
         "--working-dir",
         metavar="DIR",
-        help="of a new issue or chat: work in this folder of the runtime's machine, which its worker allows "
-        "with --allow-dir",
+        help="working directory on the runtime's machine, for a new issue or chat; allowed by its worker's "
+        "--allow-dir",
     )
     add.add_argument("--priority", metavar="N", type=int, help="higher ones are claimed first; default: 0")
     _add_directive(add)
@@ -144,7 +144,11 @@ def _add_directive(parser: CommandParser) -> None:
         "--fresh", action="store_true", help="start with neither a native session nor a working directory"
     )
     parser.add_argument("--note", metavar="TEXT", help="put this note to the agent before the prompt")
-    parser.add_argument("--key", metavar="K", help="idempotency key: the same command with it queues once")
+    parser.add_argument(
+        "--key",
+        metavar="K",
+        help="idempotency key: repeating the command with the same key queues the task once",
+    )
 
 
 # -- reading -------------------------------------------------------------------------------

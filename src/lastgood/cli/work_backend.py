@@ -118,7 +118,7 @@ def add_local_user(parser: CommandParser) -> None:
         "--user",
         metavar="USER",
         default="",
-        help="act as this user in the local database; default: the owner of what was made without tokens",
+        help="act as this user in the local database; default: the default owner (no user)",
     )
 
 

@@ -117,8 +117,8 @@ def _of_prior(attempt: Attempt, standing: BeginConflict) -> Admission | None:
 
 def _of_holder(standing: BeginConflict, holder: Attempt, again: TurnId | None) -> Admission:
     if standing.lease_expired:
-        # The holder is dead or paused. It is ended as interrupted first: its
-        # fence then no longer opens anything, should it wake up.
+        # The holder is dead or paused. It is ended as interrupted first, so that the
+        # store rejects its writes if it wakes up.
         return Admitted(again, Displace(holder, Move.INTERRUPT))
     if holder.orphaned:
         return Admitted(again, Displace(holder, Move.SUPERSEDE))

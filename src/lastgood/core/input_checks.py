@@ -57,7 +57,9 @@ def check_results(messages: Sequence[Message], open_calls: Sequence[ToolCall]) -
     first = takewhile(lambda message: message.role is Role.TOOL, messages)
     results = sorted(message.tool_call_id or "" for message in first)
     if results and results != sorted(call.id for call in open_calls):
-        wanted = ", ".join(call.id for call in open_calls) or "there are none"
+        if not open_calls:
+            raise InvalidRequest("No tool calls are open; send a user message")
+        wanted = ", ".join(call.id for call in open_calls)
         raise InvalidRequest(
             f"Tool results do not match the open tool calls ({wanted}); send exactly one result for each"
         )

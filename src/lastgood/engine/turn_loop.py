@@ -20,7 +20,7 @@ from lastgood.core.context import cap_result, without_oldest
 from lastgood.core.history import mend, mend_text, repair, with_unique_call_ids
 from lastgood.core.hooks import Decision
 from lastgood.core.recovery import not_begun, unsettled
-from lastgood.core.secret_shapes import redaction, without_secret_shapes
+from lastgood.core.secret_shapes import redaction
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
 from lastgood.engine.budget_meter import BudgetMeter
 from lastgood.engine.hooks.turn_hooks import Ruling, TurnHooks, hook_blocked, known_ruling
@@ -290,7 +290,7 @@ class TurnLoop:
         """The other agent's steps are journaled with ours; its last message is the result."""
         try:
             if len(stage.callers) >= DEEPEST:
-                raise ToolFailed(f"tasks are nested too deeply (limit {DEEPEST}); do it yourself")
+                raise ToolFailed(f"nested too deeply (limit {DEEPEST}); complete the task without delegating")
             other, task = task_of(stage.agent, self.work.agent, arguments_of(call))
         except ToolFailed as error:
             await self._answer(stage, call, Result(f"error: {error}", ToolOutcome.FAILED))

@@ -75,7 +75,7 @@ class _Heartbeat:
                 try:
                     beat = await self._leases.beat(renew)
                 except Exception:  # leases end by themselves; later ones must still be renewed
-                    log.exception("A heartbeat failed")
+                    log.exception("a heartbeat failed")
                     continue
                 if beat is not None:
                     with suppress(RuntimeError):  # the main loop was closed

@@ -256,8 +256,8 @@ class Submitter:
                 raise
             raise outcome_unknown(begin.ask.session, lost[-1]) from error
         except asyncio.CancelledError:
-            # The server stops, and waits no longer for the store; nothing else cancels a begin. Its client
-            # is still there. A turn that has begun comes to nothing, unless recovery tries it again.
+            # Only the shutdown cancels a begin; its client is still connected. A turn that has begun ends
+            # uncommitted, unless recovery tries it again.
             if lost and begin.ask.durable:
                 raise outcome_unknown(begin.ask.session, lost[-1]) from None
             raise ShuttingDown() from None

@@ -71,7 +71,7 @@ def probes(counts: Metrics, is_ready: IsReady, *, metrics: bool = True) -> list[
             "/api/ready",
             ready,
             None,
-            "Check that the server accepts work, as docker-agent's clients ask",
+            "Check that the server accepts work (docker-agent's probe)",
             probe=True,
             gives={200: {JSON: shapes.READY}, 503: {JSON: shapes.READY}},
         ),

@@ -73,7 +73,7 @@ class ClaimCalls:
                 self._stop(StopReason.LOST, error.message)
             case _:  # a report that is only for people must not end a run
                 fields = {"task": self._key.task, "call": name, "reason": error.message}
-                log.error("the server refused a call", extra={"fields": fields})
+                log.error("server rejected a call", extra={"fields": fields})
 
     def _take(self, answer: Mapping[str, Any]) -> None:
         if answer.get("cancel"):

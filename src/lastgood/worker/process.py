@@ -222,7 +222,7 @@ class Worker:
                 for run in self.runs.values():
                     run.groups.halt()
                 log.warning(
-                    "woke up past the lease; the CLIs are halted until a heartbeat confirms the claims"
+                    "lease expired while suspended; CLIs are paused until a heartbeat confirms the claims"
                 )
                 self._beat_now.set()
             if self._waits() != self._sent_waits:

@@ -99,8 +99,8 @@ def _look_up(ref: str, models: Models, has_key: HasKey, otherwise: ModelSpec) ->
         near = get_close_matches(ref, (*models, *ALIASES), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ModelUnknown(
-            f"no such model: {ref!r}{hint} A model is provider/model, for example openai/gpt-5.4-mini, "
-            "or a name under `models` of the agent's file"
+            f"unknown model {ref!r}{hint}; use provider/model, for example openai/gpt-5.4-mini, "
+            "or a name under `models`"
         )
     return ModelSpec(provider, model)
 

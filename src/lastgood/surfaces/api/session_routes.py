@@ -125,7 +125,7 @@ def docker_agent_routes(life: SessionHandlers) -> Sequence[Route]:
             "PATCH",
             f"{ONE}/tokens",
             life.count_tokens,
-            "Get the token counts",
+            "Return token counts; the server counts, so the body is ignored",
             TokensBody,
             json_of(shapes.TOKENS),
         ),

@@ -80,7 +80,7 @@ async def parse_document(body: bytes) -> Any:
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
+    raise ValueError(f"{word} is not valid in JSON")
 
 
 def _finite(word: str) -> float:

@@ -109,8 +109,8 @@ def _validated(model: type[_Model], value: Any, plain: Any, *prefix: int | str) 
 def _explained(error: ValidationError) -> tuple[Callable[[str], str], tuple[int | str, ...]]:
     """Returns what is wrong, given a place, and the place.
 
-    Of the ways in which a value could have been right, the one that it came nearest to counts. A value whose
-    type fits none of them is told all the types.
+    Of the ways in which a value could have been right, the one that it came nearest to counts. For a
+    value whose type fits none of them, the message lists all the types.
     """
     found = error.errors(include_url=False, include_input=False)
     depth = max(len(one["loc"]) for one in found)
