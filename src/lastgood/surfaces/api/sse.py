@@ -180,8 +180,16 @@ def _confirmation(question: Mapping[str, Any]) -> Json:
     body: Json = {"type": "tool_call_confirmation", "question": question}
     if "tool" in question:
         id = question.get("call", question.get("id", ""))
-        body |= _call(id, question["tool"], question.get("arguments", ""))
+        body |= _call(id, question["tool"], _arguments(question))
     return body
+
+
+def _arguments(question: Mapping[str, Any]) -> str:
+    """As JSON text. Questions of runtimes have the value itself, under the name that CLIs give it."""
+    if "arguments" in question:
+        return str(question["arguments"])
+    given = question.get("input")
+    return "" if given is None else orjson.dumps(given).decode()
 
 
 def _elicitation(waits: AttemptWaits) -> Json:
