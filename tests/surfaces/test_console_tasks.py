@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.model.ids import AttemptId, SessionId, TenantId, TurnId
+from lastgood.model.ids import AttemptId, SessionId, TurnId
 from lastgood.model.tasks import Snapshot, TaskMessage
 from lastgood.surfaces.console.task_views import activity_views, diff_view, patch_lines
 from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
@@ -120,8 +120,8 @@ async def test_a_task_with_many_messages_is_read_page_by_page(inside: InProcessS
     ],
 )
 def test_a_snapshot_of_any_shape_is_shown(summary: dict[str, Any]) -> None:
-    made = Snapshot(
-        AttemptId("att_1"), TenantId("a"), SessionId("ses_1"), TurnId("turn_1"), "tar", summary, b""
+    made = SnapshotSummary(
+        AttemptId("att_1"), SessionId("ses_1"), TurnId("turn_1"), "tar", summary, size=0, created_at=0.0
     )
     shown = diff_view(made)
     assert all(isinstance(one["path"], str) for one in shown["changes"])
