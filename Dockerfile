@@ -5,8 +5,10 @@ FROM python:3.13-slim
 RUN useradd --no-create-home --home-dir /data --uid 10001 lastgood \
     && install -d -o lastgood -m 0700 /data /data/work && mkdir /agents
 WORKDIR /app
-COPY requirements/run.txt requirements/build.txt requirements/
-RUN pip install --no-cache-dir --require-hashes -r requirements/run.txt -r requirements/build.txt
+# `--build-arg REQUIREMENTS=providers` adds the clients of Anthropic, Google and Bedrock.
+ARG REQUIREMENTS=run
+COPY requirements requirements
+RUN pip install --no-cache-dir --require-hashes -r requirements/${REQUIREMENTS}.txt -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 # The build backend is the locked one from above.

@@ -78,6 +78,8 @@ lock: $(STAMP) ## write requirements/*.txt anew from pyproject.toml (ARGS=--upgr
 	$(COMPILE) --group build --constraint requirements/run.txt --output-file requirements/build.txt
 	$(COMPILE) pyproject.toml --group dev --all-extras --constraint requirements/run.txt \
 		--constraint requirements/build.txt --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra providers --constraint requirements/dev.txt \
+		--output-file requirements/providers.txt
 
 clean: ## remove .venv, caches and build results
 	rm -rf .venv .clis .mcp .browser build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

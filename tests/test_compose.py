@@ -181,8 +181,16 @@ def unpinned(text: str) -> list[str]:
     return [
         line
         for line in installs
-        if "--require-hashes -r requirements/run.txt" not in line and "--no-deps ." not in line
+        if "--require-hashes -r requirements/${REQUIREMENTS}.txt" not in line and "--no-deps ." not in line
     ]
+
+
+def locked(name: str) -> list[str]:
+    """The packages of a lock file. Each has a hash."""
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().split("\n")
+    pinned = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9].*==", line)]
+    assert all("--hash=sha256:" in lines[number + 1] for number in pinned)
+    return [lines[number].split(" ")[0] for number in pinned]
 
 
 def test_the_image_is_made_of_what_is_there() -> None:
@@ -193,10 +201,24 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert build_parser().parse_args(json.loads(DOCKERFILE.split("\nCMD ")[1])).agents == [DEFAULT_AGENT]
     ours = {name for name in environment_of_image(DOCKERFILE) if not name.startswith("PYTHON")}
     assert ours <= SETTINGS
-    lines = (ROOT / "requirements" / "run.txt").read_text().split("\n")
-    pinned = [number for number, line in enumerate(lines) if re.match(r"[a-z0-9].*==", line)]
-    assert len(pinned) > 10
-    assert all("--hash=sha256:" in lines[number + 1] for number in pinned)
+    assert words["ARG"] == ["REQUIREMENTS=run"]
+    assert len(locked("run")) > 10
+    assert set(locked("run")) < set(locked("providers"))  # the same versions, and more
+
+
+def test_an_image_has_the_clients_of_every_model_whose_key_it_is_given() -> None:
+    """A key without its client is found by nobody, and the built-in agent answers with another model."""
+    clients = {
+        "ANTHROPIC_API_KEY": "anthropic",
+        "GEMINI_API_KEY": "google-genai",
+        "GOOGLE_API_KEY": "google-genai",
+    }
+    for name in NODES:
+        service = COMPOSE["services"][name]
+        installed = {one.split("==")[0] for one in locked(service["build"]["args"]["REQUIREMENTS"])}
+        keys = clients.keys() & service["environment"].keys()
+        assert {clients[key] for key in keys} <= installed
+        assert "ANTHROPIC_API_KEY" in keys
 
 
 def test_the_image_checks_its_own_health_as_the_nodes_do() -> None:

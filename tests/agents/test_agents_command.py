@@ -1,6 +1,7 @@
 """`lastgood agents check`, `lastgood agents schema` and `lastgood init`, as processes of their own."""
 
 import json
+import shlex
 import os
 import subprocess
 import sys
@@ -141,6 +142,16 @@ def test_init_writes_a_file_that_nothing_is_wrong_with(tmp_path: Path) -> None:
     assert findings_of(written) == []
     checked = lastgood("agents", "check", "agent.yaml", cwd=tmp_path)
     assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "agent.yaml: valid")
+
+
+def test_the_command_that_init_prints_runs_beside_a_server(tmp_path: Path) -> None:
+    """A server may hold the usual database: the command has one of its own, in the folder it was run in."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("hello")
+    printed = lastgood("init", cwd=folder).stdout.splitlines()[-1]
+    done = lastgood(*shlex.split(printed)[1:], cwd=folder)
+    assert (done.returncode, (folder / ".lastgood").is_dir()) == (0, True), done.stderr
 
 
 def test_what_init_has_commented_out_works_as_well() -> None:

@@ -40,5 +40,6 @@ def write_starter(args: argparse.Namespace) -> int:
         name = shlex.quote(str(path))
         print_line(f"Created {path}. Edit it, then run:")
         print_line(f"  lastgood agents check {name}")
-        print_line(f'  lastgood run {name} --working-dir . "What is in this folder?"')
+        # With a database of its own: a server that runs may hold the usual one.
+        print_line(f'  lastgood run {name} --data-dir .lastgood --working-dir . "What is in this folder?"')
     return 0
