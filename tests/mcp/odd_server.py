@@ -19,6 +19,8 @@ def send(message: dict[str, Any]) -> None:
 def tools(cursor: str | None) -> dict[str, Any]:
     if "bad-item" in HOW:
         return {"tools": [*TOOLS, {"name": 7}]}
+    if "blank-name" in HOW:
+        return {"tools": [*TOOLS, {"name": "", "inputSchema": {"type": "object"}}]}
     if "not-a-list" in HOW:
         return {"tools": "all of them"}
     if "repeats-cursor" in HOW:

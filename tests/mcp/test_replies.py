@@ -56,6 +56,11 @@ async def test_an_invalid_list_of_tools_is_a_problem_of_its_server(
     assert pid_of(program) == pid
 
 
+async def test_a_tool_without_a_name_is_left_out(servers: Servers) -> None:
+    offer = await odd(servers, "blank-name").offer()
+    assert [tool.name for tool in offer.tools] == ["ledger_plain", "ledger_odd", "ledger_add"]
+
+
 async def test_a_list_of_tools_has_the_time_limit_of_the_start(servers: Servers) -> None:
     program = odd(servers, "silent", lifecycle={"startup_timeout": 5, "call_timeout": 600})
     async with asyncio.timeout(120):
@@ -156,6 +161,9 @@ class _Site(http.server.BaseHTTPRequestHandler):
         text = json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}).encode()
         if self.how == "not-json" and request["method"] == "tools/call":
             text = b"<html>"
+        if self.how == "own-error" and request["method"] == "tools/call":
+            error = {"code": -32000, "message": "the ledger is locked"}
+            text = json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}).encode()
         coding = {}
         if self.how == "compressed" and request["method"] == "tools/call":
             text, coding = gzip.compress(text), {"content-encoding": "gzip"}
@@ -175,7 +183,8 @@ class _Site(http.server.BaseHTTPRequestHandler):
             case "tools/call":
                 size = 200_000 if self.how == "large" else 10
                 return {"content": [{"type": "text", "text": "x" * size}]}
-        return None
+            case _:
+                return None
 
     def _answer(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
@@ -212,6 +221,7 @@ def site(how: str) -> Iterator[tuple[dict[str, str], type[_Site]]]:
         ("large", "MCP server far: its reply has more than 100,000 bytes, which is the limit"),
         ("compressed", r"MCP server far: its reply is compressed \(gzip\)"),
         ("not-json", "MCP server far sent an invalid result: not a JSON-RPC message"),
+        ("own-error", "MCP server far: the ledger is locked"),
     ],
 )
 async def test_a_body_that_cannot_be_used_fails_its_call(

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from lastgood.core.hooks import Failure, Reply
-from lastgood.core.secret_shapes import without_secret_shapes
+from lastgood.core.secret_shapes import redaction, without_secret_shapes
 from lastgood.engine.system_prompt import prompt_file
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.processes import ProcessSpec, run
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.model.hooks import HookSpec
+from lastgood.time_slices import paced
 
 _GIT_SECONDS = 10.0
 _MOST_DIFF = 4096
@@ -129,7 +130,7 @@ async def _max_iterations(hook: HookSpec, given: Given, place: _Place) -> Reply:
 
 async def _redact_secrets(hook: HookSpec, given: Given, place: _Place) -> Reply:
     if "tool_response" in given:
-        return Reply(response=without_secret_shapes(str(given["tool_response"])))
+        return Reply(response=await paced(redaction(str(given["tool_response"]))))
     arguments = given.get("tool_input")
     if not arguments:
         return Reply()

@@ -114,8 +114,9 @@ class McpToolset:
     async def _close_idle(self) -> None:
         while self._open:
             await asyncio.sleep(IDLE_SECONDS / 10)
-            for server in [one for one in self._open if one.is_idle]:
-                if self.clock() - server.used_at > IDLE_SECONDS:
+            for server in list(self._open):
+                # Looked at only now: it may have been called while another one was stopped.
+                if server.is_idle and self.clock() - server.used_at > IDLE_SECONDS:
                     await server.stop()
 
     async def close(self) -> None:
@@ -155,7 +156,9 @@ class McpServer:
                 is_required=lifecycle.is_required,
             )
         chosen = self.spec.spec.tools
-        tools = tuple(self._tool(tool) for tool in listed if chosen is None or tool.name in chosen)
+        tools = tuple(
+            self._tool(tool) for tool in listed if tool.name and (chosen is None or tool.name in chosen)
+        )
         own = self.spec.spec.instruction
         theirs = connection.instructions
         return Offer(
@@ -185,11 +188,14 @@ class McpServer:
     async def _bury(self) -> None:
         """A server that ended by itself has failed; one that was stopped here has not."""
         connection = self._connection
-        await self._drop()
         if connection is None:
             return
-        # The first time it is started again at once: many a server only has a call that kills it.
-        self._note_failure(connection.why_ended, self._pause(self._failures) if self._failures else 0.0)
+        try:
+            await self._drop()
+        finally:
+            # Also if the turn is cancelled meanwhile. The first restart is at once: a server that runs well
+            # may have one call that kills it.
+            self._note_failure(connection.why_ended, self._pause(self._failures) if self._failures else 0.0)
         if connection.exit_code == 0 and not self.spec.lifecycle.restarts_after_success:
             self._end = "it exited with code 0, and its `lifecycle` has `restart: on_failure`"
 
