@@ -68,7 +68,7 @@ TASK_STATES: Mapping[TaskStatus, str] = {
 }
 TASK_MOVES: Mapping[TaskMove, str] = {
     TaskMove.DEFER: "a failure is tried again later, or a rate limit names its reset time",
-    TaskMove.CLAIM: "a worker takes it: a deferred one when it is due, a claimed one when its lease has ended",
+    TaskMove.CLAIM: "a worker takes it: a deferred one when it is due, a claimed one after its lease",
     TaskMove.START: "the worker reports that the agent CLI runs",
     TaskMove.ASK: "the agent CLI asks for permission that a person must give",
     TaskMove.ANSWER: "a person answers, or the deadline of the question passes and it is denied",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lastgood.model.ids import AttemptId, SessionId, TurnId
-from lastgood.model.tasks import Snapshot, TaskMessage
+from lastgood.model.tasks import SnapshotSummary, TaskMessage
 from lastgood.surfaces.console.task_views import activity_views, diff_view, patch_lines
 from tests.surfaces.in_process_server import AGENT, InProcessServer, open_inside
 from tests.surfaces.test_console import Visitor, injected, inline, seen
