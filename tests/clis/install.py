@@ -1,7 +1,7 @@
 """Installs the agent CLIs that the kinds are tested with, into `.clis/`, which git ignores.
 
-Where the system has no Node, or one that is too old for them, a current one comes from PyPI. Exit code 0 even if
-a package cannot be had: its tests are skipped, and say why.
+Where the system has no Node, or one that is too old for them, a current one comes from PyPI. Exit code 0 even
+if a package cannot be had: its tests are skipped, and say why.
 """
 
 from __future__ import annotations
