@@ -2,7 +2,8 @@
 
 Prints what was planted and what caught it, the fault cells on both stores, seeded
 simulations, working processes that are ended by SIGKILL and SIGTERM, streams that are cut at random bytes,
-a storm over two servers, and workers that sleep or are cut off for longer than their lease. Ends with 1
+a storm over two servers, workers that sleep or are cut off for longer than their lease, and eight workers
+that claim 10,000 tasks. Ends with 1
 if anything was missed or broken. Every line names the seeds that repeat it.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.bench.claims import measure
 from tests.e2e.api import Api
 from tests.e2e.cuts import CutScenario, Follower, objections, uncut
 from tests.e2e.load import Log, judge, storm, under_load
@@ -47,6 +49,7 @@ CUTS_PER_STORY = 200
 STORM_SECONDS = 60.0
 #: Longer than the lease of a claim.
 LEASE_SECONDS = 100.0
+CLAIMING_WORKERS = 8
 
 
 def say(text: str) -> None:
@@ -265,6 +268,13 @@ def runtimes(options: argparse.Namespace, _: PostgresServer) -> bool:
     return good
 
 
+def claims(options: argparse.Namespace, server: PostgresServer) -> bool:
+    """Of workers on one PostgreSQL: none twice, all of them, and agents take turns."""
+    server.create_database("claims")
+    found, _ = asyncio.run(measure(server.dsn("claims"), options.tasks, 10 * options.tasks, CLAIMING_WORKERS))
+    return not found
+
+
 PARTS: dict[str, Callable[[argparse.Namespace, PostgresServer], bool]] = {
     "defects": defects,
     "probes": probes,
@@ -275,6 +285,7 @@ PARTS: dict[str, Callable[[argparse.Namespace, PostgresServer], bool]] = {
     "nodes": nodes,
     "neighbours": neighbours,
     "runtimes": runtimes,
+    "claims": claims,
 }
 
 
@@ -286,6 +297,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, help="processes to kill on SQLite")
     parser.add_argument("--simulations", type=int)
     parser.add_argument("--cuts", type=int, default=2_000, help="cuts of streams, on each store")
+    parser.add_argument("--tasks", type=int, default=10_000, help="tasks to claim")
     parser.add_argument("--storms", type=int, help="minutes of storm over two nodes")
     options = parser.parse_args()
     options.kills = options.kills or (10_000 if options.long else 1_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from lastgood.worker.job import (
     Steering,
 )
 from lastgood.worker.runtimes.registry import kind_named
-from tests.clis.install import path_of
+from tests.clis.install import path_of, search_path
 from tests.clis.model_server import ModelServer
 from tests.worker.recorder import Recorder
 
@@ -62,7 +61,7 @@ class RealCli:
         port = self.port or self.model.port
         (self.home / ".codex").mkdir(parents=True, exist_ok=True)
         (self.home / ".codex" / "config.toml").write_text(CODEX_CONFIG.format(port=port))
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = f"{Path(sys.executable).parent}:{search_path()}"
         own: dict[str, dict[str, str]] = {
             "claude": {
                 "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}",

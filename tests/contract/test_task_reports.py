@@ -364,6 +364,6 @@ async def test_a_claim_that_has_not_started_says_why_until_it_says_so_no_more(st
     claim = await work_builders.claim(store)
     for why in ("another task works in /p", ""):
         live = LiveClaim(claim.task, claim.token, why)
-        beat = await store.beat(Heartbeat(TENANT, WORKER, 1, (), (live,)), 90.0)
+        beat = await store.beat(Heartbeat(TENANT, WORKER, 1, (), (live,), owner=work_builders.OWNER), 90.0)
         assert beat.renewed == (task.id,)
         assert (await work_builders.again(store, task)).why == why
