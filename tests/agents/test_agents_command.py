@@ -1,8 +1,8 @@
 """`lastgood agents check`, `lastgood agents schema` and `lastgood init`, as processes of their own."""
 
 import json
-import shlex
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path

@@ -195,14 +195,17 @@ def main(images: Path = IMAGES) -> None:
         with LiveServer(folder, *write_agents(folder, address), options=options) as server:
             api = Api(server)
             session, waiting = fill(api, str(work))
-            take(server.url, session, waiting, images)
+            retried = api.get(f"/api/sessions/{session}/turns")[-1]["id"]
+            take(server.url, session, retried, waiting, images)
 
 
-def take(url: str, session: str, waiting: str, images: Path) -> None:
+def take(url: str, session: str, turn: str, waiting: str, images: Path) -> None:
+    short = ViewportSize(width=1280, height=560)
     desk, phone = ViewportSize(width=1280, height=860), ViewportSize(width=390, height=780)
     pictures: list[tuple[str, str, ViewportSize, Literal["light", "dark"]]] = [
         ("home", "/", desk, "light"),
         ("session", f"/sessions/{session}", desk, "light"),
+        ("timeline", f"/sessions/{session}/turns/{turn}", short, "light"),
         ("approval-phone", f"/sessions/{waiting}/approval", phone, "dark"),
     ]
     with sync_playwright() as playwright:

@@ -247,6 +247,22 @@ async def test_a_failed_attempt_is_shown_below_the_message_that_it_did_not_answe
     assert re.search(r"[\d,]+ tokens in, [\d,]+ out", page)
 
 
+async def test_tokens_of_steps_that_a_retry_adopts_are_counted_once(tmp_path: Path) -> None:
+    async with open_inside(tmp_path, shelly(tmp_path)) as inside:
+        visitor = Visitor(inside)
+        await visitor.get("/")
+        session = await inside.session(agent="shelly")
+        body = said('!tool think {"thought": "once"}\n!fail during 1\n!say done') | {"wait": True}
+        await inside.ask("POST", f"/api/sessions/{session}/turns", body)
+        attempt = (await inside.good("GET", f"/api/sessions/{session}/attempts"))[0]["id"]
+        await visitor.post(f"/sessions/{session}/attempts/{attempt}/retry")
+        page = await settled(visitor, f"/sessions/{session}")
+        turn = (await visitor.get(f"/sessions/{session}/turns/{page['turns'][0]['id']}.json")).json["turn"]
+        assert turn["input_tokens"] == page["turns"][0]["input_tokens"] > 0
+        used = (await inside.good("GET", "/api/usage"))["total"]
+        assert (turn["input_tokens"], turn["output_tokens"]) == (used["input_tokens"], used["output_tokens"])
+
+
 async def test_forks_and_replaced_turns_are_branches_of_their_turn(
     inside: InProcessServer, visitor: Visitor
 ) -> None:

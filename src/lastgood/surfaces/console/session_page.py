@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
+from lastgood.core.tool_ledger import adopted_steps
 from lastgood.errors import HistoryDamaged, LastgoodError
-from lastgood.flows.session_reader import decoded
+from lastgood.flows.session_reader import AttemptDetails, decoded
 from lastgood.flows.task_queue import QueuedTask
 from lastgood.model.attempts import Attempt, AttemptStatus, TurnRequest
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import Message, ToolCall
 from lastgood.model.queue import Queued
-from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind
+from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind, Usage
 from lastgood.surfaces.console.approvals import asked_view
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
@@ -228,6 +229,7 @@ class SessionPages:
         queued_at = await self._flows.sessions.queued_at(session, id)
         is_committed = tries[-1].attempt.status is AttemptStatus.COMMITTED
         model = (await self._flows.sessions.turn_of(session, id)).model if is_committed else ""
+        used = _used(tries)
         messages_of = self._flows.work.tasks.messages_of
         reported = {
             one.attempt.id: await messages_of(
@@ -242,9 +244,9 @@ class SessionPages:
                 "id": id,
                 "is_committed": is_committed,
                 "author": await self._author(session, asked),
-                "input_tokens": sum(one.usage.input_tokens for one in tries),
-                "output_tokens": sum(one.usage.output_tokens for one in tries),
-                "cost": sum(one.usage.cost for one in tries),
+                "input_tokens": sum(one.input_tokens for one in used),
+                "output_tokens": sum(one.output_tokens for one in used),
+                "cost": sum(one.cost for one in used),
             },
             "attempts": [attempt_view(one.attempt) for one in tries],
             "timeline": timeline(tries, queued_at, self._flows.now(), model, reported),
@@ -335,6 +337,23 @@ def _tries(turn: Turn, attempts: Sequence[Attempt]) -> dict[str, Any]:
         "seconds": seconds,
         "committed": attempt_view(done) if done is not None else None,
     }
+
+
+def _used(tries: Sequence[AttemptDetails]) -> list[Usage]:
+    """Of each request to a model, once: what an attempt has adopted was used by an earlier one."""
+    steps = {one.attempt.id: one.steps for one in tries}
+    used: list[Usage] = []
+    for one in tries:
+        adopted = adopted_steps(one.steps, steps.get(one.attempt.continues or AttemptId(""), ()))
+        before = [step.usage for step in one.steps[:adopted]]
+        used.append(
+            Usage(
+                one.usage.input_tokens - sum(each.input_tokens for each in before),
+                one.usage.output_tokens - sum(each.output_tokens for each in before),
+                cost=one.usage.cost - sum(each.cost for each in before),
+            )
+        )
+    return used
 
 
 def _size(message: Message) -> int:
