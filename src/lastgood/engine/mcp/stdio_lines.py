@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import mcp_types
 import orjson
@@ -43,6 +44,13 @@ class Waiting:
         if isinstance(message, JSONRPCResponse | JSONRPCError) and isinstance(message.id, int):
             self.ids.discard(message.id)
 
+    def fail(self, ids: frozenset[int], code: int, text: str) -> Sequence[JSONRPCMessage]:
+        """Answers for those of them that wait. The others were cancelled, or took too long."""
+        failed = ids & self.ids
+        self.ids -= failed
+        error = mcp_types.ErrorData(code=code, message=text)
+        return [JSONRPCError(jsonrpc="2.0", id=id, error=error) for id in sorted(failed)]
+
 
 class Line:
     """Keeps both ends of a line that is too long: one of them says which request it would have answered."""
@@ -64,27 +72,21 @@ class Line:
     def messages(self, waiting: Waiting) -> Sequence[JSONRPCMessage]:
         """Several, if any of the open requests may be the one that a line was for."""
         if self._size > MAX_LINE_BYTES:
-            code, text = (
-                mcp_types.INTERNAL_ERROR,
-                f"{OF_REPLY}has {self._size:,} bytes; the limit is {MAX_LINE_BYTES:,}",
-            )
-            ids = self._answered(waiting) or (waiting.ids if self._may_answer else ())
-        else:
-            try:
-                message = _message(b"".join(self._parts))
-            except ValueError:
-                code, text, ids = mcp_types.PARSE_ERROR, "not a JSON-RPC message", self._answered(waiting)
-            else:
-                waiting.note_answered(message)
-                return (message,)
-        error = mcp_types.ErrorData(code=code, message=text)
-        errors = [JSONRPCError(jsonrpc="2.0", id=id, error=error) for id in sorted(ids)]
-        waiting.ids.difference_update(ids)
-        return errors
+            text = f"{OF_REPLY}has {self._size:,} bytes; the limit is {MAX_LINE_BYTES:,}"
+            ids = self._own_id if self._own_id or not self._may_answer else frozenset(waiting.ids)
+            return waiting.fail(ids, mcp_types.INTERNAL_ERROR, text)
+        try:
+            message = _message(b"".join(self._parts))
+        except ValueError:
+            return waiting.fail(self._own_id, mcp_types.PARSE_ERROR, "not a JSON-RPC message")
+        waiting.note_answered(message)
+        return (message,)
 
-    def _answered(self, waiting: Waiting) -> set[int]:
+    @property
+    def _own_id(self) -> frozenset[int]:
+        """Empty if neither end has it."""
         found = _FIRST.search(self._beginning) or _LAST.search(self._end)
-        return {int(found[1])} & waiting.ids if found else set()
+        return frozenset((int(found[1]),) if found else ())
 
     @property
     def _may_answer(self) -> bool:
@@ -95,7 +97,18 @@ def _message(line: bytes) -> JSONRPCMessage:
     """Raises ValueError."""
     if len(line) > _LONG_BYTES:
         try:
-            return mcp_types.jsonrpc_message_adapter.validate_python(orjson.loads(line), by_name=False)
+            return mcp_types.jsonrpc_message_adapter.validate_python(_lean(orjson.loads(line)), by_name=False)
         except orjson.JSONDecodeError:
             pass
     return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+
+
+def _lean(message: Any) -> Any:
+    """Without the structured content of a result that has other content: nobody reads it, and the SDK takes
+    as long to check it as it took to parse."""
+    result = message.get("result") if isinstance(message, dict) else None
+    if not isinstance(result, dict) or not isinstance(content := result.get("content"), list):
+        return message
+    if any(isinstance(one, dict) and (one.get("type") != "text" or one.get("text")) for one in content):
+        result.pop("structuredContent", None)
+    return message
