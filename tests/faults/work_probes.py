@@ -323,9 +323,10 @@ async def a_rate_limit_is_waited_for_a_week(stage: Stage) -> None:
     site = site_of(stage)
     a = await site.machine()
     sent = await claimed(a)
-    for _ in range(8):
+    for day in range(8):
         report = await a.fail(sent, "rate_limited", retry_after_seconds=86_000.0)
         if report["status"] == "failed":
+            assert day == 7, f"it ended after {day} days"
             return
         await asyncio.sleep(86_001)
         await a.beat()

@@ -95,7 +95,7 @@ class Task:
     created_at: float
     ended_at: float | None
     lost_claims: int = 0  # whose lease ended without a report
-    tried_since: float | None = None  # when it was first claimed, or claimed again after it was held
+    tried_seconds: float = 0.0  # since it was first claimed, or claimed again after it was held
     cli_version: str = ""  # of the CLI that ran the newest claim
 
 

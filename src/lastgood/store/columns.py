@@ -81,8 +81,10 @@ COLUMNS = {
         "n id tenant session_id turn_id agent_key scope_kind scope_id runtime_id status priority directive"
         " created_by end_user why held ephemeral due_at expires_at deadline_seconds worker_id attempt_id"
         " claims failures lease_until deadline_at cancel_seen decision late_output error_code error_message"
-        " created_at ended_at lost_claims tried_since",
+        " created_at ended_at lost_claims",
     )
+    # By the database's clock, like all durations of tasks.
+    + ", clock() - tasks.tried_since AS tried_seconds"
     + ", (SELECT attempts.cli_version FROM attempts WHERE attempts.id = tasks.attempt_id) AS cli_version",
     "question": _columns(
         "questions",

@@ -57,7 +57,7 @@ def to_task(row: Row) -> Task:
         n, id, tenant, session, turn, agent_key, scope_kind, scope_id, runtime, status, priority, directive,
         created_by, user, why, held, ephemeral, due_at, expires_at, deadline_seconds, worker, attempt,
         claims, failures, lease_until, deadline_at, cancel_seen, decision, late_output, error_code,
-        error_message, created_at, ended_at, lost_claims, tried_since, cli_version,
+        error_message, created_at, ended_at, lost_claims, tried_seconds, cli_version,
     ) = row  # fmt: skip
     return Task(
         number=n,
@@ -93,7 +93,7 @@ def to_task(row: Row) -> Task:
         created_at=created_at,
         ended_at=ended_at,
         lost_claims=lost_claims,
-        tried_since=tried_since,
+        tried_seconds=tried_seconds or 0.0,
         cli_version=cli_version or "",
     )
 

@@ -231,8 +231,7 @@ class Claims:
         """What cannot be read now is tried again later; what is wrong for good fails the task."""
         decided: TaskRetry = FailTask("")
         if isinstance(error, AgentUnavailable):
-            now = self._deps.clock.now()
-            decided = after_unavailable(now - (claimed.task.tried_since or now))
+            decided = after_unavailable(claimed.task.tried_seconds)
         await self._end_unsent(claimed, token, error, decided)
 
     async def _defer(self, claimed: Claimed, token: str) -> None:

@@ -193,7 +193,7 @@ class FinalReports:
             tool_calls=failure.tool_calls,
             resume_failed=failure.resume_failed,
             retry_after=failure.retry_after_seconds,
-            tried_seconds=self._deps.clock.now() - (state.task.tried_since or self._deps.clock.now()),
+            tried_seconds=state.task.tried_seconds,
         )
         error = error_of(failure.code, text or "The run failed without a message")
         end = replace(
