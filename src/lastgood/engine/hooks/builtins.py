@@ -15,13 +15,11 @@ from typing import Any
 
 from lastgood.core.hooks import Failure, Reply
 from lastgood.core.secret_shapes import without_secret_shapes
+from lastgood.engine.hooks.git import read_git
 from lastgood.engine.system_prompt import prompt_file
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.processes import ProcessSpec, run
-from lastgood.engine.tools.tool import ToolFailed
 from lastgood.model.hooks import HookSpec
 
-_GIT_SECONDS = 10.0
 _MOST_DIFF = 4096
 _MOST_ENTRIES = 100
 
@@ -42,21 +40,8 @@ class _Place:
         self._environment = environment
 
     async def git(self, *words: str) -> str:
-        """What git says; empty where there is no git or no repository."""
-        command = ProcessSpec(
-            ("git", "--no-optional-locks", *words),
-            self.folder,
-            # A repository's own configuration must not choose a pager or a program for us.
-            {**self._environment.harmless(), "GIT_PAGER": "cat", "GIT_EXTERNAL_DIFF": ""},
-            _GIT_SECONDS,
-            self._environment.secrets.scrub,
-            stdin=b"",
-        )
-        try:
-            ran = await run(command, lambda text: None)
-        except ToolFailed:
-            return ""
-        return ran.output.strip() if ran.code == 0 else ""
+        """What git prints; empty if there is no git or no repository."""
+        return await read_git(self.folder, self._environment, *words)
 
 
 async def _add_date(hook: HookSpec, given: Given, place: _Place) -> Reply:
@@ -83,7 +68,7 @@ async def _add_git_status(hook: HookSpec, given: Given, place: _Place) -> Reply:
 
 
 async def _add_git_diff(hook: HookSpec, given: Given, place: _Place) -> Reply:
-    words = ("diff", "--no-ext-diff") if "full" in hook.args else ("diff", "--no-ext-diff", "--stat")
+    words = ("diff",) if "full" in hook.args else ("diff", "--stat")
     diff = await place.git(*words)
     cut = diff if len(diff) <= _MOST_DIFF else f"{diff[:_MOST_DIFF]}\n[cut]"
     return Reply(context=f"Git diff:\n{cut}" if diff else "")
