@@ -15,6 +15,7 @@ from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.model.agents import AgentSpec, Permissions
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import Attempt, AttemptStatus, ToolOutcome
+from lastgood.model.audit import AuditFilter, AuditKind
 from lastgood.model.events import AttemptFailed
 from lastgood.model.hooks import HookEvent, HookKind, HookSpec
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
@@ -158,6 +159,18 @@ async def test_a_turn_that_waited_in_vain_has_no_effects(cluster: Cluster) -> No
     assert (waiting.status, waiting.has_effects) == (AttemptStatus.WAITING, False)
     await expires(cluster, node, session, await cluster.attempt(waiting.attempt))
     assert not await had_effects(cluster, session)
+
+
+async def test_I42_a_question_that_nobody_answers_is_in_the_audit_record(cluster: Cluster) -> None:
+    node = await cluster.node("here", agents=[cluster.agent(**ASKED)])
+    session, attempt = await waits(cluster, node)
+    await expires(cluster, node, session, attempt)
+    store = cluster.backend.store
+    (record,) = await store.list_audit(DEFAULT_TENANT, AuditFilter(subject=session), limit=9)
+    entry = record.entry
+    assert (entry.kind, entry.actor, entry.user, entry.machine) == (AuditKind.APPROVAL, "", "", "here")
+    assert (entry.detail["decision"], entry.detail["tool"]) == ("expired", TOOL)
+    assert entry.detail["attempt"] == attempt.id
 
 
 async def test_a_call_that_ran_before_the_one_that_waited_keeps_its_effects(cluster: Cluster) -> None:

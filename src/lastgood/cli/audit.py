@@ -63,6 +63,7 @@ def _as_json(record: AuditRecord) -> dict[str, Any]:
         "kind": entry.kind.value,
         "token": entry.actor,
         "user": entry.user,
+        "machine": entry.machine,
         "subject": entry.subject,
         "detail": dict(entry.detail),
     }
@@ -70,7 +71,8 @@ def _as_json(record: AuditRecord) -> dict[str, Any]:
 
 def _line(record: AuditRecord) -> str:
     entry, detail = record.entry, record.entry.detail
-    who = f"{entry.user} ({entry.actor})" if entry.user else entry.actor
+    who = f"{entry.user} ({entry.actor})" if entry.user else entry.actor or "nobody"
+    who += f" at {entry.machine}" if entry.machine else ""
     what = " ".join(str(detail[name]) for name in ("decision", "tool", "arguments") if detail.get(name))
     return one_line(f"{_time(record.at)}  {entry.kind.value}  {who}  {entry.subject}  {what}".rstrip())
 

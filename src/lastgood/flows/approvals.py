@@ -120,6 +120,7 @@ class Approvals:
                 reason=decided.answer.reason,
                 user=by.user,
                 token=by.token,
+                machine=by.setter.machine,
                 rule=decided.allows,
             )
             return None
@@ -132,7 +133,9 @@ class Approvals:
         }
         if decided.answer.content is not None:
             about["content"] = decided.answer.content
-        audit = AuditEntry(by.tenant, AuditKind.APPROVAL, by.token, by.user, session, about)
+        audit = AuditEntry(
+            by.tenant, AuditKind.APPROVAL, by.token, by.user, session, about, by.setter.machine
+        )
         return await self._turns.answer(
             by.tenant,
             session,

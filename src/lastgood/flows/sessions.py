@@ -197,7 +197,9 @@ class Sessions(SessionReader):
             before = (await self.get(tenant, session)).rules
             after = _accepted(change(before))
             about = {"before": layers_as_json(before), "after": layers_as_json(after)}
-            audit = AuditEntry(tenant, AuditKind.RULES_CHANGED, setter.token, setter.user, session, about)
+            audit = AuditEntry(
+                tenant, AuditKind.RULES_CHANGED, setter.token, setter.user, session, about, setter.machine
+            )
             store = self._deps.store
             return await store.set_rules_if_unchanged(tenant, session, before, after, audit) or None
 
@@ -221,7 +223,7 @@ class Sessions(SessionReader):
             )
         await check_no_tasks(self._store, found)
         about = {"from": found.agent_key, "to": agent_key}
-        audit = AuditEntry(tenant, AuditKind.AGENT_REBOUND, by.token, by.user, session, about)
+        audit = AuditEntry(tenant, AuditKind.AGENT_REBOUND, by.token, by.user, session, about, by.machine)
         await self._set(tenant, session, "agent_key", agent_key, audit)
 
     async def _set(

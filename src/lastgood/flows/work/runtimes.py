@@ -81,6 +81,7 @@ class Runtimes:
             registration.owner,
             registration.worker,
             about,
+            registration.worker,
         )
         registered = await self._store.register(replace(registration, runtimes=runtimes), audit)
         if registered.took_over:
@@ -148,7 +149,9 @@ class Runtimes:
 
     # -- bindings ------------------------------------------------------------------------
 
-    async def bind(self, binding: AgentBinding, queued: OnQueued, token: str = LOCAL.token) -> int:
+    async def bind(
+        self, binding: AgentBinding, queued: OnQueued, token: str = LOCAL.token, machine: str = LOCAL.machine
+    ) -> int:
         """Returns how many queued tasks were moved. What runs stays where it is."""
         tenant, agent_key, user = binding.tenant, binding.agent_key, binding.bound_by
         await self._access.runtime(tenant, binding.runtime, user)
@@ -160,15 +163,22 @@ class Runtimes:
             "queued": queued.value,
             "published": binding.published,
         }
-        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about, machine)
         moved = await self._store.bind_agent(binding, queued, audit)
         tell_workers(self._deps.signals, binding.runtime)
         return moved
 
-    async def unbind(self, tenant: TenantId, agent_key: str, user: str, token: str = LOCAL.token) -> bool:
+    async def unbind(
+        self,
+        tenant: TenantId,
+        agent_key: str,
+        user: str,
+        token: str = LOCAL.token,
+        machine: str = LOCAL.machine,
+    ) -> bool:
         bound = await self.binding(tenant, agent_key, user)
         about = {"agent": agent_key, "from": bound and bound.runtime, "to": None}
-        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about, machine)
         return await self._store.unbind_agent(tenant, agent_key, audit)
 
     async def binding(self, tenant: TenantId, agent_key: str, user: str) -> AgentBinding | None:
@@ -186,13 +196,14 @@ class Runtimes:
         queued: OnQueued,
         user: str,
         token: str = LOCAL.token,
+        machine: str = LOCAL.machine,
     ) -> int:
         """Binds one session alone; None: it follows its agent again."""
         found = await self._access.session(tenant, session, user)
         if runtime is not None:
             await self._access.runtime(tenant, runtime, user)
         about = {"session": session, "from": found.runtime_id, "to": runtime, "queued": queued.value}
-        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, session, about)
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, session, about, machine)
         moved = await self._store.pin_runtime(tenant, session, runtime, queued, audit)
         if moved is None:
             raise SessionNotFound()
