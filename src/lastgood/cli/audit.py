@@ -25,7 +25,12 @@ def configure(parser: CommandParser) -> None:
         json="print one JSON object per line",
         details="Reads the local database, also while a server uses it. Over HTTP: GET /api/audit.",
     )
-    parser.add_argument("--kind", choices=[*AuditKind], help="print only records of this kind")
+    parser.add_argument(
+        "--kind",
+        metavar="KIND",
+        choices=[*AuditKind],
+        help=f"print only records of this kind: {', '.join(AuditKind)}",
+    )
     parser.add_argument("--subject", metavar="ID", help="print only records about this session, token, …")
     parser.add_argument("--by", metavar="USER", help="print only records of this user's tokens")
     parser.add_argument(

@@ -121,11 +121,6 @@ async def _redact_secrets(hook: HookSpec, given: Given, place: _Place) -> Reply:
     return Reply(arguments=json.loads(without_secret_shapes(json.dumps(arguments, ensure_ascii=False))))
 
 
-async def _nothing(hook: HookSpec, given: Given, place: _Place) -> Reply:
-    """Long results are always cut here, and kept whole in the journal."""
-    return Reply()
-
-
 _BUILTINS: Mapping[str, Callable[[HookSpec, Given, _Place], Awaitable[Reply | Failure]]] = {
     "add_context": _add_context,
     "add_date": _add_date,
@@ -136,7 +131,6 @@ _BUILTINS: Mapping[str, Callable[[HookSpec, Given, _Place], Awaitable[Reply | Fa
     "add_prompt_files": _add_prompt_files,
     "add_recent_commits": _add_recent_commits,
     "add_user_info": _add_user_info,
-    "limit_large_tool_results": _nothing,
     "max_iterations": _max_iterations,
     "redact_secrets": _redact_secrets,
 }
