@@ -104,6 +104,8 @@ class Approvals:
             raise NothingPending(f"Several questions are pending; name one of them in `question`: {ids}")
         asked, decided = found[0], decide(found[0].question, confirmation, reason, content)
         handle = await self._give(session, asked, decided, by)
+        if decided.safety is not None:
+            await self._sessions.set_safety_within_ceiling(by.tenant, session, decided.safety, by.setter)
         if decided.allows is not None:
             await self._sessions.allow_always(by.tenant, session, decided.allows, by.setter)
         return handle

@@ -186,6 +186,13 @@ class Sessions(SessionReader):
         self._check_safety(safety)
         await self._set_rules(tenant, session, setter, lambda layers: with_safety(layers, setter, safety))
 
+    async def set_safety_within_ceiling(
+        self, tenant: TenantId, session: SessionId, safety: Safety, setter: Setter
+    ) -> None:
+        """The server's own mode, if the wanted one exceeds it."""
+        allowed = self.ceiling if is_above(safety, self.ceiling) else safety
+        await self.set_safety(tenant, session, allowed, setter)
+
     async def _set_rules(
         self,
         tenant: TenantId,
