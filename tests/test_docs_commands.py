@@ -4,6 +4,7 @@ Blocks of `console` are run by `test_docs.py`. Those that need a network, a seco
 parsed, with placeholders where a reader would put a name.
 """
 
+import argparse
 import json
 import re
 import shlex
@@ -179,3 +180,11 @@ def test_what_does_not_exist_is_found() -> None:
     assert unknown_variables(text) == {"LASTGOOD_LISEN"}
     assert unknown_routes(text) == {"/api/sesions/{id}"}
     assert unknown_codes(text) == {"bsy"}
+
+
+def test_every_value_of_a_command_has_a_name() -> None:
+    """An argument with choices and no metavar is called `None` in the reference."""
+    for command, parser in walk(build_parser()):
+        for action in parser._actions:
+            is_flag = action.nargs == 0 or isinstance(action, argparse._SubParsersAction)
+            assert is_flag or action.metavar is not None, f"{command}: {action.option_strings or action.dest}"

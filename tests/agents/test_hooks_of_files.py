@@ -78,6 +78,10 @@ def test_a_hook_that_could_never_run_is_an_error(hook: str, words: str) -> None:
     ("hook", "words"),
     [
         ("turn_end: [{type: builtin, command: snapshot}]", "'snapshot' is not supported yet"),
+        (
+            "tool_response_transform: [{hooks: [{type: builtin, command: limit_large_tool_results}]}]",
+            "'limit_large_tool_results' is not supported yet: long results are always cut",
+        ),
         ("tool_guard: [{hooks: [{type: evaluator, evaluator: e}]}]", "'evaluator' are not supported yet"),
         ("turn_start: [{type: model, model: auto, prompt: p, schema: x}]", "'x' is not supported yet"),
         ("pre_compact: [{type: command, command: a}]", "conversations are not summarized"),
@@ -87,6 +91,25 @@ def test_a_hook_that_cannot_run_yet_is_a_warning(hook: str, words: str) -> None:
     [(line, message)] = warnings_of(file(hook))
     assert (line, words in message) == (5, True), message
     assert parse(file(hook)).agents["root"].hooks == ()
+
+
+@pytest.mark.parametrize(
+    ("event", "preempts", "words"),
+    [
+        ("pre_tool_use", "true", None),
+        ("tool_guard", "true", None),
+        ("pre_tool_use", "false", "'preempt_yolo: false' has no effect: hooks of pre_tool_use run before"),
+        ("post_tool_use", "true", "'preempt_yolo' has no effect on post_tool_use"),
+        ("permission_request", "true", "'preempt_yolo' has no effect on permission_request"),
+    ],
+)
+def test_an_order_of_hooks_that_cannot_be_had_is_a_warning(
+    event: str, preempts: str, words: str | None
+) -> None:
+    text = file(f"{event}: [{{preempt_yolo: {preempts}, hooks: [{{type: command, command: a}}]}}]")
+    found = [message for _, message in warnings_of(text) if "preempt_yolo" in message]
+    assert len(found) == (words is not None)
+    assert (words or "") in "".join(found)
 
 
 def test_a_hook_that_takes_secrets_out_of_prompts_is_the_agents_own_setting() -> None:

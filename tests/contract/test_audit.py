@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from lastgood.model.agents import Permissions
+from lastgood.model.attempts import AttemptStatus
 from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind
-from lastgood.model.ids import DEFAULT_TENANT, SessionId, TenantId
+from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId
 from lastgood.model.rules import RuleLayer
 from lastgood.model.runtimes import AgentBinding, OnQueued
+from lastgood.model.tasks import Claimed
 from lastgood.model.tokens import Scope, Token
 from lastgood.ports import Store
-from tests.contract import work_builders
+from tests.contract import builders, work_builders
 from tests.contract.builders import TENANT, session
+from tests.contract.conftest import Backend
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +23,9 @@ RULES = (RuleLayer(Scope.ADMIN, "tok", Permissions(deny=("shell",))),)
 
 
 def entry(kind: AuditKind = AuditKind.RULES_CHANGED, subject: str = "ses_1", **more: str) -> AuditEntry:
-    return AuditEntry(DEFAULT_TENANT, kind, "tok_1", more.get("user", "ada"), subject, {"why": "é"})
+    return AuditEntry(
+        DEFAULT_TENANT, kind, "tok_1", more.get("user", "ada"), subject, {"why": "é"}, "10.0.0.1"
+    )
 
 
 async def records(store: Store, tenant: TenantId = DEFAULT_TENANT, **wanted: object) -> list[AuditEntry]:
@@ -108,3 +113,55 @@ async def test_I42_the_answer_that_counts_is_recorded_and_no_other(store: Store)
     assert await store.answer_question(TENANT, claim.task, "q", {"allowed": True}, "ada", allowed)
     assert await store.answer_question(TENANT, claim.task, "q", {"allowed": False}, "bob", denied) is None
     assert await records(store) == [allowed]
+
+
+async def test_I42_a_claim_that_takes_a_task_over_is_recorded_with_it(backend: Backend) -> None:
+    store = backend.store
+    await work_builders.register(store)
+    await work_builders.task(store, await session(store))
+    taken: list[tuple[str, str]] = []
+
+    def takeover(claimed: Claimed, before: AttemptId) -> AuditEntry:
+        taken.append((claimed.attempt.id, before))
+        return entry(AuditKind.CLAIM_TAKEN_OVER, claimed.session.id)
+
+    async def claim() -> Claimed:
+        request = work_builders.claim_request(prepare_seconds=-1.0)
+        (claimed,) = await store.claim_tasks(request, work_builders.lease_ended, takeover)
+        return claimed
+
+    first = await claim()
+    assert await records(store) == []
+    second = await claim()
+    assert taken == [(second.attempt.id, first.attempt.id)]
+    assert await records(store) == [entry(AuditKind.CLAIM_TAKEN_OVER, second.session.id)]
+
+
+async def test_I42_a_question_that_expires_is_recorded_once(backend: Backend) -> None:
+    store = backend.store
+    await work_builders.register(store)
+    await work_builders.task(store, await session(store))
+    claim = await work_builders.claim(store)
+    await store.ask_question(await claim.state(store), claim.token, work_builders.question(claim), [])
+    expired = entry(AuditKind.APPROVAL)
+    assert await store.expire_questions(9, lambda question: expired) == ()
+    assert await records(store) == []
+    await backend.execute("UPDATE questions SET deadline_at = 1")
+    assert len(await store.expire_questions(9, lambda question: expired)) == 1
+    assert await store.expire_questions(9, lambda question: expired) == ()
+    assert await records(store) == [expired]
+
+
+async def test_I42_the_end_of_an_attempt_is_recorded_with_it_or_not_at_all(store: Store) -> None:
+    begun = await builders.start(store, builders.ask(await session(store)))
+    await store.wait_if_held(begun.hold, {"kind": "approval", "place": "1:a"}, 60.0, [])
+    failed, expired = AttemptStatus.FAILED, entry(AuditKind.APPROVAL)
+    early = await store.finish_if_held(begun.hold, failed, None, [], only_if_expired=True, audit=expired)
+    assert not early
+    assert await records(store) == []
+    assert await store.finish_if_held(begun.hold, failed, None, [], audit=expired)
+    assert not await store.finish_if_held(begun.hold, failed, None, [], audit=expired)
+    assert await records(store) == [expired]
+    ended = await store.get_attempt(begun.hold.tenant, begun.hold.attempt)
+    assert ended is not None
+    assert (ended.question, ended.unanswered) == (None, {"kind": "approval", "place": "1:a"})

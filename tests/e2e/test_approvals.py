@@ -197,6 +197,7 @@ def test_I42_who_approved_what_is_in_the_audit_record(api: Api) -> None:
     ended(api, session)
     (record,) = api.get(f"/api/audit?subject={session}")
     assert (record["kind"], record["token"]) == ("approval", "anybody")
+    assert record["machine"] == "127.0.0.1"
     assert record["detail"]["decision"] == "approve"
     assert record["detail"]["tool"] == "shell"
     assert "true" in record["detail"]["arguments"]

@@ -222,6 +222,10 @@ def test_a_question_is_denied_because_nobody_can_answer_it_here(
 
     worker.answers = asks
     assert ask(client, word, model=MODEL, conversation=word).text == "allowed: False"
+    (record,) = worker.api.get("/api/audit?kind=approval")[-1:]
+    assert (record["token"], record["user"], record["detail"]["decision"]) == ("", "", "reject")
+    assert record["machine"]
+    assert "cannot ask a person" in record["detail"]["said"]
     assert ask(client, word, model=MODEL, stream=True).text == "allowed: False"
 
 

@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
+from lastgood.core.approval import Confirmation
 from lastgood.core.tool_ledger import ledger
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
-from lastgood.model.agents import AgentSpec, Permissions
+from lastgood.flows.approvals import Approver
+from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.answers import Answer, AnswerAction
 from lastgood.model.attempts import Attempt, AttemptStatus, ToolOutcome
+from lastgood.model.audit import AuditFilter, AuditKind
 from lastgood.model.events import AttemptFailed
 from lastgood.model.hooks import HookEvent, HookKind, HookSpec
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.model.messages import Message, Role, ToolCall, assistant
+from lastgood.model.rules import Setter
 from lastgood.model.sessions import Usage
+from lastgood.model.tokens import Scope
 from lastgood.wiring import Lastgood
 from tests.flows.cluster import Cluster
 from tests.flows.test_recovery import buried, dies_at, next_node, until_settled
@@ -160,6 +165,18 @@ async def test_a_turn_that_waited_in_vain_has_no_effects(cluster: Cluster) -> No
     assert not await had_effects(cluster, session)
 
 
+async def test_I42_a_question_that_nobody_answers_is_in_the_audit_record(cluster: Cluster) -> None:
+    node = await cluster.node("here", agents=[cluster.agent(**ASKED)])
+    session, attempt = await waits(cluster, node)
+    await expires(cluster, node, session, attempt)
+    store = cluster.backend.store
+    (record,) = await store.list_audit(DEFAULT_TENANT, AuditFilter(subject=session), limit=9)
+    entry = record.entry
+    assert (entry.kind, entry.actor, entry.user, entry.machine) == (AuditKind.APPROVAL, "", "", "here")
+    assert (entry.detail["decision"], entry.detail["tool"]) == ("expired", TOOL)
+    assert entry.detail["attempt"] == attempt.id
+
+
 async def test_a_call_that_ran_before_the_one_that_waited_keeps_its_effects(cluster: Cluster) -> None:
     asked = Permissions(ask=("ledger-ask",))
     node = await cluster.node(agents=[cluster.agent(permissions=asked)])
@@ -256,3 +273,26 @@ async def test_a_hook_asks_before_a_task(cluster: Cluster, tmp_path: Path) -> No
     ended = await approve(cluster, node, session, attempt)
     assert ended.status is AttemptStatus.COMMITTED
     assert effects(cluster) == ["in"]
+
+
+# -- docker-agent's words for "and from now on" -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [(Safety.AUTONOMOUS, Safety.BALANCED), (Safety.STRICT, Safety.STRICT)],
+    ids=["the server allows more", "the server allows less"],
+)
+async def test_an_approval_sets_the_mode_and_never_above_that_of_the_server(
+    cluster: Cluster, server: Safety, expected: Safety
+) -> None:
+    node = await cluster.node(agents=[cluster.agent(**ASKED)], safety=server)
+    node.approvals._sessions.ceiling = server
+    session, _ = await waits(cluster, node)
+    by = Approver(DEFAULT_TENANT, "tok", "ann", Setter(Scope.APPROVE, "tok", "ann"))
+    handle = await node.approvals.answer(session, Confirmation.APPROVE_SAFER, by)
+    assert handle is not None
+    assert (await cluster.outcome(node, handle)).status is AttemptStatus.COMMITTED
+    assert effects(cluster) == ["a"]
+    (layer,) = (await cluster.get(session)).rules
+    assert (layer.safety, layer.permissions) == (expected, Permissions())

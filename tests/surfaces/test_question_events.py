@@ -1,4 +1,4 @@
-"""Questions on the event stream: docker-agent's clients read the call from the body, and not from `question`."""
+"""Questions on the event stream: docker-agent's clients read the call from the body, not from `question`."""
 
 from __future__ import annotations
 

@@ -136,3 +136,69 @@ def test_templates(template: str, expected: str) -> None:
 def test_other_templates_are_refused(template: str) -> None:
     with pytest.raises(ValueError, match="template"):
         rendered(template, {})
+
+
+def hostile(folder: Path, ran: Path) -> None:
+    """Names a program wherever git would run one that the repository chooses."""
+    program = folder / ".git" / "program"
+    program.write_text(f'#!/bin/sh\necho "$0 $*" >>{ran}\ncat\n')
+    program.chmod(0o755)
+    (folder / "read.md").write_text("b\n")
+    for hook in ("post-index-change", "fsmonitor-watchman", "post-checkout"):
+        (folder / ".git" / "hooks").mkdir(exist_ok=True)
+        (folder / ".git" / "hooks" / hook).symlink_to(program)
+    names = {
+        "core.fsmonitor": program,
+        "core.pager": program,
+        "core.sshCommand": program,
+        "diff.external": program,
+        "diff.evil.command": program,
+        "diff.evil.textconv": program,
+        "filter.ev=il.clean": program,
+        "filter.ev=il.smudge": program,
+        "filter.ev=il.required": "true",
+        "filter.slow.process": program,
+        "gpg.program": program,
+        "log.showSignature": "true",
+    }
+    for name, value in names.items():
+        subprocess.run(["git", "-C", str(folder), "config", name, str(value)], check=True)
+    (folder / ".gitattributes").write_text("*.txt diff=evil filter=ev=il\n*.md filter=slow\n")
+    subprocess.run(["git", "-C", str(folder), "status", "--short"], check=False, capture_output=True)
+
+
+def submodule(folder: Path, ran: Path) -> None:
+    """A repository inside, with a configuration of its own."""
+    inner = folder / "inner"
+    inner.mkdir()
+    who = ("-c", "user.name=n", "-c", "user.email=e@example.com")
+    for words in (("init",), ("commit", "--allow-empty", "-m", "inner")):
+        subprocess.run(["git", "-C", str(inner), *who, *words], check=True, capture_output=True)
+    (folder / "read.md").write_text("a\n")
+    subprocess.run(["git", "-C", str(folder), "add", "inner", "read.md"], check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-C", str(inner), "config", "core.fsmonitor", f"echo inner >>{ran}; false"], check=True
+    )
+
+
+async def test_a_repository_that_is_read_runs_no_program_of_its_own(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ran = tmp_path_factory.mktemp("outside") / "ran"
+    submodule(repository, ran)
+    hostile(repository, ran)
+    assert ran.exists(), "git itself runs them, or this test shows nothing"
+    ran.unlink()
+    assert "new.txt" in await context("add_git_status", repository)
+    assert "kept.txt" in await context("add_git_diff", repository)
+    assert "+two" in await context("add_git_diff", repository, "full")
+    assert "the first commit" in await context("add_recent_commits", repository)
+    await context("add_environment_info", repository)
+    assert not ran.exists(), ran.read_text()
+
+
+async def test_a_repository_whose_configuration_hides_filters_is_not_read(repository: Path) -> None:
+    lines = "".join(f'[filter "f{number}"]\n\tclean = touch ran\n' for number in range(2000))
+    with (repository / ".git" / "config").open("a") as config:
+        config.write(lines)
+    assert await context("add_git_status", repository) == ""

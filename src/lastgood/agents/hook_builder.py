@@ -25,7 +25,6 @@ BUILTINS: dict[str, frozenset[HookEvent]] = {
     "add_prompt_files": _CONTEXT,
     "add_recent_commits": _CONTEXT,
     "add_user_info": _CONTEXT,
-    "limit_large_tool_results": frozenset({HookEvent.TOOL_RESPONSE_TRANSFORM, HookEvent.SESSION_END}),
     "max_iterations": frozenset({HookEvent.BEFORE_LLM_CALL}),
     "redact_secrets": frozenset(
         {
@@ -36,11 +35,15 @@ BUILTINS: dict[str, frozenset[HookEvent]] = {
         }
     ),
 }
+_BEFORE_PERMISSIONS = frozenset(
+    {HookEvent.TOOL_INPUT_TRANSFORM, HookEvent.PRE_TOOL_USE, HookEvent.TOOL_GUARD}
+)
 #: docker-agent's other built-ins, and what does not happen.
 _NOT_YET = {
     "elide_repeated_tool_results": "repeated tool results are not left out",
     "handle_large_tool_output": "long results are cut instead",
     "http_post": "nothing is sent",
+    "limit_large_tool_results": "long results are always cut, and kept whole in the journal",
     "safer_shell": "commands are judged by the safety mode alone",
     "snapshot": "no snapshots are made",
     "unload": "no model is unloaded",
@@ -82,7 +85,21 @@ class HookBuilder:
                 else:
                     yield from self._hook(event, one.raw, "")
 
+    def _check_order(self, event: HookEvent, fields: Fields) -> None:
+        """`preempt_yolo` says what is always so before a call; nothing else can be had."""
+        preempts = fields.raw("preempt_yolo")
+        if preempts is None:
+            return
+        if event not in _BEFORE_PERMISSIONS:
+            what = f"'preempt_yolo' has no effect on {event}; use it for pre_tool_use"
+        elif not preempts:
+            what = f"'preempt_yolo: false' has no effect: hooks of {event} run before permissions are checked"
+        else:
+            return
+        self._findings.warning(fields.at("preempt_yolo"), what)
+
     def _matched(self, event: HookEvent, fields: Fields) -> Iterator[HookSpec]:
+        self._check_order(event, fields)
         matcher = fields.text("matcher")
         if matcher not in ("", "*"):
             try:

@@ -25,7 +25,12 @@ def configure(parser: CommandParser) -> None:
         json="print one JSON object per line",
         details="Reads the local database, also while a server uses it. Over HTTP: GET /api/audit.",
     )
-    parser.add_argument("--kind", choices=[*AuditKind], help="print only records of this kind")
+    parser.add_argument(
+        "--kind",
+        metavar="KIND",
+        choices=[*AuditKind],
+        help=f"print only records of this kind: {', '.join(AuditKind)}",
+    )
     parser.add_argument("--subject", metavar="ID", help="print only records about this session, token, …")
     parser.add_argument("--by", metavar="USER", help="print only records of this user's tokens")
     parser.add_argument(
@@ -63,6 +68,7 @@ def _as_json(record: AuditRecord) -> dict[str, Any]:
         "kind": entry.kind.value,
         "token": entry.actor,
         "user": entry.user,
+        "machine": entry.machine,
         "subject": entry.subject,
         "detail": dict(entry.detail),
     }
@@ -70,7 +76,8 @@ def _as_json(record: AuditRecord) -> dict[str, Any]:
 
 def _line(record: AuditRecord) -> str:
     entry, detail = record.entry, record.entry.detail
-    who = f"{entry.user} ({entry.actor})" if entry.user else entry.actor
+    who = f"{entry.user} ({entry.actor})" if entry.user else entry.actor or "nobody"
+    who += f" at {entry.machine}" if entry.machine else ""
     what = " ".join(str(detail[name]) for name in ("decision", "tool", "arguments") if detail.get(name))
     return one_line(f"{_time(record.at)}  {entry.kind.value}  {who}  {entry.subject}  {what}".rstrip())
 

@@ -32,7 +32,9 @@ class Node:
 
 
 def configure(parser: CommandParser) -> None:
-    parser.add_argument("shell", choices=[*SCRIPTS], help="the shell to complete in")
+    parser.add_argument(
+        "shell", metavar="SHELL", choices=[*SCRIPTS], help=f"the shell to complete in: {' or '.join(SCRIPTS)}"
+    )
     configure_command(
         parser,
         run,

@@ -63,7 +63,10 @@ def configure(parser: CommandParser) -> None:
         json="print a JSON array",
     )
     deliveries.add_argument(
-        "--state", choices=[*DeliveryState], help="list only deliveries in this state; dead: dead letters"
+        "--state",
+        metavar="STATE",
+        choices=[*DeliveryState],
+        help=f"list only deliveries in this state: {', '.join(DeliveryState)} (dead letters)",
     )
     for one in (removing, testing, deliveries):
         one.add_argument("id", metavar="ID", help="webhook id, as shown by `lastgood webhooks list`")

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from lastgood.errors import InvalidRequest
+from lastgood.model.agents import Safety
 from lastgood.model.answers import Answer, AnswerAction, QuestionKind
 
 MOST_REASON_CHARACTERS = 4000
@@ -21,6 +22,11 @@ class Confirmation(StrEnum):
     APPROVE = "approve"  # this call
     APPROVE_TOOL = "approve-tool"  # and every later call of this tool in the session
     APPROVE_SESSION = "approve-session"  # and every later call of any tool in the session
+    # docker-agent's: this call, and the session has this safety mode from now on, if the server allows it
+    APPROVE_SAFE = "approve-safe"
+    APPROVE_SAFER = "approve-safer"
+    APPROVE_BALANCED = "approve-balanced"
+    APPROVE_AUTONOMOUS = "approve-autonomous"  # as approve-session
     REJECT = "reject"
     REPEAT = "repeat"
     SKIP = "skip"
@@ -34,6 +40,10 @@ _FITS = {
         Confirmation.APPROVE: AnswerAction.APPROVE,
         Confirmation.APPROVE_TOOL: AnswerAction.APPROVE,
         Confirmation.APPROVE_SESSION: AnswerAction.APPROVE,
+        Confirmation.APPROVE_SAFE: AnswerAction.APPROVE,
+        Confirmation.APPROVE_SAFER: AnswerAction.APPROVE,
+        Confirmation.APPROVE_BALANCED: AnswerAction.APPROVE,
+        Confirmation.APPROVE_AUTONOMOUS: AnswerAction.APPROVE,
         Confirmation.REJECT: AnswerAction.REJECT,
     },
     QuestionKind.UNKNOWN_OUTCOME: {
@@ -50,10 +60,12 @@ _FITS = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`allows`: the rule to add to the session, so that later calls need no approval; None: no rule."""
+    """`allows`: the rule to add to the session, so that later calls need no approval; None: no rule.
+    `safety`: the mode that the session gets; it cannot exceed that of the server."""
 
     answer: Answer
     allows: str | None = None
+    safety: Safety | None = None
 
 
 def decide(
@@ -82,8 +94,10 @@ def decide(
     match confirmation:
         case Confirmation.APPROVE_TOOL:
             return Decision(answer, literal_rule(str(question["tool"])))
-        case Confirmation.APPROVE_SESSION:
+        case Confirmation.APPROVE_SESSION | Confirmation.APPROVE_AUTONOMOUS:
             return Decision(answer, "*")
+        case Confirmation.APPROVE_SAFE | Confirmation.APPROVE_SAFER | Confirmation.APPROVE_BALANCED:
+            return Decision(answer, safety=Safety.BALANCED)
         case _:
             return Decision(answer)
 

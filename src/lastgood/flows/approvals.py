@@ -104,6 +104,8 @@ class Approvals:
             raise NothingPending(f"Several questions are pending; name one of them in `question`: {ids}")
         asked, decided = found[0], decide(found[0].question, confirmation, reason, content)
         handle = await self._give(session, asked, decided, by)
+        if decided.safety is not None:
+            await self._sessions.set_safety_within_ceiling(by.tenant, session, decided.safety, by.setter)
         if decided.allows is not None:
             await self._sessions.allow_always(by.tenant, session, decided.allows, by.setter)
         return handle
@@ -120,6 +122,7 @@ class Approvals:
                 reason=decided.answer.reason,
                 user=by.user,
                 token=by.token,
+                machine=by.setter.machine,
                 rule=decided.allows,
             )
             return None
@@ -132,7 +135,9 @@ class Approvals:
         }
         if decided.answer.content is not None:
             about["content"] = decided.answer.content
-        audit = AuditEntry(by.tenant, AuditKind.APPROVAL, by.token, by.user, session, about)
+        audit = AuditEntry(
+            by.tenant, AuditKind.APPROVAL, by.token, by.user, session, about, by.setter.machine
+        )
         return await self._turns.answer(
             by.tenant,
             session,

@@ -48,6 +48,7 @@ from lastgood.model.attempts import (
     Step,
     StepKind,
 )
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import AttemptStarted, Event, UserSaid
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.messages import Role
@@ -246,6 +247,7 @@ class TurnStarter:
         only_if_expired: bool = False,
         died: bool = False,
         by_person: bool = False,
+        audit: AuditEntry | None = None,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
         status = after(attempt.status, move)
@@ -258,6 +260,7 @@ class TurnStarter:
             only_if_expired=only_if_expired,
             died=died,
             parking=parking_of(status, words_of(error)[1], died=died, by_person=by_person),
+            audit=audit,
         )
         if ended:
             log_end(attempt.hold, attempt.turn, attempt.number, status, error, has_effects=effects)

@@ -211,6 +211,13 @@ class Sessions(SessionReader):
         self._check_safety(safety)
         await self._set_rules(tenant, session, setter, lambda layers: with_safety(layers, setter, safety))
 
+    async def set_safety_within_ceiling(
+        self, tenant: TenantId, session: SessionId, safety: Safety, setter: Setter
+    ) -> None:
+        """The server's own mode, if the wanted one exceeds it."""
+        allowed = self.ceiling if is_above(safety, self.ceiling) else safety
+        await self.set_safety(tenant, session, allowed, setter)
+
     async def _set_rules(
         self,
         tenant: TenantId,
@@ -222,7 +229,9 @@ class Sessions(SessionReader):
             before = (await self.get(tenant, session)).rules
             after = _accepted(change(before))
             about = {"before": layers_as_json(before), "after": layers_as_json(after)}
-            audit = AuditEntry(tenant, AuditKind.RULES_CHANGED, setter.token, setter.user, session, about)
+            audit = AuditEntry(
+                tenant, AuditKind.RULES_CHANGED, setter.token, setter.user, session, about, setter.machine
+            )
             store = self._deps.store
             return await store.set_rules_if_unchanged(tenant, session, before, after, audit) or None
 
@@ -246,7 +255,7 @@ class Sessions(SessionReader):
             )
         await check_no_tasks(self._store, found)
         about = {"from": found.agent_key, "to": agent_key}
-        audit = AuditEntry(tenant, AuditKind.AGENT_REBOUND, by.token, by.user, session, about)
+        audit = AuditEntry(tenant, AuditKind.AGENT_REBOUND, by.token, by.user, session, about, by.machine)
         await self._set(tenant, session, "agent_key", agent_key, audit)
 
     async def _set(

@@ -20,7 +20,10 @@ from lastgood.flows.outages import outcome_unknown, through_outage
 from lastgood.flows.turn_handle import QueuedTurn, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified
+from lastgood.flows.work.questions import decision_on
+from lastgood.model.answers import AnswerAction
 from lastgood.model.attempts import Attempt, AttemptStatus
+from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.events import TERMINAL, AttemptFailed, EventKind, StoredEvent
 from lastgood.model.ids import AttemptId, TaskId
 from lastgood.model.tasks import Task, TaskStatus
@@ -36,7 +39,8 @@ _ENDED = {
     TaskStatus.CANCELLED: AttemptStatus.CANCELLED,
 }
 
-_DENIED = {"allowed": False, "reason": "This request came over an API that cannot ask a person"}
+_WHY_DENIED = "This request came over an API that cannot ask a person"
+_DENIED = {"allowed": False, "reason": _WHY_DENIED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,10 @@ class TaskTurnHandle(TurnHandle):
     async def _deny(self) -> None:
         """A call that needs approval is denied, with the reason for the agent."""
         for question in await self._read(partial(self._deps.store.list_questions, self.tenant, self.session)):
-            await self._deps.store.answer_question(self.tenant, self.task, question.id, _DENIED, "")
+            about = decision_on(question, AnswerAction.REJECT, _WHY_DENIED)
+            node = self._deps.node
+            audit = AuditEntry(self.tenant, AuditKind.APPROVAL, "", "", self.session, about, node)
+            await self._deps.store.answer_question(self.tenant, self.task, question.id, _DENIED, "", audit)
 
     async def _outcome_of(self, task: Task) -> Outcome:
         status = _ENDED[task.status]

@@ -134,7 +134,7 @@ class Tokens:
 
 def _audit(kind: AuditKind, token: Token, by: Setter) -> AuditEntry:
     about = {"name": token.name, "scopes": sorted(token.scopes), "user": token.user, "worker": token.worker}
-    return AuditEntry(token.tenant, kind, by.token, by.user, token.id, about)
+    return AuditEntry(token.tenant, kind, by.token, by.user, token.id, about, by.machine)
 
 
 def _hash_of(plain: str) -> bytes:

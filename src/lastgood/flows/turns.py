@@ -139,9 +139,12 @@ class Turns:
         *,
         only_if_expired: bool = False,
         died: bool = False,
+        audit: AuditEntry | None = None,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
-        return await self._beginning.end(attempt, move, error, only_if_expired=only_if_expired, died=died)
+        return await self._beginning.end(
+            attempt, move, error, only_if_expired=only_if_expired, died=died, audit=audit
+        )
 
     async def answer(
         self,

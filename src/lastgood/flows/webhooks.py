@@ -90,4 +90,4 @@ def _not_found() -> NotFound:
 
 def _audit(kind: AuditKind, webhook: Webhook, by: Setter) -> AuditEntry:
     about = {"url": shown(webhook.url), "kinds": list(webhook.kinds)}
-    return AuditEntry(webhook.tenant, kind, by.token, by.user, webhook.id, about)
+    return AuditEntry(webhook.tenant, kind, by.token, by.user, webhook.id, about, by.machine)

@@ -21,12 +21,15 @@ class AuditKind(StrEnum):
     WEBHOOK_ADDED = "webhook_added"
     WEBHOOK_REMOVED = "webhook_removed"
     RESUME_DECIDED = "resume_decided"
+    CLAIM_TAKEN_OVER = "claim_taken_over"
     DATABASE_RESTORED = "database_restored"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`actor` is the authenticated token, `user` whom it stands for. `subject`: the id of what changed."""
+    """`actor` is the authenticated token, `user` whom it stands for; both are empty if nobody decided.
+    `subject`: the id of what changed. `machine`: the address that the request came from, the id of the worker
+    that reported it, or the name of the node that decided by itself."""
 
     tenant: TenantId
     kind: AuditKind
@@ -34,6 +37,7 @@ class AuditEntry:
     user: str
     subject: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

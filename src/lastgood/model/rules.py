@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 from lastgood.model.agents import Permissions, Safety
@@ -15,10 +16,11 @@ class Setter:
     scope: Scope
     token: str
     user: str = ""  # whom the token stands for
+    machine: str = ""  # for the audit record
 
 
 #: A process that can open the database file can change anything in it, so a local command is an admin.
-LOCAL = Setter(Scope.ADMIN, "local")
+LOCAL = Setter(Scope.ADMIN, "local", machine=platform.node())
 
 
 @dataclass(frozen=True, slots=True)

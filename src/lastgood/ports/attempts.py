@@ -72,6 +72,7 @@ class AttemptStore(Protocol):
         parking: Parking | None = None,
         task: TaskEnd | None = None,
         use: AttemptUse = NO_USE,
+        audit: AuditEntry | None = None,
     ) -> bool:
         """Ends an attempt without a commit and frees its session. False: it had ended already.
 

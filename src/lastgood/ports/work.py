@@ -46,6 +46,8 @@ from lastgood.model.tasks import (
 
 #: The events of an attempt that ends because the lease of its claim is over. Pure: it may be called twice.
 EndedEvents = Callable[[TurnId, AttemptId], Sequence[Event]]
+#: The audit entry of a claim that took its task over from the claim of an earlier attempt.
+TakeoverEntry = Callable[[Claimed, AttemptId], AuditEntry]
 
 
 class RuntimeStore(Protocol):
@@ -173,10 +175,12 @@ class TaskStore(Protocol):
         """The unfinished ones, in their order."""
         ...
 
-    async def claim_tasks(self, request: ClaimRequest, ended: EndedEvents) -> tuple[Claimed, ...]:
+    async def claim_tasks(
+        self, request: ClaimRequest, ended: EndedEvents, takeover: TakeoverEntry | None = None
+    ) -> tuple[Claimed, ...]:
         """In one transaction, for each: picks the task, ends the attempt of an expired claim as
-        interrupted and stores its `ended` events, holds the session under a new fence, and inserts the
-        attempt.
+        interrupted, stores its `ended` events and the `takeover` entry, holds the session under a new fence,
+        and inserts the attempt.
 
         Claimable: the worker is the owner's, the runtime is its own and not removed, the epoch is the
         newest; the task is queued or due, not held, not past its expiry, or its claim's lease is over; it is
@@ -286,8 +290,10 @@ class TaskStore(Protocol):
         person's word after a cancel), and those of a worker past their deadline."""
         ...
 
-    async def expire_questions(self, limit: int) -> tuple[Question, ...]:
-        """Those past their deadline become `expired`, and are returned."""
+    async def expire_questions(
+        self, limit: int, audit: Callable[[Question], AuditEntry] | None = None
+    ) -> tuple[Question, ...]:
+        """Those past their deadline become `expired`, each with its audit entry, and are returned."""
         ...
 
     async def ended_ephemeral(

@@ -20,13 +20,15 @@ def of_audit(entry: AuditEntry) -> dict[str, Any]:
         "actor": entry.actor,
         "user": entry.user,
         "subject": entry.subject,
+        "machine": entry.machine,
         "detail": as_text(dict(entry.detail)),
     }
 
 
 def to_record(row: Row) -> AuditRecord:
-    number, at, tenant, kind, actor, user, subject, detail = row
-    entry = AuditEntry(TenantId(tenant), AuditKind(kind), actor, user, subject, orjson.loads(detail))
+    number, at, tenant, kind, actor, user, subject, detail, machine = row
+    about = orjson.loads(detail)
+    entry = AuditEntry(TenantId(tenant), AuditKind(kind), actor, user, subject, about, machine)
     return AuditRecord(number, at, entry)
 
 

@@ -28,7 +28,7 @@ from lastgood.model.tasks import (
     TaskStatus,
 )
 from lastgood.model.usage import NO_USE
-from lastgood.ports.work import EndedEvents
+from lastgood.ports.work import EndedEvents, TakeoverEntry
 from lastgood.store.announcements import of_task
 from lastgood.store.audit import add_audit
 from lastgood.store.queue_rows import of_parking
@@ -45,7 +45,9 @@ SPARE = 64
 
 
 class SqlClaims(WorkTransactions):
-    async def claim_tasks(self, request: ClaimRequest, ended: EndedEvents) -> tuple[Claimed, ...]:
+    async def claim_tasks(
+        self, request: ClaimRequest, ended: EndedEvents, takeover: TakeoverEntry | None = None
+    ) -> tuple[Claimed, ...]:
         wanted = min(len(request.tokens), len(request.attempts))
         parameters = {
             "tenant": request.tenant,
@@ -71,9 +73,13 @@ class SqlClaims(WorkTransactions):
             claimed = []
             for row, (token, attempt) in zip(picked, names, strict=False):
                 which = parameters | {"token": token, "attempt": attempt}
-                made = await _claim(statements, to_task(row), which, ended)
-                if made is not None:
-                    claimed.append(made)
+                task = to_task(row)
+                made = await _claim(statements, task, which, ended)
+                if made is None:
+                    continue
+                claimed.append(made)
+                if takeover is not None and task.status in HELD_TASKS and task.attempt is not None:
+                    await add_audit(statements, takeover(made, task.attempt))
             return tuple(claimed)
 
         return await self._transact(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -86,18 +86,28 @@ class SqlQuestions(WorkTransactions):
         row = await self._row("get_question", {"tenant": tenant, "task": task, "question": question})
         return to_question(row) if row else None
 
-    async def expire_questions(self, limit: int) -> tuple[Question, ...]:
+    async def expire_questions(
+        self, limit: int, audit: Callable[[Question], AuditEntry] | None = None
+    ) -> tuple[Question, ...]:
         found = []
         for tenant, task, question in await self._rows("questions_past_deadline", {"limit": limit}):
             which = {"tenant": tenant, "task": task, "question": question}
             # Looked at again under the task's lock: it may have been answered meanwhile.
-            expired = await self._expire(which)
+            expired = await self._expire(which, audit)
             if expired is not None:
                 found.append(expired)
         return tuple(found)
 
-    async def _expire(self, which: dict[str, Any]) -> Question | None:
-        return await self._transact(lambda statements: _settle(statements, "expire_question", which))
+    async def _expire(
+        self, which: dict[str, Any], audit: Callable[[Question], AuditEntry] | None
+    ) -> Question | None:
+        async def work(statements: Statements) -> Question | None:
+            expired = await _settle(statements, "expire_question", which)
+            if expired is not None and audit is not None:
+                await add_audit(statements, audit(expired))
+            return expired
+
+        return await self._transact(work)
 
 
 def _same(known: Question, body: str) -> Question:

@@ -7,6 +7,8 @@ work in the backup stays as it is, and recovery treats it as after a crash at th
 
 from __future__ import annotations
 
+import platform
+
 from lastgood.model.audit import AuditKind
 from lastgood.store.rows import writable
 from lastgood.store.work_access import Statements, WorkTransactions
@@ -43,6 +45,7 @@ class SqlRestores(WorkTransactions):
             "reason": RETIRED,
             "kind": AuditKind.DATABASE_RESTORED.value,
             "source": writable(source),
+            "machine": platform.node(),
         }
 
         async def work(statements: Statements) -> None:

@@ -22,7 +22,7 @@ from lastgood.errors import (
 from lastgood.flows.work.enqueue import Enqueuer, RuntimeWish
 from lastgood.flows.work.questions import answer_json
 from lastgood.model.attempts import AttemptStatus
-from lastgood.model.audit import AuditFilter
+from lastgood.model.audit import AuditFilter, AuditKind
 from lastgood.model.runtimes import OnOffline, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope
 from lastgood.model.tasks import PointerOutcome, QuestionStatus, TaskFilter, TaskStatus
@@ -352,10 +352,17 @@ async def test_I42_who_decided_what_about_work_is_in_the_audit_record(site: Site
     questions = site.work.questions
     await questions.ask(a.key(sent), "q1", {"tool": "shell"}, None)
     await questions.answer(
-        site.tenant, task.id, "q1", allowed=False, reason="no\ud800", user="ann", token="tok_1"
+        site.tenant,
+        task.id,
+        "q1",
+        allowed=False,
+        reason="no\ud800",
+        user="ann",
+        token="tok_1",
+        machine="10.0.0.1",
     )
-    await site.work.runtimes.pin(site.tenant, task.session, a.id, OnQueued.KEEP, "ann", "tok_1")
-    await site.work.runtimes.unbind(site.tenant, AGENT, "ann", "tok_1")
+    await site.work.runtimes.pin(site.tenant, task.session, a.id, OnQueued.KEEP, "ann", "tok_1", "10.0.0.1")
+    await site.work.runtimes.unbind(site.tenant, AGENT, "ann", "tok_1", "10.0.0.1")
     records = await site.store.list_audit(site.tenant, AuditFilter(), limit=9)
     found = [record.entry for record in records]
     assert [(one.kind.value, one.subject) for one in found] == [
@@ -372,4 +379,18 @@ async def test_I42_who_decided_what_about_work_is_in_the_audit_record(site: Site
     assert (answered["tool"], answered["decision"], answered["task"]) == ("shell", "reject", task.id)
     assert (pinned["from"], pinned["to"]) == (a.id, a.id)
     assert (unbound["from"], unbound["to"]) == (a.id, None)
-    assert {(one.actor, one.user) for one in found[3:]} == {("tok_1", "ann")}
+    assert {(one.actor, one.user, one.machine) for one in found[3:]} == {("tok_1", "ann", "10.0.0.1")}
+    assert [one.machine for one in (found[0], found[2])] == ["laptop", "laptop"]
+
+
+async def test_I42_a_takeover_is_in_the_audit_record_with_the_worker(hasty: Site) -> None:
+    site = hasty
+    a = await site.machine()
+    task = await site.queue("fix it", runtime=a.id)
+    first = await a.claim()
+    second = await a.claim_again()
+    wanted = AuditFilter(AuditKind.CLAIM_TAKEN_OVER)
+    (record,) = await site.store.list_audit(site.tenant, wanted, limit=9)
+    assert (record.entry.subject, record.entry.machine) == (task.session, "laptop")
+    about = record.entry.detail
+    assert (about["takes_over"], about["attempt"]) == (first.claimed.attempt.id, second.claimed.attempt.id)

@@ -85,7 +85,10 @@ MATCHED_HOOKS = Section(
     {
         "matcher": Key(TEXT, "a regular expression for the names of tools; `*`: all"),
         "hooks": Key(ListOf(HOOK, least=1), "the hooks", required=True),
-        "preempt_yolo": Key(FLAG, "whether they run before permissions are checked"),
+        "preempt_yolo": Key(
+            FLAG,
+            "whether they run before permissions are checked; hooks of `pre_tool_use` always do",
+        ),
     },
 )
 _MATCHED = ListOf(MATCHED_HOOKS)

@@ -15,14 +15,12 @@ from typing import Any
 
 from lastgood.core.hooks import Failure, Reply
 from lastgood.core.secret_shapes import redaction, without_secret_shapes
+from lastgood.engine.hooks.git import read_git
 from lastgood.engine.system_prompt import prompt_file
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.processes import ProcessSpec, run
-from lastgood.engine.tools.tool import ToolFailed
 from lastgood.model.hooks import HookSpec
 from lastgood.time_slices import paced
 
-_GIT_SECONDS = 10.0
 _MOST_DIFF = 4096
 _MOST_ENTRIES = 100
 
@@ -43,21 +41,8 @@ class _Place:
         self._environment = environment
 
     async def git(self, *words: str) -> str:
-        """What git says; empty where there is no git or no repository."""
-        command = ProcessSpec(
-            ("git", "--no-optional-locks", *words),
-            self.folder,
-            # A repository's own configuration must not choose a pager or a program for us.
-            {**self._environment.harmless(), "GIT_PAGER": "cat", "GIT_EXTERNAL_DIFF": ""},
-            _GIT_SECONDS,
-            self._environment.secrets.scrub,
-            stdin=b"",
-        )
-        try:
-            ran = await run(command, lambda text: None)
-        except ToolFailed:
-            return ""
-        return ran.output.strip() if ran.code == 0 else ""
+        """What git prints; empty if there is no git or no repository."""
+        return await read_git(self.folder, self._environment, *words)
 
 
 async def _add_date(hook: HookSpec, given: Given, place: _Place) -> Reply:
@@ -84,7 +69,7 @@ async def _add_git_status(hook: HookSpec, given: Given, place: _Place) -> Reply:
 
 
 async def _add_git_diff(hook: HookSpec, given: Given, place: _Place) -> Reply:
-    words = ("diff", "--no-ext-diff") if "full" in hook.args else ("diff", "--no-ext-diff", "--stat")
+    words = ("diff",) if "full" in hook.args else ("diff", "--stat")
     diff = await place.git(*words)
     cut = diff if len(diff) <= _MOST_DIFF else f"{diff[:_MOST_DIFF]}\n[cut]"
     return Reply(context=f"Git diff:\n{cut}" if diff else "")
@@ -137,11 +122,6 @@ async def _redact_secrets(hook: HookSpec, given: Given, place: _Place) -> Reply:
     return Reply(arguments=json.loads(without_secret_shapes(json.dumps(arguments, ensure_ascii=False))))
 
 
-async def _nothing(hook: HookSpec, given: Given, place: _Place) -> Reply:
-    """Long results are always cut here, and kept whole in the journal."""
-    return Reply()
-
-
 _BUILTINS: Mapping[str, Callable[[HookSpec, Given, _Place], Awaitable[Reply | Failure]]] = {
     "add_context": _add_context,
     "add_date": _add_date,
@@ -152,7 +132,6 @@ _BUILTINS: Mapping[str, Callable[[HookSpec, Given, _Place], Awaitable[Reply | Fa
     "add_prompt_files": _add_prompt_files,
     "add_recent_commits": _add_recent_commits,
     "add_user_info": _add_user_info,
-    "limit_large_tool_results": _nothing,
     "max_iterations": _max_iterations,
     "redact_secrets": _redact_secrets,
 }

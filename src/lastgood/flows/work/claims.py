@@ -134,7 +134,7 @@ class Claims:
         try:
             taken_over: dict[TurnId, AttemptId] = {}
             ended = partial(_lease_ended, taken_over)
-            for claimed in await self._deps.store.claim_tasks(request, ended):
+            for claimed in await self._deps.store.claim_tasks(request, ended, partial(_taken_over, call)):
                 if (before := taken_over.get(claimed.task.turn)) is not None:
                     _log_takeover(claimed, before, call.worker)
                 confirmed = await self._confirm(call, claimed, by_attempt[claimed.attempt.id])
@@ -311,6 +311,13 @@ def _about(claimed: Claimed) -> dict[str, Any]:
     }
 
 
+def _taken_over(call: ClaimCall, claimed: Claimed, before: AttemptId) -> AuditEntry:
+    task = claimed.task
+    about = {"task": task.id, "attempt": claimed.attempt.id, "takes_over": before, "runtime": task.runtime}
+    kind = AuditKind.CLAIM_TAKEN_OVER
+    return AuditEntry(task.tenant, kind, call.token, call.user, task.session, about, call.worker)
+
+
 def _lease_ended(taken_over: dict[TurnId, AttemptId], turn: TurnId, attempt: AttemptId) -> tuple[Event, ...]:
     """The end of the claim before a new one, for its watchers. What it did outside may have happened."""
     taken_over[turn] = attempt
@@ -322,7 +329,9 @@ def _decided(call: ClaimCall, claimed: Claimed, prepared: Prepared) -> AuditEntr
     task = claimed.task
     about = {"task": task.id, "attempt": claimed.attempt.id, "worker": call.worker, "runtime": task.runtime}
     decided = {**about, **prepared.record}
-    return AuditEntry(task.tenant, AuditKind.RESUME_DECIDED, call.token, call.user, task.session, decided)
+    return AuditEntry(
+        task.tenant, AuditKind.RESUME_DECIDED, call.token, call.user, task.session, decided, call.worker
+    )
 
 
 def _claim_events(claimed: Claimed, prepared: Prepared, runtime: RuntimeIdentity) -> tuple[Event, ...]:

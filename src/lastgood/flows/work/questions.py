@@ -115,15 +115,8 @@ class Questions:
         if reason is None:
             return None
         answer = {"allowed": False, "reason": f"Denied: {reason}."}
-        about = {
-            **asked.body,
-            "task": asked.task,
-            "attempt": asked.attempt,
-            "decision": AnswerAction.REJECT,
-            "said": answer["reason"],
-            "rule": None,
-        }
-        audit = AuditEntry(asked.tenant, AuditKind.APPROVAL, LOCAL.token, "", asked.session, about)
+        about = decision_on(asked, AnswerAction.REJECT, str(answer["reason"]))
+        audit = AuditEntry(asked.tenant, AuditKind.APPROVAL, "", "", asked.session, about, self._deps.node)
         return await self._store.answer_question(asked.tenant, asked.task, asked.id, answer, "", audit)
 
     async def answer(
@@ -136,6 +129,7 @@ class Questions:
         reason: str,
         user: str,
         token: str = LOCAL.token,
+        machine: str = LOCAL.machine,
         rule: str | None = None,
     ) -> Question:
         """`rule`: what is allowed from now on, too. NothingPending: it was answered, has expired, or its run
@@ -145,15 +139,9 @@ class Questions:
         answer = {"allowed": allowed, "reason": cut(mend(reason), self._limits.error_characters)}
         answered = None
         if asked is not None:
-            about = {
-                **asked.body,
-                "task": task,
-                "attempt": asked.attempt,
-                "decision": AnswerAction.APPROVE if allowed else AnswerAction.REJECT,
-                "said": answer["reason"],
-                "rule": rule,
-            }
-            audit = AuditEntry(tenant, AuditKind.APPROVAL, token, user, found.session, about)
+            decision = AnswerAction.APPROVE if allowed else AnswerAction.REJECT
+            about = decision_on(asked, decision, str(answer["reason"]), rule)
+            audit = AuditEntry(tenant, AuditKind.APPROVAL, token, user, found.session, about, machine)
             answered = await self._store.answer_question(tenant, task, question, answer, user, audit)
         if answered is None:
             raise NothingPending("This question is not pending; read the task to see its state")
@@ -163,6 +151,12 @@ class Questions:
     async def pending(self, tenant: TenantId, session: SessionId, user: str) -> tuple[Question, ...]:
         await self._access.session(tenant, session, user)
         return await self._store.list_questions(tenant, session)
+
+
+def decision_on(question: Question, decision: str, said: str = "", rule: str | None = None) -> dict[str, Any]:
+    """As the audit record has it."""
+    where = {"task": question.task, "attempt": question.attempt}
+    return {**question.body, **where, "decision": decision, "said": said, "rule": rule}
 
 
 def answer_json(question: Question) -> dict[str, Any]:

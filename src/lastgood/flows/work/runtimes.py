@@ -80,6 +80,7 @@ class Runtimes:
             registration.owner,
             registration.worker,
             about,
+            registration.worker,
         )
         registered = await self._store.register(replace(registration, runtimes=runtimes), audit)
         if registered.took_over:
@@ -161,6 +162,7 @@ class Runtimes:
         binding: AgentBinding,
         queued: OnQueued,
         token: str = LOCAL.token,
+        machine: str = LOCAL.machine,
         *,
         is_admin: bool = False,
     ) -> int:
@@ -178,7 +180,7 @@ class Runtimes:
             "queued": queued.value,
             "published": binding.published,
         }
-        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about, machine)
         moved = await self._store.bind_agent(binding, queued, audit, is_admin=is_admin)
         if moved is None:
             raise _bound_by_others(agent_key)
@@ -191,6 +193,7 @@ class Runtimes:
         agent_key: str,
         user: str,
         token: str = LOCAL.token,
+        machine: str = LOCAL.machine,
         *,
         is_admin: bool = False,
     ) -> bool:
@@ -199,7 +202,7 @@ class Runtimes:
         if bound is None:
             return False
         about = {"agent": agent_key, "from": bound.runtime, "to": None}
-        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about)
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, agent_key, about, machine)
         if await self._store.unbind_agent(tenant, agent_key, user, audit, is_admin=is_admin):
             return True
         if await self._store.get_binding(tenant, agent_key) is None:
@@ -222,13 +225,14 @@ class Runtimes:
         queued: OnQueued,
         user: str,
         token: str = LOCAL.token,
+        machine: str = LOCAL.machine,
     ) -> int:
         """Binds one session alone; None: it follows its agent again."""
         found = await self._access.session(tenant, session, user)
         if runtime is not None:
             await self._access.runtime(tenant, runtime, user)
         about = {"session": session, "from": found.runtime_id, "to": runtime, "queued": queued.value}
-        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, session, about)
+        audit = AuditEntry(tenant, AuditKind.RUNTIME_BOUND, token, user, session, about, machine)
         moved = await self._store.pin_runtime(tenant, session, runtime, queued, user, audit)
         if moved is None:
             await self._access.session(tenant, session, user)

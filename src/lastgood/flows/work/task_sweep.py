@@ -16,8 +16,10 @@ from lastgood.flows.attempt_log import log_claim_end
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.sessions import Sessions
 from lastgood.flows.work.limits import WorkLimits
+from lastgood.flows.work.questions import decision_on
 from lastgood.model.attempts import AttemptStatus
-from lastgood.model.tasks import HELD_TASKS, Task, TaskEnd, TaskStatus
+from lastgood.model.audit import AuditEntry, AuditKind
+from lastgood.model.tasks import HELD_TASKS, Question, QuestionStatus, Task, TaskEnd, TaskStatus
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +38,17 @@ class TaskSweep:
         ended = 0
         for task in await self._store.overdue_tasks(_PAGE):
             ended += await (self._expire_claim(task) if task.status in HELD_TASKS else self._expire(task))
-        for question in await self._store.expire_questions(_PAGE):
+        for question in await self._store.expire_questions(_PAGE, self._expired):
             self._deps.signals.tell(question.session)
         await self._store.notice_offline(OFFLINE_SECONDS, _PAGE)
         await self._delete_ephemeral()
         return ended
+
+    def _expired(self, question: Question) -> AuditEntry:
+        about = decision_on(question, QuestionStatus.EXPIRED.value)
+        return AuditEntry(
+            question.tenant, AuditKind.APPROVAL, "", "", question.session, about, self._deps.node
+        )
 
     async def _expire(self, task: Task) -> bool:
         error = RuntimeOffline("No worker claimed this task in time; start the worker of its runtime")

@@ -154,12 +154,18 @@ class PostgresAttempts:
         return CommitResult(Committed.ORPHANED if row[0] is None else Committed.YES, row[0])
 
     async def _end(
-        self, name: str, what_it_has: str, parameters: dict[str, Any], hold: Hold, task: TaskEnd | None
+        self,
+        name: str,
+        what_it_has: str,
+        parameters: dict[str, Any],
+        hold: Hold,
+        task: TaskEnd | None,
+        audit: AuditEntry | None = None,
     ) -> Row | None:
         """None: the hold is gone, or the claim. One statement, unless the attempt has something of the
-        queue, stops that, or is a task's."""
+        queue, stops that, is a task's, or is recorded."""
         stops_queue = parameters.get("park_others") is not None
-        if task is None and not stops_queue:
+        if task is None and audit is None and not stops_queue:
             rows = await self.db.write(name, parameters | {"with_queue": False})
             if rows:
                 return rows[0]
@@ -170,6 +176,8 @@ class PostgresAttempts:
                     await transaction.row(what_it_has, parameters)
                     if stops_queue:
                         await transaction.row("park_others", parameters)
+                    if audit is not None:
+                        await transaction.row("insert_audit", of_audit(audit))
                     if task is not None:
                         await end_claim(transaction, hold, task)
                 return row
@@ -188,6 +196,7 @@ class PostgresAttempts:
         parking: Parking | None = None,
         task: TaskEnd | None = None,
         use: AttemptUse = NO_USE,
+        audit: AuditEntry | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
@@ -202,7 +211,8 @@ class PostgresAttempts:
             parking = replace(parking, reason=writable(parking.reason))
         parameters = of_hold(hold) | of_events(events, leap=leap) | end | of_parking(parking)
         parameters |= of_failure(status, error, task) | as_arrays(uses_of_end(status, use))
-        return await self._end("finish_if_held", "give_back_queued", parameters, hold, task) is not None
+        ended = await self._end("finish_if_held", "give_back_queued", parameters, hold, task, audit)
+        return ended is not None
 
     async def wait_if_held(
         self,

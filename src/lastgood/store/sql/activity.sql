@@ -27,7 +27,7 @@ SELECT DISTINCT session_id FROM turns
 WHERE tenant = :tenant AND end_user = :user AND end_user <> '' LIMIT :limit;
 
 -- name: newest_audit
-SELECT n, at, tenant, kind, actor, username, subject, detail FROM audit
+SELECT n, at, tenant, kind, actor, username, subject, detail, machine FROM audit
 WHERE tenant = :tenant AND subject = :subject AND kind = :kind ORDER BY n DESC LIMIT :limit;
 
 -- name: sessions_of_ids

@@ -320,12 +320,12 @@ WHERE snapshots.tenant = :tenant AND snapshots.session_id = :session AND length(
 UPDATE snapshots SET body = :empty WHERE tenant = :tenant AND attempt_id = :attempt;
 
 -- name: insert_audit
-INSERT INTO audit (tenant, at, kind, actor, username, subject, detail)
-VALUES (:tenant, clock(), :kind, :actor, :user, :subject, :detail)
+INSERT INTO audit (tenant, at, kind, actor, username, subject, detail, machine)
+VALUES (:tenant, clock(), :kind, :actor, :user, :subject, :detail, :machine)
 RETURNING n;
 
 -- name: list_audit
-SELECT n, at, tenant, kind, actor, username, subject, detail FROM audit
+SELECT n, at, tenant, kind, actor, username, subject, detail, machine FROM audit
 WHERE tenant = :tenant AND n > :after
   AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
   AND (CAST(:subject AS TEXT) IS NULL OR subject = :subject)

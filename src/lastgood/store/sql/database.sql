@@ -31,8 +31,8 @@ UPDATE pointers SET retired = :reason WHERE retired IS NULL;
 UPDATE enrollments SET used_at = clock() WHERE used_at IS NULL;
 
 -- name: restored_audit
-INSERT INTO audit (tenant, at, kind, actor, username, subject, detail)
-SELECT tenant, clock(), :kind, '', '', :source, '{{}}'
+INSERT INTO audit (tenant, at, kind, actor, username, subject, detail, machine)
+SELECT tenant, clock(), :kind, '', '', :source, '{{}}', :machine
 FROM (SELECT tenant FROM sessions UNION SELECT tenant FROM tokens) AS known;
 
 -- Statistics of the whole database.

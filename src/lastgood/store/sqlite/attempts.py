@@ -231,6 +231,7 @@ class SqliteAttempts:
         parking: Parking | None = None,
         task: TaskEnd | None = None,
         use: AttemptUse = NO_USE,
+        audit: AuditEntry | None = None,
     ) -> bool:
         leap = EVENT_LEAP if status is AttemptStatus.INTERRUPTED else 0
         code, message = error or (None, None)
@@ -260,6 +261,8 @@ class SqliteAttempts:
             if parameters["park_others"] is not None:
                 connection.execute(sql["park_others"], parameters)
             insert_events(connection, sql, hold.session, row[0], events)
+            if audit is not None:
+                connection.execute(sql["insert_audit"], of_audit(audit)).fetchall()
             if parameters["announces"] is not None:
                 connection.execute(sql["announce_attempt"], parameters)
             self._end_claim(connection, hold, task)

@@ -33,6 +33,7 @@ RECORD: Resource[AuditRecord] = Resource(
     ResourceField("kind", {"enum": [*AuditKind]}, lambda one: one.entry.kind.value),
     ResourceField("token", TEXT, lambda one: one.entry.actor),
     ResourceField("user", TEXT, lambda one: one.entry.user),
+    ResourceField("machine", TEXT, lambda one: one.entry.machine),
     ResourceField("subject", TEXT, lambda one: one.entry.subject),
     ResourceField("detail", ANY, lambda one: dict(one.entry.detail)),
 )

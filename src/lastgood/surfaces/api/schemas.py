@@ -106,7 +106,18 @@ class LaterBody(_SaidBody):
 class ResumeBody(StrictModel):
     """A person's answer to a question."""
 
-    confirmation: Literal["approve", "approve-tool", "approve-session", "reject", "repeat", "skip"]
+    confirmation: Literal[
+        "approve",
+        "approve-tool",
+        "approve-session",
+        "approve-safe",
+        "approve-safer",
+        "approve-balanced",
+        "approve-autonomous",
+        "reject",
+        "repeat",
+        "skip",
+    ]
     reason: str | None = None
     question: Name | None = None
     tool_name: Name | None = None

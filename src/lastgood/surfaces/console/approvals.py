@@ -86,7 +86,7 @@ class ApprovalPages:
 
 def _decision(record: AuditRecord) -> dict[str, Any]:
     """Who decided what: the user of the token, else the token."""
-    about, who = record.entry.detail, record.entry.user or record.entry.actor
+    about, who = record.entry.detail, record.entry.user or record.entry.actor or "nobody"
     return {
         "who": "somebody without a token" if who == ANYBODY.name else visible(who),
         "decision": str(about.get("decision", "")),

@@ -202,7 +202,8 @@ class App:
                 return None, _without_route(request, allowed)
             request.limit_bytes = route.limit_bytes
             if route.scope is not None:
-                request.caller = await self._caller(request, route, route.scope)
+                caller = await self._caller(request, route, route.scope)
+                request.caller = replace(caller, peer=request.peer)
                 request.check_caller = partial(self._caller, request, route, route.scope)
             _check_conditions(request, route)
             return route, await route.handler(request)

@@ -21,6 +21,7 @@ class Principal:
     worker: str | None = None  # the only worker that may use it
     task: TaskId | None = None  # of a task token: it may read this task and its session only
     session: SessionId | None = None
+    peer: str = ""  # the address that the request came from
 
     def may(self, scope: Scope) -> bool:
         if scope is Scope.READ and Scope.SESSION in self.scopes:
@@ -30,7 +31,7 @@ class Principal:
     @property
     def setter(self) -> Setter:
         """Recorded with the session rules that this principal sets."""
-        return Setter(strongest(self.scopes), self.name, self.user)
+        return Setter(strongest(self.scopes), self.name, self.user, self.peer)
 
 
 #: Used if the server requires no token.

@@ -182,6 +182,7 @@ class TaskHandlers:
             reason=body.reason or "",
             user=request.caller.user,
             token=request.caller.name,
+            machine=request.caller.peer,
         )
         return json_reply(QUESTION.json(answered))
 
@@ -230,7 +231,9 @@ class RuntimeHandlers:
         if known is None:  # one that is bound may be served no more
             agent = (await self._agents.resolve(agent))[0].key
         if body.runtime_id is None:
-            await runtimes.unbind(caller.tenant, agent, caller.user, caller.name, is_admin=is_admin)
+            await runtimes.unbind(
+                caller.tenant, agent, caller.user, caller.name, caller.peer, is_admin=is_admin
+            )
             return json_reply({"agent": agent, "runtime_id": None})
         old = known or AgentBinding(caller.tenant, agent, body.runtime_id)
         given = body.model_fields_set
@@ -248,7 +251,7 @@ class RuntimeHandlers:
             on_dirty=OnDirty(body.on_dirty or old.on_dirty),
         )
         queued = OnQueued(body.queued or "keep")
-        moved = await runtimes.bind(binding, queued, caller.name, is_admin=is_admin)
+        moved = await runtimes.bind(binding, queued, caller.name, caller.peer, is_admin=is_admin)
         return json_reply(BINDING.json(binding) | {"moved": moved})
 
     async def binding(self, request: Request) -> Response:
@@ -264,7 +267,13 @@ class RuntimeHandlers:
         body = parse(PinRuntimeBody, await request.json())
         caller, session = request.caller, session_of(request)
         moved = await self._work.runtimes.pin(
-            caller.tenant, session, body.runtime_id, OnQueued(body.queued or "keep"), caller.user, caller.name
+            caller.tenant,
+            session,
+            body.runtime_id,
+            OnQueued(body.queued or "keep"),
+            caller.user,
+            caller.name,
+            caller.peer,
         )
         return json_reply({"session_id": session, "runtime_id": body.runtime_id, "moved": moved})
 

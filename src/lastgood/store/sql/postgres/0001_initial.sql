@@ -480,7 +480,8 @@ CREATE TABLE audit (
     actor      TEXT NOT NULL,              -- the token
     username   TEXT NOT NULL,              -- whom the token stands for
     subject    TEXT NOT NULL,              -- the id of what was changed
-    detail     TEXT NOT NULL DEFAULT '{}'
+    detail     TEXT NOT NULL DEFAULT '{}',
+    machine    TEXT NOT NULL DEFAULT ''    -- an address, a worker or a node
 );
 CREATE INDEX audit_by_tenant ON audit (tenant, n);
 CREATE INDEX audit_by_subject ON audit (tenant, subject, n);
