@@ -12,6 +12,7 @@ from tests.faults.hook_defects import OF_HOOKS
 from tests.faults.registry import ALL_DEFECTS, caught_by_probe
 from tests.faults.webhook_defects import OF_WEBHOOKS
 from tests.faults.work_defects import OF_WORK
+from tests.faults.worker_defects import OF_WORKERS
 
 #: Defects that other nets of the product hide from random runs; their probes look behind these.
 HIDDEN_FROM_SIMULATION = {
@@ -62,6 +63,7 @@ HIDDEN_FROM_SIMULATION = {
     "a follow-up is forgotten when its process dies",
     "a steer in adopted steps stays in the queue",
     *OF_WORK,
+    *OF_WORKERS,
     *OF_APPROVALS,
     *OF_HOOKS,
     *OF_WEBHOOKS,

@@ -8,7 +8,9 @@ from unittest.mock import patch
 from lastgood.worker import redaction as worker_redaction
 from lastgood.worker import snapshots as worker_snapshots
 from lastgood.worker.redaction import Redaction
-from tests.faults.defects import defect
+from tests.faults.defects import DEFECTS, defect
+
+_BEFORE = len(DEFECTS)
 
 
 @defect("snapshots are not searched for API keys")
@@ -27,3 +29,7 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     with patch.object(worker_snapshots, "holds_secrets", lambda path: False):
         yield
+
+
+#: The simulation has no machines with files.
+OF_WORKERS = frozenset(one.name for one in DEFECTS[_BEFORE:])
