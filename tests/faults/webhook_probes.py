@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from lastgood.core.commit import plan_commit
-from lastgood.flows.webhook_delivery import PostResult, WebhookDelivery
+from lastgood.flows.webhook_delivery import DeliveryLimits, PostResult, WebhookDelivery
 from lastgood.model.attempts import Begun, Committed
 from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.ids import DEFAULT_TENANT, TenantId
 from lastgood.model.webhooks import Delivery, DueDelivery, Webhook, WebhookKind
+from tests.faults.faults import Faults, FaultyStore, Mode
 from tests.faults.probes import Stage, answer, probe
 
 SECRET = "whsec_AAAA"
@@ -74,3 +76,30 @@ async def a_message_is_leased_and_keeps_its_id(stage: Stage) -> None:
     assert not taken_twice, "two nodes send the same message"
     assert sent == [stored.id, stored.id], "a message that was sent again had another id"
     assert (await outbox(stage))[0].delivered_at is not None
+
+
+@probe
+async def a_message_whose_node_dies_after_the_answer_is_sent_again_under_its_id(stage: Stage) -> None:
+    """The receiver has it, and nobody knows: the other node sends it once more, and the id says so."""
+    await hook(stage)
+    session = await stage.world.create(stage.node)
+    await stage.world.ask(stage.node, session, "one", "tok1")
+    sent: list[str] = []
+
+    async def post(_: str, __: bytes, headers: Mapping[str, str]) -> PostResult:
+        sent.append(headers["webhook-id"])
+        return PostResult(200)
+
+    faults = Faults()
+    faults.point, faults.mode, faults.hit = "store.set_delivered", Mode.RAISE, 1
+    dying: Any = FaultyStore(stage.store, faults)
+    (stored,) = await outbox(stage)
+    for store, lease_ends in ((dying, False), (stage.store, True)):
+        if lease_ends:
+            await asyncio.sleep(DeliveryLimits().lease_seconds + 1)  # virtual
+        delivery = WebhookDelivery(store, post, stage.node.deps.clock)
+        assert await delivery.step() == 1, "it is not sent again"
+        await asyncio.gather(*delivery._sending.values())
+        assert ((await outbox(stage))[0].delivered_at is not None) is lease_ends
+    assert sent == [stored.id, stored.id], "a message that was sent again had another id"
+    assert await delivery.step() == 0, "it is sent for ever"
