@@ -75,8 +75,7 @@ def test_a_worker_with_another_account_is_another_runtime_and_resumes_nothing_of
     for number, account in enumerate(("one", "two", "one"), 1):
         worker.options = ("--account", f"here={account}")
         with worker:
-            until(lambda account=account: account in [one["account"] for one in task_server.runtimes()])
-            runtime = next(one["id"] for one in task_server.runtimes() if one["account"] == account)
+            runtime = task_server.runtime_of(account)
             task_server.call("PATCH", f"/api/sessions/{session}/runtime", {"runtime_id": runtime})
             turns.append(task_server.turn(session, f"write:log.txt={number} read:log.txt"))
             until(lambda: not worker.outbox())
@@ -284,7 +283,7 @@ def test_a_cancel_does_not_wait_for_the_worker_and_reaches_it(
     task_server.call("POST", f"/api/tasks/{task}/cancel")
     assert task_server.task(task)["status"] == "cancelled"
     until(lambda: not is_alive(pid))
-    until(lambda: task_server.task(task).get("cancel_acknowledged"))
+    until(lambda: bool(task_server.task(task).get("cancel_acknowledged")))
     until(lambda: not worker.outbox())
     assert task_server.history(session) == []
 
@@ -296,7 +295,7 @@ def test_a_cancel_that_reaches_a_report_before_the_heartbeat_is_acknowledged(
     task = task_server.begin(session, "polite repeat")  # reports all the time; a heartbeat is every 15 s
     worker.until_job()
     task_server.call("POST", f"/api/tasks/{task}/cancel")
-    until(lambda: task_server.task(task).get("cancel_acknowledged"))
+    until(lambda: bool(task_server.task(task).get("cancel_acknowledged")))
     assert "ended politely" in worker.notes(), "a CLI that is killed loses what it was writing"
     assert task_server.history(session) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from unittest.mock import patch
 
+from lastgood.core.secret_shapes import holds_key
 from lastgood.worker import redaction as worker_redaction
 from lastgood.worker import snapshots as worker_snapshots
 from lastgood.worker.redaction import Redaction
@@ -21,7 +22,7 @@ def _() -> Iterator[None]:
 
 @defect("snapshots are not searched for known secrets")
 def _() -> Iterator[None]:
-    with patch.object(Redaction, "is_in", lambda self, data: worker_redaction.holds_key(data)):
+    with patch.object(Redaction, "is_in", lambda self, data: holds_key(data)):
         yield
 
 
