@@ -44,6 +44,11 @@ class TaskServer:
     def runtimes(self) -> list[dict[str, Any]]:
         return list(self.call("GET", "/api/runtimes"))
 
+    def runtime_of(self, account: str) -> str:
+        """Once it is registered."""
+        until(lambda: account in [one["account"] for one in self.runtimes()])
+        return next(str(one["id"]) for one in self.runtimes() if one["account"] == account)
+
     def bind(self, count: int = 1) -> str:
         """The agent runs on the oldest runtime, once there are so many."""
         until(lambda: len(self.runtimes()) >= count)

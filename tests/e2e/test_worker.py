@@ -7,7 +7,6 @@ import shutil
 import signal
 import urllib.error
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,17 +69,13 @@ def test_a_session_moves_to_another_machine_with_its_files_and_back(
 def test_a_worker_with_another_account_is_another_runtime_and_resumes_nothing_of_the_first(
     task_server: TaskServer, tmp_path: Path
 ) -> None:
-    def registered(account: str) -> bool:
-        return any(one["account"] == account for one in task_server.runtimes())
-
     turns = []
     worker = LiveWorker(tmp_path / "worker", task_server.server.url)
     session = task_server.session()
     for number, account in enumerate(("one", "two", "one"), 1):
         worker.options = ("--account", f"here={account}")
         with worker:
-            until(partial(registered, account))
-            runtime = next(one["id"] for one in task_server.runtimes() if one["account"] == account)
+            runtime = task_server.runtime_of(account)
             task_server.call("PATCH", f"/api/sessions/{session}/runtime", {"runtime_id": runtime})
             turns.append(task_server.turn(session, f"write:log.txt={number} read:log.txt"))
             until(lambda: not worker.outbox())
@@ -288,7 +283,7 @@ def test_a_cancel_does_not_wait_for_the_worker_and_reaches_it(
     task_server.call("POST", f"/api/tasks/{task}/cancel")
     assert task_server.task(task)["status"] == "cancelled"
     until(lambda: not is_alive(pid))
-    until(lambda: task_server.task(task).get("cancel_acknowledged") is not None)
+    until(lambda: bool(task_server.task(task).get("cancel_acknowledged")))
     until(lambda: not worker.outbox())
     assert task_server.history(session) == []
 
@@ -300,7 +295,7 @@ def test_a_cancel_that_reaches_a_report_before_the_heartbeat_is_acknowledged(
     task = task_server.begin(session, "polite repeat")  # reports all the time; a heartbeat is every 15 s
     worker.until_job()
     task_server.call("POST", f"/api/tasks/{task}/cancel")
-    until(lambda: task_server.task(task).get("cancel_acknowledged") is not None)
+    until(lambda: bool(task_server.task(task).get("cancel_acknowledged")))
     assert "ended politely" in worker.notes(), "a CLI that is killed loses what it was writing"
     assert task_server.history(session) == []
 

@@ -44,9 +44,9 @@ def test_a_directory_of_another_root_is_not_entered_and_that_is_disclosed(
 def test_a_task_that_waits_for_a_folder_says_so_and_changes_nothing_before_its_turn(
     tmp_path: Path, api: WorkApi
 ) -> None:
-    def whys() -> list[str | None]:
-        beats = api.of("heartbeat")[-1:]
-        return [one.get("why") for beat in beats for one in beat["live"] if one["task_id"] == second]
+    def is_said(why: str) -> bool:
+        live = [one for body in api.of("heartbeat")[-1:] for one in body["live"]]
+        return any(one["task_id"] == second and why in (one.get("why") or "") for one in live)
 
     with LiveWorker(tmp_path / "w", api.url, "--slots", "2") as worker:
         here = api.until_called("complete", api.queue("write:a.txt=old"))["work_dir"]
@@ -59,7 +59,7 @@ def test_a_task_that_waits_for_a_folder_says_so_and_changes_nothing_before_its_t
         worker.until_job(2)
         snapshot = {"attempt": "att_1", "kind": "x", "bytes": 1}
         second = api.queue("read:a.txt", **at(here, is_outdated=True), snapshot=snapshot)
-        until(lambda: any(f"another task works in {here}" in (why or "") for why in whys()))
+        until(lambda: is_said(f"another task works in {here}"))
         assert not api.of("start", second)
         gate.touch()
         assert api.until_called("complete", first)["output"] == "old", "its directory was replaced under it"
