@@ -51,7 +51,8 @@ async def test_I9_a_claim_holds_the_session_under_a_new_fence(store: Store) -> N
     assert (now.attempt, now.fence, now.status) == (claim.hold.attempt, 2, SessionStatus.RUNNING)
     assert (claimed.task.status, claimed.task.worker, claimed.task.claims) == (TaskStatus.CLAIMED, WORKER, 1)
     assert claimed.task.attempt == claim.hold.attempt
-    assert claimed.task == await work_builders.again(store, task)
+    now_stored = await work_builders.again(store, task)
+    assert claimed.task == replace(now_stored, tried_seconds=claimed.task.tried_seconds)
     attempt = claimed.attempt
     assert (attempt.task, attempt.number, attempt.base, attempt.head) == (task.id, 1, turn.id, turn.id)
     assert attempt.status is AttemptStatus.RUNNING

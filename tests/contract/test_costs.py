@@ -195,7 +195,8 @@ async def test_a_claim_reads_no_finished_task_and_no_other_runtimes(backend: Bac
         )
     await analyzed(backend)
     values = {
-        ":tenant": "'tenant'", ":worker": "'laptop'", ":epoch": "1", ":runtimes": "'[\"rt_a\"]'",
+        ":tenant": "'tenant'", ":worker": "'laptop'", ":owner": "'ann'", ":epoch": "1",
+        ":runtimes": "'[\"rt_a\"]'",
         ":ageing": "600", ":wanted": "4", ":looked_at": "68",
     }  # fmt: skip
     for name in ("any_claimable", "pick_tasks"):

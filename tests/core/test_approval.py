@@ -66,6 +66,7 @@ SCHEMA = {
         "city": {"type": "string", "enum": ["Rome", "Oslo"]},
         "nights": {"type": "integer", "minimum": 1, "maximum": 30},
         "guest": {"type": "string", "minLength": 2, "maxLength": 5},
+        "breakfast": {"type": "boolean"},
         "odd": 1,
     },
     "required": ["city"],
@@ -73,7 +74,12 @@ SCHEMA = {
 
 
 @pytest.mark.parametrize(
-    "content", [{"city": "Rome"}, {"city": "Oslo", "nights": 2}, {"city": "Oslo", "odd": 1, "more": [1]}]
+    "content",
+    [
+        {"city": "Rome"},
+        {"city": "Oslo", "nights": 2, "breakfast": True},
+        {"city": "Oslo", "odd": 1, "more": [1]},
+    ],
 )
 def test_content_that_fits_the_schema_is_for_the_tool(content: dict[str, Any]) -> None:
     asked = {**INPUT, "schema": SCHEMA}

@@ -87,6 +87,10 @@ def test_a_long_text_is_redacted_in_slices_as_it_is_at_once() -> None:
     assert slices > 30
 
 
+def test_a_short_text_is_redacted_in_one_slice() -> None:
+    assert finished(redaction(f"key {KEY}")) == (f"key {MARK}", 1)
+
+
 def test_many_key_blocks_without_an_end_are_redacted_in_linear_time() -> None:
     text = "-----BEGIN PRIVATE KEY-----" * 20_000
     began = time.monotonic()

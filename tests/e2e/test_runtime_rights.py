@@ -189,13 +189,13 @@ async def test_a_fork_is_as_private_as_its_source(laptop: Laptop) -> None:
 
 async def test_what_a_stranger_sends_to_the_agent_finds_no_runtime(laptop: Laptop) -> None:
     inside = laptop.inside
-    session = await inside.session("cat", agent=AGENT)
     body = {"messages": [{"content": "rm -rf"}]}
+    sessions = []
     for path in ("turns", "followup", f"agent/{AGENT}"):
-        given = await inside.ask("POST", f"/api/sessions/{session}/{path}", body, "cat")
-        assert given.status in (202, 404), (path, given.body)
-    tasks = [row for row in inside.dump()["tasks"] if row["session_id"] == session]
-    assert tasks == []
+        sessions.append(await inside.session("cat", agent=AGENT))
+        given = await inside.ask("POST", f"/api/sessions/{sessions[-1]}/{path}", body, "cat")
+        assert given.status in (200, 202, 404), (path, given.body)
+    assert not [row for row in inside.dump()["tasks"] if row["session_id"] in sessions]
 
 
 async def test_access_ends_when_sharing_ends(laptop: Laptop) -> None:

@@ -46,10 +46,10 @@ def called(request: dict[str, Any]) -> None:
     elif "own-error" in HOW:
         send({"id": request["id"], "error": {"code": -32000, "message": "the ledger is locked"}})
     elif "id-last" in HOW:
-        large = json.dumps({"content": [{"type": "text", "text": "x" * 17_000_000}]})
+        large = json.dumps({"content": [{"type": "text", "text": "x" * 34_000_000}]})
         print(f'{{"result": {large}, "jsonrpc": "2.0", "id": {request["id"]}}}', flush=True)
     elif "id-between" in HOW:
-        large = json.dumps({"content": [{"type": "text", "text": "x" * 9_000_000}]})
+        large = json.dumps({"content": [{"type": "text", "text": "x" * 18_000_000}]})
         print(f'{{"a": {large}, "id": {request["id"]}, "result": {large}}}', flush=True)
     elif "progress" in HOW:
         token = request["params"]["_meta"]["progressToken"]

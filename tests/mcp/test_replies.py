@@ -79,8 +79,8 @@ async def test_structured_content_that_does_not_fit_its_schema_is_no_error(serve
         ("bad-content", "MCP server ledger sent an invalid result: .*text: Field required"),
         ("no-object", "MCP server ledger sent an invalid result: not a JSON-RPC message"),
         ("own-error", "MCP server ledger: the ledger is locked"),
-        ("id-last", r"MCP server ledger: its reply has 17,000,\d\d\d bytes; the limit is 16,777,216"),
-        ("id-between", r"MCP server ledger: its reply has 18,000,\d\d\d bytes; the limit is 16,777,216"),
+        ("id-last", r"MCP server ledger: its reply has 34,000,\d\d\d bytes; the limit is 33,554,432"),
+        ("id-between", r"MCP server ledger: its reply has 36,000,\d\d\d bytes; the limit is 33,554,432"),
     ],
 )
 async def test_a_reply_that_cannot_be_used_fails_its_call_at_once(

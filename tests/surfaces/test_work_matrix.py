@@ -195,7 +195,7 @@ def request_for(name: str, ids: Ids) -> tuple[str, Any]:
         "POST /api/worker/tasks/{task}/session": {**claim, "native_session": "n"},
         "POST /api/worker/tasks/{task}/messages": {**claim, "messages": [{"seq": 1, "type": "text"}]},
         "POST /api/worker/tasks/{task}/usage": {**claim, "usage": {"input_tokens": 1}},
-        "POST /api/worker/tasks/{task}/ask": {**claim, "question": {"id": "q1"}},
+        "POST /api/worker/tasks/{task}/ask": {**claim, "question": {"id": "q1", "tool": "Bash"}},
         "POST /api/worker/tasks/{task}/snapshot": {**claim, "kind": "tar", "body": "eA=="},
         "POST /api/worker/tasks/{task}/complete": {**claim, "output": "fixed"},
         "POST /api/worker/tasks/{task}/fail": {**claim, "code": "timeout", "error": "late"},

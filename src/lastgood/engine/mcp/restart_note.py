@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from lastgood.core.history import NO_RESULT
 from lastgood.model.messages import Message, Role
 
 STARTED_AGAIN = (
@@ -29,6 +30,8 @@ def restart_note(messages: Sequence[Message], tools: Collection[str], answered: 
     for call, text in _results(messages, tools):
         if short_id(call) in answered:
             return ""
+        if text == NO_RESULT:  # still open, as the call that asks is
+            continue
         # A call that was denied, or failed otherwise before it was sent, is no use of the server.
         if not text.startswith(_ERROR) or text.startswith(_SERVER_ERROR):
             return STARTED_AGAIN

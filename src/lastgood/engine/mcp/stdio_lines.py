@@ -17,9 +17,9 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPC
 
 from lastgood.engine.mcp.reply_errors import OF_REPLY
 
-#: Of one message. A result is often in it twice, as text and as data. Reading one of this size takes 0.2
-#: seconds of the event loop; a thread would not help, because parsers hold the interpreter.
-MAX_LINE_BYTES = 16 * 1024 * 1024
+#: Of one message. A result is often in it twice, as text and as data. A larger one would hold the event loop
+#: for too long, and a thread would not help, because parsers hold the interpreter.
+MAX_LINE_BYTES = 32 * 1024 * 1024
 _KEPT_BYTES = 200
 #: Longer lines are read by the parser that is several times faster; it knows no NaN.
 _LONG_BYTES = 64 * 1024
