@@ -155,7 +155,7 @@ def test_compose_says_nothing_wrong(judgement: Callable[[dict[str, Any]], list[s
     assert judgement(COMPOSE) == []
 
 
-def test_what_a_node_is_told_can_be_read(tmp_path: Path) -> None:
+def test_notified_events_are_readable(tmp_path: Path) -> None:
     """The token of the server is also the one that `lastgood … --server` sends, in the same container."""
     for name in NODES:
         given = COMPOSE["services"][name]["environment"]

@@ -109,7 +109,7 @@ def test_systemd_is_notified_when_the_server_answers_and_when_it_stops(
             server.kill()
 
 
-def test_a_server_serves_where_nobody_can_be_notified(tmp_path: Path) -> None:
+def test_a_server_serves_without_a_service_manager(tmp_path: Path) -> None:
     with LiveServer(tmp_path, env={"NOTIFY_SOCKET": str(tmp_path / "nobody")}) as server:
         assert "cannot notify systemd" in server.stderr.read_text()
 

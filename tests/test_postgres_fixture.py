@@ -56,7 +56,7 @@ async def test_databases_are_isolated_and_copied_from_templates(postgres_server:
         await fetch(server, "fixture_copy", "SELECT 1")
 
 
-def test_refused_statement_shows_the_words_of_the_server(postgres_server: PostgresServer) -> None:
+def test_rejected_statement_shows_the_servers_message(postgres_server: PostgresServer) -> None:
     with pytest.raises(PostgresFailed, match="already exists"):
         postgres_server.create_database("postgres")
 

@@ -107,5 +107,5 @@ def test_every_command_of_the_readme_runs_beside_the_server(tmp_path: Path) -> N
         assert list(_unsaid(shown.output, said)) == [], f"{shown.line}\n{said}"
 
 
-def test_output_is_told_apart_by_command() -> None:
+def test_output_is_labelled_by_command() -> None:
     assert outcomes("one\ntwo\n\n@@ 0 0\n\n@@ 1 3\n") == [("one\ntwo\n", 0), ("", 3)]

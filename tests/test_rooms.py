@@ -254,7 +254,7 @@ def test_impure_code_is_found(snippet: str, reason: str) -> None:
     assert any(found.endswith(f": {reason}") for found in impurities(snippet))
 
 
-def test_pure_code_is_left_alone() -> None:
+def test_pure_code_has_no_findings() -> None:
     snippet = """
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -21,7 +21,7 @@ from lastgood.errors import InvalidRequest, LastgoodError
 from lastgood.flows.approvals import Approvals
 from lastgood.flows.conversations import Conversations
 from lastgood.flows.dependencies import Dependencies, FlowLimits
-from lastgood.flows.heartbeat import beating
+from lastgood.flows.heartbeat import heartbeat
 from lastgood.flows.history_cache import HistoryCache
 from lastgood.flows.queue import Queue
 from lastgood.flows.quotas import Quotas
@@ -149,7 +149,7 @@ def flows_of(
     submitter = Submitter(deps, live, Conversations(deps, sessions), enqueuer)
     work = work_flows(deps, live, sessions, enqueuer, work_limits, safety)
     turns = Turns(deps, live, submitter, work.tasks)
-    queue = Queue(deps, live, turns, TaskQueue(deps, submitter.beginning, work.tasks, enqueuer))
+    queue = Queue(deps, live, turns, TaskQueue(deps, submitter.starter, work.tasks, enqueuer))
     retention = Retention(deps, sessions, retain_seconds) if retain_seconds else None
     recovery = Recovery(deps, live, turns, queue, retention)
     approvals = Approvals(deps, turns, sessions, work.questions)
@@ -223,8 +223,8 @@ async def open_lastgood(settings: Settings, sources: Iterable[Source] = ()) -> A
     from lastgood.outside.env_file import secrets_of
 
     secrets = secrets_of(settings.env_file, os.environ)
-    pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
-    engine, agents = build_engine(settings, secrets), Catalog(sources, pulling)
+    policy = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    engine, agents = build_engine(settings, secrets), Catalog(sources, policy)
     store = await open_store(settings.database, migrate=settings.migrate)
     try:
         await look_nearby(engine, agents)
@@ -249,7 +249,7 @@ async def running(
 ) -> AsyncIterator[Lastgood]:
     """`retries_durable`: durable turns of dead processes are tried again. Servers do so, commands do not."""
     await app.recovery.at_start()
-    async with beating(app.deps.store, app.live.leases, app.live.hear):
+    async with heartbeat(app.deps.store, app.live.leases, app.live.apply_heartbeat):
         if retries_durable:
             await app.recovery.retry_at_start()
         sweeps = [asyncio.create_task(app.recovery.keep_sweeping(retries_durable=retries_durable))]

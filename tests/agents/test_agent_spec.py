@@ -227,7 +227,7 @@ def test_an_instruction_is_read_from_beside_the_file() -> None:
     )
 
 
-def test_an_instruction_that_cannot_be_read_is_told_at_its_line() -> None:
+def test_an_unreadable_instruction_is_reported_at_its_line() -> None:
     body = b"agents:\n  root:\n    model: auto\n    instruction_file: a.md\n"
 
     def refuses(_: str) -> bytes:

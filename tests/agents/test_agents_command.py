@@ -21,7 +21,7 @@ def lastgood(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return fork_server().run(list(map(str, args)), env=os.environ, cwd=cwd)
 
 
-def test_check_tells_what_a_file_means(tmp_path: Path) -> None:
+def test_check_explains_a_file(tmp_path: Path) -> None:
     done = lastgood("agents", "check", FOLDER / "shared-toolsets.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
@@ -54,7 +54,7 @@ def test_check_spells_models_out(tmp_path: Path) -> None:
         assert line in said
 
 
-def test_check_tells_findings_by_file_line_and_column(tmp_path: Path) -> None:
+def test_check_reports_findings_by_file_line_and_column(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text(BROKEN)
     done = lastgood("agents", "check", "broken.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
@@ -86,7 +86,7 @@ def test_check_of_a_folder_is_of_every_agent_file_in_it(tmp_path: Path) -> None:
     }
 
 
-def test_check_goes_on_after_a_file_with_errors(tmp_path: Path) -> None:
+def test_check_continues_after_a_file_with_errors(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(BROKEN)
     (tmp_path / "b.yml").write_text("agents: {root: {model: auto}}")
     (tmp_path / "c.txt").write_text("no agent file")
@@ -177,7 +177,7 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "mine.yaml").read_text() == "mine"
 
 
-def test_init_writes_where_it_is_told_to(tmp_path: Path) -> None:
+def test_init_writes_to_the_given_path(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     done = lastgood("init", "folder", "--json", cwd=tmp_path)
     assert json.loads(done.stdout) == {"path": "folder/agent.yaml"}

@@ -71,7 +71,7 @@ def test_a_misspelt_key_is_an_error_at_its_line_that_names_the_right_one(path: P
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_editors_are_told_the_same(path: Path) -> None:
+def test_editors_get_the_same_schema(path: Path) -> None:
     """The JSON schema accepts every file, and refuses it with any key misspelt."""
     body = path.read_bytes()
     assert [error.message for error in SCHEMA.iter_errors(yaml.load(body, EditorLoader))] == []

@@ -35,7 +35,7 @@ def test_a_command_is_read_with_all_its_keys() -> None:
     )
 
 
-def test_I39_hooks_of_a_file_from_a_URL_are_left_out_and_that_is_told() -> None:
+def test_I39_hooks_of_a_file_from_a_URL_are_left_out_and_reported() -> None:
     text = file("session_start: [{type: command, command: curl evil}]")
     assert parse(text).agents["root"].has_hooks
     assert not parse(text, trusted=False).agents["root"].has_hooks
@@ -43,7 +43,7 @@ def test_I39_hooks_of_a_file_from_a_URL_are_left_out_and_that_is_told() -> None:
     assert (line, "an agent file from a URL may not run hooks" in message) == (4, True)
 
 
-def test_hooks_of_an_agent_on_a_runtime_are_left_out_and_that_is_told() -> None:
+def test_hooks_of_an_agent_on_a_runtime_are_left_out_and_reported() -> None:
     agent = "harness: {type: codex}\n    hooks:\n      stop: [{type: command, command: a}]\n"
     text = f"agents:\n  root:\n    {agent}"
     assert parse(text).agents["root"].hooks == ()

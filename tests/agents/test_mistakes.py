@@ -203,7 +203,7 @@ permissions:
 
 
 @pytest.mark.parametrize("text", CASES.values(), ids=CASES)
-def test_each_mistake_is_told_at_its_line(text: str) -> None:
+def test_each_mistake_is_reported_at_its_line(text: str) -> None:
     lines = text.splitlines()
     wanted = {number: line.split(" # ! ")[1] for number, line in enumerate(lines, 1) if " # ! " in line}
     found = errors_of(text)
@@ -234,7 +234,7 @@ def test_I40_too_many_rules_and_too_long_ones_are_refused_by_their_limit() -> No
     assert (line, message) == (3, "this rule has 401 characters; the limit is 400")
 
 
-def test_a_misspelt_required_key_is_told_once() -> None:
+def test_a_misspelt_required_key_is_reported_once() -> None:
     """That it is missing follows from the mistake, and is no second one."""
     [(line, message)] = errors_of("agents: {root: {model: auto, structured_output: {nmae: x, schema: {}}}}")
     assert (line, message) == (1, "unknown key 'nmae'; did you mean 'name'?")
@@ -246,7 +246,7 @@ def test_a_misspelt_required_key_is_told_once() -> None:
     assert found.message == "unknown key 'modle'; did you mean 'model'?"
 
 
-def test_what_an_alias_repeats_is_told_once() -> None:
+def test_repeats_through_an_alias_are_reported_once() -> None:
     text = "agents:\n  root: &a {model: auto, modle: x}\n  second: *a\n  third: *a\n"
     assert len(errors_of(text)) == 1
 

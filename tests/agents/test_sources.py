@@ -106,7 +106,7 @@ def test_an_alias_of_an_alias_is_not_followed(folder: Path) -> None:
     assert parse("one", aliases) == OciSource("two")
 
 
-def test_I39_what_a_stranger_serves_is_not_trusted() -> None:
+def test_I39_agents_of_other_hosts_are_not_trusted() -> None:
     assert parse(TEAM) == UrlSource(TEAM, trusted=False)
 
 
@@ -196,7 +196,7 @@ def test_a_registry_reference_has_its_safe_form_as_key_and_identity(
     "reference",
     ["Org/app", "org//app", "org/app:", "org/app@sha256:12", "-org/app", "org/app:a b", "a*b", "org/.app"],
 )
-def test_what_is_no_registry_reference_is_refused(tmp_path: Path, reference: str) -> None:
+def test_invalid_registry_references_are_rejected(tmp_path: Path, reference: str) -> None:
     assert "or registry reference" in refused(reference, tmp_path)
 
 

@@ -241,7 +241,7 @@ async def test_a_new_file_of_a_folder_is_served_and_a_removed_one_is_gone(tmp_pa
         await catalog.load("one")
 
 
-async def test_a_folder_that_nobody_touched_is_not_listed_again(
+async def test_an_unchanged_folder_is_not_listed_again(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     age(tmp_path)

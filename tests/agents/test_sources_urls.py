@@ -49,7 +49,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pulling(tmp_path: Path, clock: Clock) -> UrlPolicy:
+def policy(tmp_path: Path, clock: Clock) -> UrlPolicy:
     return UrlPolicy(tmp_path / "url_cache", every_seconds=60.0, clock=clock)
 
 
@@ -63,9 +63,9 @@ async def site() -> AsyncIterator[Website]:
 class Served:
     """One URL, and a catalog that can be started again."""
 
-    def __init__(self, url: str, pulling: UrlPolicy) -> None:
-        self.source, self.pulling = UrlSource(url), pulling
-        self.catalog = Catalog([self.source], pulling)
+    def __init__(self, url: str, policy: UrlPolicy) -> None:
+        self.source, self.policy = UrlSource(url), policy
+        self.catalog = Catalog([self.source], policy)
 
     async def load(self) -> tuple[str, str]:
         agent = await self.catalog.load(self.source.key)
@@ -73,18 +73,18 @@ class Served:
         return agent.description, agent.stale
 
     def restart(self) -> None:
-        self.catalog = Catalog([self.source], self.pulling)
+        self.catalog = Catalog([self.source], self.policy)
 
 
 @pytest.fixture
-def served(site: Website, pulling: UrlPolicy) -> Served:
-    return Served(site.url("/team.yaml?tag=v1"), pulling)
+def served(site: Website, policy: UrlPolicy) -> Served:
+    return Served(site.url("/team.yaml?tag=v1"), policy)
 
 
 # --- asking ----------------------------------------------------------------------------------------------
 
 
-async def test_nobody_is_asked_before_the_agent_is_used(served: Served, site: Website) -> None:
+async def test_no_model_is_called_before_the_agent_is_used(served: Served, site: Website) -> None:
     assert served.catalog.served() == (served.source.key,)
     assert site.asked == []
     assert await served.load() == ("one", "")
@@ -118,7 +118,7 @@ async def test_the_last_change_of_a_url_is_that_of_its_body(
 
 
 async def test_an_interval_of_zero_asks_at_every_turn(served: Served, site: Website) -> None:
-    served.pulling = replace(served.pulling, every_seconds=0.0)
+    served.policy = replace(served.policy, every_seconds=0.0)
     served.restart()
     for number in range(1, 4):
         site.publishes("/team.yaml", agent_file(f"v{number}"), f'"{number}"')
@@ -147,7 +147,7 @@ async def test_without_an_etag_the_date_is_used(served: Served, site: Website, c
     assert "If-None-Match" not in site.asked[1].headers
 
 
-async def test_a_304_that_nobody_asked_for_is_no_answer(served: Served, site: Website, clock: Clock) -> None:
+async def test_an_unrequested_304_is_rejected(served: Served, site: Website, clock: Clock) -> None:
     site.says("/team.yaml", status=304)
     with pytest.raises(AgentUnavailable, match="returned status 304"):
         await served.load()
@@ -164,9 +164,7 @@ async def test_turns_at_the_same_time_ask_once(served: Served, site: Website) ->
     assert len(site.asked) == 1
 
 
-async def test_one_slow_source_holds_up_only_itself(
-    served: Served, site: Website, pulling: UrlPolicy
-) -> None:
+async def test_one_slow_source_holds_up_only_itself(served: Served, site: Website, policy: UrlPolicy) -> None:
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -176,7 +174,7 @@ async def test_one_slow_source_holds_up_only_itself(
 
     site.pages["/slow.yaml"] = slow
     other = UrlSource(site.url("/slow.yaml"))
-    catalog = Catalog([other, served.source], pulling)
+    catalog = Catalog([other, served.source], policy)
     first, second = (asyncio.create_task(catalog.load(other.key)) for _ in range(2))
     await reached.wait()
     assert (await catalog.load(served.source.key)).description == "one"
@@ -262,7 +260,7 @@ async def test_the_last_good_copy_serves_whatever_comes_instead(
     how: str, served: Served, site: Website, clock: Clock
 ) -> None:
     """Also after a restart, and only until something good comes again."""
-    served.pulling = replace(served.pulling, first_seconds=60.0, again_seconds=patience(how))
+    served.policy = replace(served.policy, first_seconds=60.0, again_seconds=patience(how))
     served.restart()
     good = await served.catalog.load(served.source.key)
     spoil(site, how)
@@ -276,7 +274,7 @@ async def test_the_last_good_copy_serves_whatever_comes_instead(
         assert agent.stale.startswith(f"http://127.0.0.1:{site.port}/team.yaml")
         assert " UTC" in agent.stale
         assert "tag=v1" not in agent.stale
-    served.pulling = replace(served.pulling, again_seconds=10.0)
+    served.policy = replace(served.policy, again_seconds=10.0)
     served.restart()
     site.publishes("/team.yaml", agent_file("two"), '"2"')
     assert await served.load() == ("two", "")
@@ -286,7 +284,7 @@ async def test_the_last_good_copy_serves_whatever_comes_instead(
 async def test_what_was_never_good_fails_with_its_reason_and_is_asked_again(
     how: str, served: Served, site: Website
 ) -> None:
-    served.pulling = replace(served.pulling, first_seconds=patience(how))
+    served.policy = replace(served.policy, first_seconds=patience(how))
     served.restart()
     spoil(site, how)
     for asked in (1, 2):
@@ -296,17 +294,15 @@ async def test_what_was_never_good_fails_with_its_reason_and_is_asked_again(
         assert len(site.asked) >= asked
     site.publishes("/team.yaml", agent_file(), '"1"')
     if how == "slow":
-        served.pulling = replace(served.pulling, first_seconds=10.0)
+        served.policy = replace(served.policy, first_seconds=10.0)
         served.restart()
     assert await served.load() == ("one", "")
 
 
-async def test_a_server_that_is_down_is_survived_also_by_a_restart(
-    served: Served, pulling: UrlPolicy
-) -> None:
+async def test_a_server_that_is_down_is_survived_also_by_a_restart(served: Served, policy: UrlPolicy) -> None:
     async with website() as site:
         site.publishes("/a.yaml", agent_file("kept"), '"1"')
-        served = Served(site.url("/a.yaml"), replace(pulling, every_seconds=0.0, pause_seconds=0.0))
+        served = Served(site.url("/a.yaml"), replace(policy, every_seconds=0.0, pause_seconds=0.0))
         assert await served.load() == ("kept", "")
     for _ in range(2):
         description, stale = await served.load()
@@ -322,7 +318,7 @@ async def test_a_server_that_is_down_is_survived_also_by_a_restart(
 async def test_after_a_failure_the_next_turns_do_not_wait(
     served: Served, site: Website, clock: Clock
 ) -> None:
-    served.pulling = replace(served.pulling, every_seconds=0.0, pause_seconds=5.0)
+    served.policy = replace(served.policy, every_seconds=0.0, pause_seconds=5.0)
     served.restart()
     await served.load()
     site.says("/team.yaml", status=503)
@@ -358,7 +354,7 @@ async def test_a_broken_definition_stays_broken_however_often_its_server_says_so
     assert [one.headers.get("If-None-Match") for one in site.asked] == [None, '"1"', '"1"', '"1"']
 
 
-async def test_a_failure_that_nobody_waited_for_disturbs_nobody(served: Served, site: Website) -> None:
+async def test_an_unawaited_failure_affects_no_other_turn(served: Served, site: Website) -> None:
     reached, go_on, complaints = asyncio.Event(), asyncio.Event(), []
 
     async def fail_later(request: web.Request) -> web.StreamResponse:
@@ -385,20 +381,20 @@ async def test_a_failure_that_nobody_waited_for_disturbs_nobody(served: Served, 
     assert await served.load() == ("one", "")
 
 
-async def test_a_copy_of_another_url_is_not_taken(site: Website, pulling: UrlPolicy) -> None:
-    light = Served(site.url("/team.yaml?tag=light"), pulling)
+async def test_a_copy_of_another_url_is_not_taken(site: Website, policy: UrlPolicy) -> None:
+    light = Served(site.url("/team.yaml?tag=light"), policy)
     await light.load()
     site.says("/team.yaml", status=500)
     with pytest.raises(AgentUnavailable):
-        await Served(site.url("/team.yaml?tag=dev"), pulling).load()
+        await Served(site.url("/team.yaml?tag=dev"), policy).load()
 
 
-async def test_a_broken_definition_is_never_kept(served: Served, site: Website, pulling: UrlPolicy) -> None:
+async def test_a_broken_definition_is_never_kept(served: Served, site: Website, policy: UrlPolicy) -> None:
     spoil(site, "broken")
     with pytest.raises(AgentInvalid):
         await served.load()
-    assert pulling.folder is not None
-    assert read_copy(pulling.folder, served.source.url) is None
+    assert policy.folder is not None
+    assert read_copy(policy.folder, served.source.url) is None
 
 
 # --- copies on disk --------------------------------------------------------------------------------------
@@ -439,8 +435,8 @@ def kept(folder: Path) -> Path:
 )
 async def test_a_damaged_copy_is_no_copy(served: Served, site: Website, damage: object) -> None:
     await served.load()
-    assert served.pulling.folder is not None
-    file = kept(served.pulling.folder)
+    assert served.policy.folder is not None
+    file = kept(served.policy.folder)
     body = file.read_bytes()
     file.write_bytes(damage(body))  # type: ignore[operator]
     served.restart()
@@ -451,8 +447,8 @@ async def test_a_damaged_copy_is_no_copy(served: Served, site: Website, damage: 
 
 async def test_a_copy_that_is_no_agent_file_any_more_is_no_copy(served: Served, site: Website) -> None:
     """As when a newer version of the server is stricter than the one that kept it."""
-    assert served.pulling.folder is not None
-    write_copy(served.pulling.folder, served.source.url, CachedCopy(b"agents: []", '"1"', "", 1.0))
+    assert served.policy.folder is not None
+    write_copy(served.policy.folder, served.source.url, CachedCopy(b"agents: []", '"1"', "", 1.0))
     assert await served.load() == ("one", "")
     assert "If-None-Match" not in site.asked[0].headers
 
@@ -481,13 +477,13 @@ def public(hosts: dict[str, Sequence[str]]) -> Network:
     return Network(resolve, {PUBLIC: "127.0.0.1"}, contexts()[1])
 
 
-async def test_I39_a_public_url_may_not_lead_to_this_machine(site: Website, pulling: UrlPolicy) -> None:
+async def test_I39_a_public_url_may_not_lead_to_this_machine(site: Website, policy: UrlPolicy) -> None:
     """The operator may name this machine; a stranger may not."""
     async with website(tls=True) as secure:
         secure.publishes("/team.yaml", agent_file("public"), '"1"')
         hosts: dict[str, Sequence[str]] = {"agents.example.com": [PUBLIC], "inner.example.com": ["127.0.0.1"]}
-        pulling = replace(pulling, network=public(hosts), every_seconds=0.0, pause_seconds=0.0)
-        served = Served(secure.url("/team.yaml", "agents.example.com"), pulling)
+        policy = replace(policy, network=public(hosts), every_seconds=0.0, pause_seconds=0.0)
+        served = Served(secure.url("/team.yaml", "agents.example.com"), policy)
         good = await served.load()
         assert good == ("public", "")
         ports = (site.url("/team.yaml"), f"https://inner.example.com:{secure.port}/team.yaml")
@@ -501,12 +497,12 @@ async def test_I39_a_public_url_may_not_lead_to_this_machine(site: Website, pull
         assert site.asked == []
 
 
-async def test_I39_a_host_whose_address_turns_inward_is_not_asked(pulling: UrlPolicy) -> None:
+async def test_I39_a_host_whose_address_turns_inward_is_not_asked(policy: UrlPolicy) -> None:
     async with website(tls=True) as secure:
         secure.publishes("/team.yaml", agent_file("public"), '"1"')
         hosts: dict[str, Sequence[str]] = {"agents.example.com": [PUBLIC]}
-        pulling = replace(pulling, network=public(hosts), every_seconds=0.0, pause_seconds=0.0)
-        served = Served(secure.url("/team.yaml", "agents.example.com"), pulling)
+        policy = replace(policy, network=public(hosts), every_seconds=0.0, pause_seconds=0.0)
+        served = Served(secure.url("/team.yaml", "agents.example.com"), policy)
         await served.load()
         for addresses in (["127.0.0.1"], ["169.254.169.254"], [PUBLIC, "10.0.0.1"]):
             hosts["agents.example.com"] = addresses
@@ -519,34 +515,34 @@ NOT_GITHUB = ("agents.example.com", "evil-github.com", "raw.githubusercontent.co
 
 
 @pytest.mark.parametrize(("host", "sees"), [*((h, True) for h in GITHUB), *((h, False) for h in NOT_GITHUB)])
-async def test_I41_the_github_token_goes_to_github_alone(host: str, sees: bool, pulling: UrlPolicy) -> None:
+async def test_I41_the_github_token_goes_to_github_alone(host: str, sees: bool, policy: UrlPolicy) -> None:
     async with website(tls=True) as secure:
         secure.leads("/a.yaml", f"https://agents.example.com:{secure.port}/b.yaml")
         secure.publishes("/b.yaml", agent_file(), '"1"')
         network = public({host: [PUBLIC], "agents.example.com": [PUBLIC]})
         secrets = Secrets({"GITHUB_TOKEN": CANARY})
-        served = Served(secure.url("/a.yaml", host), replace(pulling, network=network, secrets=secrets))
+        served = Served(secure.url("/a.yaml", host), replace(policy, network=network, secrets=secrets))
         assert await served.load() == ("one", "")
         seen = [one.headers.get("Authorization") for one in secure.asked]
         assert seen == [f"Bearer {CANARY}" if sees else None, None]
 
 
-async def test_without_a_token_nothing_is_sent(pulling: UrlPolicy) -> None:
+async def test_without_a_token_nothing_is_sent(policy: UrlPolicy) -> None:
     async with website(tls=True) as secure:
         secure.publishes("/a.yaml", agent_file(), '"1"')
         network = public({"github.com": [PUBLIC]})
-        await Served(secure.url("/a.yaml", "github.com"), replace(pulling, network=network)).load()
+        await Served(secure.url("/a.yaml", "github.com"), replace(policy, network=network)).load()
         assert "Authorization" not in secure.asked[0].headers
 
 
 async def test_I41_no_key_is_in_any_error_log_or_reason(
-    pulling: UrlPolicy, caplog: pytest.LogCaptureFixture
+    policy: UrlPolicy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server even says it back."""
     caplog.set_level(logging.DEBUG)
     async with website(tls=True) as secure:
-        pulling = replace(
-            pulling,
+        policy = replace(
+            policy,
             network=public({"github.com": [PUBLIC]}),
             secrets=Secrets({"GITHUB_TOKEN": CANARY}),
         )
@@ -555,14 +551,14 @@ async def test_I41_no_key_is_in_any_error_log_or_reason(
         for how in spoils:
             spoil_with_key(secure, how)
             with pytest.raises((AgentUnavailable, AgentInvalid)) as failed:
-                await Served(url, replace(pulling, first_seconds=patience(how))).load()
+                await Served(url, replace(policy, first_seconds=patience(how))).load()
             assert CANARY not in "".join(traceback.format_exception(failed.value))
             assert CANARY not in repr(failed.value.detail)
         secure.publishes("/team.yaml", agent_file(), '"1"')
-        await Served(url, pulling).load()
+        await Served(url, policy).load()
         for how in spoils:
             spoil_with_key(secure, how)
-            stale = (await Served(url, replace(pulling, again_seconds=patience(how))).load())[1]
+            stale = (await Served(url, replace(policy, again_seconds=patience(how))).load())[1]
             assert stale
             assert CANARY not in stale
     assert CANARY not in caplog.text
@@ -575,10 +571,10 @@ def spoil_with_key(site: Website, how: str) -> None:
         spoil(site, how)
 
 
-async def test_I39_a_url_is_trusted_only_where_its_alias_says_so(site: Website, pulling: UrlPolicy) -> None:
+async def test_I39_a_url_is_trusted_only_if_its_alias_says_so(site: Website, policy: UrlPolicy) -> None:
     """What a stranger writes may not put files of this machine into a prompt."""
     site.says("/team.yaml", agent_file() + "    add_prompt_files: [/etc/passwd]\n")
     for trusted in (False, True):
         source = UrlSource(site.url(f"/team.yaml?{trusted}"), trusted)
-        agent = await Catalog([source], pulling).load(source.key)
+        agent = await Catalog([source], policy).load(source.key)
         assert agent.add_prompt_files == (("/etc/passwd",) if trusted else ())

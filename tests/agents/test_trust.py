@@ -42,7 +42,7 @@ def test_nothing_beside_it_is_read() -> None:
     assert "runs without this instruction" in file.warnings[0].message
 
 
-def test_its_commands_after_edits_are_left_out_by_the_tools_and_that_is_told() -> None:
+def test_its_post_edit_commands_are_left_out_and_reported() -> None:
     toolset = "- type: filesystem\n        post_edit: [{path: a, cmd: b}]\n"
     text = f"agents:\n  root:\n    model: auto\n    toolsets:\n      {toolset}"
     assert warnings_of(text) == []

@@ -137,7 +137,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_difference() -> None:
     assert findings_of(text.replace(b"\n", b"\r\n")) == wanted
 
 
-def test_all_mistakes_are_told_not_only_the_first() -> None:
+def test_all_mistakes_are_reported_not_only_the_first() -> None:
     body = b"agents:\n  root:\n    modle: auto\n    add_date: maybe\n  other: 3\nmodles: {}\n"
     with pytest.raises(
         AgentInvalid, match=r"agent\.yaml:3: unknown key 'modle'.* \(and 3 more errors\)"
@@ -147,7 +147,7 @@ def test_all_mistakes_are_told_not_only_the_first() -> None:
     assert lines == [3, 4, 5, 6]
 
 
-def test_endless_mistakes_are_not_all_told() -> None:
+def test_the_number_of_reported_mistakes_is_limited() -> None:
     """A file that came from elsewhere must not keep us busy with its mistakes."""
     names = b"".join(
         b"  some_rather_long_name_%d: {model: some_other_name_%d}\n" % (n, n) for n in range(250)

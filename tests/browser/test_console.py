@@ -149,7 +149,7 @@ def test_a_running_turn_is_cancelled_and_a_follow_up_waits_its_turn(
     expect(turns(page)).to_contain_text("and then this")
 
 
-def test_a_fork_goes_on_from_its_turn(page: Page, server: LiveServer, api: Api) -> None:
+def test_a_fork_continues_from_its_turn(page: Page, server: LiveServer, api: Api) -> None:
     session = api.session()
     for text in ("first", "second", "third"):
         api.good(session, text)

@@ -12,8 +12,8 @@ import psutil
 
 from lastgood.worker.job import (
     Job,
+    JobPermissions,
     JobResult,
-    Permissions,
     RuntimeKind,
     SafetyMode,
     Steering,
@@ -23,7 +23,7 @@ from tests.clis.install import path_of, search_path
 from tests.clis.model_server import ModelServer
 from tests.worker.recorder import Recorder
 
-AUTONOMOUS = Permissions(SafetyMode.AUTONOMOUS)
+AUTONOMOUS = JobPermissions(SafetyMode.AUTONOMOUS)
 JOB_SECONDS = 60.0
 CODEX_CONFIG = """
 model = "fake-model"

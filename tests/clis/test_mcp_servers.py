@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lastgood.worker.job import ActivityType, Answer, McpServer, Permissions, SafetyMode
+from lastgood.worker.job import ActivityType, JobAnswer, JobMcpServer, JobPermissions, SafetyMode
 from lastgood.worker.mcp_servers import line_of
 from tests.clis.harness import AUTONOMOUS, RealCli
 from tests.clis.real_worker import RealWorker
@@ -18,7 +18,7 @@ from tests.e2e.task_server import TaskServer
 pytestmark = pytest.mark.anyio
 
 SERVER = Path(__file__).parents[1] / "mcp" / "server.py"
-SUMS = McpServer("sums", prefix="math", command=(sys.executable, str(SERVER), "stdio"))
+SUMS = JobMcpServer("sums", prefix="math", command=(sys.executable, str(SERVER), "stdio"))
 #: How a model calls a tool of the server `sums`.
 NAMES = {"claude": "mcp__sums__{}", "codex": "mcp__sums/{}", "goose": "sums__{}"}
 
@@ -41,24 +41,24 @@ async def test_a_cli_calls_a_tool_of_the_agents_server(cli: RealCli) -> None:
 
 
 async def test_a_person_is_asked_about_a_call_of_a_servers_tool(cli: RealCli) -> None:
-    cli.recorder.answer = lambda question: Answer(True)
-    balanced = Permissions(SafetyMode.BALANCED)
+    cli.recorder.answer = lambda question: JobAnswer(True)
+    balanced = JobPermissions(SafetyMode.BALANCED)
     await cli.run(call(cli, "add", a=40, b=2), mcp_servers=(SUMS,), permissions=balanced)
     (question,) = cli.recorder.questions
     assert question.input == {"a": 40, "b": 2}
     assert "42" in results(cli, "add")
 
 
-async def test_codex_hears_that_a_person_denied_the_call(codex: RealCli) -> None:
-    codex.recorder.answer = lambda question: Answer(False, "not on a Friday")
-    balanced = Permissions(SafetyMode.BALANCED)
+async def test_codex_gets_the_denial_of_a_call(codex: RealCli) -> None:
+    codex.recorder.answer = lambda question: JobAnswer(False, "not on a Friday")
+    balanced = JobPermissions(SafetyMode.BALANCED)
     await codex.run(call(codex, "where"), mcp_servers=(SUMS,), permissions=balanced)
     assert str(codex.folder) not in results(codex, "where")
     assert any("not on a Friday" in text for one in codex.model.conversations for text in one.users)
 
 
 async def test_deny_rules_name_a_servers_tool_as_in_lastgood(cli: RealCli) -> None:
-    rules = Permissions(SafetyMode.BALANCED, allow=("*",), deny=("math_where",))
+    rules = JobPermissions(SafetyMode.BALANCED, allow=("*",), deny=("math_where",))
     await cli.run(call(cli, "where"), mcp_servers=(SUMS,), permissions=rules)
     assert cli.model.about("MARK-where")[-1].tool_results
     assert str(cli.folder) not in results(cli, "where")
@@ -67,7 +67,7 @@ async def test_deny_rules_name_a_servers_tool_as_in_lastgood(cli: RealCli) -> No
 
 async def test_tools_that_the_agents_file_leaves_out_cannot_be_called(cli: RealCli) -> None:
     server = replace(SUMS, tools=("add",))
-    free = AUTONOMOUS if cli.name != "goose" else Permissions(SafetyMode.BALANCED, allow=("*",))
+    free = AUTONOMOUS if cli.name != "goose" else JobPermissions(SafetyMode.BALANCED, allow=("*",))
     await cli.run(call(cli, "where"), mcp_servers=(server,), permissions=free)
     heard = [text for one in cli.model.conversations for text in one.tool_results]
     assert not any(str(cli.folder) in text for text in heard)
@@ -100,10 +100,12 @@ AGENT = {
 PRINT = 'MARK-env RUNTOOL mcp__sums__environment {"of": "PRINTER"}'
 
 
-def test_the_worker_fills_the_names_of_secrets_and_has_the_last_word(claude: RealCli, tmp_path: Path) -> None:
+def test_the_worker_fills_in_secrets_and_decides_last(claude: RealCli, tmp_path: Path) -> None:
     agent = yaml.safe_dump({"agents": {"root": AGENT}})
     task_server = TaskServer(tmp_path / "task_server", agent=agent)
-    line = line_of(McpServer("x", command=(sys.executable, str(SERVER), "stdio"), variables={"PRINTER": "*"}))
+    line = line_of(
+        JobMcpServer("x", command=(sys.executable, str(SERVER), "stdio"), variables={"PRINTER": "*"})
+    )
     with task_server.server:
         refused = RealWorker(tmp_path / "a", task_server, claude, ceiling="balanced")
         with refused:

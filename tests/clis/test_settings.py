@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.worker.job import Answer, FailureCode, JobFailed, Permissions, SafetyMode, Said
+from lastgood.worker.job import FailureCode, JobAnswer, JobFailed, JobPermissions, SafetyMode, Said
 from lastgood.worker.runtimes.acp_sessions import parse_name
 from tests.clis.harness import RealCli
 
 pytestmark = pytest.mark.anyio
 
-BALANCED = Permissions(SafetyMode.BALANCED)
+BALANCED = JobPermissions(SafetyMode.BALANCED)
 
 
 def allow_everything(folder: Path, traps: Path) -> None:
@@ -44,7 +44,7 @@ async def test_settings_of_claude_that_allow_everything_allow_nothing(
 ) -> None:
     traps = tmp_path / "traps"
     trap(claude, traps)
-    claude.recorder.answer = lambda question: Answer(False, "no")
+    claude.recorder.answer = lambda question: JobAnswer(False, "no")
     command = f'RUNTOOL Bash {{"command": "touch {traps}/bash"}}'
     await claude.run(f"MARK-trap {command}", permissions=BALANCED)
     assert [question.tool for question in claude.recorder.questions] == ["Bash"]
@@ -90,7 +90,7 @@ async def test_rule_files_of_codex_are_refused_where_rules_restrict(codex: RealC
 
 
 async def test_tools_that_goose_always_allows_are_refused_where_rules_restrict(goose: RealCli) -> None:
-    goose.recorder.answer = lambda question: Answer(True)
+    goose.recorder.answer = lambda question: JobAnswer(True)
     file = goose.home / ".config" / "goose" / "permission.yaml"
     await goose.run(f"MARK-once {goose.write_file('a.txt', 'x')}", permissions=BALANCED)
     assert not file.exists() or "- write" not in file.read_text()  # allowed once, not for always

@@ -117,7 +117,7 @@ def answer(task_server: TaskServer, task: str, *, allowed: bool) -> dict[str, An
 @pytest.mark.parametrize(
     ("name", "safety"), [("claude", "strict"), ("codex", "balanced"), ("goose", "strict")]
 )
-def test_a_question_is_answered_over_the_api_and_the_cli_goes_on(
+def test_a_question_is_answered_over_the_api_and_the_cli_continues(
     task_server: TaskServer, hire: Hire, model: ModelServer, name: str, safety: str
 ) -> None:
     worker = hire(name)

@@ -12,10 +12,10 @@ import pytest
 
 from lastgood.worker.job import (
     ActivityType,
-    Answer,
     FailureCode,
+    JobAnswer,
     JobFailed,
-    Permissions,
+    JobPermissions,
     SafetyMode,
     Said,
     Steering,
@@ -147,8 +147,8 @@ async def test_a_cancelled_run_leaves_no_process_and_can_be_resumed(cli: RealCli
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_a_person_allows_or_denies_an_edit(cli: RealCli, allowed: bool) -> None:
-    cli.recorder.answer = lambda question: Answer(allowed, "not on a Friday")
-    permissions = Permissions(SafetyMode.BALANCED)
+    cli.recorder.answer = lambda question: JobAnswer(allowed, "not on a Friday")
+    permissions = JobPermissions(SafetyMode.BALANCED)
     assert cli.kind.cannot_enforce(permissions) is None
     prompt = f"MARK-ask {cli.write_file('asked.txt', 'x')}"
     await cli.run(prompt, permissions=permissions)
@@ -161,9 +161,9 @@ async def test_a_person_allows_or_denies_an_edit(cli: RealCli, allowed: bool) ->
 
 
 async def test_a_deny_rule_and_the_ceiling_deny_without_a_question(cli: RealCli) -> None:
-    ceiling = Permissions(SafetyMode.AUTONOMOUS, allow=("*",), ceiling=SafetyMode.RESTRICTED)
+    ceiling = JobPermissions(SafetyMode.AUTONOMOUS, allow=("*",), ceiling=SafetyMode.RESTRICTED)
     await cli.run(f"MARK-ceiling {cli.write_file('b.txt', 'x')}", permissions=ceiling)
-    rule = Permissions(SafetyMode.BALANCED, allow=("*",), deny=("write*:path=*b.txt", "shell:cmd=*b.txt"))
+    rule = JobPermissions(SafetyMode.BALANCED, allow=("*",), deny=("write*:path=*b.txt", "shell:cmd=*b.txt"))
     await cli.run(f"MARK-rule {cli.write_file('b.txt', 'x')}", permissions=rule)
     assert cli.recorder.questions == []
     assert not (cli.folder / "b.txt").exists()
@@ -174,12 +174,12 @@ async def test_a_message_reaches_a_running_turn(cli: RealCli) -> None:
     steering = Steering()
     asked = asyncio.Event()
     go_on = asyncio.Event()
-    permissions = Permissions(SafetyMode.BALANCED)
+    permissions = JobPermissions(SafetyMode.BALANCED)
 
-    async def ask(question: object) -> Answer:
+    async def ask(question: object) -> JobAnswer:
         asked.set()
         await go_on.wait()
-        return Answer(True)
+        return JobAnswer(True)
 
     cli.recorder.ask = ask  # type: ignore[method-assign]
     prompt = f"MARK-first {cli.write_file('c.txt', 'x')}"

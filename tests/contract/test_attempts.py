@@ -39,7 +39,7 @@ async def status_of(store: Store, attempt: AttemptId) -> AttemptStatus:
 # --- begin -------------------------------------------------------------------------------------------------
 
 
-async def test_a_free_session_is_held_by_whoever_begins(store: Store) -> None:
+async def test_a_free_session_is_held_by_the_first_begin(store: Store) -> None:
     session = await builders.session(store, model="session/model")
     turn = await builders.commit(store, session)
     tried = await builders.start(store, builders.ask(session, user("next")))
@@ -122,7 +122,7 @@ async def test_I13_M3_1_a_held_session_is_busy_and_the_second_request_changes_no
     assert (standing.lease_expired, standing.prior, standing.prior_attempt) == (False, None, None)
 
 
-async def test_M2_5_other_sessions_go_on(store: Store) -> None:
+async def test_M2_5_other_sessions_continue(store: Store) -> None:
     await builders.start(store, builders.ask(await builders.session(store)))
     await builders.start(store, builders.ask(await builders.session(store)))
 
@@ -174,7 +174,7 @@ async def test_the_head_that_a_begin_expects_is_compared_where_the_session_is_ta
         assert await dump(backend) == before
 
 
-async def test_a_session_without_turns_is_taken_by_who_expects_that(store: Store) -> None:
+async def test_an_empty_session_begins_if_none_is_expected(store: Store) -> None:
     await builders.start(store, builders.ask(await builders.session(store), is_first=True))
 
 
@@ -519,7 +519,7 @@ async def test_I14_only_a_running_attempt_commits(backend: Backend) -> None:
     assert await dump(backend) == before
 
 
-async def test_who_waits_cannot_wait_once_more(backend: Backend) -> None:
+async def test_a_waiter_cannot_wait_twice(backend: Backend) -> None:
     store = backend.store
     tried = await brought_to(store, AttemptStatus.WAITING)
     before = await dump(backend)
@@ -530,7 +530,7 @@ async def test_who_waits_cannot_wait_once_more(backend: Backend) -> None:
 # --- orphans and cancels -----------------------------------------------------------------------------------
 
 
-async def test_I21_an_orphan_never_commits_until_somebody_is_there_again(backend: Backend) -> None:
+async def test_I21_an_orphan_commits_only_after_a_client_returns(backend: Backend) -> None:
     store = backend.store
     session = await builders.session(store)
     tried = await builders.start(store, builders.ask(session, on_leave=OnLeave.ORPHAN))

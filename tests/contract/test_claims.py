@@ -61,7 +61,7 @@ async def test_I9_a_claim_holds_the_session_under_a_new_fence(store: Store) -> N
     await builders.refused(store, builders.ask(session))
 
 
-async def test_an_edit_goes_on_from_its_own_base(store: Store) -> None:
+async def test_an_edit_continues_from_its_own_base(store: Store) -> None:
     await work_builders.register(store)
     session = await builders.session(store)
     first, second = await builders.talk(store, session, 2)
@@ -166,7 +166,7 @@ async def test_no_more_tasks_of_an_agent_run_than_its_limit(backend: Backend) ->
     assert len(await taken(store)) == 2
 
 
-async def test_I18_a_task_whose_input_is_damaged_fails_and_lets_the_next_one_go_on(backend: Backend) -> None:
+async def test_I18_a_task_with_damaged_input_fails_and_the_next_one_runs(backend: Backend) -> None:
     store = backend.store
     await work_builders.register(store)
     session = await builders.session(store)
@@ -288,7 +288,7 @@ async def test_only_a_claim_that_was_sent_can_be_lost(store: Store) -> None:
     assert again.claimed.task.tried_seconds >= sent.claimed.task.tried_seconds >= 0
 
 
-async def test_I24_the_end_of_an_expired_claim_is_told_in_the_transaction_of_the_next(store: Store) -> None:
+async def test_I24_the_end_of_an_expired_claim_is_stored_in_the_transaction_of_the_next(store: Store) -> None:
     await work_builders.register(store)
     (task,) = await queue(store, 1)
     old = await work_builders.claim(store, prepare_seconds=-1.0)
@@ -381,7 +381,7 @@ async def test_a_replaced_instance_keeps_the_claims_that_it_has(store: Store) ->
     assert (await claim.complete(store)).value == "yes"
 
 
-async def test_a_worker_is_told_of_a_cancel_until_it_acknowledges_it(store: Store) -> None:
+async def test_a_worker_gets_a_cancel_until_it_acknowledges_it(store: Store) -> None:
     await work_builders.register(store)
     (task,) = await queue(store, 1)
     claim = await work_builders.claim(store)
@@ -397,7 +397,7 @@ async def test_a_worker_is_told_of_a_cancel_until_it_acknowledges_it(store: Stor
     assert (await store.beat(alive(claim), 90.0)).cancel == ()
 
 
-async def test_a_worker_that_ended_its_task_itself_is_not_told_to_cancel_it(store: Store) -> None:
+async def test_a_worker_that_ended_its_task_gets_no_cancel(store: Store) -> None:
     await work_builders.register(store)
     await queue(store, 1)
     claim = await work_builders.claim(store)

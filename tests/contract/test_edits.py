@@ -38,7 +38,7 @@ async def chain(store: Store, session: Session) -> list[Turn]:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-async def test_an_edit_goes_on_from_its_base_and_keeps_what_it_replaced(store: Store, place: int) -> None:
+async def test_an_edit_continues_from_its_base_and_keeps_what_it_replaced(store: Store, place: int) -> None:
     session = await builders.session(store)
     turns = await builders.talk(store, session, 3)
     base = turns[place - 1] if place else None

@@ -93,7 +93,7 @@ async def test_I6_a_delete_erases_exactly_what_no_living_session_reaches(
             await family.check(backend, f"{shape}: deleted {order[:done]}")
 
 
-async def test_a_fork_outlives_its_source_and_goes_on(backend: Backend) -> None:
+async def test_a_fork_outlives_its_source_and_continues(backend: Backend) -> None:
     store = backend.store
     family = Family(store, builders.TENANT)
     await family.build([(None, 0, 3), (0, 2, 0)])

@@ -68,7 +68,7 @@ async def test_an_imported_session_is_its_turns(store: Store) -> None:
     assert await store.get_attempt(TENANT, turns[0].attempt) is None
 
 
-async def test_an_imported_session_goes_on_is_forked_and_deleted_like_any_other(backend: Backend) -> None:
+async def test_an_imported_session_continues_is_forked_and_deleted_like_any_other(backend: Backend) -> None:
     store = backend.store
     new, turns = await made_elsewhere(store, 3)
     session = await store.import_session(new, turns)

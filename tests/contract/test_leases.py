@@ -51,7 +51,7 @@ async def test_I11_a_lease_ends_by_itself(store: Store) -> None:
     assert standing.holder.status is AttemptStatus.RUNNING
 
 
-async def test_I12_an_expired_attempt_is_ended_and_the_session_goes_on(store: Store) -> None:
+async def test_I12_an_expired_attempt_is_ended_and_the_session_continues(store: Store) -> None:
     session = await builders.session(store)
     dead = await builders.start(store, builders.ask(session), lease_seconds=SHORT)
     await eventually(lambda: expired(store))
@@ -176,7 +176,7 @@ async def test_an_ask_that_has_its_outcome_is_not_tried_again(store: Store, stat
     assert await store.interrupted_asks(10, deaths_below=3) == ()
 
 
-async def test_a_plain_request_and_a_busy_session_are_left_alone(store: Store) -> None:
+async def test_a_plain_request_and_a_busy_session_are_not_changed(store: Store) -> None:
     plain = await builders.start(store, builders.ask(await builders.session(store)))
     await store.finish_if_held(plain.hold, AttemptStatus.INTERRUPTED, None, [])
     session = await builders.session(store)

@@ -56,7 +56,7 @@ async def test_I20_a_look_finds_what_became_of_a_key(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"key": "key"}, {"is_retry": True}], ids=str)
-async def test_a_look_tells_what_a_begin_that_loses_is_told(store: Store, how: dict[str, object]) -> None:
+async def test_a_look_up_returns_the_conflict_of_a_losing_begin(store: Store, how: dict[str, object]) -> None:
     body = {"fingerprint": "print", "caller": "caller", "on_leave": OnLeave.ORPHAN}
     session = await builders.session(store)
     key = how.get("key")

@@ -133,7 +133,9 @@ def other_step(dialect: str) -> tuple[Migration, ...]:
 
 
 @pytest.mark.parametrize("migrate", [True, False])
-def test_a_database_of_another_development_version_is_refused_in_words(path: Path, migrate: bool) -> None:
+def test_a_database_of_another_development_version_is_rejected_with_a_reason(
+    path: Path, migrate: bool
+) -> None:
     open_database(path, steps=other_step("sqlite")).close()
     before = files_of(path)
     for read_only in (False, True):
@@ -145,7 +147,7 @@ def test_a_database_of_another_development_version_is_refused_in_words(path: Pat
     assert files_of(path) == before
 
 
-def test_a_database_from_before_digests_were_kept_is_refused_in_words(path: Path) -> None:
+def test_a_database_without_digests_is_rejected_with_a_reason(path: Path) -> None:
     open_database(path).close()
     with closing(apsw.Connection(str(path))) as older:
         older.execute("ALTER TABLE lastgood_schema DROP COLUMN digest")
@@ -380,7 +382,7 @@ class Opener:
         self.process.communicate()
 
 
-async def test_I9_a_file_has_one_writer_and_the_second_is_told_who_it_is(path: Path) -> None:
+async def test_I9_a_file_has_one_writer_and_the_second_gets_its_name(path: Path) -> None:
     with Opener(path) as other:
         other.tell()
         assert other.answer() == "opened"
@@ -451,7 +453,9 @@ async def test_I30_a_newer_schema_on_postgres_is_opened_only_if_we_can_serve_it(
     assert await tables_of(empty) == before
 
 
-async def test_a_database_of_another_development_version_on_postgres_is_refused_in_words(empty: str) -> None:
+async def test_a_database_of_another_development_version_on_postgres_is_rejected_with_a_reason(
+    empty: str,
+) -> None:
     await (await open_postgres(empty, steps=other_step("postgres"))).close()
     before = await tables_of(empty)
     for migrate, read_only in ((True, False), (False, False), (True, True)):

@@ -99,7 +99,7 @@ async def test_a_broken_connection_is_made_again(
             await asyncio.sleep(0.02)
 
 
-async def test_a_hint_to_nobody_costs_nothing(stores: tuple[PostgresStore, PostgresStore]) -> None:
+async def test_a_hint_without_receivers_costs_nothing(stores: tuple[PostgresStore, PostgresStore]) -> None:
     stores[0].hint(SessionId("ses_unheard"))
     assert stores[0]._hints is not None
     assert stores[0]._hints._sessions == set()

@@ -166,7 +166,7 @@ async def test_I3_of_sixteen_more_tries_of_one_turn_one_begins(store: PostgresSt
 # --- commit ------------------------------------------------------------------------------------------------
 
 
-async def test_I21_no_orphan_commits_after_it_was_told_so(store: PostgresStore) -> None:
+async def test_I21_no_orphan_commits_after_a_client_got_superseded(store: PostgresStore) -> None:
     for _ in range(60):
         session = await builders.session(store)
         tried = await builders.start(store, builders.ask(session))

@@ -39,7 +39,7 @@ async def test_what_was_said_comes_back_as_it_was_said(store: Store, kind: Queue
     for field in new.__dataclass_fields__:
         assert getattr(row, field) == getattr(new, field)
     assert row.attempt == (tried.hold.attempt if kind is QueueKind.STEER else None)
-    assert (row.heard, row.failures, row.parked, row.settled_at) == (False, 0, None, None)
+    assert (row.is_journaled, row.failures, row.parked, row.settled_at) == (False, 0, None, None)
     assert row.created_at > 1_600_000_000
     assert await builders.queue(store, session) == [row]
 
@@ -171,7 +171,7 @@ async def test_I3_a_turn_id_is_in_the_queue_once(backend: Backend) -> None:
 # --- heard -------------------------------------------------------------------------------------------------
 
 
-async def test_an_attempt_finds_the_steers_it_has_not_heard(store: Store) -> None:
+async def test_an_attempt_finds_its_unread_steers(store: Store) -> None:
     session, other = await builders.session(store), await builders.session(store)
     tried = await builders.take(store, session, await builders.followup(store, session))
     elsewhere = await builders.start(store, builders.ask(other))
@@ -181,13 +181,13 @@ async def test_an_attempt_finds_the_steers_it_has_not_heard(store: Store) -> Non
     assert await store.steers_of(tried.hold) == (first, second)
     await builders.hear(store, tried.hold, first)
     assert await store.steers_of(tried.hold) == (second,)
-    assert await builders.unsettled(store, first) == replace(first, heard=True)
+    assert await builders.unsettled(store, first) == replace(first, is_journaled=True)
     assert await store.steers_of(elsewhere.hold) == (foreign,)
     (step,) = await store.read_steps(TENANT, tried.hold.attempt)
     assert step.queued == first.number
 
 
-async def test_only_its_own_steers_are_heard_by_an_attempt(store: Store) -> None:
+async def test_an_attempt_reads_only_its_own_steers(store: Store) -> None:
     session, other = await builders.session(store), await builders.session(store)
     row = await builders.followup(store, session)
     waits = await builders.followup(store, session)
@@ -197,10 +197,10 @@ async def test_only_its_own_steers_are_heard_by_an_attempt(store: Store) -> None
     await builders.hear(store, tried.hold, foreign, row, waits)
     for each in (foreign, waits):
         assert await builders.unsettled(store, each) == each
-    assert not (await builders.unsettled(store, row)).heard
+    assert not (await builders.unsettled(store, row)).is_journaled
 
 
-async def test_I10_a_journal_without_the_hold_hears_nothing(backend: Backend) -> None:
+async def test_I10_a_journal_without_the_hold_consumes_no_steers(backend: Backend) -> None:
     store = backend.store
     session = await builders.session(store)
     tried = await builders.start(store, builders.ask(session))
@@ -254,7 +254,7 @@ async def test_what_is_parked_settled_or_taken_is_not_to_run(store: Store) -> No
 
 
 @pytest.mark.parametrize("parked", [False, True])
-async def test_what_nobody_has_can_be_dropped_once(store: Store, parked: bool) -> None:
+async def test_unclaimed_entries_can_be_dropped_once(store: Store, parked: bool) -> None:
     session = await builders.session(store)
     row, other = [await builders.followup(store, session) for _ in range(2)]
     if parked:
@@ -279,7 +279,7 @@ async def test_what_an_attempt_has_is_neither_dropped_nor_parked(backend: Backen
     assert await dump(backend) == before
 
 
-async def test_a_reason_to_park_stays_until_somebody_says_otherwise(store: Store) -> None:
+async def test_a_park_reason_stays_until_a_retry(store: Store) -> None:
     session = await builders.session(store)
     row = await builders.followup(store, session)
     assert not await store.unpark_queued(TENANT, session.id, row.number)

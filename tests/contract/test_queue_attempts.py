@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.queue_parking import parking_of
+from lastgood.core.parking_policy import parking_of
 from lastgood.model.attempts import AttemptStatus, Committed
 from lastgood.model.ids import AttemptId, TurnId
 from lastgood.model.queue import Queued, QueueKind
@@ -35,7 +35,7 @@ async def settled(backend: Backend, row: Queued) -> bool:
 
 
 def free(row: Queued) -> Queued:
-    return replace(row, kind=QueueKind.FOLLOWUP, attempt=None, heard=False)
+    return replace(row, kind=QueueKind.FOLLOWUP, attempt=None, is_journaled=False)
 
 
 # --- taken -------------------------------------------------------------------------------------------------
@@ -116,13 +116,13 @@ def once_more(tried: builders.Try, steers: list[Queued], **fields: Any) -> dict[
 
 
 @pytest.mark.parametrize("parked", [False, True])
-async def test_I3_who_adopts_steps_reclaims_the_steers_in_them(backend: Backend, parked: bool) -> None:
+async def test_I3_adopting_steps_reclaims_their_steers(backend: Backend, parked: bool) -> None:
     store = backend.store
     session, tried, steers = await interrupted_with_steers(store)
     if parked:
         assert await store.park_queued(TENANT, session.id, steers[0].number, "why")
     again = await builders.start(store, builders.ask(session), **once_more(tried, steers))
-    held = [replace(row, attempt=again.hold.attempt, heard=True) for row in steers]
+    held = [replace(row, attempt=again.hold.attempt, is_journaled=True) for row in steers]
     assert [replace(row, parked=None) for row in await builders.queue(store, session)] == held
     assert await store.steers_of(again.hold) == ()
     assert (await store.commit_if_head(again.hold, again.plan(), [])).outcome is Committed.YES
@@ -151,7 +151,7 @@ async def test_I13_a_steer_that_is_somewhere_else_by_now_begins_nothing(backend:
     assert await dump(backend) == before
 
 
-async def test_a_followup_and_the_steers_it_heard_are_taken_together(store: Store) -> None:
+async def test_a_followup_and_its_steers_are_consumed_together(store: Store) -> None:
     session = await builders.session(store)
     row = await builders.followup(store, session)
     tried = await builders.take(store, session, row)
@@ -165,14 +165,14 @@ async def test_a_followup_and_the_steers_it_heard_are_taken_together(store: Stor
     )
     assert await builders.queue(store, session) == [
         replace(row, attempt=again.hold.attempt),
-        replace(steer, attempt=again.hold.attempt, heard=True),
+        replace(steer, attempt=again.hold.attempt, is_journaled=True),
     ]
 
 
 # --- committed ---------------------------------------------------------------------------------------------
 
 
-async def test_a_commit_settles_what_is_in_its_turn_and_leaves_what_was_not_heard(backend: Backend) -> None:
+async def test_a_commit_settles_its_steers_and_keeps_the_others(backend: Backend) -> None:
     store = backend.store
     session, other = await builders.session(store), await builders.session(store)
     row, later = [await builders.followup(store, session) for _ in range(2)]
@@ -267,7 +267,7 @@ async def test_a_followup_that_fails_twice_parks_and_says_why(store: Store) -> N
     assert (await fail(store, session, row, AttemptStatus.FAILED, again=True)).parked is None
 
 
-async def test_a_followup_that_fails_without_a_word_parks_all_the_same(store: Store) -> None:
+async def test_a_followup_that_fails_without_output_is_parked(store: Store) -> None:
     session = await builders.session(store)
     row = await builders.followup(store, session)
     for again in (False, True):

@@ -74,7 +74,7 @@ async def test_no_more_get_in_than_may_however_many_try(store: PostgresStore, ki
         assert len(await builders.queue(store, session)) == 3
 
 
-async def test_who_waited_for_the_last_place_finds_it_taken(store: PostgresStore, outside: Outside) -> None:
+async def test_a_waiter_for_the_last_place_is_rejected(store: PostgresStore, outside: Outside) -> None:
     session = await builders.session(store)
     first, second = await queued(
         outside,
@@ -96,7 +96,7 @@ async def test_I20_one_key_is_in_one_queue(store: PostgresStore, outside: Outsid
     assert await outside.value("SELECT count(*) FROM queued") == 10
 
 
-async def test_the_order_is_that_in_which_they_were_let_in(store: PostgresStore, outside: Outside) -> None:
+async def test_requests_are_served_in_order_of_admission(store: PostgresStore, outside: Outside) -> None:
     session = await builders.session(store)
     new = [builders.said(session) for _ in range(5)]
     await queued(outside, SESSION_ROW, session.id, *(store.enqueue(each, most=9) for each in new))
@@ -212,7 +212,7 @@ async def test_I14_of_a_commit_and_its_ends_one_decides_about_the_followup(
             assert left == []
         else:
             parked = None if failed else AT_ONCE.reason
-            steer = replace(heard, kind=QueueKind.FOLLOWUP, attempt=None, heard=False)
+            steer = replace(heard, kind=QueueKind.FOLLOWUP, attempt=None, is_journaled=False)
             assert left == [replace(row, failures=int(failed), parked=parked), steer]
 
 
@@ -341,7 +341,7 @@ async def test_I15_nothing_is_queued_after_a_delete(store: PostgresStore, outsid
         assert await outside.value(f"SELECT count(*) FROM {table}") == 0, table
 
 
-async def test_whatever_happens_at_once_nobody_waits_for_each_other(store: PostgresStore) -> None:
+async def test_concurrent_operations_do_not_deadlock(store: PostgresStore) -> None:
     """The order of locks; the fixture looks at what is left."""
     dice = random.Random(1)
     sessions = [await builders.session(store) for _ in range(3)]

@@ -165,7 +165,7 @@ async def test_a_worker_that_never_registered_is_not_replaced(store: Store) -> N
     assert await store.beat(beat(1, "a"), 90) == HeartbeatResult(unknown_runtimes=("a",))
 
 
-async def test_a_worker_that_deregisters_is_offline_and_nobody_takes_over_from_it(store: Store) -> None:
+async def test_a_worker_that_deregisters_is_offline_and_keeps_its_claims(store: Store) -> None:
     await work_builders.register(store)
     assert not await store.deregister(TENANT, WORKER, OWNER, 2), "another epoch"
     assert await store.deregister(TENANT, WORKER, OWNER, 1)

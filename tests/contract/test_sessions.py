@@ -428,7 +428,7 @@ async def test_a_key_of_a_deleted_session_can_be_used_again(store: Store) -> Non
     await builders.start(store, builders.ask(await builders.session(store), key="key"))
 
 
-async def test_only_what_nobody_uses_is_deleted_for_its_age(store: Store) -> None:
+async def test_only_unused_sessions_are_deleted_for_their_age(store: Store) -> None:
     """Decided where it is deleted: whoever began a turn meanwhile keeps the session."""
     unused, busy, starred = [await builders.session(store) for _ in range(3)]
     await builders.start(store, builders.ask(busy))

@@ -90,7 +90,7 @@ async def test_a_task_that_is_tried_again_keeps_its_directive_and_expires_anew(b
     assert (await builders.again(store, claim.claimed.session)).status is SessionStatus.QUEUED
 
 
-async def test_a_failed_task_is_final_and_lets_the_next_one_go_on(store: Store) -> None:
+async def test_a_failed_task_is_final_and_lets_the_next_one_continue(store: Store) -> None:
     claim = await claimed(store)
     behind = await work_builders.task(store, claim.claimed.session)
     assert await claim.fail(store, error=("code", "wh\0y \ud800"), counts_failure=True)

@@ -178,7 +178,7 @@ async def test_a_failed_turn_is_tried_by_a_new_task(store: Store) -> None:
     assert len(await store.read_turns(TENANT, claim.plan().turn.id)) == 1
 
 
-async def test_I21_the_retry_of_an_sdk_finds_a_task_that_nobody_has_claimed_yet(store: Store) -> None:
+async def test_I21_an_sdk_retry_finds_an_unclaimed_task(store: Store) -> None:
     session = await builders.session(store)
     asked = {"fingerprint": "f", "caller": "c", "on_leave": OnLeave.ORPHAN}
     task = await work_builders.task(store, session, asked=asked)
@@ -230,7 +230,7 @@ async def test_tasks_are_listed_newest_first_page_by_page(store: Store) -> None:
 # --- held, released, ended unclaimed -----------------------------------------------------------------------
 
 
-async def test_a_queued_task_is_cancelled_and_the_others_wait_for_a_word(store: Store) -> None:
+async def test_after_a_cancel_of_a_queued_task_the_others_are_held(store: Store) -> None:
     await work_builders.register(store)
     session = await builders.session(store)
     first, second, third = [await work_builders.task(store, session, max_wait_seconds=60.0) for _ in range(3)]

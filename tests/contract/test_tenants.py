@@ -221,7 +221,7 @@ async def test_the_owner_does_get_an_answer(store: Store, name: str) -> None:
     assert str(await CALLS[name](store, it)) not in EMPTY
 
 
-async def test_I35_a_stranger_lists_nothing(store: Store) -> None:
+async def test_I35_other_tenants_list_nothing(store: Store) -> None:
     await known(store, waiting=True)
     assert await store.waiting_sessions(STRANGER, limit=10) == ()
     assert await store.parked(STRANGER, limit=10) == ()

@@ -83,7 +83,7 @@ async def test_an_unknown_hash_is_nobodys(store: Store) -> None:
         assert await store.find_token(hash) is None
 
 
-async def test_I35_a_hash_tells_the_tenant_of_its_token_and_of_no_other(store: Store) -> None:
+async def test_I35_a_token_hash_finds_its_own_tenant_only(store: Store) -> None:
     ours, theirs = await made(store, "ours"), await made(store, "theirs", tenant=STRANGER)
     assert await store.find_token(hash_of("ours")) == ours
     assert await store.find_token(hash_of("theirs")) == theirs
@@ -140,7 +140,7 @@ async def test_revoking_again_keeps_the_first_time(backend: Backend) -> None:
     assert await dump(backend) == before
 
 
-async def test_of_many_that_revoke_at_once_all_are_told_the_same_time(store: Store) -> None:
+async def test_concurrent_revokes_return_the_same_time(store: Store) -> None:
     token = await made(store, "plain")
     answers = await asyncio.gather(*(store.revoke_token(token.id) for _ in range(8)))
     found = await store.find_token(hash_of("plain"))
@@ -159,7 +159,7 @@ async def test_revoking_an_unknown_token_changes_nothing(backend: Backend) -> No
 # --- beside others -----------------------------------------------------------------------------------------
 
 
-async def test_whoever_only_reads_sees_tokens_beside_their_maker(where: Path | str, store: Store) -> None:
+async def test_readers_see_token_ids_beside_their_creator(where: Path | str, store: Store) -> None:
     token = await made(store, "plain")
     database = f"sqlite:///{where}" if isinstance(where, Path) else where
     reader = await open_store(database, read_only=True)

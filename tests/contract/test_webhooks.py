@@ -50,7 +50,7 @@ async def take(store: Store, **fields: Any) -> tuple[DueDelivery, ...]:
 # --- what is announced -------------------------------------------------------------------------------------
 
 
-async def test_a_commit_is_announced_to_those_who_subscribe_to_it(store: Store) -> None:
+async def test_a_commit_is_announced_to_its_subscribers(store: Store) -> None:
     await hook(store)
     await hook(store, WebhookKind.TURN_COMMITTED, id="same")
     await hook(store, WebhookKind.TURN_FAILED, id="deaf")

@@ -202,7 +202,7 @@ async def test_I34_a_worker_of_another_tenant_renews_and_claims_nothing(backend:
     assert len(await work_builders.claim_some(store)) == 1, "its own worker does claim it"
 
 
-async def test_I35_a_stranger_lists_and_binds_his_own(store: Store) -> None:
+async def test_I35_other_tenants_list_and_bind_their_own(store: Store) -> None:
     await known(store)
     await store.bind_agent(AgentBinding(TENANT, "agent", RUNTIME), OnQueued.KEEP)
     assert await store.list_runtimes(STRANGER) == ()

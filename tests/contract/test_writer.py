@@ -127,7 +127,7 @@ async def test_I16_what_must_be_flushed_is_and_nothing_else_waits_for_it(
     ]
 
 
-async def test_nobody_is_told_of_a_write_before_it_is_in_the_file(writer: Threaded, tmp_path: Path) -> None:
+async def test_a_write_is_confirmed_only_after_it_is_in_the_file(writer: Threaded, tmp_path: Path) -> None:
     elsewhere = other(tmp_path)
     for number, durable in enumerate([True, False, True]):
         await writer.run(says(number), durable=durable)
@@ -251,7 +251,7 @@ async def test_what_was_handed_in_before_the_end_is_written(
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_what_a_loop_leaves_behind_is_done_and_the_next_one_can_go_on(
+def test_remaining_work_of_a_loop_is_done_and_the_next_one_continues(
     connection: apsw.Connection, tmp_path: Path, begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Threaded(connection)
@@ -354,7 +354,7 @@ async def test_a_full_disk_fails_those_that_need_more_of_it_and_passes(
     assert await writer.run(big(5), durable=durable, long=long) == 5
 
 
-async def test_an_error_that_no_future_can_hold_is_told_as_another(writer: Threaded) -> None:
+async def test_an_error_that_a_future_cannot_hold_is_replaced(writer: Threaded) -> None:
     found, second = await together(writer, says(1, StopIteration()), says(2))
     assert isinstance(found, RuntimeError)
     assert second == 2

@@ -52,7 +52,7 @@ def test_M2_5_M3_1_a_held_session_is_busy(status: AttemptStatus) -> None:
 
 @pytest.mark.parametrize("status", [AttemptStatus.COMMITTED, AttemptStatus.CANCELLED])
 @pytest.mark.parametrize("holder", [None, OTHER])
-def test_I20_a_known_outcome_is_told_again(status: AttemptStatus, holder: Attempt | None) -> None:
+def test_I20_known_outcome_is_replayed(status: AttemptStatus, holder: Attempt | None) -> None:
     known = attempt(status)
     found = standing(prior=PRIOR, prior_attempt=known, holder=holder)
     assert admit(KEYED, found) == Replay(known)
@@ -115,12 +115,12 @@ def test_a_head_that_moved_on_is_refused(expected: TurnId | None, head: object, 
         assert decision == Admitted()
 
 
-def test_who_means_to_be_first_is_refused_where_somebody_was_faster() -> None:
+def test_if_none_match_is_rejected_after_the_first_turn() -> None:
     assert refusal(admit(ask(is_first=True), standing())) is StaleHead
     assert admit(ask(is_first=True), standing(session=session(head=None))) == Admitted()
 
 
-def test_a_stale_request_is_told_the_head() -> None:
+def test_a_stale_request_gets_the_head() -> None:
     decision = admit(ask(expected_head=TurnId("older")), standing())
     assert isinstance(decision, Rejected)
     assert decision.error.detail == {"head": HEAD.turn}
@@ -178,7 +178,7 @@ AGES = [(RETRY, RETRY_SECONDS), (FULL_RETRY, RETRY_WITH_HISTORY_SECONDS)]
 
 
 @pytest.mark.parametrize(("retry", "age"), [(RETRY, 0.0), *AGES])
-def test_I21_a_retry_of_a_committed_turn_is_told_its_outcome(retry: Ask, age: float) -> None:
+def test_I21_a_retry_of_a_committed_turn_gets_its_outcome(retry: Ask, age: float) -> None:
     """Whether it is the head or others were committed since then."""
     found = standing(prior=FIRST, prior_attempt=COMMITTED, prior_age_seconds=age)
     assert admit(retry, found) == Replay(COMMITTED)
@@ -194,7 +194,7 @@ def test_I21_a_retry_of_a_committed_turn_is_told_its_outcome(retry: Ask, age: fl
         *((RETRY, first, 0.0) for first in NOT_ITS_FIRST),
     ],
 )
-def test_I21_the_same_words_said_again_are_meant(
+def test_I21_a_repeated_message_is_a_new_turn(
     retry: Ask, first: object, age: float, status: AttemptStatus
 ) -> None:
     tried = attempt(status) if first else None
@@ -233,9 +233,7 @@ def test_I21_a_retried_edit_of_another_head_is_a_new_turn(status: AttemptStatus)
     ("holder_is", "orphaned", "keyed", "retry"),
     list(itertools.product(("running", "waiting", "dead"), (False, True), (False, True), (False, True))),
 )
-def test_whoever_is_displaced_is_displaced_by_a_legal_move(
-    holder_is: str, orphaned: bool, keyed: bool, retry: bool
-) -> None:
+def test_displacing_is_a_legal_move(holder_is: str, orphaned: bool, keyed: bool, retry: bool) -> None:
     status = AttemptStatus.WAITING if holder_is == "waiting" else AttemptStatus.RUNNING
     holder = attempt(status, orphaned=orphaned)
     found = standing(

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.approval import MOST_REASON_CHARACTERS, Confirmation, Decision, decide, literal_rule, shown
+from lastgood.core.approval import (
+    MOST_REASON_CHARACTERS,
+    ApprovalDecision,
+    Confirmation,
+    decide,
+    literal_rule,
+    shown,
+)
 from lastgood.core.session_rules import RulesRefused, with_allowed
 from lastgood.core.tool_permissions import Allowed, judge
 from lastgood.errors import InvalidRequest
@@ -24,22 +31,24 @@ C, A = Confirmation, AnswerAction
 @pytest.mark.parametrize(
     ("question", "confirmation", "decision"),
     [
-        (APPROVAL, C.APPROVE, Decision(Answer(A.APPROVE))),
-        (APPROVAL, C.APPROVE_TOOL, Decision(Answer(A.APPROVE), "shell")),
-        (APPROVAL, C.APPROVE_SESSION, Decision(Answer(A.APPROVE), "*")),
-        (APPROVAL, C.APPROVE_AUTONOMOUS, Decision(Answer(A.APPROVE), "*")),
-        (APPROVAL, C.APPROVE_SAFE, Decision(Answer(A.APPROVE), safety=Safety.BALANCED)),
-        (APPROVAL, C.APPROVE_SAFER, Decision(Answer(A.APPROVE), safety=Safety.BALANCED)),
-        (APPROVAL, C.APPROVE_BALANCED, Decision(Answer(A.APPROVE), safety=Safety.BALANCED)),
-        (APPROVAL, C.REJECT, Decision(Answer(A.REJECT))),
-        (UNKNOWN, C.REPEAT, Decision(Answer(A.REPEAT))),
-        (UNKNOWN, C.SKIP, Decision(Answer(A.SKIP))),
-        (INPUT, C.ACCEPT, Decision(Answer(A.ACCEPT, state={"a": 1}))),
-        (INPUT, C.DECLINE, Decision(Answer(A.DECLINE, state={"a": 1}))),
-        (INPUT, C.CANCEL, Decision(Answer(A.CANCEL, state={"a": 1}))),
+        (APPROVAL, C.APPROVE, ApprovalDecision(Answer(A.APPROVE))),
+        (APPROVAL, C.APPROVE_TOOL, ApprovalDecision(Answer(A.APPROVE), "shell")),
+        (APPROVAL, C.APPROVE_SESSION, ApprovalDecision(Answer(A.APPROVE), "*")),
+        (APPROVAL, C.APPROVE_AUTONOMOUS, ApprovalDecision(Answer(A.APPROVE), "*")),
+        (APPROVAL, C.APPROVE_SAFE, ApprovalDecision(Answer(A.APPROVE), safety=Safety.BALANCED)),
+        (APPROVAL, C.APPROVE_SAFER, ApprovalDecision(Answer(A.APPROVE), safety=Safety.BALANCED)),
+        (APPROVAL, C.APPROVE_BALANCED, ApprovalDecision(Answer(A.APPROVE), safety=Safety.BALANCED)),
+        (APPROVAL, C.REJECT, ApprovalDecision(Answer(A.REJECT))),
+        (UNKNOWN, C.REPEAT, ApprovalDecision(Answer(A.REPEAT))),
+        (UNKNOWN, C.SKIP, ApprovalDecision(Answer(A.SKIP))),
+        (INPUT, C.ACCEPT, ApprovalDecision(Answer(A.ACCEPT, state={"a": 1}))),
+        (INPUT, C.DECLINE, ApprovalDecision(Answer(A.DECLINE, state={"a": 1}))),
+        (INPUT, C.CANCEL, ApprovalDecision(Answer(A.CANCEL, state={"a": 1}))),
     ],
 )
-def test_a_word_that_fits(question: dict[str, Any], confirmation: Confirmation, decision: Decision) -> None:
+def test_answer_of_the_same_kind_is_accepted(
+    question: dict[str, Any], confirmation: Confirmation, decision: ApprovalDecision
+) -> None:
     assert decide(question, confirmation) == decision
 
 
@@ -56,7 +65,7 @@ def test_a_word_that_fits(question: dict[str, Any], confirmation: Confirmation, 
         (INPUT, C.REJECT),
     ],
 )
-def test_a_word_that_does_not_fit_is_refused(question: dict[str, Any], confirmation: Confirmation) -> None:
+def test_answer_of_another_kind_is_rejected(question: dict[str, Any], confirmation: Confirmation) -> None:
     with pytest.raises(InvalidRequest, match="does not answer"):
         decide(question, confirmation)
 
@@ -101,7 +110,7 @@ def test_content_that_fits_the_schema_is_for_the_tool(content: dict[str, Any]) -
         ({"city": "Rome", "guest": "Adelheid"}, "content.guest` must be at most 5 characters"),
     ],
 )
-def test_content_that_does_not_fit_the_schema_is_refused(content: dict[str, Any] | None, why: str) -> None:
+def test_content_that_violates_the_schema_is_rejected(content: dict[str, Any] | None, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         decide({**INPUT, "schema": SCHEMA}, C.ACCEPT, content=content)
 

@@ -39,7 +39,7 @@ def test_I5_a_turn_follows_its_base() -> None:
     assert first.hash != after.hash
 
 
-def test_a_turn_records_who_answered_and_what_it_cost() -> None:
+def test_a_turn_records_its_model_and_its_cost() -> None:
     planned = plan_commit(BEGIN, begun(HEAD), STEPS, now=5.0)
     made = planned.turn
     assert made.usage == Usage(11, 22, 0.75)

@@ -211,7 +211,9 @@ GOES_ON: dict[str, tuple[list[Turn], list[Message], Reconciled]] = {
 
 
 @pytest.mark.parametrize("row", GOES_ON.values(), ids=GOES_ON)
-def test_a_client_that_resends_its_history_goes_on(row: tuple[list[Turn], list[Message], Reconciled]) -> None:
+def test_a_client_that_resends_its_history_continues(
+    row: tuple[list[Turn], list[Message], Reconciled],
+) -> None:
     turns, body, goes_on = row
     assert reconcile(body, turns) == goes_on
 

@@ -31,7 +31,7 @@ def test_what_a_disconnect_means(
     assert on_disconnect(origin, key, conversation=conversation) is expected
 
 
-def test_whatever_has_a_key_goes_on_without_its_client() -> None:
+def test_requests_with_a_key_continue_without_their_client() -> None:
     assert {then for (_, _, has_key), then in ON_DISCONNECT.items() if has_key} == {OnLeave.CONTINUE}
 
 

@@ -115,7 +115,7 @@ def test_nothing_else_is_asked_for(url: str, because: str) -> None:
 # --- redirects -------------------------------------------------------------------------------------------
 
 
-def test_nobody_outside_leads_to_this_machine() -> None:
+def test_external_hosts_do_not_lead_to_this_machine() -> None:
     for url in ("http://localhost/", "https://127.0.0.1/", "https://[::1]/"):
         assert isinstance(judge_redirect(OUTSIDE, url, ALSO_HERE), Denial)
         assert isinstance(judge_redirect(HERE, url, STRANGERS), Denial)
@@ -159,7 +159,7 @@ def test_an_answer_may_lead_outside() -> None:
         "2002:5db8:d822::1",  # and by 6to4
     ],
 )
-def test_a_public_address_is_a_strangers(address: str) -> None:
+def test_a_public_address_is_untrusted(address: str) -> None:
     assert judge_address(address, OUTSIDE) == Public()
     judged = judge_address(address, HERE)
     assert isinstance(judged, Denial)

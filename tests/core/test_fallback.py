@@ -51,7 +51,7 @@ def asks_for(error: ModelError, seconds: float) -> ModelError:
 
 @pytest.mark.parametrize("kind", [*PASSING, *LASTING, ContextOverflow])
 @pytest.mark.parametrize("others", [0, 1])
-def test_after_the_first_word_nothing_is_tried_again(kind: type[ModelError], others: int) -> None:
+def test_after_the_first_output_nothing_is_retried(kind: type[ModelError], others: int) -> None:
     assert isinstance(decide(kind(), spoken=True, others=others), NoMoreModels)
 
 
@@ -126,7 +126,5 @@ def test_no_retries_means_none() -> None:
         ([True, True], (0, 1)),
     ],
 )
-def test_a_model_that_is_left_alone_is_the_last_resort(
-    cooling: list[bool], expected: tuple[int, ...]
-) -> None:
+def test_a_model_in_cooldown_is_the_last_resort(cooling: list[bool], expected: tuple[int, ...]) -> None:
     assert order(cooling) == expected

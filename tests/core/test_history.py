@@ -173,7 +173,7 @@ def test_I4_a_valid_conversation_is_left_unchanged(messages: tuple[Message, ...]
 
 
 @given(CONVERSATIONS)
-def test_I8_a_repair_loses_no_words_of_the_user(messages: tuple[Message, ...]) -> None:
+def test_I8_a_repair_keeps_every_user_message(messages: tuple[Message, ...]) -> None:
     said = [mend(message.content) for message in messages if message.role is Role.USER]
     assert [message.content for message in repair(messages) if message.role is Role.USER] == said
 
@@ -319,7 +319,7 @@ def _build_cost(turns: list[Turn]) -> float:
     return time.process_time() - started
 
 
-def test_a_history_goes_on_after_a_reset_as_if_it_were_read_anew() -> None:
+def test_a_history_continues_after_a_reset_as_if_it_were_read_anew() -> None:
     first = turn(None, user("u"), assistant("a"))
     reset = turn(first.head, kind=TurnKind.RESET)
     assert history_of([first]).then(reset) == history_of([first, reset])

@@ -12,10 +12,10 @@ from lastgood.core.hooks import (
     CONTRACTS,
     JUDGEMENT,
     Blocks,
-    Decision,
     Failure,
+    HookDecision,
+    HookOutput,
     Proceeds,
-    Reply,
     combine,
     has_run,
     matching,
@@ -80,35 +80,41 @@ def specific(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("event", "code", "stdout", "stderr", "expected"),
     [
-        (GUARD, 0, "", "", Reply()),
-        (GUARD, 0, "plain text", "", Reply()),
-        (HookEvent.TURN_START, 0, " plain text\n", "", Reply(context="plain text")),
-        (GUARD, 2, "", " no \n", Reply(blocks=True, reason="no")),
-        (GUARD, 2, out(reason="why"), "", Reply(blocks=True, reason="why")),
-        (GUARD, 2, out(stop_reason="why"), "", Reply(blocks=True, reason="why")),
-        (GUARD, 2, out(reason=3), "", Reply(blocks=True)),
-        (GUARD, 2, "[]", "", Reply(blocks=True)),
-        (GUARD, 2, "{", "", Reply(blocks=True)),
+        (GUARD, 0, "", "", HookOutput()),
+        (GUARD, 0, "plain text", "", HookOutput()),
+        (HookEvent.TURN_START, 0, " plain text\n", "", HookOutput(context="plain text")),
+        (GUARD, 2, "", " no \n", HookOutput(blocks=True, reason="no")),
+        (GUARD, 2, out(reason="why"), "", HookOutput(blocks=True, reason="why")),
+        (GUARD, 2, out(stop_reason="why"), "", HookOutput(blocks=True, reason="why")),
+        (GUARD, 2, out(reason=3), "", HookOutput(blocks=True)),
+        (GUARD, 2, "[]", "", HookOutput(blocks=True)),
+        (GUARD, 2, "{", "", HookOutput(blocks=True)),
         (GUARD, 1, "", "", Failure("it ended with status 1")),
         (GUARD, 1, "", "oh", Failure("it ended with status 1: oh")),
         (GUARD, None, "", "", Failure("it timed out after 60 s")),
-        (GUARD, 0, out(decision="block", reason="r"), "", Reply(blocks=True, reason="r")),
-        (GUARD, 0, '{"continue": false, "stop_reason": "s"}', "", Reply(blocks=True, reason="s")),
-        (GUARD, 0, out(system_message="w"), "", Reply(warning="w")),
-        (GUARD, 0, '{"continue": true, "reason": null}', "", Reply()),
-        (GUARD, 0, specific(permission_decision="ask"), "", Reply(decision=Decision.ASK)),
-        (GUARD, 0, specific(permission_decision=""), "", Reply()),
-        (HookEvent.POST_TOOL_USE, 0, specific(permission_decision="ask"), "", Reply()),
-        (GUARD, 0, specific(updated_input={"a": 1}), "", Reply(arguments={"a": 1})),
-        (HookEvent.TOOL_GUARD, 0, specific(updated_input={"a": 1}), "", Reply()),
-        (HookEvent.TOOL_RESPONSE_TRANSFORM, 0, specific(updated_tool_response=""), "", Reply(response="")),
-        (HookEvent.SESSION_START, 0, specific(additional_context="c"), "", Reply(context="c")),
-        (HookEvent.STOP, 0, specific(additional_context="c"), "", Reply()),
-        (HookEvent.STOP, 0, specific(updated_messages=[]), "", Reply()),
+        (GUARD, 0, out(decision="block", reason="r"), "", HookOutput(blocks=True, reason="r")),
+        (GUARD, 0, '{"continue": false, "stop_reason": "s"}', "", HookOutput(blocks=True, reason="s")),
+        (GUARD, 0, out(system_message="w"), "", HookOutput(warning="w")),
+        (GUARD, 0, '{"continue": true, "reason": null}', "", HookOutput()),
+        (GUARD, 0, specific(permission_decision="ask"), "", HookOutput(decision=HookDecision.ASK)),
+        (GUARD, 0, specific(permission_decision=""), "", HookOutput()),
+        (HookEvent.POST_TOOL_USE, 0, specific(permission_decision="ask"), "", HookOutput()),
+        (GUARD, 0, specific(updated_input={"a": 1}), "", HookOutput(arguments={"a": 1})),
+        (HookEvent.TOOL_GUARD, 0, specific(updated_input={"a": 1}), "", HookOutput()),
+        (
+            HookEvent.TOOL_RESPONSE_TRANSFORM,
+            0,
+            specific(updated_tool_response=""),
+            "",
+            HookOutput(response=""),
+        ),
+        (HookEvent.SESSION_START, 0, specific(additional_context="c"), "", HookOutput(context="c")),
+        (HookEvent.STOP, 0, specific(additional_context="c"), "", HookOutput()),
+        (HookEvent.STOP, 0, specific(updated_messages=[]), "", HookOutput()),
     ],
 )
 def test_reply(
-    event: HookEvent, code: int | None, stdout: str, stderr: str, expected: Reply | Failure
+    event: HookEvent, code: int | None, stdout: str, stderr: str, expected: HookOutput | Failure
 ) -> None:
     assert read_reply(hook(event), code, stdout, stderr) == expected
 
@@ -134,15 +140,15 @@ def test_strict_output_takes_no_text_and_no_unknown_field() -> None:
     assert isinstance(read_reply(strict, 0, "text", ""), Failure)
     assert isinstance(read_reply(strict, 0, out(whatever=1), ""), Failure)
     assert isinstance(read_reply(strict, 0, specific(whatever=1), ""), Failure)
-    assert read_reply(strict, 0, out(reason="r"), "") == Reply(reason="r")
-    assert read_reply(hook(), 0, out(whatever=1), "") == Reply()
+    assert read_reply(strict, 0, out(reason="r"), "") == HookOutput(reason="r")
+    assert read_reply(hook(), 0, out(whatever=1), "") == HookOutput()
 
 
 def test_a_hook_that_wants_to_rewrite_the_conversation_refuses() -> None:
     found = read_json(
         hook(HookEvent.BEFORE_LLM_CALL), {"hook_specific_output": {"updated_messages": [{"role": "user"}]}}
     )
-    assert isinstance(found, Reply)
+    assert isinstance(found, HookOutput)
     assert found.blocks
 
 
@@ -153,14 +159,14 @@ def test_output_that_is_no_object_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('Sure: {"decision": "deny", "reason": "no"}.', Reply(decision=Decision.DENY, reason="no")),
-        ('{"decision": "allow"}', Reply(decision=Decision.ALLOW)),
+        ('Sure: {"decision": "deny", "reason": "no"}.', HookOutput(decision=HookDecision.DENY, reason="no")),
+        ('{"decision": "allow"}', HookOutput(decision=HookDecision.ALLOW)),
         ('{"decision": "perhaps"}', Failure("its model did not answer with a decision")),
         ("{nonsense}", Failure("its model did not answer with a decision")),
         ("allow", Failure("its model did not answer with a decision")),
     ],
 )
-def test_judgement(text: str, expected: Reply | Failure) -> None:
+def test_judgement(text: str, expected: HookOutput | Failure) -> None:
     assert read_judgement(hook(schema=JUDGEMENT), text) == expected
 
 
@@ -174,17 +180,17 @@ def test_output_that_is_nested_too_deeply_is_a_failure() -> None:
     deep = '{"a":' * 100_000
     assert isinstance(read_judgement(hook(schema=JUDGEMENT), deep + "}"), Failure)
     assert isinstance(read_reply(hook(), 0, deep, ""), Failure)
-    assert read_reply(hook(), 2, deep, "") == Reply(blocks=True)
+    assert read_reply(hook(), 2, deep, "") == HookOutput(blocks=True)
 
 
 def test_a_model_without_a_schema_adds_its_text() -> None:
-    assert read_judgement(hook(HookEvent.TURN_START), " text ") == Reply(context="text")
+    assert read_judgement(hook(HookEvent.TURN_START), " text ") == HookOutput(context="text")
 
 
 # -- together ----------------------------------------------------------------------------------
 
 FAILED = Failure("it broke")
-BLOCKS = Reply(blocks=True, reason="no")
+BLOCKS = HookOutput(blocks=True, reason="no")
 
 
 @pytest.mark.parametrize(
@@ -225,28 +231,40 @@ def test_a_result_is_withheld_if_its_rewriting_failed_and_the_file_says_so() -> 
     ("replies", "expected"),
     [
         ([], Proceeds()),
-        ([Reply(decision=Decision.ALLOW, reason="a")], Proceeds(decision=Decision.ALLOW, reason="a")),
         (
-            [Reply(decision=Decision.ASK, reason="b"), Reply(decision=Decision.ALLOW, reason="a")],
-            Proceeds(decision=Decision.ASK, reason="b"),
+            [HookOutput(decision=HookDecision.ALLOW, reason="a")],
+            Proceeds(decision=HookDecision.ALLOW, reason="a"),
         ),
-        ([Reply(decision=Decision.ALLOW), Reply(decision=Decision.DENY, reason="no")], Blocks("no")),
-        ([BLOCKS, Reply(decision=Decision.ALLOW)], Blocks("no")),
-        ([BLOCKS, Reply(blocks=True, reason="nor that")], Blocks("no\nnor that")),
-        ([Reply(blocks=True)], Blocks("the pre_tool_use hook './h' refused it")),
         (
-            [Reply(arguments={"a": 1, "b": 1}), Reply(arguments={"b": 2})],
+            [
+                HookOutput(decision=HookDecision.ASK, reason="b"),
+                HookOutput(decision=HookDecision.ALLOW, reason="a"),
+            ],
+            Proceeds(decision=HookDecision.ASK, reason="b"),
+        ),
+        (
+            [HookOutput(decision=HookDecision.ALLOW), HookOutput(decision=HookDecision.DENY, reason="no")],
+            Blocks("no"),
+        ),
+        ([BLOCKS, HookOutput(decision=HookDecision.ALLOW)], Blocks("no")),
+        ([BLOCKS, HookOutput(blocks=True, reason="nor that")], Blocks("no\nnor that")),
+        ([HookOutput(blocks=True)], Blocks("the pre_tool_use hook './h' refused it")),
+        (
+            [HookOutput(arguments={"a": 1, "b": 1}), HookOutput(arguments={"b": 2})],
             Proceeds(arguments={"a": 1, "b": 2}),
         ),
-        ([Reply(response="x"), Reply(response="y"), Reply()], Proceeds(response="y")),
-        ([Reply(context="c", warning="w"), Reply(context="d")], Proceeds(context="c\nd", warnings=("w",))),
+        ([HookOutput(response="x"), HookOutput(response="y"), HookOutput()], Proceeds(response="y")),
+        (
+            [HookOutput(context="c", warning="w"), HookOutput(context="d")],
+            Proceeds(context="c\nd", warnings=("w",)),
+        ),
     ],
 )
-def test_several_hooks(replies: list[Reply], expected: Proceeds | Blocks) -> None:
+def test_several_hooks(replies: list[HookOutput], expected: Proceeds | Blocks) -> None:
     assert combine(GUARD, [(hook(), reply) for reply in replies]) == expected
 
 
-def test_an_event_that_cannot_stop_the_turn_says_so() -> None:
+def test_an_event_that_cannot_stop_the_turn_is_reported() -> None:
     found = combine(HookEvent.STOP, [(hook(HookEvent.STOP), BLOCKS)])
     assert isinstance(found, Proceeds)
     assert "this event cannot" in found.warnings[0]

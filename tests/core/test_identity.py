@@ -51,7 +51,7 @@ def test_M1_2_the_whole_query_and_the_fragment_are_volatile_by_rule(key: str) ->
         (URL, URL.replace(".com", ".com:8443")),
     ],
 )
-def test_M1_2_scheme_host_port_and_path_tell_sources_apart(one: str, other: str) -> None:
+def test_M1_2_scheme_host_port_and_path_distinguish_sources(one: str, other: str) -> None:
     assert stable_identity(one) != stable_identity(other)
     assert isinstance(resolve(one, [other]), Missing)
 

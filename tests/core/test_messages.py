@@ -54,7 +54,7 @@ def test_what_is_stored_comes_back(some: list[Message]) -> None:
     assert decode(encode(some)) == tuple(some)
 
 
-def test_a_message_of_parts_has_its_text_for_those_who_read_text() -> None:
+def test_a_message_of_parts_has_its_text() -> None:
     message = user_parts("look at", PICTURE, "please")
     assert message.content == text_of(message.parts) == "look at\nplease"
     assert as_chat(message)["content"] == [
@@ -105,7 +105,7 @@ def test_pictures_and_files_count_as_input(part: Part) -> None:
         check_input([user_parts("see", part)], TurnKind.RUN, 100)
 
 
-def test_a_part_of_a_kind_nobody_knows_is_an_error() -> None:
+def test_a_part_of_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(ValueError, match="no such part"):
         from_json({"role": "user", "content": [{"type": "smell"}]})
 

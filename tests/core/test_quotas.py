@@ -33,7 +33,7 @@ ONE = QuotaUsage(sessions=1)
         (Quota(1, 100), QuotaUsage(1, 100), ONE, TooManySessions(1, 1)),
     ],
 )
-def test_what_does_not_fit_is_a_breach(
+def test_mismatches_are_breaches(
     quota: Quota, used: QuotaUsage, adds: QuotaUsage, breach: Breach | None
 ) -> None:
     assert breach_of(quota, used, adds) == breach

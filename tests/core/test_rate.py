@@ -88,7 +88,7 @@ def test_what_did_not_begin_is_as_if_it_was_never_asked_for() -> None:
         (Allowance(at_once=1), BucketState(0.0, 0.0, 0), 0.0, True),
     ],
 )
-def test_who_is_as_if_never_there_is_forgotten(
+def test_full_buckets_are_forgotten(
     allowance: Allowance, used: BucketState, now: float, forgettable: bool
 ) -> None:
     assert is_forgettable(allowance, used, now) is forgettable

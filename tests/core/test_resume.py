@@ -323,7 +323,7 @@ def test_M4_3_a_directory_lacks_what_later_turns_did_elsewhere(
         (request(A, ()), [row("a1", A, None, FAILED)], False, None),
     ],
 )
-def test_I27_a_session_behind_the_head_is_told_what_it_missed(
+def test_I27_a_native_session_behind_the_head_gets_the_missed_turns(
     asked: ResumeRequest, rows: list[Pointer], is_behind: bool, after: TurnId | None
 ) -> None:
     decision = decide_resume(asked, numbered(rows))

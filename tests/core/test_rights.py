@@ -125,7 +125,7 @@ def test_only_strict_and_restricted_have_no_tighter_one(
     assert narrower(*modes) == expected
 
 
-def test_a_stranger_can_take_rights_away_and_give_none() -> None:
+def test_an_untrusted_file_can_only_restrict_permissions() -> None:
     assert narrowing(Permissions(("a",), ("b",), ("c",))) == Permissions((), ("b",), ("c",))
 
 

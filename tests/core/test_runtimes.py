@@ -91,7 +91,7 @@ A, B, CODEX = runtime("rt_a"), runtime("rt_b"), runtime("rt_c", "codex")
         (None, None, None, "claude-code", (A, B, CODEX), AmbiguousRuntime("claude", (A, B))),
     ],
 )
-def test_the_nearest_wish_decides_and_nobody_guesses(
+def test_the_nearest_setting_decides_without_guessing(
     wanted: Any, pinned: Any, binding: Any, harness: Any, usable: Any, expected: Any
 ) -> None:
     chosen = choose_runtime(wanted=wanted, pinned=pinned, binding=binding, harness=harness, usable=usable)

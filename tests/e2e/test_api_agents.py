@@ -102,7 +102,7 @@ def relaunch(server: LiveServer, *agents: str) -> None:
     server.start()
 
 
-def test_M1_2_a_session_goes_on_after_a_relaunch_with_another_query(
+def test_M1_2_a_session_continues_after_a_relaunch_with_another_query(
     site: Site, tmp_path: Path, word: str
 ) -> None:
     light, dev = site.url("?tag=v9-light"), site.url("?tag=v9-dev")

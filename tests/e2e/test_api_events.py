@@ -74,7 +74,7 @@ def check_stream(frames: list[Frame], ends: str) -> None:
         assert frame.name is None
 
 
-def test_a_good_run_tells_what_happens_by_the_names_that_are_promised(api: Api, trace: Trace) -> None:
+def test_a_good_run_emits_the_documented_events(api: Api, trace: Trace) -> None:
     session = api.session("tools")
     frames = api.run(session, f"{trace.note('a')}\n!think hm\n!say one two", agent="tools").frames
     check_stream(frames, "turn_committed")
@@ -171,7 +171,7 @@ def test_a_cancelled_run_ends_as_cancelled_and_commits_nothing(api: Api, fake: F
     assert api.post(f"/api/sessions/{session}/cancel").refusal == (409, "nothing_pending")
 
 
-def test_events_go_on_after_any_of_them_with_exactly_the_rest(api: Api) -> None:
+def test_events_continue_after_any_of_them_with_exactly_the_rest(api: Api) -> None:
     """I22."""
     session = api.session()
     streamed = api.run(session, "one").frames + api.run(session, "!fail during\n!say a b").frames
@@ -191,7 +191,7 @@ def test_events_go_on_after_any_of_them_with_exactly_the_rest(api: Api) -> None:
     assert api.ask("GET", f"/api/sessions/{session}/events?since=x").refusal == (400, "invalid_request")
 
 
-def test_events_that_are_gone_are_told_as_one_resync(api: Api, server: LiveServer) -> None:
+def test_deleted_events_are_reported_as_one_resync(api: Api, server: LiveServer) -> None:
     session = api.session()
     for text in ("one", "two"):
         api.good(session, text)
@@ -211,7 +211,7 @@ def test_events_that_are_gone_are_told_as_one_resync(api: Api, server: LiveServe
         assert next(iter(stream)).type == "resync"
 
 
-def test_watchers_of_a_session_are_told_that_it_was_deleted(api: Api) -> None:
+def test_watchers_of_a_deleted_session_get_an_event(api: Api) -> None:
     session = api.session()
     api.good(session, "one")
     with api.stream("GET", f"/api/sessions/{session}/events") as stream:

@@ -171,7 +171,7 @@ def test_turns_and_attempts_are_paged(api: Api) -> None:
 
 
 @pytest.mark.parametrize("agent", [AGENT, "tools"])
-def test_what_the_model_saw_is_told_as_it_was_logged(api: Api, trace: Trace, word: str, agent: str) -> None:
+def test_the_shown_prompt_equals_the_logged_one(api: Api, trace: Trace, word: str, agent: str) -> None:
     """I1: also after a failed turn, an appended message, a reset and a summary."""
     session = api.session(agent)
     last = '!tool todo_add {"description": "x"}\n!think hm' if agent == "tools" else "!think hm"
@@ -206,7 +206,7 @@ def test_what_the_model_saw_is_told_as_it_was_logged(api: Api, trace: Trace, wor
     assert of_another.refusal == (404, "turn_not_found")
 
 
-def test_what_the_model_saw_of_a_history_that_was_too_long_is_told_as_it_was_sent(
+def test_the_shown_prompt_of_a_trimmed_history_equals_the_sent_one(
     api: Api, fake: FakeModel, word: str
 ) -> None:
     """A summary stands at the beginning of what is left out, and is shown all the same."""
@@ -383,7 +383,7 @@ def test_a_summary_stands_for_what_was_before_it(api: Api, word: str) -> None:
 # -- forks ---------------------------------------------------------------------------------------
 
 
-def test_a_fork_goes_on_from_a_turn_and_copies_none(api: Api, server: LiveServer, word: str) -> None:
+def test_a_fork_continues_from_a_turn_and_copies_none(api: Api, server: LiveServer, word: str) -> None:
     session = api.session(title="Scenario", metadata={"m": 1}, permissions={"deny": ["x"]})
     first, second, third = (api.good(session, f"{word} {number}")["id"] for number in (1, 2, 3))
     before, rows = api.read(session), counted(server, "turns")
@@ -428,7 +428,7 @@ def test_a_fork_before_a_message_of_the_user(api: Api, word: str) -> None:
     assert api.post("/api/sessions/ses_nobody/fork").refusal == (404, "session_not_found")
 
 
-def test_a_fork_of_a_session_that_runs_goes_on_from_its_head(api: Api, fake: FakeModel, word: str) -> None:
+def test_a_fork_of_a_session_that_runs_continues_from_its_head(api: Api, fake: FakeModel, word: str) -> None:
     gate = Gate()
     fake.on(word, says("yes"), says(gate, "late"))
     session = api.session("remote")
@@ -537,7 +537,7 @@ def test_a_document_that_was_changed_is_refused_by_its_turn_and_nothing_is_store
         {"session": {"agent_key": "x", "title": "", "title_by": "us", "safety": ["wild"]}},
     ],
 )
-def test_what_is_no_exported_session_is_refused(api: Api, rich: str, change: dict[str, Any]) -> None:
+def test_invalid_exports_are_rejected(api: Api, rich: str, change: dict[str, Any]) -> None:
     document = api.read(rich, "/export") | change
     assert api.post("/api/sessions/import", document).refusal == (400, "invalid_request")
     assert api.post("/api/sessions/import", [document]).refusal == (400, "invalid_request")
@@ -597,7 +597,7 @@ def test_a_deleted_session_is_gone_for_every_call(api: Api) -> None:
     assert api.post(run_path(session), {"messages": said("x")}).refusal == (404, "session_not_found")
 
 
-def test_sessions_that_nobody_uses_are_deleted_after_their_time(
+def test_unused_sessions_are_deleted_after_their_retention(
     folder: Path, fake: FakeModel, word: str, tmp_path: Path
 ) -> None:
     """`--retain`: starred ones stay, and those that run. What is parked waited for somebody in vain."""
@@ -659,7 +659,7 @@ def test_the_smaller_calls_answer_as_their_clients_expect(api: Api, fake: FakeMo
     assert bad.refusal == (400, "invalid_request")
 
 
-def test_recovery_tells_everything_with_what_failed(api: Api) -> None:
+def test_the_recovery_document_has_the_failed_attempts(api: Api) -> None:
     session = api.session()
     api.good(session, "one")
     api.turn(session, "!fail during\n!say a b")

@@ -71,7 +71,7 @@ def hold(api: Api, trace: Trace, word: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (19.5, "20")])
-def test_whoever_waits_as_long_as_told_has_waited_long_enough(seconds: float, told: str) -> None:
+def test_waiting_for_retry_after_is_enough(seconds: float, told: str) -> None:
     error = TooManyRequests()
     error.retry_after = seconds
     assert retry_headers(error)["retry-after"] == told
@@ -256,7 +256,7 @@ def test_a_busy_session_takes_no_room(at_once: Two, trace: Trace) -> None:
     trace.release("held")
 
 
-def test_whoever_asks_again_under_its_key_joins_the_turn_that_runs(at_once: Two, trace: Trace) -> None:
+def test_a_repeat_with_its_key_attaches_to_the_running_turn(at_once: Two, trace: Trace) -> None:
     """However much runs: it begins nothing. And it is not counted twice."""
     one, _ = at_once
     session = one.session("tools")
@@ -272,7 +272,7 @@ def test_whoever_asks_again_under_its_key_joins_the_turn_that_runs(at_once: Two,
     one.until_idle(session)
 
 
-def test_whoever_joins_a_turn_that_runs_is_not_counted(at_once: Two, trace: Trace) -> None:
+def test_attaching_requests_are_not_counted(at_once: Two, trace: Trace) -> None:
     one, _ = at_once
     session = one.session("tools")
     path, body = f"/api/sessions/{session}/turns", {"messages": said(trace.hold("shared"))}
@@ -297,7 +297,7 @@ def test_a_client_that_leaves_is_counted_until_its_turn_has_ended(at_once: Two, 
     until(lambda: one.turn(one.session(), "hello", user="leaver").status == 200)
 
 
-def test_without_limits_nobody_waits(tmp_path: Path) -> None:
+def test_without_limits_no_request_waits(tmp_path: Path) -> None:
     with limited(tmp_path / "data") as pairs:
         one, _ = next(pairs)
         session = one.session()

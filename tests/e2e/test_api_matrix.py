@@ -275,7 +275,7 @@ async def test_the_matrix_knows_every_route(inside: InProcessServer) -> None:
 # -- own ids -------------------------------------------------------------------------------
 
 
-async def test_own_ids_and_the_right_scope_are_let_in(inside: InProcessServer) -> None:
+async def test_own_ids_and_the_right_scope_are_accepted(inside: InProcessServer) -> None:
     """And what comes back is what the description announces."""
     for route in routes_of(inside):
         ids = await ids_of(inside, "ours", busy=name_of(route) in BUSY)
@@ -297,9 +297,7 @@ async def test_own_ids_and_the_right_scope_are_let_in(inside: InProcessServer) -
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_without_a_token_nothing_is_told_about_any_id(
-    inside: InProcessServer, own: Ids, foreign: Ids
-) -> None:
+async def test_requests_without_a_token_reveal_no_id(inside: InProcessServer, own: Ids, foreign: Ids) -> None:
     for route in asked(inside):
         for token in (None, "lg_" + "x" * 43, "not a token"):
             answers = []
@@ -313,9 +311,7 @@ async def test_without_a_token_nothing_is_told_about_any_id(
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_the_wrong_scope_is_told_nothing_about_any_id(
-    inside: InProcessServer, own: Ids, foreign: Ids
-) -> None:
+async def test_the_wrong_scope_reveals_no_id(inside: InProcessServer, own: Ids, foreign: Ids) -> None:
     for route in asked(inside):
         assert route.scope is not None
         refused = {scope.value for scope in Scope} - TAKEN[route.scope]
@@ -445,7 +441,7 @@ async def test_a_malformed_id_is_refused(inside: InProcessServer, own: Ids) -> N
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_other_methods_are_refused_and_told_which_there_are(inside: InProcessServer, own: Ids) -> None:
+async def test_other_methods_are_rejected_with_the_allowed_ones(inside: InProcessServer, own: Ids) -> None:
     by_path: dict[str, list[Route]] = {}
     for route in routes_of(inside):
         by_path.setdefault(own.fill(route), []).append(route)

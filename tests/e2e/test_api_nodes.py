@@ -140,7 +140,7 @@ def test_I20_one_key_at_both_nodes_at_once_is_one_turn(nodes: Nodes) -> None:
     assert nodes.b.brief(session)["turns"] == 1
 
 
-def test_what_is_said_for_later_through_the_other_node_is_heard(nodes: Nodes, trace: Trace) -> None:
+def test_messages_queued_on_the_other_node_are_read(nodes: Nodes, trace: Trace) -> None:
     """A steer is heard by the turn that runs there, a follow-up runs after it, in order; each once."""
     session = nodes.a.session(TOOLS_AGENT)
     nodes.a.begun(session, f"{trace.hold()}\n!say one")
@@ -188,7 +188,7 @@ def test_I24_events_are_followed_at_the_other_node_as_they_come(nodes: Nodes) ->
         assert uncut(server, session).frames == follower.frames
 
 
-def test_a_node_that_is_told_to_end_does_not_wait_for_turns_of_the_other(nodes: Nodes, trace: Trace) -> None:
+def test_a_stopping_node_does_not_wait_for_turns_of_the_other(nodes: Nodes, trace: Trace) -> None:
     session = nodes.a.session(TOOLS_AGENT)
     nodes.a.begun(session, f"{trace.hold()}\n!say one")
     trace.until_held()

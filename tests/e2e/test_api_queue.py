@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.queue_parking import HELD_AFTER_CANCEL
+from lastgood.core.parking_policy import HELD_AFTER_CANCEL
 from tests.e2e.api import TOOLS, Api, Given, Trace, kinds, run_path, said, text_of
 from tests.e2e.command import AGENT, until
 from tests.e2e.conftest import REMOTE
@@ -81,9 +81,7 @@ def held(api: Api, trace: Trace, session: str, *more: str, word: str = "held", *
 # -- steers ------------------------------------------------------------------------------
 
 
-def test_a_steer_is_heard_after_the_tool_and_before_the_next_model_call(
-    api: Api, trace: Trace, word: str
-) -> None:
+def test_a_steer_is_read_between_a_tool_and_the_next_model_call(api: Api, trace: Trace, word: str) -> None:
     session = api.session("tools")
     held(api, trace, session)
     first = put(api, session, "steer", f"{word} first")
@@ -108,7 +106,7 @@ def test_a_steer_is_heard_after_the_tool_and_before_the_next_model_call(
     ], "a later prompt has it where it was heard"
 
 
-def test_a_steer_is_told_to_those_who_watch(api: Api, trace: Trace, word: str) -> None:
+def test_a_steer_is_streamed_to_watchers(api: Api, trace: Trace, word: str) -> None:
     session = api.session("tools")
     body = {"messages": said(f"{trace.hold()}\n!say done")}
     with api.asking("POST", run_path(session, "tools"), body) as asked:
@@ -160,7 +158,7 @@ ENDS = {"fail": "failed", "cancel": "cancelled", "kill": "interrupted"}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_any_other_end_gives_a_steer_back_that_was_heard_and_it_is_consumed_once(
+def test_any_other_end_returns_a_read_steer_and_it_is_consumed_once(
     api: Api, server: LiveServer, trace: Trace, word: str, end: str
 ) -> None:
     """A plain request: after a kill nobody is owed its turn, but the steer was acknowledged."""
@@ -181,7 +179,7 @@ def test_any_other_end_gives_a_steer_back_that_was_heard_and_it_is_consumed_once
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_any_other_end_gives_a_steer_back_that_nobody_heard_and_it_is_consumed_once(
+def test_any_other_end_returns_an_unread_steer_and_it_is_consumed_once(
     api: Api, server: LiveServer, fake: FakeModel, word: str, end: str
 ) -> None:
     gate = Gate()
@@ -269,7 +267,7 @@ def test_follow_ups_outlive_a_kill_each_exactly_once(api: Api, server: LiveServe
     assert trace.words == ["one", "two", "three"], "a finished call was repeated"
 
 
-def test_one_that_fails_twice_is_parked_with_its_reason_and_the_others_go_on(api: Api) -> None:
+def test_one_that_fails_twice_is_parked_with_its_reason_and_the_others_continue(api: Api) -> None:
     session = api.session()
     bad = put(api, session, "followup", "bad\n!fail before")
     put(api, session, "followup", "good")
@@ -283,7 +281,7 @@ def test_one_that_fails_twice_is_parked_with_its_reason_and_the_others_go_on(api
     assert api.good(session, "and now")["seq"] == 2
 
 
-def test_a_parked_one_is_tried_again_or_dropped_when_somebody_says_so(api: Api) -> None:
+def test_a_parked_entry_is_retried_or_dropped_on_request(api: Api) -> None:
     session = api.session()
     bad = put(api, session, "followup", "bad\n!fail before 3")
     other = put(api, session, "followup", "worse\n!fail before")

@@ -204,7 +204,7 @@ def test_M3_4_when_the_store_cannot_be_written_everything_stays_as_it_was(
 
 
 @WAYS
-def test_M3_5_who_has_read_to_the_end_is_never_told_that_it_is_busy(api: Api, way: str) -> None:
+def test_M3_5_after_reading_to_the_end_no_client_gets_busy(api: Api, way: str) -> None:
     session = api.session()
     for number in range(100):
         given = ask(api, way, session, f"say {number}")
@@ -378,7 +378,7 @@ def test_an_unknown_agent_is_a_404_and_leaves_no_trace(api: Api, way: str) -> No
     assert dump(api.server) == before
 
 
-def test_for_whom_a_turn_was_asked_is_recorded_with_it(api: Api) -> None:
+def test_the_end_user_is_recorded_with_the_turn(api: Api) -> None:
     session = api.session()
     path = f"/api/sessions/{session}/turns"
     api.post(path, {"messages": said("one"), "wait": True}, x_user_id="ada")
@@ -458,7 +458,7 @@ def running_requests(api: Api) -> int:
 
 
 @WAYS
-def test_a_committed_request_is_told_again_and_not_run_again_also_after_a_restart(
+def test_a_committed_request_is_replayed_also_after_a_restart(
     api: Api, server: LiveServer, way: str, word: str, trace: Trace
 ) -> None:
     session = api.session("tools")
@@ -525,7 +525,7 @@ def test_a_keyed_request_that_a_kill_interrupted_is_tried_again_and_its_sender_a
 
 
 @WAYS
-def test_who_leaves_a_run_does_not_end_it(api: Api, fake: FakeModel, word: str, way: str) -> None:
+def test_a_disconnect_does_not_end_a_run(api: Api, fake: FakeModel, word: str, way: str) -> None:
     gate = Gate()
     fake.on(word, says("one", gate, " two"))
     session = api.session("remote")
@@ -544,7 +544,7 @@ def test_who_leaves_a_run_does_not_end_it(api: Api, fake: FakeModel, word: str, 
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_failed_attempt_goes_on_after_its_finished_steps(api: Api, trace: Trace, waits: bool) -> None:
+def test_a_failed_attempt_continues_after_its_finished_steps(api: Api, trace: Trace, waits: bool) -> None:
     session = api.session("tools")
     failed = api.turn(session, f"{trace.note('once')}\n!fail before 1\n!say done")
     assert failed.refusal == (424, "model_error")

@@ -112,7 +112,7 @@ def test_I22_every_byte_of_a_stream_is_a_good_place_to_be_cut(embedded: LiveServ
         assert joined.frames == whole.frames, f"cut after {most} bytes"
 
 
-def test_I22_who_comes_back_by_itself_goes_on_where_it_was(embedded: LiveServer) -> None:
+def test_I22_a_reconnecting_browser_continues_where_it_was(embedded: LiveServer) -> None:
     """A browser sends its first address again, `since` and all; the number that it has come to counts."""
     session = talked_in(embedded)
     whole = uncut(embedded, session)
@@ -157,7 +157,7 @@ STUCK = 12
 LARGE = 100_000
 
 
-def test_I23_who_never_reads_costs_little_and_slows_nobody(servers: Sequence[LiveServer]) -> None:
+def test_I23_clients_that_never_read_cost_little_and_slow_no_other(servers: Sequence[LiveServer]) -> None:
     """20 MB of events wait for each of them; the server holds a page and a frame for one at most."""
     server = servers[0]
     api = Api(server)
@@ -209,7 +209,7 @@ def age(server: LiveServer, nodes: Nodes | None, session: str) -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_I22_who_missed_what_is_gone_is_told_once(request: pytest.FixtureRequest, store: str) -> None:
+def test_I22_watchers_of_deleted_events_get_one_resync(request: pytest.FixtureRequest, store: str) -> None:
     nodes = request.getfixturevalue("pair") if store == "postgres" else None
     servers = nodes.servers if nodes is not None else [request.getfixturevalue("embedded")]
     session = talked_in(servers[0])
@@ -273,7 +273,7 @@ async def test_I25_a_byte_comes_at_least_every_15_seconds(tmp_path: Path) -> Non
     assert [block for block in blocks if not block.startswith((b":", b"id: ")) and block] == []
 
 
-def test_I25_at_the_servers_end_every_stream_ends_with_a_word(embedded: LiveServer, tmp_path: Path) -> None:
+def test_I25_at_shutdown_every_stream_ends_with_an_event(embedded: LiveServer, tmp_path: Path) -> None:
     """Those that only watch, and that of a turn that does not end in time; none is simply cut."""
     api = Api(embedded)
     idle, busy = api.session(), api.session()
@@ -299,7 +299,7 @@ def test_I25_at_the_servers_end_every_stream_ends_with_a_word(embedded: LiveServ
     assert followers[1].told[-1]["status"] == "interrupted"
 
 
-def test_I25_a_server_where_nothing_runs_does_not_wait_for_those_who_only_watch(tmp_path: Path) -> None:
+def test_I25_an_idle_server_stops_without_waiting_for_watchers(tmp_path: Path) -> None:
     """Its grace time is for turns. A watcher goes on at the next server, from its last number."""
     with LiveServer(tmp_path, options=("--shutdown-grace", "40s")) as server:
         api = Api(server)

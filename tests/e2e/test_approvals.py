@@ -102,7 +102,7 @@ def test_always_is_asked_once(api: Api, tmp_path: Path) -> None:
     assert resume(api, other, "reject") == 200
 
 
-def test_a_word_that_does_not_fit_is_refused(api: Api) -> None:
+def test_answer_of_another_kind_is_rejected(api: Api) -> None:
     session = api.session("shelly")
     assert resume(api, session, "approve") == 409
     assert resume(api, session, "maybe") == 400
@@ -190,7 +190,7 @@ def test_the_openai_api_cannot_ask_and_says_so_to_the_model(server: LiveServer) 
     assert "needs human approval, which is not available on this API" in results[0]
 
 
-def test_I42_who_approved_what_is_in_the_audit_record(api: Api) -> None:
+def test_I42_the_audit_record_names_each_approver(api: Api) -> None:
     session = api.session("shelly")
     asked(api, session, shell("true"))
     assert resume(api, session, "approve") == 200
@@ -203,7 +203,7 @@ def test_I42_who_approved_what_is_in_the_audit_record(api: Api) -> None:
     assert "true" in record["detail"]["arguments"]
 
 
-def test_I42_who_approved_what_is_answered_by_the_export_alone(tmp_path: Path) -> None:
+def test_I42_the_export_names_each_approver(tmp_path: Path) -> None:
     """Two people, an approval and a rejection; the header that names a user is only a claim."""
     folder = tmp_path / "server"
     command = Command(folder)

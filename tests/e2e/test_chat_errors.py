@@ -127,7 +127,7 @@ def test_a_request_that_is_too_large_is_refused(impatient: LiveServer, held: boo
     assert impatient.turns(word) is None
 
 
-def test_nobody_there_is_a_connection_error(served: LiveServer) -> None:
+def test_an_unreachable_server_is_a_connection_error(served: LiveServer) -> None:
     with (
         openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0) as client,
         pytest.raises(openai.APIConnectionError),
@@ -221,9 +221,7 @@ def test_a_stream_that_fails_later_never_ends_well(
 
 
 @pytest.mark.slow
-def test_a_server_that_is_told_to_end_tells_its_clients(
-    mortal: LiveServer, fake: FakeModel, word: str
-) -> None:
+def test_a_stopping_server_notifies_its_clients(mortal: LiveServer, fake: FakeModel, word: str) -> None:
     """I25: one streams, one waits, one comes too late; each is told, and nothing is committed."""
     words, gates = {stream: f"{word}{stream}" for stream in BOTH}, {stream: Gate() for stream in BOTH}
     for stream in BOTH:

@@ -187,7 +187,7 @@ def test_M2_what_a_gone_client_asked_is_not_worked_on_for_ever(
 
 
 @BOTH_WAYS
-def test_M2_a_new_word_takes_the_place_of_what_a_gone_client_asked(
+def test_M2_a_new_message_supersedes_the_turn_of_a_disconnected_client(
     served: LiveServer, fake: FakeModel, sdk: openai.OpenAI, stream: bool, word: str
 ) -> None:
     """It need not wait until the grace time is over."""
@@ -203,7 +203,7 @@ def test_M2_a_new_word_takes_the_place_of_what_a_gone_client_asked(
 
 
 @BOTH_WAYS
-def test_M2_a_new_word_at_once_takes_its_place_too(
+def test_M2_an_immediate_new_message_supersedes_it(
     served: LiveServer, fake: FakeModel, stream: bool, word: str
 ) -> None:
     """Over another connection it may be read before the end of the first one is."""
@@ -322,7 +322,7 @@ def test_M2_5_a_second_request_gets_409_and_changes_nothing(
 
 
 @BOTH_WAYS
-def test_M3_5_who_has_read_an_answer_never_meets_a_false_409(
+def test_M3_5_after_reading_an_answer_no_client_gets_a_false_409(
     sdk: openai.OpenAI, stream: bool, word: str
 ) -> None:
     for number in range(20):

@@ -159,7 +159,9 @@ def test_a_stateless_call_ends_with_its_client(worker: Worker, coder: LiveServer
     assert late.status == 404
 
 
-def test_a_conversation_goes_on_without_its_client_and_its_retry_attaches(worker: Worker, word: str) -> None:
+def test_a_conversation_continues_without_its_client_and_its_retry_attaches(
+    worker: Worker, word: str
+) -> None:
     worker.answers = lambda claim: None
     body = {"model": MODEL, "messages": said(word)}
     gone = worker.api.send_and_go("/v1/chat/completions", body, x_conversation_id=word)
@@ -174,7 +176,7 @@ def test_a_conversation_goes_on_without_its_client_and_its_retry_attaches(worker
 
 
 @pytest.mark.parametrize("conversation", [None, "named"])
-def test_what_a_runtime_cannot_do_is_refused_in_words(
+def test_unsupported_requests_to_a_runtime_are_rejected_with_a_reason(
     worker: Worker, client: openai.OpenAI, conversation: str | None, word: str
 ) -> None:
     pixel = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
@@ -204,7 +206,7 @@ def test_only_published_agents_are_models(worker: Worker, client: openai.OpenAI)
         client.models.retrieve("private")
 
 
-def test_a_question_is_denied_because_nobody_can_answer_it_here(
+def test_a_question_is_denied_where_it_cannot_be_answered(
     worker: Worker, client: openai.OpenAI, word: str
 ) -> None:
     def asks(claim: Plain) -> str:

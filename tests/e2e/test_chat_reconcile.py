@@ -52,7 +52,7 @@ def told(word: str, *answers: str) -> list[tuple[str, Any]]:
     return [one for pair in pairs for one in pair]
 
 
-def test_it_goes_on_from_the_head(served: LiveServer, client: Client, fake: FakeModel, word: str) -> None:
+def test_it_continues_from_the_head(served: LiveServer, client: Client, fake: FakeModel, word: str) -> None:
     script = fake.on(word, says("three"))
     client.say(f"{word} 3")
     assert script.prompts == [[*told(word, "one", "two"), ("user", f"{word} 3")]]
@@ -102,7 +102,7 @@ def test_after_a_repeatable_tool_a_client_may_retry(
 
 
 @pytest.mark.parametrize("at", [2, 4], ids=["done anew", "at the head"])
-def test_I20_a_key_is_good_for_one_turn_wherever_it_goes_on(
+def test_I20_a_key_belongs_to_one_turn_on_every_node(
     client: Client, fake: FakeModel, at: int, word: str
 ) -> None:
     script = fake.on(word, says("yes"), says("no"))
@@ -114,7 +114,7 @@ def test_I20_a_key_is_good_for_one_turn_wherever_it_goes_on(
 
 
 @pytest.mark.parametrize("at", [2, 4], ids=["done anew", "at the head"])
-def test_I20_the_same_key_while_it_runs_attaches_wherever_it_goes_on(
+def test_I20_the_same_key_attaches_to_a_running_turn_on_every_node(
     client: Client, fake: FakeModel, at: int, word: str
 ) -> None:
     gate = Gate()
@@ -132,7 +132,7 @@ def test_I20_the_same_key_while_it_runs_attaches_wherever_it_goes_on(
 
 
 @pytest.mark.parametrize("at", [2, 4], ids=["done anew", "at the head"])
-def test_I21_a_retry_is_no_wish_for_another_answer(
+def test_I21_a_retry_does_not_request_another_answer(
     client: Client, fake: FakeModel, at: int, word: str
 ) -> None:
     script = fake.on(word, says("yes"), says("no"))

@@ -31,7 +31,7 @@ def is_attended(server: LiveServer, conversation: str) -> bool:
 
 
 @BOTH_WAYS
-def test_a_committed_turn_is_told_again_and_not_run_again(
+def test_a_committed_turn_is_replayed_and_not_run_again(
     served: LiveServer, sdk: openai.OpenAI, stream: bool, word: str
 ) -> None:
     asked = f'{word}\n!tool echo {{"text": "a"}}\n!say one two'
@@ -43,7 +43,7 @@ def test_a_committed_turn_is_told_again_and_not_run_again(
     assert (served.turns(word), len(served.seen(word))) == (1, calls)
 
 
-def test_a_replay_tells_the_same_in_full(fake: FakeModel, sdk: openai.OpenAI, word: str) -> None:
+def test_a_replay_repeats_all_events(fake: FakeModel, sdk: openai.OpenAI, word: str) -> None:
     call = ("a", "think", '{"thought": "hm"}')
     fake.on(word, says("well", calls=[call]), says("yes", finish="length"))
     options: dict[str, Any] = {"conversation": word, "key": f"key-{word}", "model": "remote"}
@@ -148,7 +148,7 @@ def test_I20_keys_are_known_after_a_death(mortal: LiveServer, fake: FakeModel, w
 
 
 @pytest.mark.slow
-def test_I20_who_watches_a_turn_that_was_taken_up_again_hears_all_of_it(
+def test_I20_watchers_of_a_recovered_turn_get_all_its_events(
     mortal: LiveServer, fake: FakeModel, word: str
 ) -> None:
     """What was said and done before the death is kept, and is part of the answer also in a stream."""
@@ -224,7 +224,7 @@ def test_I21_results_of_calls_are_taken_once_by_a_retry_too(
 
 @BOTH_WAYS
 @pytest.mark.parametrize("is_first", [True, False])
-def test_I21_an_answer_lost_on_the_way_is_told_again(
+def test_I21_a_lost_response_is_replayed(
     served: LiveServer, sdk: openai.OpenAI, stream: bool, is_first: bool, word: str
 ) -> None:
     """The turn was committed and its answer never arrived: the SDK sends it again, and nothing is run."""
@@ -313,7 +313,7 @@ def test_I21_an_orphan_never_commits_alone(mortal: LiveServer, fake: FakeModel, 
 
 
 @BOTH_WAYS
-def test_I21_who_comes_back_in_time_finds_the_answer(
+def test_I21_a_client_that_returns_in_time_gets_the_answer(
     served: LiveServer, fake: FakeModel, sdk: openai.OpenAI, stream: bool, word: str
 ) -> None:
     """The model has ended while nobody was there; what waited for somebody is committed then."""
@@ -365,7 +365,7 @@ MAY: dict[str, tuple[tuple[Reply, ...], str]] = {
 @BOTH_WAYS
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("row", MAY.values(), ids=MAY)
-def test_an_sdk_is_told_whether_sending_it_again_may_help(
+def test_an_sdk_gets_whether_a_retry_may_help(
     fake: FakeModel,
     sdk: openai.OpenAI,
     row: tuple[tuple[Reply, ...], str],

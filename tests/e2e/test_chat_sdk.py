@@ -198,7 +198,7 @@ def test_results_must_be_those_of_the_open_calls(
     assert (served.turns(word), len(served.seen(word))) == (1, 1)  # I13
 
 
-def test_who_speaks_instead_of_answering_a_call_is_heard(
+def test_a_message_instead_of_a_tool_result_is_read(
     served: LiveServer, sdk: openai.OpenAI, word: str
 ) -> None:
     """I4: the call gets a result all the same, for a prompt without one is refused by providers."""

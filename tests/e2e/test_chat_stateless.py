@@ -54,7 +54,7 @@ def test_a_key_alone_is_refused_and_stores_nothing(served: LiveServer, sdk: open
 
 
 @BOTH_WAYS
-def test_who_leaves_ends_it(served: LiveServer, fake: FakeModel, stream: bool, word: str) -> None:
+def test_a_disconnect_ends_it(served: LiveServer, fake: FakeModel, stream: bool, word: str) -> None:
     """Nobody else could ever hear the answer, so the model is not asked any further."""
     gate = Gate()
     script = fake.on(word, says(gate))
@@ -62,7 +62,7 @@ def test_who_leaves_ends_it(served: LiveServer, fake: FakeModel, stream: bool, w
     assert script.gone.wait(10), "the model is still asked"
 
 
-def test_who_leaves_in_the_middle_of_a_stream_ends_it(
+def test_a_disconnect_in_mid_stream_ends_it(
     served: LiveServer, fake: FakeModel, sdk: openai.OpenAI, word: str
 ) -> None:
     gate = Gate()

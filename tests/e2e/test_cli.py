@@ -303,7 +303,7 @@ def chat(lastgood: Command, started: list[Process]) -> Iterator[Terminal]:
         yield terminal
 
 
-def test_chat_goes_on_until_ctrl_d(chat: Terminal, lastgood: Command) -> None:
+def test_chat_continues_until_ctrl_d(chat: Terminal, lastgood: Command) -> None:
     chat.send("\n")
     chat.expect("> ")
     chat.send("first\n")
@@ -343,7 +343,7 @@ def test_ctrl_c_in_a_chat_cancels_the_turn_and_only_the_turn(chat: Terminal, las
     assert chat.process.wait(20) == 0
 
 
-def test_chat_without_a_word_leaves_no_session(chat: Terminal, lastgood: Command) -> None:
+def test_chat_without_a_message_leaves_no_session(chat: Terminal, lastgood: Command) -> None:
     chat.send(CTRL_D)
     assert chat.process.wait(20) == 0
     assert lastgood.sessions() == []
@@ -365,7 +365,7 @@ def test_new_begins_another_session(chat: Terminal, lastgood: Command) -> None:
     assert [session["turns"] for session in lastgood.sessions()] == [1, 1]
 
 
-def test_fork_goes_on_in_a_copy(chat: Terminal, lastgood: Command) -> None:
+def test_fork_continues_in_a_copy(chat: Terminal, lastgood: Command) -> None:
     chat.send("first\n")
     chat.expect("You said: first")
     chat.expect("> ")
@@ -503,7 +503,7 @@ def test_list_pages_and_searches(lastgood: Command) -> None:
     assert lastgood("sessions", "list", "--query", "cherry").out == "no matching sessions\n"
 
 
-def test_show_tells_the_turns_and_on_request_the_attempts(lastgood: Command) -> None:
+def test_show_prints_the_turns_and_on_request_the_attempts(lastgood: Command) -> None:
     session = lastgood.new_session('!tool echo {"text": "x"}\n!say done')
     lastgood.say("!fail before", "--session", session)
     shown = lastgood("sessions", "show", session)
@@ -551,7 +551,7 @@ def test_after_needs_a_session_a_message_and_a_turn_that_exists(lastgood: Comman
     assert_refused(lastgood.say("x", "--session", session, "--after", "turn_nope"), "Turn not found")
 
 
-def test_fork_goes_on_from_a_turn_and_leaves_its_source_alone(lastgood: Command) -> None:
+def test_fork_continues_from_a_turn_and_leaves_its_source_alone(lastgood: Command) -> None:
     session = lastgood.new_session("one")
     first = lastgood.sessions()[0]["head"]
     lastgood.say("two", "--session", session)
@@ -627,7 +627,7 @@ def test_check_finds_what_was_changed(lastgood: Command) -> None:
         "UPDATE sessions SET head_hash = x'00'",
     ],
 )
-def test_check_finds_what_does_not_fit_together(lastgood: Command, damage: str) -> None:
+def test_check_finds_inconsistent_rows(lastgood: Command, damage: str) -> None:
     session = lastgood.new_session("one")
     lastgood.say("two", "--session", session)
     with closing(sqlite3.connect(lastgood.database)) as database, database:

@@ -55,7 +55,7 @@ def test_a_line_has_the_key_the_model_and_the_description(listing: Listing) -> N
     assert scripted.split()[:2] == [AGENT, AGENT]
 
 
-def test_the_first_thing_that_is_wrong_is_told(listing: Listing) -> None:
+def test_the_first_error_is_reported(listing: Listing) -> None:
     listing.file("broken.yaml", BROKEN)
     listing.file("warned.yaml", WARNED)
     listing.file("model.yaml", GOOD.replace("openai/gpt-5-mini", "builtin/nobody"))
@@ -81,7 +81,7 @@ def test_warnings_alone_are_no_failure(listing: Listing) -> None:
     assert listing("warned.yaml").code == 0
 
 
-def test_a_key_that_is_missing_is_told_and_may_come_from_a_file(listing: Listing) -> None:
+def test_a_missing_key_is_reported_and_may_come_from_a_file(listing: Listing) -> None:
     listing.file("one.yaml", GOOD)
     done = listing("one.yaml")
     assert done.code == 0

@@ -267,7 +267,7 @@ def test_the_editor_is_imported_by_chats_only(lastgood: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_chat_whose_history_cannot_be_written_goes_on(lastgood: Command, started: list[Process]) -> None:
+def test_a_chat_whose_history_cannot_be_written_continues(lastgood: Command, started: list[Process]) -> None:
     (lastgood.data_dir / "chat_history").mkdir(parents=True)
     with closing(Terminal(lastgood, started, "run", AGENT)) as chat:
         chat.expect(PROMPT)

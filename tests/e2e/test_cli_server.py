@@ -106,7 +106,7 @@ STORY = (
 )
 
 
-def test_a_story_is_told_alike_here_and_there(
+def test_local_and_remote_streams_are_equal(
     server: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Turns, tool calls, failures, refusals, and everything that is done to sessions."""
@@ -169,7 +169,7 @@ def test_a_reader_that_leaves_cancels_the_turn_unless_it_has_a_key(
     assert [attempt["status"] for attempt in there.attempts(session)] == ["committed", ended]
 
 
-def test_a_turn_goes_on_through_the_death_of_its_server(tmp_path: Path, started: list[Process]) -> None:
+def test_a_turn_continues_through_the_death_of_its_server(tmp_path: Path, started: list[Process]) -> None:
     with LiveServer(tmp_path / "served") as server:
         there = There(tmp_path, server)
         process = there.start("run", AGENT, "!slow 0.1\n" + "word " * 20, "--json")
@@ -188,7 +188,7 @@ def test_a_turn_goes_on_through_the_death_of_its_server(tmp_path: Path, started:
         assert tries == ["interrupted", "committed"]
 
 
-def test_a_chat_goes_on_a_server(there: There, started: list[Process]) -> None:
+def test_a_chat_continues_a_server(there: There, started: list[Process]) -> None:
     with closing(Terminal(there, started, "run", AGENT)) as chat:
         chat.expect("> ")
         chat.send("first\n")

@@ -63,7 +63,7 @@ def test_an_unknown_option_is_one_line_that_names_the_help(capsys: Capture, comm
         (("tokens", "create", "--expires", "soon"), "'soon' is not a duration", "lastgood tokens create"),
     ],
 )
-def test_wrong_words_are_one_line_that_names_the_help(
+def test_wrong_usage_is_one_line_that_names_the_help(
     capsys: Capture, args: tuple[str, ...], words: str, command: str
 ) -> None:
     err = refused(capsys, *args)
@@ -120,7 +120,7 @@ def test_a_wrong_lastgood_toml_is_wrong_usage(capsys: Capture, nowhere: Path, te
     assert words in refused(capsys, "sessions", "list")
 
 
-def test_scripts_are_told_that_it_is_wrong_usage(capsys: Capture) -> None:
+def test_wrong_usage_has_its_exit_code(capsys: Capture) -> None:
     assert main(("sessions", "list", "--json", "--database", "oracle://x")) == 2
     out, err = capsys.readouterr()
     error = json.loads(out)["error"]

@@ -252,7 +252,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(place: Place, args: tuple[str, 
     assert (done.code, done.err.count("\n"), words in done.err) == (2, 1, True), done.err
 
 
-def test_what_does_not_exist_is_an_error_in_words(place: Place) -> None:
+def test_a_missing_path_is_an_error_with_a_reason(place: Place) -> None:
     HandWorker(place.server.url)
     for args, words in (
         (("tasks", "show", "task_x"), "Task not found"),

@@ -217,7 +217,7 @@ def _chat_without_waiting(server: LiveServer) -> None:
 # -- what is done to a turn --------------------------------------------------------------
 
 
-async def test_a_steer_and_a_followup_are_each_heard_once(client: AsyncClient) -> None:
+async def test_a_steer_and_a_followup_are_each_consumed_once(client: AsyncClient) -> None:
     session = (await client.create(AGENT)).id
     with pytest.raises(errors.NothingPending):
         await client.steer(session, "nobody listens")
@@ -310,7 +310,7 @@ async def test_errors_are_those_of_the_server_by_their_class(client: AsyncClient
         (refuses(400), errors.ModelError),
     ],
 )
-async def test_what_a_provider_did_is_its_own_class_however_it_is_heard_of(
+async def test_provider_errors_are_classified_whatever_reports_them(
     served: LiveServer, fake: FakeModel, word: str, reply: Reply, kind: type[errors.LastgoodError]
 ) -> None:
     """All of them have the code model_error on the wire."""
@@ -366,7 +366,7 @@ async def test_a_server_that_was_never_there_is_given_up_at_once() -> None:
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1:8080", "ftp://x", "http://", "unix://x", "http://me:secret@host", "http://x:99999"]
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_invalid_addresses_are_rejected(url: str) -> None:
     with pytest.raises(errors.InvalidRequest) as refused:
         AsyncClient(url)
     assert "secret" not in refused.value.message
@@ -428,7 +428,7 @@ async def test_a_caller_with_too_many_turns_waits_for_its_turn(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_I22_what_is_joined_after_cuts_is_what_was_told(
+async def test_I22_streams_joined_after_cuts_equal_the_stored_events(
     server: LiveServer, client: AsyncClient, seed: int
 ) -> None:
     session = (await client.create(AGENT)).id
@@ -445,7 +445,7 @@ async def test_I22_what_is_joined_after_cuts_is_what_was_told(
 
 @pytest.mark.parametrize("has_key", [False, True])
 @pytest.mark.parametrize("words", ["!say quick", LONG])
-async def test_a_turn_whose_acceptance_was_lost_runs_once_and_is_told_whole(
+async def test_a_turn_whose_acceptance_was_lost_runs_once_and_is_streamed_whole(
     server: LiveServer, client: AsyncClient, words: str, has_key: bool, word: str
 ) -> None:
     """I20: sent again under its key, it attaches while it runs and is told when it has ended."""
@@ -496,7 +496,7 @@ async def test_another_process_attaches_under_the_same_key(server: LiveServer, c
 
 
 @pytest.mark.slow
-async def test_M2_a_run_goes_on_through_a_kill_and_is_committed_once(
+async def test_M2_a_run_continues_through_a_kill_and_is_committed_once(
     mortal_server: LiveServer, word: str
 ) -> None:
     """I5, I20: the next server owes the turn, and the run is followed into its next attempt."""
@@ -531,7 +531,7 @@ async def test_M2_a_run_goes_on_through_a_kill_and_is_committed_once(
 
 
 @pytest.mark.slow
-async def test_a_watcher_goes_on_at_the_next_server_and_is_told_of_no_error(
+async def test_a_watcher_continues_at_the_next_server_without_an_error(
     mortal_server: LiveServer,
 ) -> None:
     """I22: what a server says of its own end is for the connection, and no event of the session."""
@@ -571,7 +571,7 @@ async def test_a_server_that_stays_away_is_given_up_and_the_key_is_still_good(
 
 
 @pytest.mark.slow
-async def test_events_that_have_served_their_time_are_a_resync_and_the_end_is_told_all_the_same(
+async def test_expired_events_are_a_resync_and_the_end_is_still_sent(
     mortal_server: LiveServer,
 ) -> None:
     async with AsyncClient(mortal_server.url) as client:
@@ -662,7 +662,7 @@ def test_the_documented_example_does_what_it_says(server: LiveServer, page: str)
     assert (out.decode().strip(), err.decode(), ran.returncode) == (wanted.strip(), "", 0)
 
 
-def test_ctrl_c_ends_a_run_without_waiting_and_the_turn_goes_on(server: LiveServer, word: str) -> None:
+def test_ctrl_c_ends_a_run_without_waiting_and_the_turn_continues(server: LiveServer, word: str) -> None:
     script = f"""
 from lastgood.client import Client
 with Client({server.url!r}) as client:

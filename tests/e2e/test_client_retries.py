@@ -232,7 +232,7 @@ def test_I21_a_refusal_by_a_server_that_ends_is_known_to_the_next_one(
 # -- the session API ------------------------------------------------------------------------------
 
 
-def test_I21_the_session_api_says_so_to_whoever_waits_and_to_whoever_watches(
+def test_I21_the_session_api_reports_it_to_waiters_and_watchers(
     server: LiveServer, trace: Trace, word: str
 ) -> None:
     api = Api(server)
@@ -246,7 +246,7 @@ def test_I21_the_session_api_says_so_to_whoever_waits_and_to_whoever_watches(
     assert trace.words == ["once", "once"]
 
 
-def test_our_own_client_raises_it_at_once_and_says_so(server: LiveServer, trace: Trace, word: str) -> None:
+def test_the_python_client_raises_it_at_once(server: LiveServer, trace: Trace, word: str) -> None:
     with Client(server.url) as client:
         session = client.create("tools").id
         with pytest.raises(ModelError) as failed:

@@ -116,7 +116,7 @@ def test_the_model_learns_that_a_person_did_not_answer(api: Api, action: str) ->
     assert f'"action":"{action}"' in result(api, session)
 
 
-def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(api: Api) -> None:
+def test_an_invalid_answer_is_rejected_and_the_question_stays(api: Api) -> None:
     session = api.session("asking")
     assert answer(api, session, "decline") == 409
     begin(api, session, ASK)
@@ -179,7 +179,7 @@ def test_the_openai_api_cannot_ask_and_says_so_to_the_model(server: LiveServer) 
     assert "needs an answer from a person, which is not available on this API" in results[0]
 
 
-def test_I42_who_answered_what_is_in_the_audit_record(api: Api) -> None:
+def test_I42_the_audit_record_names_each_answerer(api: Api) -> None:
     session = api.session("asking")
     begin(api, session, ASK)
     asked(api, session)

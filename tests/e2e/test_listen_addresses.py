@@ -180,7 +180,7 @@ def test_a_unix_socket_is_private_before_anybody_can_connect(
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link to a socket", "link to nothing"])
-def test_what_is_no_socket_is_left_as_it_is(short: Path, kind: str) -> None:
+def test_files_that_are_not_sockets_are_not_removed(short: Path, kind: str) -> None:
     path = short / "a.sock"
     with closing(socket.socket(socket.AF_UNIX)) as dead:
         dead.bind(str(short / "dead"))
@@ -219,7 +219,7 @@ def test_a_server_that_is_too_busy_to_answer_is_alive(short: Path) -> None:
         ("../../proc/missing/a.sock", "No such file or directory; choose another --listen"),
     ],
 )
-def test_a_path_that_cannot_be_is_refused_in_words(short: Path, path: str, words: str) -> None:
+def test_an_impossible_path_is_rejected_with_a_reason(short: Path, path: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         listen_on(f"unix://{short}/{path}", "--listen")
     assert list(short.iterdir()) == []
@@ -319,7 +319,7 @@ def test_a_given_socket_is_judged_by_its_own_address() -> None:
             assert (given.host, given.place) == ("localhost", f"fd://{number}")
 
 
-def test_what_is_no_socket_that_listens_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_invalid_sockets_are_rejected_in_one_line(tmp_path: Path) -> None:
     with (
         (tmp_path / "file").open("wb") as file,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
@@ -346,7 +346,7 @@ def test_what_is_no_socket_that_listens_is_refused_in_one_line(tmp_path: Path) -
 @pytest.mark.parametrize(
     "address", ["fd://", "fd://-1", "fd://x", "fd://03", "unix://", "http://127.0.0.1:80", ":80"]
 )
-def test_what_is_no_address_is_refused_by_naming_those_that_are(address: str) -> None:
+def test_invalid_addresses_are_rejected_with_valid_examples(address: str) -> None:
     with pytest.raises(InvalidRequest, match="--listen must be HOST:PORT, unix://PATH or fd://N"):
         listen_on(address, "--listen")
 

@@ -158,7 +158,7 @@ def test_a_clash_of_names_offers_both_tools(server: LiveServer) -> None:
     assert results(api, session) == ["2", "4"]
 
 
-def test_a_missing_server_is_disclosed_and_the_turn_goes_on(server: LiveServer) -> None:
+def test_a_missing_server_is_disclosed_and_the_turn_continues(server: LiveServer) -> None:
     api = Api(server)
     session = api.session("missing")
     assert api.turn(session, "hello").status == 200

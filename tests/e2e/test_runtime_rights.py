@@ -105,7 +105,7 @@ async def send(laptop: Laptop, route: Route, ids: Ids, body: Any, token: str) ->
     return given
 
 
-async def test_strangers_get_the_answer_of_an_unknown_session(laptop: Laptop) -> None:
+async def test_other_users_get_the_answer_of_an_unknown_session(laptop: Laptop) -> None:
     before = laptop.inside.dump()
     for route in routes_of(laptop.inside):
         for token in STRANGERS:
@@ -128,9 +128,7 @@ async def test_a_chat_token_is_refused_by_its_scope_whatever_the_session_is(lapt
 
 
 @pytest.mark.parametrize("token", ["ann", "bea"])
-async def test_the_owner_and_whom_the_runtime_is_shared_with_use_every_route(
-    laptop: Laptop, token: str
-) -> None:
+async def test_the_owner_and_shared_users_use_every_route(laptop: Laptop, token: str) -> None:
     for route in routes_of(laptop.inside):
         busy = route.path.endswith(("/cancel", "/steer"))
         ids = await _ids(laptop.inside, laptop.worker, busy=busy)
@@ -149,7 +147,7 @@ async def test_the_owner_and_whom_the_runtime_is_shared_with_use_every_route(
         await laptop.inside.ask("DELETE", f"/api/sessions/{ids.session}", token="ann")
 
 
-async def test_lists_batches_and_bodies_show_nothing_to_a_stranger(laptop: Laptop) -> None:
+async def test_lists_batches_and_bodies_show_nothing_to_other_tenants(laptop: Laptop) -> None:
     inside, session = laptop.inside, laptop.ids.session
     for token in ("ann", "bea", *STRANGERS):
         listed = await inside.good("GET", "/api/sessions?limit=200", token=token)
@@ -187,7 +185,7 @@ async def test_a_fork_is_as_private_as_its_source(laptop: Laptop) -> None:
     assert (given.status, given.code) == (404, "session_not_found")
 
 
-async def test_what_a_stranger_sends_to_the_agent_finds_no_runtime(laptop: Laptop) -> None:
+async def test_requests_of_other_users_find_no_runtime(laptop: Laptop) -> None:
     inside = laptop.inside
     body = {"messages": [{"content": "rm -rf"}]}
     sessions = []

@@ -63,7 +63,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 # -- its end -----------------------------------------------------------------------------
 
 
-async def test_told_to_end_it_finishes_what_it_can_and_says_so_where_it_cannot(tmp_path: Path) -> None:
+async def test_sigterm_lets_turns_finish_within_the_grace_period(tmp_path: Path) -> None:
     """I25: every stream ends with its answer, or with an error; the next server goes on from there."""
     promised = "!slow 0.05\n" + "word " * 60
     with Served(tmp_path, options=("--shutdown-grace", "2s")) as server:
@@ -118,7 +118,7 @@ async def test_told_to_end_it_finishes_what_it_can_and_says_so_where_it_cannot(t
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_told_twice_it_waits_for_nothing(tmp_path: Path, number: signal.Signals) -> None:
+async def test_second_sigterm_stops_at_once(tmp_path: Path, number: signal.Signals) -> None:
     with Served(tmp_path, options=("--shutdown-grace", "60s")) as server:
         async with wire_to(server) as wire:
             one, other = Followed(), Followed()
@@ -217,7 +217,7 @@ def everything_in(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["--token-file", "--token-env"])
-async def test_a_token_of_the_servers_own_lets_in_through_a_proxy(tmp_path: Path, how: str) -> None:
+async def test_a_token_of_the_server_is_accepted_through_a_proxy(tmp_path: Path, how: str) -> None:
     token = "0123456789abcdef-the-servers-own"
     (tmp_path / "token").write_text(f"{token}\n")
     value = str(tmp_path / "token") if how == "--token-file" else "MY_TOKEN"

@@ -117,7 +117,7 @@ def test_the_user_of_a_trusted_proxy_is_logged_in_and_may_not_administer(tmp_pat
         assert proxied.ask("POST", "/api/sessions", {}, **{"x-remote-user": "mira"}).status == 401
 
 
-def test_nobody_else_is_believed_to_be_the_proxy(tmp_path: Path) -> None:
+def test_only_the_configured_proxy_is_trusted(tmp_path: Path) -> None:
     options = ("--trusted-proxy", "10.9.9.9", "--proxy-user-header", "X-Remote-User")
     with LiveServer(tmp_path, options=options) as server:
         api = Api(server, token=None)

@@ -234,7 +234,7 @@ def test_a_trace_that_its_client_does_not_sample_is_not_sent(
     assert not [span for span in collector.spans if span.trace == trace]
 
 
-def test_who_attaches_is_no_parent_and_says_which_turn_it_was(
+def test_attaching_requests_link_to_the_turn(
     collector: Collector, traced: LiveServer, client: openai.OpenAI, fake: FakeModel, word: str
 ) -> None:
     """A run belongs to its session: it outlives the request that began it, and others attach to it."""
@@ -529,7 +529,7 @@ async def test_the_end_waits_until_the_collector_has_what_is_left(monkeypatch: p
 
 
 @pytest.mark.anyio
-async def test_what_the_library_complains_about_is_told_once_and_without_its_values(
+async def test_library_warnings_are_reported_once_without_values(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tracing = open_tracing(True)

@@ -149,7 +149,7 @@ def test_I40_a_body_without_end_is_not_read(api: Api, receiver: WebhookReceiver)
     assert receiver.cut.wait(10), "the connection stayed open"
 
 
-def test_a_receiver_that_hangs_delays_nobody_else(api: Api, receiver: WebhookReceiver) -> None:
+def test_a_hanging_receiver_delays_no_other(api: Api, receiver: WebhookReceiver) -> None:
     with WebhookReceiver(hangs) as hanging:
         slow, quick = add(api, hanging.url), add(api, receiver.url)
         session = api.session("shelly")

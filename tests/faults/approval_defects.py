@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from lastgood.core.tool_permissions import Asks
 from lastgood.engine import turn_loop
-from lastgood.engine.stage import Stage
+from lastgood.engine.agent_run import Stage
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolbox, Toolboxes
 from lastgood.engine.tools.tool import ToolFailed

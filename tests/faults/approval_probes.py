@@ -13,7 +13,7 @@ from lastgood.core.session_rules import WantedRules
 from lastgood.core.tool_ledger import ledger
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider
 from lastgood.engine.toolboxes import Toolboxes
-from lastgood.engine.tools.live import LiveProgram, Offer, SessionPlace
+from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import NothingPending
 from lastgood.flows.approvals import Approver

@@ -19,7 +19,7 @@ from lastgood.core import admission as core_admission
 from lastgood.core import commit as core_commit
 from lastgood.core import derivation as core_derivation
 from lastgood.core import history as core_history
-from lastgood.core import queue_parking as core_parking
+from lastgood.core import parking_policy as core_parking
 from lastgood.core import recovery as core_recovery
 from lastgood.core import session_rules as core_session_rules
 from lastgood.core.history import History
@@ -419,7 +419,7 @@ def _() -> Iterator[None]:
         found = await real(self, replace(begin, ask=replace(begin.ask, key=None)), events)
         if isinstance(found, Begun):
             return found
-        standing: BeginConflict = self._standing(begin)
+        standing: BeginConflict = self._conflict_now(begin)
         return standing
 
     with patch.object(SqliteAttempts, "begin_if_free", begin_if_free):

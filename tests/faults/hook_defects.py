@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 from lastgood.agents.hook_builder import HookBuilder
 from lastgood.core import hooks as core_hooks
-from lastgood.core.hooks import Decision
+from lastgood.core.hooks import HookDecision
+from lastgood.engine.agent_run import Stage
 from lastgood.engine.hooks import turn_hooks
 from lastgood.engine.hooks.turn_hooks import Ruling, TurnHooks
-from lastgood.engine.stage import Stage
 from lastgood.model.attempts import StepKind
 from lastgood.model.hooks import HookEvent
 from tests.faults.defects import defect
@@ -33,7 +33,7 @@ def _() -> Iterator[None]:
 
     async def before_tool(self: TurnHooks, *args: Any) -> Ruling:
         ruling = await real(self, *args)
-        return replace(ruling, decision=None) if ruling.decision is Decision.DENY else ruling
+        return replace(ruling, decision=None) if ruling.decision is HookDecision.DENY else ruling
 
     with patch.object(TurnHooks, "before_tool", before_tool):
         yield

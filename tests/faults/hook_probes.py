@@ -103,7 +103,7 @@ async def what_a_hook_has_ruled_is_not_ruled_again_after_a_person_answered(stage
 
 
 @probe
-async def hooks_of_a_stranger_do_not_run(stage: Stage) -> None:
+async def hooks_of_untrusted_sources_do_not_run(stage: Stage) -> None:
     body = b"agents: {root: {model: auto, hooks: {session_start: [{type: command, command: id}]}}}"
     for trusted in (True, False):
         file = read_agent_file(body, where="agent.yaml", key="agent", trusted=trusted)

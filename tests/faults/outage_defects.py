@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lastgood.core.lifecycle import Move
-from lastgood.core.queue_parking import parking_of
+from lastgood.core.parking_policy import parking_of
 from lastgood.errors import AttemptLost, OutcomeUnknown, ShuttingDown
 from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
@@ -36,7 +36,7 @@ def _() -> Iterator[None]:
         lost = AttemptStop(Move.INTERRUPT, interrupted_by_outage(run.begin))
         run.lease_timer = asyncio.get_running_loop().call_later(seconds, run.stop, lost)
 
-    real = flow_running.RunningAttempts.hear
+    real = flow_running.RunningAttempts.apply_heartbeat
 
     def hear(self: flow_running.RunningAttempts, beat: Beat) -> None:
         real(self, beat)
@@ -47,7 +47,7 @@ def _() -> Iterator[None]:
 
     with (
         patch.object(flow_running.RunningAttempts, "_watch_lease", watch),
-        patch.object(flow_running.RunningAttempts, "hear", hear),
+        patch.object(flow_running.RunningAttempts, "apply_heartbeat", hear),
     ):
         yield
 

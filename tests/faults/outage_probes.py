@@ -62,7 +62,7 @@ async def a_batch_whose_answer_is_lost_is_stored_once(stage: Stage) -> None:
 
 
 @probe
-async def a_commit_that_nobody_can_read_back_is_unknown(stage: Stage) -> None:
+async def a_commit_that_cannot_be_read_back_is_unknown(stage: Stage) -> None:
     """I16: whoever is told that a turn failed sends it again."""
     session = await stage.world.create(stage.node)
     gone: dict[str, Any] = dict.fromkeys(("finish_if_held", "get_attempt", "find_turn"), Mode.RAISE)
@@ -158,7 +158,7 @@ async def a_begin_whose_answer_is_lost_is_unknown(stage: Stage) -> None:
 
 
 @probe
-async def a_begin_that_a_stop_cuts_off_is_told(stage: Stage) -> None:
+async def a_begin_cut_off_by_a_stop_is_reported(stage: Stage) -> None:
     """I18: recovery tries a durable turn again if it has begun; any other one comes to nothing."""
     for durable, code in ((True, "outcome_unknown"), (False, "shutting_down")):
         node = stage.make_node(f"stopped {code}", stage.faults)

@@ -70,7 +70,7 @@ async def a_retry_of_a_refused_request_gets_no_older_answer(stage: Stage) -> Non
 
 
 @probe
-async def a_failed_turn_tells_whether_its_tools_may_run_again(stage: Stage) -> None:
+async def a_failed_turn_reports_whether_its_tools_may_run_again(stage: Stage) -> None:
     session = await stage.world.create(stage.node)
     for tool, expected in (("ledger-fail", True), ("ledger-repeat", False)):
         text = f'tok {tool}\n!tool {tool} {{"text": "a"}}\n!say done\n!fail before'

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from lastgood.core import recovery as core_recovery
 from lastgood.core.recovery import TryAgain, Unsettled
 from lastgood.engine import turn_loop
-from lastgood.engine.stage import Stage
+from lastgood.engine.agent_run import Stage
 from lastgood.flows import recovery as flow_recovery
 from lastgood.model.agents import OnUnknown
 from lastgood.model.attempts import Hold, Step, StepKind

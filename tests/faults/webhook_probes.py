@@ -41,7 +41,7 @@ async def a_commit_that_does_not_happen_is_not_announced(stage: Stage) -> None:
 
 
 @probe
-async def a_webhook_hears_of_its_own_tenant(stage: Stage) -> None:
+async def a_webhook_gets_events_of_its_own_tenant_only(stage: Stage) -> None:
     """I35."""
     await hook(stage)
     await hook(stage, "foreign", TenantId("other"))

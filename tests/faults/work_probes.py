@@ -338,7 +338,7 @@ async def a_rate_limit_is_waited_for_a_week(stage: Stage) -> None:
 
 
 @probe
-async def a_cancel_is_final_and_waits_for_nobody(stage: Stage) -> None:
+async def a_cancel_is_final_and_does_not_wait_for_the_worker(stage: Stage) -> None:
     """I14: the session is free at once, and what the worker reports later is never committed."""
     site = site_of(stage)
     a = await site.machine()

@@ -45,7 +45,7 @@ async def test_M1_1_an_exact_key_wins_over_one_that_differs_in_its_query(cluster
 
 
 @pytest.mark.parametrize("now", [DEV, PLAIN, quote_plus(TEAM + "#part"), TEAM + "?tag=unescaped"])
-async def test_M1_2_a_relaunch_with_another_query_goes_on(cluster: Cluster, now: str) -> None:
+async def test_M1_2_a_relaunch_with_another_query_continues(cluster: Cluster, now: str) -> None:
     node = await serve(cluster, LIGHT, ELSEWHERE)
     session = await a_session(cluster, node, LIGHT)
     node = await relaunch(cluster, node, now, ELSEWHERE)
@@ -82,7 +82,7 @@ async def test_M1_2_another_scheme_host_port_or_path_is_another_agent(cluster: C
     assert refused.value.detail["recorded"] == LIGHT
 
 
-async def test_M1_2_what_is_no_url_is_its_own_identity(cluster: Cluster) -> None:
+async def test_M1_2_a_key_that_is_not_a_url_is_its_own_identity(cluster: Cluster) -> None:
     node = await serve(cluster, "team?tag=a", "100%?x")
     for key in ("team?tag=a", "100%?x"):
         session = await a_session(cluster, node, key)
@@ -178,7 +178,7 @@ async def test_M1_a_failed_attempt_has_its_decision_too(cluster: Cluster) -> Non
     assert (attempt.decision["agent"], attempt.agent_digest) == ("stable", f"sha256:{DEV}")
 
 
-async def test_M1_a_rebound_session_goes_on_with_the_other_agent(cluster: Cluster) -> None:
+async def test_M1_a_rebound_session_continues_with_the_other_agent(cluster: Cluster) -> None:
     node = await serve(cluster, LIGHT, ELSEWHERE)
     session = await a_session(cluster, node, LIGHT)
     node = await relaunch(cluster, node, DEV, PLAIN)

@@ -28,7 +28,7 @@ async def test_I2_a_turn_that_has_used_up_its_budget_calls_no_model_again(cluste
     assert (await cluster.good(node, session, "!say short")).messages[-1].content == "short"
 
 
-async def test_a_retry_goes_on_with_what_is_left(cluster: Cluster) -> None:
+async def test_a_retry_continues_with_what_is_left(cluster: Cluster) -> None:
     node = await cluster.node(agents=[cluster.agent(budgets=(Budget(tokens=1),))])
     session = await cluster.session(node)
     for _ in range(2):

@@ -77,7 +77,7 @@ async def test_the_same_prefix_is_appended_to(client: Client, reconciles: bool) 
     assert (await client.session()).id == first.id
 
 
-async def test_another_answer_goes_on_from_before_the_one_that_was_given(client: Client) -> None:
+async def test_another_answer_continues_from_before_the_one_that_was_given(client: Client) -> None:
     await client.send(A)
     await client.send(A, SAID_A, B)
     first = await client.session()
@@ -93,7 +93,7 @@ async def test_another_answer_goes_on_from_before_the_one_that_was_given(client:
     assert (branch.replaced_by, again.turns) == (again.head.turn, 2)
 
 
-async def test_an_edited_message_goes_on_from_before_it(client: Client) -> None:
+async def test_an_edited_message_continues_from_before_it(client: Client) -> None:
     await client.send(A)
     await client.send(A, SAID_A, B)
     await client.send(user("other"))

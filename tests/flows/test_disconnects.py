@@ -58,7 +58,7 @@ async def test_a_turn_whose_requester_stays_commits(cluster: Cluster, on_leave: 
     assert (await cluster.outcome(node, running)).status is AttemptStatus.COMMITTED
 
 
-async def test_CONTINUE_goes_on_and_commits(cluster: Cluster) -> None:
+async def test_CONTINUE_keeps_running_and_commits(cluster: Cluster) -> None:
     gate = Gate()
     node = await held(cluster, gate)
     session = await cluster.session(node)

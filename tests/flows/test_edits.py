@@ -69,7 +69,7 @@ async def test_I1_an_edit_sees_its_base_and_nothing_after_it(
     assert (branch.head, branch.replaced_by) == (turns[-1].id, outcome.turn.id)
 
 
-async def test_an_edit_of_an_edit_goes_on_from_the_first_one(cluster: Cluster, node: Lastgood) -> None:
+async def test_an_edit_of_an_edit_continues_from_the_first_one(cluster: Cluster, node: Lastgood) -> None:
     session, turns = await three(cluster, node)
     first = (await edit(cluster, node, session, turns[0], "a")).turn
     more = await cluster.good(node, session, "b")
@@ -82,7 +82,7 @@ async def test_an_edit_of_an_edit_goes_on_from_the_first_one(cluster: Cluster, n
     assert len(heads) == 3
 
 
-async def test_an_edit_after_a_reset_may_go_on_from_the_reset_or_from_before_it(
+async def test_an_edit_after_a_reset_may_continue_from_the_reset_or_from_before_it(
     cluster: Cluster, node: Lastgood
 ) -> None:
     session, turns = await three(cluster, node)

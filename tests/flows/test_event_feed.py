@@ -55,7 +55,7 @@ async def test_I22_a_watcher_that_comes_back_gets_exactly_what_it_missed(
         assert rest == [later for later in whole if later.seq > event.seq]
 
 
-async def test_I22_a_watcher_whose_events_are_gone_is_told_once(cluster: Cluster, node: Lastgood) -> None:
+async def test_I22_a_watcher_whose_events_are_gone_gets_one_resync(cluster: Cluster, node: Lastgood) -> None:
     session = await cluster.session(node, title="named")
     await cluster.good(node, session, "one")
     seen = (await node.deps.store.read_events(DEFAULT_TENANT, session, after=0))[0]
@@ -171,7 +171,7 @@ async def stored(cluster: Cluster, submitted: TurnHandle) -> list[StoredEvent]:
     return [event for event in found if event.attempt == submitted.attempt and event.seq > begun]
 
 
-async def test_I22_who_keeps_up_is_handed_what_is_stored_and_reads_nothing(cluster: Cluster) -> None:
+async def test_I22_watchers_that_keep_up_read_nothing_from_the_database(cluster: Cluster) -> None:
     speaker = Speaker()
     node, submitted = await speaking(cluster, speaker)
     events = submitted.events(from_begin=False)
@@ -188,7 +188,7 @@ async def test_I22_who_keeps_up_is_handed_what_is_stored_and_reads_nothing(clust
     assert seen[-1].kind is EventKind.ATTEMPT_ENDED
 
 
-async def test_I23_who_lags_reads_the_table_and_misses_nothing(cluster: Cluster) -> None:
+async def test_I23_slow_watchers_read_the_table_and_miss_no_event(cluster: Cluster) -> None:
     """However much is stored meanwhile, it holds one batch at most; and nobody else waits for it."""
     speaker = Speaker()
     node, submitted = await speaking(cluster, speaker)
@@ -220,9 +220,9 @@ async def test_I22_only_what_comes_next_by_its_number_is_taken_from_hand_to_hand
         one = await first
         second = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
-        node.deps.signals.tell(submitted.session, [replace(one, seq=one.seq + 2)])
+        node.deps.signals.notify(submitted.session, [replace(one, seq=one.seq + 2)])
         await eventually(lambda: _has_read(cluster, node))
-        node.deps.signals.tell(submitted.session, [one])
+        node.deps.signals.notify(submitted.session, [one])
         await asyncio.sleep(0)
         assert not second.done()
         speaker.words.put_nowait("two ")
@@ -235,7 +235,7 @@ async def _has_read(cluster: Cluster, node: Lastgood) -> bool:
     return cluster.faults(node).hits["store.read_events"] > 0
 
 
-async def test_I22_who_comes_after_the_first_word_misses_nothing(cluster: Cluster) -> None:
+async def test_I22_late_watchers_miss_no_event(cluster: Cluster) -> None:
     """Also while nothing more is said, so that nobody tells it to look."""
     speaker = Speaker()
     _node, submitted = await speaking(cluster, speaker)

@@ -292,7 +292,7 @@ async def test_M2_1_a_tool_that_never_returns_is_left_behind_and_commits_nothing
 
 
 @watched
-async def test_M2_2_the_same_words_are_shown_and_the_outcome_decides(
+async def test_M2_2_the_same_text_is_shown_and_the_outcome_decides(
     cluster: Cluster, world: World, node: Lastgood, watch: bool
 ) -> None:
     """The whole answer was streamed, and nothing is committed: what was sent decides nothing."""

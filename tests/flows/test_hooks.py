@@ -534,7 +534,7 @@ async def test_after_a_death_hooks_of_finished_steps_do_not_run_again(desk: Desk
 
 
 @ON_SQLITE
-async def test_hooks_that_watch_are_told_of_every_moment(desk: Desk) -> None:
+async def test_observing_hooks_get_every_event(desk: Desk) -> None:
     seen = desk.tmp_path / "seen"
     watched = (
         HookEvent.AFTER_LLM_CALL,

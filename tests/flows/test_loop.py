@@ -239,7 +239,7 @@ async def test_a_call_that_needs_approval_waits_for_a_person(
     assert ("too risky" in result) is not approves
 
 
-async def test_what_a_tool_says_is_told_while_it_runs(cluster: Cluster) -> None:
+async def test_tool_output_is_streamed_while_it_runs(cluster: Cluster) -> None:
     gate = Gate()
 
     async def run(use: ToolUse) -> str:
@@ -298,13 +298,13 @@ async def test_a_cancelled_turn_stops_its_tool_before_it_ends(cluster: Cluster) 
 
 def counting(kit: Kit, built: list[str]) -> AgentLoop:
     engine = kit.engine()
-    factory = engine._runtimes._toolsets["echo"]
+    factory = engine._toolboxes._toolsets["echo"]
 
     def count(spec: ToolsetSpec) -> Sequence[Tool]:
         built.append(spec.type)
         return factory(spec)
 
-    engine._runtimes._toolsets = {"echo": count}
+    engine._toolboxes._toolsets = {"echo": count}
     return engine
 
 
@@ -345,7 +345,7 @@ class Served:
 def counting_runtimes(node: Lastgood) -> set[SessionId]:
     engine = node.deps.engine
     assert isinstance(engine, AgentLoop)
-    return set(engine._runtimes._kept)
+    return set(engine._toolboxes._kept)
 
 
 async def test_why_an_old_definition_serves_is_stored_with_the_attempt(cluster: Cluster) -> None:

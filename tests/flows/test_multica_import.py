@@ -165,7 +165,7 @@ async def test_M4_5_a_pointer_without_a_runtime_gets_that_of_the_latest_finished
     assert (pointer.native_session, pointer.runtime) == ("s1", runtime("laptop", "codex"))
 
 
-async def test_M4_5_a_chat_without_any_task_has_a_pointer_that_nobody_resumes(
+async def test_M4_5_a_chat_without_tasks_has_a_pointer_that_is_never_resumed(
     importer: Importer, multica: Multica
 ) -> None:
     agent, laptop = await multica.agent("coder"), await multica.runtime("laptop")
@@ -411,7 +411,7 @@ async def test_missing_tables_and_columns_are_named(multica: Multica, multica_ds
             pass
 
 
-async def test_a_database_that_cannot_be_reached_is_an_error_in_words(
+async def test_an_unreachable_database_is_an_error_with_a_reason(
     postgres_server: PostgresServer,
 ) -> None:
     with pytest.raises(StoreUnavailable, match="cannot reach the multica database"):

@@ -235,7 +235,7 @@ async def outcome_in(cluster: Cluster, node: Lastgood, **modes: Mode) -> tuple[S
     return session, outcome
 
 
-async def test_an_outage_interrupts_and_the_caller_is_told_the_truth(
+async def test_an_outage_interrupts_and_the_caller_gets_the_true_outcome(
     cluster: Cluster, impatient: None
 ) -> None:
     node = await cluster.node(alive=False)
@@ -267,7 +267,7 @@ async def test_I16_once_a_commit_was_sent_an_error_says_that_the_outcome_is_unkn
 
 
 @pytest.mark.parametrize(("durable", "expected"), [(True, OutcomeUnknown), (False, SessionBusy)])
-async def test_I13_after_a_lost_begin_only_a_turn_that_nobody_tries_again_is_refused(
+async def test_I13_after_a_lost_begin_only_a_turn_without_recovery_is_rejected(
     cluster: Cluster, durable: bool, expected: type[LastgoodError]
 ) -> None:
     """The begin happened and its answer was lost. Before it is repeated, its lease was swept and another
@@ -357,7 +357,7 @@ async def test_a_refused_statement_is_a_failure_and_no_outage(cluster: Cluster) 
     assert outcome.error.code == "store_error"
 
 
-async def test_a_watcher_elsewhere_is_not_told_that_a_turn_failed_because_it_cannot_be_read(
+async def test_a_read_error_is_not_reported_to_watchers_as_a_failed_turn(
     cluster: Cluster, impatient: None
 ) -> None:
     gate = Gate()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.queue_parking import HELD_AFTER_CANCEL
+from lastgood.core.parking_policy import HELD_AFTER_CANCEL
 from lastgood.errors import Conflict
 from lastgood.flows.retention import Retention
 from lastgood.model.attempts import AttemptStatus, OnLeave
@@ -56,7 +56,7 @@ async def at_gate(cluster: Cluster, text: str, **ask: Any) -> tuple[Lastgood, Se
     return node, session, gate
 
 
-async def test_a_steer_that_nobody_heard_runs_as_soon_as_its_turn_has_ended(cluster: Cluster) -> None:
+async def test_an_unread_steer_runs_when_its_turn_has_ended(cluster: Cluster) -> None:
     gate = Gate()
     node = await cluster.node(alive=False, providers={"slow": TitleModel("said", gate)})
     session = await cluster.session(node)
@@ -74,7 +74,7 @@ async def test_a_steer_of_a_turn_that_failed_runs_at_once(cluster: Cluster) -> N
     await until_said(cluster, session, ["steer\n!fail before 1"])
 
 
-async def test_after_a_persons_cancel_the_queue_is_held_until_somebody_continues_or_drops_it(
+async def test_after_a_cancel_by_a_user_the_queue_is_held_until_continued_or_dropped(
     cluster: Cluster,
 ) -> None:
     node, session, _ = await at_gate(cluster, "!say one")
@@ -127,7 +127,7 @@ async def test_what_waits_behind_an_owed_turn_runs_when_that_has_ended(cluster: 
     await until_said(cluster, session, ["!tool gate {}\n!say one"], ["two"])
 
 
-async def test_steps_that_heard_what_was_dropped_since_are_not_adopted(cluster: Cluster) -> None:
+async def test_steps_with_a_dropped_steer_are_not_adopted(cluster: Cluster) -> None:
     """Else its turn would be owed for ever: what it claims is not there any more."""
     node, session, gate = await at_gate(cluster, "!say one", durable=True)
     steer = await put(node, session, QueueKind.STEER, "!tool gate {}\n!say steered")

@@ -91,7 +91,7 @@ async def test_I20_a_replay_is_answered_over_the_quota_too(cluster: Cluster, nod
     assert again.turn == first.turn
 
 
-async def test_an_import_that_does_not_fit_is_refused_whole(cluster: Cluster, node: Lastgood) -> None:
+async def test_an_invalid_import_is_rejected_whole(cluster: Cluster, node: Lastgood) -> None:
     session = await cluster.session(node)
     await cluster.good(node, session, "x" * 1000)
     known = await node.sessions.get(DEFAULT_TENANT, session)

@@ -203,7 +203,7 @@ async def test_a_plain_request_is_not_tried_again(cluster: Cluster) -> None:
         (OnUnknown.FAIL, "The server was interrupted while this tool ran.", ["a", "b"]),
     ],
 )
-async def test_a_promised_turn_goes_on_after_its_finished_steps(
+async def test_a_promised_turn_continues_after_its_finished_steps(
     cluster: Cluster, policy: OnUnknown, result: str, done: list[str]
 ) -> None:
     """Neither the model nor a finished tool is asked again; what may have happened, by the tool's policy."""
@@ -504,7 +504,7 @@ async def test_a_waiting_turn_can_be_cancelled(cluster: Cluster) -> None:
     assert cluster.last_prompt == [("user", "go on")]
 
 
-async def test_I12_a_question_that_nobody_answers_in_time_ends_the_turn(
+async def test_I12_an_unanswered_question_ends_the_turn_in_time(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastgood.engine.turn_loop.ANSWER_SECONDS", 0.3)

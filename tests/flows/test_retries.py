@@ -273,7 +273,7 @@ async def test_I21_history_in_the_body_makes_a_retry_known_for_longer(
 
 
 @pytest.mark.parametrize("where_to", ["the same node", "another node"])
-async def test_I21_the_retry_of_a_refused_request_is_never_told_an_older_turn(
+async def test_I21_the_retry_of_a_rejected_request_never_gets_an_older_turn(
     cluster: Cluster, node: Lastgood, where_to: str
 ) -> None:
     session = await cluster.session(node, conversation="name")

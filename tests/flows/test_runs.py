@@ -117,7 +117,7 @@ async def test_M3_4_a_failed_write_leaves_no_override(
 
 
 @pytest.mark.parametrize("how", ["watch", "wait"])
-async def test_M3_5_whoever_has_read_to_the_end_may_ask_again_at_once(
+async def test_M3_5_after_the_last_event_the_next_request_begins_at_once(
     cluster: Cluster, node: Lastgood, how: str
 ) -> None:
     """200 times in all, over failed and committed turns; never a false SessionBusy."""

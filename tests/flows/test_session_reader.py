@@ -100,7 +100,7 @@ async def test_fields_are_written_one_by_one_also_while_busy(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("title", ["", " \n", "x" * 201, "a\x00", "\ud800"])
-async def test_a_title_that_is_none_is_refused(cluster: Cluster, node: Lastgood, title: str) -> None:
+async def test_an_invalid_title_is_rejected(cluster: Cluster, node: Lastgood, title: str) -> None:
     session = await cluster.session(node, title="as it was")
     with pytest.raises(InvalidRequest):
         await node.sessions.rename(DEFAULT_TENANT, session, title)
@@ -110,7 +110,7 @@ async def test_a_title_that_is_none_is_refused(cluster: Cluster, node: Lastgood,
 # -- forks ---------------------------------------------------------------------------
 
 
-async def test_a_fork_goes_on_from_its_turn_and_copies_nothing(cluster: Cluster, node: Lastgood) -> None:
+async def test_a_fork_continues_from_its_turn_and_copies_nothing(cluster: Cluster, node: Lastgood) -> None:
     session = await cluster.session(node, title="tale", metadata={"a": 1}, working_dir="/")
     turns = [await cluster.good(node, session, f"{n}") for n in range(4)]
     rows = await cluster.backend.rows("SELECT count(*) FROM turns")
@@ -216,7 +216,7 @@ async def test_I35_unknown_foreign_and_deleted_ids_answer_alike(
         assert (found.title, found.starred, found.metadata, found.turns) == ("as it was", False, {}, 1)
 
 
-async def test_cancelling_what_does_not_run_is_told(cluster: Cluster, node: Lastgood) -> None:
+async def test_cancelling_an_idle_session_is_reported(cluster: Cluster, node: Lastgood) -> None:
     session = await cluster.session(node)
     with pytest.raises(NothingPending):
         await node.turns.cancel(DEFAULT_TENANT, session)

@@ -19,7 +19,7 @@ import pytest
 
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import SessionBusy
-from lastgood.flows.heartbeat import beating
+from lastgood.flows.heartbeat import heartbeat
 from lastgood.flows.leases import Leases
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.ids import DEFAULT_TENANT
@@ -161,7 +161,7 @@ async def test_the_heartbeat_ends_with_its_process_and_leaves_nothing_open(clust
 @pytest.mark.parametrize("where", ["sqlite"], indirect=True)
 async def test_a_process_that_is_alone_has_no_heartbeat(cluster: Cluster) -> None:
     leases = Leases(LIMITS, SystemClock())
-    async with beating(cluster.backend.store, leases, lambda _: None):
+    async with heartbeat(cluster.backend.store, leases, lambda _: None):
         assert THREAD not in {thread.name for thread in threading.enumerate()}
 
 
@@ -211,7 +211,7 @@ async def test_I11_a_clock_that_jumps_displaces_nothing_on_sqlite(
 
 
 @pytest.mark.parametrize("where", ["sqlite"], indirect=True)
-async def test_I12_what_nobody_runs_is_ended_by_the_next_sweep_on_sqlite(cluster: Cluster) -> None:
+async def test_I12_abandoned_attempts_are_ended_by_the_next_sweep_on_sqlite(cluster: Cluster) -> None:
     """A begin whose answer never came, or an end that could not be written: no lease would end it."""
     gate = Gate()
     node = await cluster.node(tools=[gate_tool(gate)], alone=True, alive=False)

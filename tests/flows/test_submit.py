@@ -65,7 +65,7 @@ async def test_a_submission_that_is_overtaken_selects_its_input_anew(
         ("key", StaleHead, None),
     ],
 )
-async def test_a_submission_that_is_overtaken_each_time_gives_up_and_says_so(
+async def test_a_submission_that_is_overtaken_each_time_gives_up_with_an_error(
     cluster: Cluster, node: Lastgood, key: str | None, error: type[LastgoodError], words: str | None
 ) -> None:
     await cluster.outcome(node, await node.submitter.submit(submission("first")))

@@ -180,7 +180,7 @@ async def test_I2_a_handoff_in_a_failed_turn_did_not_happen(cluster: Cluster) ->
     assert cluster.last_prompt[0][1].startswith("R")
 
 
-async def test_a_handoff_is_told(cluster: Cluster) -> None:
+async def test_a_handoff_is_reported(cluster: Cluster) -> None:
     node = await serve(cluster)
     session = await cluster.session(node, "team")
     await cluster.good(node, session, '!tool handoff {"agent": "writer"}\n!say written')
@@ -190,7 +190,7 @@ async def test_a_handoff_is_told(cluster: Cluster) -> None:
     ]
 
 
-async def test_what_a_sub_agent_says_is_told_under_its_name(cluster: Cluster) -> None:
+async def test_output_of_a_sub_agent_has_its_name(cluster: Cluster) -> None:
     node = await serve(cluster)
     session = await cluster.session(node, "team")
     await cluster.good(node, session, task("helper", "!say inner words", "!say outer words"))
@@ -199,7 +199,7 @@ async def test_what_a_sub_agent_says_is_told_under_its_name(cluster: Cluster) ->
     assert told == [TextStreamed("inner words", agent="helper"), TextStreamed("outer words")]
 
 
-async def test_I33_after_a_death_a_task_goes_on_where_it_was(cluster: Cluster) -> None:
+async def test_I33_after_a_crash_a_task_resumes_where_it_was(cluster: Cluster) -> None:
     """The helper's finished steps are adopted, its open call is decided by its tool's policy."""
     dead = await serve(cluster, name="dead")
     died = asyncio.Event()

@@ -129,7 +129,7 @@ async def test_what_cannot_be_a_token_is_refused_and_leaves_nothing(
     assert await dump(backend) == before
 
 
-async def test_I18_a_lost_answer_tells_which_token_to_look_for(server: Server) -> None:
+async def test_I18_a_lost_response_names_the_token_to_look_for(server: Server) -> None:
     server.faults.point, server.faults.mode = "store.create_token", Mode.LOST
     with pytest.raises(OutcomeUnknown, match="revoke it") as lost:
         await server.made()
@@ -151,7 +151,7 @@ async def test_a_token_is_good_to_its_end_and_no_longer(server: Server, clock: H
     assert await server.tokens.check(plain) is None
 
 
-async def test_a_token_that_nobody_made_is_nobodys(server: Server) -> None:
+async def test_an_unknown_token_is_rejected(server: Server) -> None:
     _, plain = await server.made()
     for other in (
         "lg_" + "A" * 43,
@@ -217,7 +217,7 @@ async def test_a_token_is_good_as_soon_as_it_is_made(server: Server, elsewhere: 
     assert await server.tokens.check(plain) == token
 
 
-async def test_strangers_do_not_push_a_token_out_of_memory(
+async def test_unknown_tokens_do_not_evict_a_known_one(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow, "MOST_KEPT", 2)
@@ -335,7 +335,7 @@ async def test_revoking_again_changes_nothing(server: Server) -> None:
     ("id", "error"),
     [("unknown", NotFound), ("", NotFound), ("a\x00", InvalidRequest), ("\ud800", InvalidRequest)],
 )
-async def test_what_is_no_token_cannot_be_revoked(server: Server, id: str, error: type[Exception]) -> None:
+async def test_an_invalid_token_id_cannot_be_revoked(server: Server, id: str, error: type[Exception]) -> None:
     await server.made()
     with pytest.raises(error):
         await server.tokens.revoke(id)

@@ -12,7 +12,7 @@ import pytest
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.errors import Overloaded
-from lastgood.model.agents import Fallback, ModelSpec, Permissions, Route, ToolsetSpec
+from lastgood.model.agents import Fallback, ModelRoute, ModelSpec, Permissions, ToolsetSpec
 from lastgood.model.events import ToolCalled
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.model.messages import Image, Role, ToolCall, assistant, user_parts
@@ -131,7 +131,7 @@ def test_what_a_model_accepts_is_in_its_file() -> None:
 
 async def test_a_request_goes_to_the_model_whose_examples_are_like_it(cluster: Cluster) -> None:
     fast, careful = TitleModel("hi"), TitleModel("proved")
-    routes = (Route("fast", ("hello there",)), Route("builtin/careful", ("prove a theorem",)))
+    routes = (ModelRoute("fast", ("hello there",)), ModelRoute("builtin/careful", ("prove a theorem",)))
     models = {
         "router": ModelSpec("builtin", "scripted", routes=routes),
         "fast": ModelSpec("builtin", "fast"),

@@ -74,7 +74,7 @@ async def begun(cluster: Cluster, node: Lastgood, source: UrlSource | FileSource
 # --- which agent a session means -------------------------------------------------------------------------
 
 
-async def test_M1_2_a_server_relaunched_with_another_query_goes_on(
+async def test_M1_2_a_server_relaunched_with_another_query_continues(
     cluster: Cluster, server: Server, site: Website
 ) -> None:
     light, dev = team(site, "?tag=v9-light"), team(site, "?tag=v9-dev&x=1")

@@ -16,7 +16,7 @@ import pytest
 
 from lastgood.engine.mcp.toolset import McpToolset
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.live import LiveProgram, Offer, SessionPlace
+from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import ToolUse
 from lastgood.model.agents import ToolsetSpec
 from lastgood.model.answers import Answer

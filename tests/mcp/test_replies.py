@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lastgood.engine.mcp import http_transport, progress, results
-from lastgood.engine.tools.live import LiveProgram
+from lastgood.engine.tools.program_tools import LiveProgram
 from lastgood.engine.tools.tool import ToolFailed
 from tests.mcp.conftest import SERVER, Servers
 from tests.mcp.test_servers import pid_of

@@ -16,7 +16,7 @@ from lastgood.engine.mcp.connection import Connection
 from lastgood.engine.mcp.restart_note import STARTED_AGAIN
 from lastgood.engine.mcp.server_spec import server_spec
 from lastgood.engine.mcp.toolset import McpServer
-from lastgood.engine.tools.live import LiveProgram
+from lastgood.engine.tools.program_tools import LiveProgram
 from lastgood.engine.tools.tool import NeedsInput, ToolFailed, ToolInterrupted
 from lastgood.model.agents import ToolsetSpec
 from lastgood.model.answers import Answer, AnswerAction
@@ -215,7 +215,7 @@ async def test_an_image_is_saved_in_the_working_directory(servers: Servers) -> N
     assert saved.read_bytes().startswith(b"\x89PNG")
 
 
-async def test_a_server_that_does_not_start_is_named_with_its_last_words(servers: Servers) -> None:
+async def test_a_server_that_does_not_start_is_named_with_its_last_output(servers: Servers) -> None:
     problem = (await servers.stdio("broken", name="ledger").offer()).problem
     assert "MCP server ledger is not available" in problem
     assert "cannot open the ledger" in problem
@@ -364,7 +364,7 @@ async def test_a_command_that_is_not_installed_is_named_with_its_package(servers
     assert there.problem == ""
 
 
-async def test_OAuth_is_refused_in_words(servers: Servers) -> None:
+async def test_OAuth_is_rejected_with_a_reason(servers: Servers) -> None:
     offer = await servers.program(
         remote={"url": "http://127.0.0.1:9/mcp", "oauth": {"clientId": "a"}}
     ).offer()

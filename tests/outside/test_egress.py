@@ -85,7 +85,7 @@ async def test_a_public_host_is_asked_by_https_with_its_own_name(secure: Website
     assert secure.asked[0].headers["Host"] == f"agents.example.com:{secure.port}"
 
 
-async def test_a_certificate_of_somebody_else_is_not_trusted(secure: Website) -> None:
+async def test_a_certificate_of_another_host_is_not_trusted(secure: Website) -> None:
     names = Names(agents_example_org=[PUBLIC])
     with pytest.raises(EgressFailed, match="is not trusted"):
         await ask(secure.url("/a", "agents.example.org"), network(names))
@@ -381,7 +381,7 @@ async def raw(answer: bytes) -> AsyncIterator[str]:
         b"HTTP/1.1 302 Found\r\nLocation: \xff\xfe\r\nContent-Length: 0\r\n\r\n",
     ],
 )
-async def test_I41_garbage_fails_without_a_word_of_the_query(answer: bytes) -> None:
+async def test_I41_invalid_responses_fail_without_quoting_the_query(answer: bytes) -> None:
     async with raw(answer) as url:
         with pytest.raises(EgressError) as failed:
             await ask(url)

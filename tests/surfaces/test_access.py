@@ -65,7 +65,7 @@ ADDRESSES = ["127.0.0.2", "10.0.0.1:8080", "169.254.169.254", "[::ffff:10.0.0.1]
 
 
 @pytest.mark.parametrize("host", OURS)
-async def test_a_host_of_ours_is_let_in(host: str) -> None:
+async def test_an_allowed_host_is_accepted(host: str) -> None:
     async with app_of(*ROUTES, door=replace(DOOR, hosts=HOSTS)) as app:
         assert (await ask(app, "GET", "/open", {"host": host})).status == 200
 
@@ -88,7 +88,7 @@ async def test_a_host_that_is_not_ours_is_refused(host: str, any_address: bool) 
 
 
 @pytest.mark.parametrize("host", ADDRESSES)
-async def test_where_it_listens_on_every_address_each_is_let_in(host: str) -> None:
+async def test_a_wildcard_listener_accepts_every_host(host: str) -> None:
     """Nobody can make an address point elsewhere."""
     async with app_of(*ROUTES, door=AccessControl(HOSTS, frozenset(), None, any_address=True)) as app:
         assert (await ask(app, "GET", "/open", {"host": host})).status == 200
@@ -306,7 +306,7 @@ async def test_errors_can_be_read_by_an_allowed_page_too(path: str) -> None:
         "Bearer " + "x" * 10_000,
     ],
 )
-async def test_without_a_good_token_nothing_is_told(authorization: str | None) -> None:
+async def test_requests_without_a_valid_token_reveal_nothing(authorization: str | None) -> None:
     headers = {} if authorization is None else {"authorization": authorization}
     async with app_of(*ROUTES, door=replace(DOOR, find_caller=find)) as app:
         given = await ask(app, "GET", "/chat", headers)
@@ -338,7 +338,7 @@ async def test_a_token_is_good_for_its_scopes_alone(scope: Scope, lets_in: set[s
                 assert given.code == "forbidden"
 
 
-async def test_a_body_is_not_read_for_somebody_without_a_token() -> None:
+async def test_a_body_is_not_read_without_a_token() -> None:
     async def read(request: Request) -> Response:
         return json_reply(await request.json())
 

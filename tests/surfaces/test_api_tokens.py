@@ -55,7 +55,7 @@ async def test_only_an_operator_opens_folders(inside: InProcessServer, tmp_path:
     assert (await inside.good("POST", "/api/sessions", body, "owner"))["working_dir"] == str(tmp_path)
 
 
-async def test_whoever_asks_again_under_a_key_may_wait_this_time(inside: InProcessServer) -> None:
+async def test_a_repeat_with_a_key_may_wait(inside: InProcessServer) -> None:
     """I20: the same request, however its answer is wanted."""
     session = await inside.session("user")
     body = {"messages": [{"content": "once"}]}
@@ -81,7 +81,7 @@ async def test_a_summary_keeps_nothing_that_a_reset_has_hidden(inside: InProcess
     assert told["messages"][-1]["content"] == "I remember: after"
 
 
-async def test_whoever_waits_for_a_cancelled_turn_is_told_no_fault_of_the_server(
+async def test_a_cancelled_turn_is_no_server_error_for_waiters(
     inside: InProcessServer,
 ) -> None:
     session = await inside.session("user")

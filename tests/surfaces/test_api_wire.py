@@ -134,7 +134,7 @@ async def test_messages_may_be_sent_without_an_envelope(inside: InProcessServer)
     refused(await inside.ask("POST", path, []), 400, "invalid_request")
 
 
-async def test_where_it_is_wrong_is_told(inside: InProcessServer, session: str) -> None:
+async def test_the_place_of_an_error_is_reported(inside: InProcessServer, session: str) -> None:
     for messages, param in (
         ([ONE, {"role": "user", "content": [{"type": "text"}]}], "messages[1].content[0].text"),
         ([ONE, {"role": "user", "multi_content": [{"type": "text"}]}], "messages[1]"),
@@ -175,9 +175,7 @@ NOT_JSON = {
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("what", NOT_JSON)
-async def test_what_is_no_JSON_or_too_deep_is_refused(
-    inside: InProcessServer, session: str, what: str
-) -> None:
+async def test_invalid_or_too_deep_JSON_is_rejected(inside: InProcessServer, session: str, what: str) -> None:
     for method, path in (
         ("POST", f"{session}/turns"),
         ("POST", f"{session}/steer"),
@@ -312,7 +310,7 @@ async def test_a_place_in_the_events_is_a_number(inside: InProcessServer, sessio
     refused(await inside.ask("GET", path, last_event_id=value), 400, "invalid_request")
 
 
-async def test_a_place_that_was_never_reached_is_told_so(inside: InProcessServer, session: str) -> None:
+async def test_an_unreached_place_is_reported(inside: InProcessServer, session: str) -> None:
     for since in ("999999", "9" * 18):
         client = Client(inside.server.app, "GET", f"/api/sessions/{session}/events?since={since}")
         await client.until(b"resync")
@@ -473,7 +471,7 @@ async def test_a_working_folder_is_under_the_root(inside: InProcessServer, name:
 
 
 @pytest.mark.usefixtures("unchanged")
-async def test_of_what_is_outside_the_root_nothing_is_told(inside: InProcessServer) -> None:
+async def test_paths_outside_the_root_reveal_nothing(inside: InProcessServer) -> None:
     """Not even whether it is there, or is a file."""
     answers = set()
     for path in ("/etc", "/etc/passwd", "/etc/nobody-made-this", f"{inside.path.parent}/outside/x"):

@@ -97,7 +97,7 @@ def test_a_body_is_an_object(plain: Any) -> None:
         parse_chat(plain)
 
 
-def test_what_nobody_knows_is_let_through() -> None:
+def test_unknown_values_are_passed_through() -> None:
     """As OpenAI does; and so is what would change nothing."""
     harmless = {"metadata": {"a": "b"}, "store": False, "logprobs": False, "logit_bias": {}, "functions": []}
     assert options_of(parse_chat(PLAIN | harmless)) == CallOptions()

@@ -41,7 +41,7 @@ async def test_what_only_reads_lets_them_be(inside: InProcessServer, name: str) 
         assert (await inside.ask("GET", path, **condition)).status == 200
 
 
-async def test_a_condition_in_words_that_nobody_understands_is_refused(inside: InProcessServer) -> None:
+async def test_an_unknown_condition_is_rejected(inside: InProcessServer) -> None:
     session = await inside.session()
     body = {"messages": [{"content": "hello"}], "wait": True}
     path = f"/api/sessions/{session}/turns"

@@ -227,7 +227,7 @@ def refusal(answer: bytes) -> tuple[int, str]:
         pytest.param(b"GET /hello HTTP/1.1\r\nhost: local\0host\r\n\r\n", 400, id="NUL in a header"),
     ],
 )
-async def test_a_head_that_is_none_or_too_large_is_refused_in_our_words(sent: bytes, status: int) -> None:
+async def test_an_invalid_or_oversized_header_is_rejected_with_our_error(sent: bytes, status: int) -> None:
     async with served() as listener:
         answer = await listener.send(sent)
         assert head_of(await listener.send(LAST))[0] == 200  # others do not notice
@@ -390,7 +390,7 @@ async def test_after_a_refused_body_that_came_to_its_end_the_connection_is_good_
             assert (b"HTTP/1.1 200" in await wire.rest()) is bool(next)  # idle, it ends by itself
 
 
-async def test_who_does_not_read_is_cut_off() -> None:
+async def test_clients_that_do_not_read_are_disconnected() -> None:
     async with served(Impatient) as listener:
         wire = await listener.connect()
         await wire.send(b"GET /flood HTTP/1.1\r\nhost: localhost\r\n\r\n")

@@ -171,7 +171,7 @@ async def test_empty_optional_fields_are_left_out(inside: InProcessServer, visit
         ({"content_0": "Constantinople", "content_3": "0"}, "`content.city` must be at most 10 characters"),
     ],
 )
-async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
+async def test_an_invalid_answer_is_rejected_and_the_question_stays(
     inside: InProcessServer, visitor: Visitor, fields: Mapping[str, str], why: str
 ) -> None:
     session = await asked(inside, "Which hotel?", SCHEMA)

@@ -61,7 +61,7 @@ async def test_every_state_of_the_counters_is_valid_text() -> None:
     assert took[f"{name}_sum", labels(route="/things/{thing}")] == pytest.approx(100.301)
 
 
-async def test_strangers_cannot_make_up_series() -> None:
+async def test_unauthenticated_requests_cannot_create_metric_series() -> None:
     """Of an address or a method that nobody knows, only that there was one is counted."""
     counts = Metrics()
     for number in range(100):

@@ -79,7 +79,7 @@ async def test_a_body_is_refused_by_its_declared_length_before_it_is_read() -> N
 
 
 @pytest.mark.parametrize("length", ["1" * 5000, "²", "-1", "x", ""])
-async def test_a_length_that_is_no_length_is_not_believed(length: str) -> None:
+async def test_an_invalid_content_length_is_rejected(length: str) -> None:
     async with app_of(*ROUTES) as app:
         headers = {"content-type": "application/json", "content-length": length}
         given = await ask(app, "POST", "/body", headers, [b"1"])
@@ -292,7 +292,7 @@ async def test_head_of_a_stream_begins_nothing() -> None:
     assert given.headers["content-type"].startswith("text/event-stream")
 
 
-async def test_options_tell_the_methods() -> None:
+async def test_options_returns_the_methods() -> None:
     async with app_of(*ROUTES) as app:
         given = await ask(app, "OPTIONS", "/things/a")
         assert (given.status, given.headers["allow"]) == (204, "DELETE, GET, HEAD, OPTIONS")
@@ -322,7 +322,7 @@ SECRET = "what the user said"
 
 
 @pytest.mark.parametrize("path", ["/boom", "/v1/boom"])
-async def test_what_nobody_expected_is_a_500_without_internals(
+async def test_unexpected_errors_are_500_without_internals(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I41: neither in the answer nor in the log stands what the error was about."""
@@ -347,7 +347,7 @@ async def test_what_nobody_expected_is_a_500_without_internals(
 
 
 @pytest.mark.parametrize("path", ["/api/x", "/v1/x"])
-async def test_a_broken_agent_file_is_the_operators_and_told_in_the_log_alone(
+async def test_a_broken_agent_file_is_reported_in_the_log_alone(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The request is fine; where the file is and what is in it is nobody else's business."""

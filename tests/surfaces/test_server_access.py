@@ -61,7 +61,7 @@ async def test_users_are_not_taken_from_a_header_that_anybody_can_send(
         assert await status(replace(named, trusted_proxy=(proxy,)), "0.0.0.0") == 401
 
 
-async def test_who_insists_is_let_in_without_a_token(settings: Settings) -> None:
+async def test_an_explicit_opt_out_serves_without_a_token(settings: Settings) -> None:
     await make_token(settings)
     assert await status(replace(settings, insecure_no_auth=True), "0.0.0.0") == 200
 
@@ -73,7 +73,7 @@ async def test_one_token_in_the_database_is_enough_to_ask_everybody_for_one(sett
         assert await status(settings, host, token) == 200
 
 
-async def test_a_token_from_a_file_or_a_variable_lets_in(
+async def test_a_token_from_a_file_or_a_variable_is_accepted(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "token"

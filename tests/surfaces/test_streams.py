@@ -243,9 +243,7 @@ async def test_a_patient_stream_without_a_piece_is_whole_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("error", "status"), [(BROKEN, 502), (ModelError("it broke"), 500), (RuntimeError("secret"), 500)]
 )
-async def test_what_breaks_a_stream_before_it_begins_is_told_by_a_status(
-    error: Exception, status: int
-) -> None:
+async def test_an_error_before_a_stream_begins_is_a_status(error: Exception, status: int) -> None:
     source, seen = Source(), list[AnsweredRequest]()
     async with app_of(source.route(**PATIENT), seen=seen) as app:
         source.says.put_nowait(error)
@@ -284,7 +282,7 @@ async def test_a_client_that_leaves_before_a_stream_begins_closes_it() -> None:
     assert [(one.status, one.ended) for one in seen] == [(499, ResponseEnd.LEFT)]
 
 
-async def test_the_servers_end_before_a_stream_begins_is_told_by_a_status() -> None:
+async def test_a_shutdown_before_a_stream_begins_is_a_status() -> None:
     source = Source()
     async with app_of(source.route(**PATIENT)) as app:
         client = Client(app, "GET", "/stream")
@@ -305,7 +303,7 @@ class Deaf(Client):
         await super()._send(message)
 
 
-async def test_I23_a_client_that_does_not_read_is_given_up_and_nobody_else(
+async def test_I23_only_the_client_that_does_not_read_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(asgi, "STUCK_SECONDS", 0.05)

@@ -266,7 +266,7 @@ async def test_I34_a_worker_token_is_good_for_its_worker_and_its_claims(
 
 
 @pytest.mark.parametrize("name", [*OF_USERS, *OF_EVERYBODY, *OF_WORKERS])
-async def test_I37_without_a_token_nothing_is_told(inside: InProcessServer, name: str) -> None:
+async def test_I37_requests_without_a_token_reveal_nothing(inside: InProcessServer, name: str) -> None:
     path, body = request_for(name, UNKNOWN)
     given = await inside.ask(name.split(" ")[0], path, body, None)
     assert given.status == 401

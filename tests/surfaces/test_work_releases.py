@@ -168,7 +168,7 @@ def test_every_call_of_a_worker_is_recorded() -> None:
         assert names == set(BODIES)
 
 
-async def test_a_worker_that_is_too_new_is_told_to_wait_for_an_upgrade_of_the_server(
+async def test_a_newer_worker_waits_for_an_upgrade_of_the_server(
     inside: InProcessServer,
 ) -> None:
     body = {"worker_id": "w", "runtimes": [{"name": "n", "provider": "p"}], "protocol": WORK_PROTOCOL + 2}

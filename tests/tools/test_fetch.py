@@ -70,7 +70,7 @@ async def test_a_page_comes_in_the_format_asked_for(
     )
 
 
-async def test_what_is_no_html_comes_as_it_is(site: Website, kit: Kit) -> None:
+async def test_content_other_than_html_is_returned_unchanged(site: Website, kit: Kit) -> None:
     site.says("/", "a <b> & c", headers={"Content-Type": "text/plain"})
     assert (await kit("fetch", urls=[at(site, "/")])).endswith("\n\na <b> & c")
 
@@ -139,7 +139,7 @@ async def test_I40_of_a_large_page_the_beginning_is_read_and_the_rest_said(site:
     assert len(said) < PAGE_BYTES + 500
 
 
-async def test_what_is_no_text_is_not_shown(site: Website, kit: Kit) -> None:
+async def test_binary_files_are_not_shown(site: Website, kit: Kit) -> None:
     site.says("/", b"\x89PNG\x00\x00", headers={"Content-Type": "image/png"})
     assert "not text (image/png)" in await kit.fails("fetch", urls=[at(site, "/")])
 
@@ -186,7 +186,7 @@ async def test_robots_txt_is_obeyed_and_asked_for_once(site: Website, kit: Kit) 
 
 
 @pytest.mark.parametrize(("status", "welcome"), [(404, True), (403, True), (500, False)])
-async def test_a_site_without_rules_minds_nobody_unless_it_is_failing(
+async def test_a_site_without_robots_rules_allows_all_unless_it_fails(
     site: Website, kit: Kit, status: int, welcome: bool
 ) -> None:
     site.says("/robots.txt", status=status)

@@ -421,7 +421,7 @@ def test_a_full_disk_is_said_and_leaves_the_old_file(root: Path, monkeypatch: py
     assert drafts(root) == []
 
 
-def test_a_version_that_somebody_changed_is_not_overwritten(root: Path) -> None:
+def test_a_changed_version_is_not_overwritten(root: Path) -> None:
     version = read_under(Root(root), "file", 100).version
     (root / "file").write_text("theirs")
     with pytest.raises(ToolFailed, match="changed since it was read"):

@@ -105,7 +105,7 @@ async def test_I40_several_files_have_together_what_one_may_have(kit: Kit, root:
     assert len(said) < READ_BYTES + 5000
 
 
-async def test_what_is_no_text_is_not_shown(kit: Kit, root: Path) -> None:
+async def test_binary_files_are_not_shown(kit: Kit, root: Path) -> None:
     (root / "binary").write_bytes(b"\x89PNG\x00\x01")
     (root / "latin").write_bytes("fünf".encode("latin-1"))
     assert "not a text file (6 bytes)" in await kit.fails("read_file", path="binary")
@@ -177,7 +177,7 @@ async def test_folders_are_made_and_removed(kit: Kit, root: Path) -> None:
     assert not (root / "c").exists()
 
 
-async def test_what_was_done_before_a_failure_is_told(kit: Kit, root: Path) -> None:
+async def test_steps_before_a_failure_are_reported(kit: Kit, root: Path) -> None:
     (root / "empty").mkdir()
     said = await kit.fails("remove_directory", paths=["empty", "src", "never"])
     assert said == (
@@ -186,7 +186,7 @@ async def test_what_was_done_before_a_failure_is_told(kit: Kit, root: Path) -> N
     assert "not created: readme" in await kit.fails("create_directory", paths=["readme"])
 
 
-async def test_an_edit_does_not_undo_what_somebody_wrote_meanwhile(
+async def test_an_edit_does_not_undo_concurrent_changes(
     kit: Kit, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_disk, go_on = threading.Event(), threading.Event()
@@ -249,7 +249,7 @@ async def test_the_operators_commands_follow_an_edit(root: Path) -> None:
     assert "After it" not in said
 
 
-async def test_a_strangers_commands_do_not_follow_an_edit(root: Path) -> None:
+async def test_commands_of_an_untrusted_file_do_not_run_after_an_edit(root: Path) -> None:
     after = [{"path": "*", "cmd": "touch pwned"}]
     kit = Kit("filesystem", root, trusted=False, post_edit=after)
     assert "After it" not in await kit("write_file", path="file", content="x")
@@ -427,7 +427,7 @@ async def test_a_question_that_makes_no_sense_is_explained(
     assert words in await kit.fails("search_files_content", **asked)
 
 
-async def test_I40_a_search_that_takes_for_ever_is_ended_and_stops_nobody_else(
+async def test_I40_an_endless_search_is_ended_and_blocks_no_other(
     kit: Kit, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filesystem, "SEARCH_SECONDS", 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.core.hooks import Failure, Reply
+from lastgood.core.hooks import Failure, HookOutput
 from lastgood.engine.hooks.builtins import rendered, run_builtin
 from lastgood.engine.tools.environment import Environment
 from lastgood.model.hooks import HookEvent, HookKind, HookSpec
@@ -25,13 +25,13 @@ async def run(
     *args: str,
     given: dict[str, Any] | None = None,
     event: HookEvent = HookEvent.TURN_START,
-) -> Reply | Failure:
+) -> HookOutput | Failure:
     return await run_builtin(HookSpec(event, HookKind.BUILTIN, name, args=args), given or {}, folder, PLACE)
 
 
 async def context(name: str, folder: Path | None, *args: str, **given: Any) -> str:
     reply = await run(name, folder, *args, given=given)
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, HookOutput)
     return reply.context
 
 
@@ -94,21 +94,21 @@ async def test_what_needs_a_folder_fails_without_one() -> None:
 async def test_secrets_are_taken_out_of_arguments_and_results() -> None:
     key = "ghp_" + "a1B2" * 9
     arguments = await run("redact_secrets", None, given={"tool_input": {"cmd": f"echo {key}"}})
-    assert isinstance(arguments, Reply)
+    assert isinstance(arguments, HookOutput)
     assert arguments.arguments is not None
     assert key not in str(arguments.arguments)
     result = await run("redact_secrets", None, given={"tool_input": {}, "tool_response": f"it is {key}"})
-    assert isinstance(result, Reply)
+    assert isinstance(result, HookOutput)
     assert result.response is not None
     assert key not in result.response
     assert result.response.startswith("it is ")
-    assert await run("redact_secrets", None) == Reply()
+    assert await run("redact_secrets", None) == HookOutput()
 
 
 async def test_iterations_end_at_their_limit() -> None:
     for iteration, blocks in ((2, False), (3, True)):
         reply = await run("max_iterations", None, "2", given={"iteration": iteration})
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, HookOutput)
         assert reply.blocks is blocks
 
 

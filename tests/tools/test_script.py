@@ -61,13 +61,13 @@ async def test_arguments_that_are_left_out_are_empty(tmp_path: Path) -> None:
     assert await kit(tmp_path, greet=GREET)("greet", name="Ada", count=None) == "hello|Ada||"
 
 
-async def test_what_is_no_text_comes_as_json(tmp_path: Path) -> None:
+async def test_non_text_content_is_returned_as_json(tmp_path: Path) -> None:
     show = {"cmd": 'printf %s "$a"', "args": {"a": {"type": ["array", "boolean"]}}}
     assert await kit(tmp_path, show=show)("show", a=["x", 1]) == '["x", 1]'
     assert await kit(tmp_path, show=show)("show", a=True) == "true"
 
 
-async def test_arguments_nobody_asked_for_do_not_become_variables(tmp_path: Path) -> None:
+async def test_undeclared_arguments_do_not_become_variables(tmp_path: Path) -> None:
     said = await kit(tmp_path, show={"cmd": "env"})("show", LD_PRELOAD="/x.so", PATH="/evil", x="y")
     assert "LD_PRELOAD" not in said
     assert "/evil" not in said

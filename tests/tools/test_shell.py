@@ -76,11 +76,11 @@ async def test_output_and_errors_come_in_order(kit: Kit) -> None:
     assert "".join(kit.said) == "one\ntwo\nthree\n"
 
 
-async def test_nothing_said_is_said(kit: Kit) -> None:
+async def test_empty_output_is_reported(kit: Kit) -> None:
     assert await kit("shell", cmd="true") == "<no output>"
 
 
-async def test_the_exit_code_is_told(kit: Kit) -> None:
+async def test_the_exit_code_is_reported(kit: Kit) -> None:
     assert (
         await kit("shell", cmd="echo half; exit 3") == "Error executing command: exit status 3\nOutput: half"
     )
@@ -89,7 +89,7 @@ async def test_the_exit_code_is_told(kit: Kit) -> None:
     )
 
 
-async def test_a_command_that_kills_what_runs_it_is_told_so(kit: Kit) -> None:
+async def test_a_command_that_kills_its_shell_is_reported(kit: Kit) -> None:
     assert await kit("shell", cmd="kill -9 $PPID; sleep 1000") == (
         "Error executing command: ended by signal 9 (Killed)\nOutput: <no output>\n"
         "[Processes that were still running in the background were ended.]"
@@ -178,7 +178,7 @@ async def test_a_variable_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "NOT_THERE" in await kit.fails("shell", cmd="true")
 
 
-async def test_I41_a_strangers_file_gets_no_variables(tmp_path: Path) -> None:
+async def test_I41_an_untrusted_file_gets_no_variables(tmp_path: Path) -> None:
     kit = Kit(
         "shell", tmp_path, trusted=False, environment={"TOKEN": CANARY}, env={"A": "${env.TOKEN}", "B": "b"}
     )
@@ -215,7 +215,7 @@ async def test_I38_it_does_not_begin_outside(kit: Kit, tmp_path: Path, folder: s
     assert "outside" in await kit.fails("shell", cmd="pwd", cwd=folder) or "\x00" in folder
 
 
-async def test_a_folder_that_is_none_is_named(kit: Kit, tmp_path: Path) -> None:
+async def test_a_missing_folder_is_named(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "gone" in await kit.fails("shell", cmd="pwd", cwd="gone")
     assert "not a folder" in await kit.fails("shell", cmd="pwd", cwd="file")
@@ -322,7 +322,7 @@ async def test_the_file_may_set_the_time_limit(tmp_path: Path) -> None:
     assert (await kit("shell", cmd="sleep 1000")).startswith("Command timed out after 1s")
 
 
-async def test_who_listens_may_tidy_up_before_the_end(kit: Kit) -> None:
+async def test_listeners_may_clean_up_before_the_end(kit: Kit) -> None:
     said = await kit("shell", cmd="trap 'echo tidied; exit' TERM; sleep 1000 & wait", timeout=1)
     assert said == "Command timed out after 1s\nOutput: tidied"
 
@@ -368,7 +368,7 @@ def reaper() -> Iterator[None]:
     prctl(set_child_subreaper, 0, 0, 0, 0)
 
 
-async def test_when_it_comes_back_nobody_is_left(
+async def test_no_waiter_is_left_after_recovery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reaper: None
 ) -> None:
     """Not even for the moment that the killed take to die, which is long on a busy machine."""
@@ -439,7 +439,7 @@ def test_a_command_is_repeated_only_if_the_file_says_so(options: dict[str, Any],
     assert (tool.on_unknown, tool.effect) == (expected, Effect.UNKNOWN)
 
 
-def test_the_loop_closing_early_hurts_nobody(tmp_path: Path) -> None:
+def test_closing_the_loop_early_is_harmless(tmp_path: Path) -> None:
     """A server that goes down in the middle of a command, as `asyncio.run` does it."""
     kit = Kit("shell", tmp_path)
 

@@ -13,7 +13,7 @@ from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
 from lastgood.engine.providers.registry import ProviderTable
 from lastgood.engine.toolboxes import Toolboxes
-from lastgood.engine.tools.live import LiveProgram, Offer, SessionPlace
+from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolUse
 from lastgood.model.agents import AgentSpec, Safety, ToolsetSpec
 from lastgood.model.attempts import Hold

@@ -147,12 +147,12 @@ async def test_no_connection_is_waited_for_for_ever() -> None:
 # -- the network -------------------------------------------------------------------------
 
 
-async def test_a_refused_connection_is_told(chat: Wired) -> None:
+async def test_a_refused_connection_is_reported(chat: Wired) -> None:
     with pytest.raises(Unreachable, match=r"cannot connect to 127\.0\.0\.1:1;"):
         await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url="http://127.0.0.1:1/v1"))
 
 
-async def test_an_unknown_host_is_told(chat: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_host_is_reported(chat: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(host: Any, *_: Any, **__: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -175,14 +175,14 @@ async def saying(said: bytes) -> AsyncIterator[str]:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def test_tls_to_a_port_without_it_is_told(chat: Wired) -> None:
+async def test_tls_to_a_plain_port_is_reported(chat: Wired) -> None:
     async with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as where:
         with pytest.raises(Unreachable, match="TLS"):
             await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url=f"https://{where}/v1"))
 
 
 @pytest.mark.parametrize("said", [b"", b"220 mail.example ESMTP\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-"])
-async def test_what_is_no_http_is_unreachable(chat: Wired, said: bytes) -> None:
+async def test_a_server_without_http_is_unreachable(chat: Wired, said: bytes) -> None:
     async with saying(said) as where:
         with pytest.raises(Unreachable):
             await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url=f"http://{where}/v1"))
@@ -323,7 +323,7 @@ async def test_a_call_cancelled_before_the_first_byte_closes_its_connection(chat
     await asyncio.wait_for(chat.server.left.wait(), 5)
 
 
-async def test_who_stops_listening_closes_the_connection(chat: Wired) -> None:
+async def test_leaving_a_stream_closes_the_connection(chat: Wired) -> None:
     chat.server.say(Reply(Chat().reply(Says(("one ", "two"))).pieces[:2], end=End.HANG))
     async with aclosing(chat.table.find(chat.spec).stream(ModelCall(chat.spec, HELLO))) as parts:
         assert await anext(parts) == Chunk("one ")
@@ -459,7 +459,7 @@ async def test_a_header_that_would_be_two_is_refused(chat: Wired, value: str) ->
     "url",
     ["ftp://x/v1", "localhost:8000/v1", "http://", "http://[::1", "http://h:99999/v1", "http://u:p@h/v1", "http://h/?a=b"],
 )  # fmt: skip
-async def test_an_address_that_is_none_is_refused(chat: Wired, url: str) -> None:
+async def test_an_invalid_address_is_rejected(chat: Wired, url: str) -> None:
     with pytest.raises(ModelUnknown, match="base_url"):
         await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, base_url=url))
 
@@ -485,7 +485,7 @@ async def test_what_cannot_be_json_is_refused(chat: Wired) -> None:
         ({"object": "error", "message": "why not", "code": 400}, "why not"),
     ],
 )
-async def test_the_providers_words_are_found(chat: Wired, body: Any, words: str) -> None:
+async def test_the_providers_message_is_found(chat: Wired, body: Any, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         await chat.hear(as_json(body, 400))
 
@@ -493,7 +493,7 @@ async def test_the_providers_words_are_found(chat: Wired, body: Any, words: str)
 @pytest.mark.parametrize(
     "body", [b"", b"nope", b"[]", b"42", b'{"error": {}}', b'{"error": {"message": 42}}', b"\xff"]
 )
-async def test_a_refusal_without_words_is_still_one(chat: Wired, body: bytes) -> None:
+async def test_an_empty_refusal_is_still_a_refusal(chat: Wired, body: bytes) -> None:
     with pytest.raises(ProviderRateLimited):
         await chat.hear(Reply([body], 429, PLAIN, Framing.LENGTH))
 

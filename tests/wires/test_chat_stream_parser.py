@@ -171,7 +171,7 @@ def test_calls_are_put_together_however_they_come(deltas: list[dict[str, Any]], 
     assert list(calls(*deltas, feed=feed)) == WHOLE
 
 
-def test_calls_without_any_number_are_told_apart_by_their_arguments() -> None:
+def test_calls_without_ids_are_distinguished_by_their_arguments() -> None:
     made = calls(call("f", '{"x":1}'), call("f", '{"x":2}'), call("g", "{}"))
     assert [(one.name, one.arguments) for one in made] == [("f", '{"x":1}'), ("f", '{"x":2}'), ("g", "{}")]
 

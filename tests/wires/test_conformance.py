@@ -108,7 +108,7 @@ async def test_thoughts_are_streamed_apart_from_the_answer(speaker: Speaker) -> 
     assert (reasoning.text, reasoning.model) == ("Let me see.", speaker.spec.ref)
 
 
-async def test_nothing_said_is_an_empty_answer(speaker: Speaker) -> None:
+async def test_no_output_is_an_empty_answer(speaker: Speaker) -> None:
     heard = await speaker.ask(Says())
     assert heard.chunks == []
     assert heard.answer.message == Message(Role.ASSISTANT, "")
@@ -150,7 +150,7 @@ async def test_the_conversation_is_sent_in_order(wired: Wired) -> None:
     assert wired.seen.said == [("user", "one"), ("assistant", "two"), ("user", "three")]
 
 
-async def test_several_system_messages_are_all_heard(wired: Wired) -> None:
+async def test_several_system_messages_are_all_sent(wired: Wired) -> None:
     said = (Message(Role.SYSTEM, "Be brief."), Message(Role.SYSTEM, "Be kind."), *HELLO)
     await wired.ask(Says(("Hi.",)), said)
     assert "Be brief." in wired.seen.system
@@ -358,7 +358,7 @@ async def test_each_refusal_has_its_kind(wired: Wired) -> None:
     assert wired.server.asked == len(ERRORS[wired.name]), "a provider asks once"
 
 
-async def test_how_long_to_wait_is_told(wired: Wired) -> None:
+async def test_retry_after_is_reported(wired: Wired) -> None:
     kind = {"chat": "rate_limit", "anthropic": "rate_limit_error", "google": "RESOURCE_EXHAUSTED"}
     reply = wired.dialect.error(429, kind.get(wired.name, "ThrottlingException"), "slow", retry_after="7")
     with pytest.raises(ProviderRateLimited) as raised:
@@ -375,7 +375,7 @@ async def test_a_missing_key_is_refused_before_anything_is_sent(wired: Wired) ->
     assert wired.server.asked == 0
 
 
-async def test_nobody_there_is_unreachable(wired: Wired) -> None:
+async def test_a_closed_port_is_unreachable(wired: Wired) -> None:
     free = wired.server.url.rpartition(":")[0]
     spec = replace(wired.spec, base_url=f"{free}:1")
     with pytest.raises(Unreachable):

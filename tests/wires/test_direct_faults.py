@@ -49,7 +49,7 @@ async def test_I40_what_is_too_much_is_not_kept(name: str, head: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["anthropic", "google"])
-async def test_who_stops_listening_closes_the_connection(name: str) -> None:
+async def test_leaving_a_stream_closes_the_connection(name: str) -> None:
     async with wired_to(name) as wired:
         whole = wired.dialect.reply(Says(("one ", "two ", "three")))
         wired.server.say(Reply(whole.pieces[:-3], headers=whole.headers, end=End.HANG))
@@ -94,7 +94,7 @@ async def test_an_error_in_the_stream_has_its_kind(error: dict[str, str], kind: 
 
 
 @pytest.mark.parametrize("at", range(1, 8))
-async def test_line_ends_that_are_none_survive_the_cut_of_a_packet(at: int) -> None:
+async def test_characters_like_line_ends_survive_a_split_packet(at: int) -> None:
     async with wired_to("google") as wired:
         text = "a\u2028b\u0085c\u2029d"
         body = b"".join(
@@ -158,14 +158,14 @@ async def test_thoughts_between_calls_go_back_where_they_were() -> None:
 @pytest.mark.parametrize(
     "url", ["data:image/png,abc", "data:image/png;base64,%%%", "data:", "data:image/png;base64"]
 )
-async def test_an_image_that_is_none_is_refused(url: str) -> None:
+async def test_an_invalid_image_is_rejected(url: str) -> None:
     async with wired_to("anthropic") as wired:
         with pytest.raises(ModelError, match="base64"):
             await wired.ask(Says(("Hi.",)), (user_parts("Look.", Image(url)),))
         assert wired.server.asked == 0
 
 
-async def test_two_who_come_first_share_one_client() -> None:
+async def test_concurrent_first_requests_share_one_client() -> None:
     async with wired_to("anthropic") as wired:
         wired.server.say(wired.dialect.reply(Says(("Hi.",))))
         heard = await asyncio.gather(*(wired.ask(Says(("Hi.",)), (user(str(n)),)) for n in range(4)))

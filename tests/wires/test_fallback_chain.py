@@ -164,7 +164,7 @@ async def test_retries_are_as_many_as_were_asked_for(two: TwoModels) -> None:
 # -- after the first word -----------------------------------------------------------------
 
 
-async def test_after_the_first_word_nothing_is_asked_again(two: TwoModels) -> None:
+async def test_after_the_first_output_no_request_is_retried(two: TwoModels) -> None:
     two.say([CUT_LATER])
     parts: list[Any] = []
     with pytest.raises(Unreachable) as raised:
@@ -230,7 +230,7 @@ async def test_the_next_model_has_retries_of_its_own(two: TwoModels) -> None:
     assert two.asked == [3, 2]
 
 
-async def test_a_conversation_that_is_too_long_goes_to_nobody_else(two: TwoModels) -> None:
+async def test_a_conversation_that_is_too_long_gets_no_fallback(two: TwoModels) -> None:
     two.say([TOO_LONG])
     with pytest.raises(ContextOverflow):
         await two.ask()
@@ -243,14 +243,14 @@ async def test_a_missing_key_goes_to_the_next_model(two: TwoModels) -> None:
     assert two.asked == [0, 1]
 
 
-async def test_a_model_nobody_knows_goes_to_the_next(two: TwoModels) -> None:
+async def test_an_unknown_model_falls_back_to_the_next(two: TwoModels) -> None:
     models = [ModelSpec("nobody", "m"), two.models[1]]
     assert told(await two.ask(models)) == "Hello."
     with pytest.raises(ModelUnknown):
         await two.ask(models[:1])
 
 
-async def test_when_nobody_answers_everybody_is_named(two: TwoModels) -> None:
+async def test_if_no_model_answers_all_are_named(two: TwoModels) -> None:
     two.say([REFUSED], [DOWN])
     with pytest.raises(Overloaded) as raised:
         await two.ask()
@@ -279,7 +279,7 @@ async def test_the_next_model_is_asked_with_the_same_conversation_and_no_foreign
 # -- leaving a model alone -------------------------------------------------------------------
 
 
-async def test_a_model_with_too_many_requests_is_left_alone_for_a_while(two: TwoModels) -> None:
+async def test_a_rate_limited_model_is_skipped_for_a_while(two: TwoModels) -> None:
     two.say([LIMITED, OK])
     await two.ask(cooldown_seconds=60.0)
     assert (two.asked, two.slept) == ([1, 1], [])
@@ -294,7 +294,7 @@ async def test_a_model_with_too_many_requests_is_left_alone_for_a_while(two: Two
     assert isinstance(parts[0], Chunk)
 
 
-async def test_a_model_left_alone_is_the_last_resort(two: TwoModels) -> None:
+async def test_a_paused_model_is_the_last_resort(two: TwoModels) -> None:
     two.say([LIMITED, OK], [OK, BAD])
     await two.ask()
     parts = await two.ask()
@@ -302,7 +302,7 @@ async def test_a_model_left_alone_is_the_last_resort(two: TwoModels) -> None:
     assert two.asked == [2, 2]
 
 
-async def test_the_only_model_is_never_left_alone(two: TwoModels) -> None:
+async def test_the_only_model_is_never_skipped(two: TwoModels) -> None:
     two.say([LIMITED, OK])
     await two.ask()
     assert told(await two.ask(two.models[:1])) == "Hello."
@@ -311,7 +311,7 @@ async def test_the_only_model_is_never_left_alone(two: TwoModels) -> None:
 # -- leaving ------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_wait_asks_nobody_else(two: TwoModels) -> None:
+async def test_a_cancelled_wait_tries_no_other_model(two: TwoModels) -> None:
     waiting = asyncio.Event()
 
     async def sleep(_: float) -> None:
@@ -328,7 +328,7 @@ async def test_a_cancelled_wait_asks_nobody_else(two: TwoModels) -> None:
     assert two.asked == [1, 0]
 
 
-async def test_who_stops_listening_closes_the_connection(two: TwoModels) -> None:
+async def test_leaving_a_stream_closes_the_connection(two: TwoModels) -> None:
     two.say([Reply(OK.pieces[:2], end=End.HANG)])
     call = ModelCall(two.models[0], HELLO)
     async with aclosing(two.asking.ask(two.models, call, Fallback())) as parts:

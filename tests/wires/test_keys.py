@@ -122,7 +122,7 @@ async def test_I41_no_repr_holds_the_key(wired: Wired) -> None:
     assert all(KEY not in repr(one) for one in shown)
 
 
-async def test_I41_a_key_without_its_provider_is_not_told(wired: Wired) -> None:
+async def test_I41_a_key_without_its_provider_is_not_sent(wired: Wired) -> None:
     spec = replace(wired.spec, base_url="http://127.0.0.1:1")
     with pytest.raises(ModelError) as raised:
         await wired.ask(Says(("Hi.",)), spec=spec)
@@ -162,7 +162,7 @@ async def impatient() -> AsyncIterator[Wired]:
         yield wired
 
 
-async def test_I41_no_limit_tells_the_key(impatient: Wired) -> None:
+async def test_I41_no_limit_reveals_the_key(impatient: Wired) -> None:
     for reply in (
         Reply([], end=End.HANG),
         Reply([KEY.encode() * 100]),

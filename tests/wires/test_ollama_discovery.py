@@ -101,14 +101,14 @@ NO_OLLAMA = {
 
 
 @pytest.mark.parametrize("reply", NO_OLLAMA.values(), ids=NO_OLLAMA)
-async def test_whatever_else_answers_there_is_no_ollama(reply: Reply) -> None:
+async def test_other_servers_are_not_taken_for_ollama(reply: Reply) -> None:
     async with Server() as server:
         server.say(reply)
         assert await find_ollama(at(server)) is None
     assert len(server.requests) == 1, "it was not asked, or asked again"
 
 
-async def test_who_takes_the_connection_and_says_nothing_is_not_waited_for() -> None:
+async def test_silent_servers_are_not_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
         began = time.monotonic()
@@ -116,7 +116,7 @@ async def test_who_takes_the_connection_and_says_nothing_is_not_waited_for() -> 
     assert time.monotonic() - began < 2, "a start waits for it"
 
 
-async def test_nobody_there_is_no_error() -> None:
+async def test_a_missing_server_is_no_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         host, port = closed.getsockname()
     assert await find_ollama(f"{host}:{port}") is None
@@ -144,7 +144,7 @@ async def test_the_default_agent_answers_from_an_ollama_that_is_found(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["it hangs", "it is something else"])
-async def test_without_one_the_start_goes_on_with_the_scripted_model(tmp_path: Path, name: str) -> None:
+async def test_without_one_the_start_continues_with_the_scripted_model(tmp_path: Path, name: str) -> None:
     async with Server() as other:
         other.say(NO_OLLAMA[name])
         async with serving(tmp_path, "default", at(other)) as server:
@@ -154,7 +154,7 @@ async def test_without_one_the_start_goes_on_with_the_scripted_model(tmp_path: P
 
 
 @pytest.mark.parametrize(("name", "value"), [("MISTRAL_API_KEY", "k"), ("OLLAMA_HOST", "127.0.0.1:1")])
-async def test_where_it_is_known_whom_to_ask_nobody_is_looked_for(
+async def test_a_configured_address_is_not_discovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)

@@ -57,7 +57,7 @@ def test_a_name_of_the_file_comes_first() -> None:
 
 
 @pytest.mark.parametrize("ref", ["", "gpt-5", "/", "openai/", "/gpt-5", " / ", "opnai"])
-def test_what_is_no_reference_says_what_one_looks_like(ref: str) -> None:
+def test_invalid_references_are_rejected_with_an_example(ref: str) -> None:
     with pytest.raises(ModelUnknown, match=r"provider/model, for example openai/"):
         resolve(ref)
 
@@ -102,7 +102,7 @@ def test_the_first_available_is_the_first_whose_key_is_there() -> None:
     assert resolve("any", FIRST, OPENAI_API_KEY="k", GROQ_API_KEY="k") == "openai/a"
 
 
-def test_when_no_key_is_there_all_their_names_are_told() -> None:
+def test_without_any_key_all_key_names_are_reported() -> None:
     with pytest.raises(KeyRefused, match="OPENAI_API_KEY or MISTRAL_API_KEY or GROQ_API_KEY"):
         resolve("any", FIRST)
 
@@ -270,7 +270,7 @@ def _without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lastgood.engine.providers.registry.find_spec", find_spec)
 
 
-def test_a_missing_extra_is_told_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     _without_extra(monkeypatch)
     with pytest.raises(ModelUnknown, match=r"pip install 'lastgood\[providers\]'"):
         table(ANTHROPIC_API_KEY="k").find(ModelSpec("anthropic", "m"))

@@ -57,7 +57,7 @@ async def test_a_call_of_a_tool_is_not_cut() -> None:
         ({"stop": "c"}, "a b ", "stop"),
     ],
 )
-async def test_a_chat_completion_is_told_why_it_ended(
+async def test_a_chat_completion_gets_its_finish_reason(
     tmp_path: Path, asked: dict[str, Any], text: str, reason: str
 ) -> None:
     body = {"model": AGENT, "messages": [{"role": "user", "content": "!say a b c d"}], **asked}

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from lastgood.worker.job import Job, JobFailed, JobResult, Permissions, RuntimeKind, SafetyMode, Steering
+from lastgood.worker.job import Job, JobFailed, JobPermissions, JobResult, RuntimeKind, SafetyMode, Steering
 from lastgood.worker.runtimes.processes import ProcessGroups
 from lastgood.worker.runtimes.registry import kind_named
 from tests.worker.recorder import Recorder
 
 FAKE = Path(__file__).with_name("fake_cli.py")
-FREE = Permissions(SafetyMode.AUTONOMOUS)
+FREE = JobPermissions(SafetyMode.AUTONOMOUS)
 
 
 @dataclass

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lastgood.worker.job import Activity, ActivityType, Answer, Question
+from lastgood.worker.job import Activity, ActivityType, JobAnswer, JobQuestion
 
 
 @dataclass
 class Recorder:
     """`answer` is what a person says to a question."""
 
-    answer: Callable[[Question], Answer] = lambda question: Answer(False, "nobody was expected to be asked")
+    answer: Callable[[JobQuestion], JobAnswer] = lambda question: JobAnswer(
+        False, "nobody was expected to be asked"
+    )
     pins: list[str] = field(default_factory=list)
     activities: list[Activity] = field(default_factory=list)
-    questions: list[Question] = field(default_factory=list)
+    questions: list[JobQuestion] = field(default_factory=list)
 
     async def pin(self, native_session: str) -> None:
         self.pins.append(native_session)
@@ -23,7 +25,7 @@ class Recorder:
     async def activity(self, activity: Activity) -> None:
         self.activities.append(activity)
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: JobQuestion) -> JobAnswer:
         self.questions.append(question)
         return self.answer(question)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from lastgood.worker.job import ActivityType, FailureCode, Permissions, SafetyMode, Steering
+from lastgood.worker.job import ActivityType, FailureCode, JobPermissions, SafetyMode, Steering
 from lastgood.worker.runtimes.acp_sessions import SessionName, digest_of, parse_name, store_name
 from tests.polls import eventually
 from tests.worker.fake_runtime import FakeRuntime
 
 pytestmark = pytest.mark.anyio
 
-BALANCED = Permissions(SafetyMode.BALANCED)
+BALANCED = JobPermissions(SafetyMode.BALANCED)
 MODES = {"currentModeId": "auto", "availableModes": [{"id": "auto"}, {"id": "approve"}]}
 
 
@@ -198,7 +198,7 @@ async def test_an_agent_whose_owner_names_its_asking_mode_is_held_to_rules(tmp_p
     asked = {"sessionId": "s1", "toolCall": call, "options": options}
     ask = {"write": {"id": 77, "method": "session/request_permission", "params": asked}}
     start = (*hello(), *NEW, *ASKS, PROMPT)
-    rules = Permissions(SafetyMode.BALANCED, deny=("shell:cmd=rm *",))
+    rules = JobPermissions(SafetyMode.BALANCED, deny=("shell:cmd=rm *",))
     await agent.run(
         *start,
         ask,
@@ -249,7 +249,7 @@ async def test_an_answer_counts_once_and_never_for_always(goose: FakeRuntime) ->
         }
     }
     for allow, chosen in ((("shell",), "id-allow_once"), ((), "id-reject_once")):
-        rules = Permissions(SafetyMode.RESTRICTED, allow=allow)
+        rules = JobPermissions(SafetyMode.RESTRICTED, allow=allow)
         steps = (
             *hello(),
             *NEW,
@@ -280,5 +280,5 @@ async def test_a_steer_that_came_too_late_is_prompted(goose: FakeRuntime) -> Non
 def test_only_known_agents_can_be_held_to_rules(acp: FakeRuntime, goose: FakeRuntime) -> None:
     assert goose.kind.cannot_enforce(BALANCED) is None
     assert "autonomous" in (acp.kind.cannot_enforce(BALANCED) or "")
-    assert acp.kind.cannot_enforce(Permissions(SafetyMode.AUTONOMOUS)) is None
+    assert acp.kind.cannot_enforce(JobPermissions(SafetyMode.AUTONOMOUS)) is None
     assert (goose.kind.can_steer, acp.kind.can_steer) == (True, False)

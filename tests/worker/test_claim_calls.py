@@ -11,7 +11,7 @@ from lastgood.model.agents import Safety
 from lastgood.worker.claim_calls import ClaimCalls, StopReason
 from lastgood.worker.claims import ClaimKey, ClaimUnreadable, read_claim
 from lastgood.worker.final_report import RunFacts, final_report
-from lastgood.worker.job import FailureCode, JobFailed, JobResult, Question, Steering
+from lastgood.worker.job import FailureCode, JobFailed, JobQuestion, JobResult, Steering
 from lastgood.worker.redaction import Redaction
 from lastgood.worker.server_calls import WorkServer
 from tests.polls import eventually
@@ -20,7 +20,7 @@ from tests.worker.work_api import WorkApi
 pytestmark = pytest.mark.anyio
 
 KEY = ClaimKey("task_1", "token", "rt_0")
-QUESTION = Question("q1", "Bash", {"command": "rm x"}, "Delete x?", "shell", {"command": "cmd"}, "unknown")
+QUESTION = JobQuestion("q1", "Bash", {"command": "rm x"}, "Delete x?", "shell", {"command": "cmd"}, "unknown")
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_stopped_run_never_blames_the_task(stop: StopReason | None, code: str)
     assert (call, body["code"], body["tool_calls"]) == ("fail", code, 2)
 
 
-def test_what_a_lost_run_had_said_is_kept_and_redacted() -> None:
+def test_output_of_a_lost_run_is_kept_and_redacted() -> None:
     failed = JobFailed(FailureCode.TIMEOUT, "lost")
     _, body = final_report(failed, facts(StopReason.LOST, "hello canary-12345"), Redaction(["canary-12345"]))
     assert body["error"] == "lost; its output so far: hello [redacted]"
@@ -175,6 +175,6 @@ def test_only_a_native_resume_names_a_native_session() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"lease_seconds": "soon"}, {"agent": {"permissions": {"mode": "anarchy"}}}])
-def test_a_claim_of_a_server_that_is_too_new_is_refused_in_words(bad: dict[str, object]) -> None:
+def test_a_claim_of_a_newer_server_is_rejected_with_a_reason(bad: dict[str, object]) -> None:
     with pytest.raises(ClaimUnreadable, match="upgrade this worker"):
         read_claim(PLAIN | bad, Safety.BALANCED)

@@ -8,11 +8,11 @@ import pytest
 
 from lastgood.worker.job import (
     ActivityType,
-    Answer,
     FailureCode,
     Job,
+    JobAnswer,
     JobFailed,
-    Permissions,
+    JobPermissions,
     SafetyMode,
     Said,
 )
@@ -158,16 +158,16 @@ async def test_a_tool_that_ran_without_the_hook_ends_the_job(claude: FakeRuntime
     use = said({"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "date"}})
     done = said({"type": "tool_result", "tool_use_id": "t1", "content": "now"}, kind="user")
     steps = (*START, INIT, TAKEN, use, done, result())
-    failure = await claude.failure(*steps, permissions=Permissions(SafetyMode.BALANCED))
+    failure = await claude.failure(*steps, permissions=JobPermissions(SafetyMode.BALANCED))
     assert failure.code is FailureCode.UNENFORCEABLE
     assert (await claude.run(*steps)).output == "done"  # where everything is allowed, nothing was evaded
 
 
 async def test_the_hook_gets_the_answer_of_a_person_with_its_reason(claude: FakeRuntime) -> None:
-    claude.recorder.answer = lambda question: Answer(False, "too late today")
+    claude.recorder.answer = lambda question: JobAnswer(False, "too late today")
     use = said({"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "date"}})
     steps = (*START, INIT, TAKEN, use, hook("t1", "Bash"), {"read": "control_response"}, result())
-    await claude.run(*steps, permissions=Permissions(SafetyMode.BALANCED))
+    await claude.run(*steps, permissions=JobPermissions(SafetyMode.BALANCED))
     (asked,) = claude.recorder.questions
     assert (asked.id.partition(":")[0], asked.tool) == ("t1", "Bash")
     answer = claude.was_read()[-1]["response"]["response"]["hookSpecificOutput"]
@@ -177,10 +177,10 @@ async def test_the_hook_gets_the_answer_of_a_person_with_its_reason(claude: Fake
 
 async def test_an_answer_counts_only_for_the_arguments_that_were_shown(claude: FakeRuntime) -> None:
     """The id of the call is claude's own, and it may use one again."""
-    claude.recorder.answer = lambda question: Answer(question.input == {"command": "date"})
+    claude.recorder.answer = lambda question: JobAnswer(question.input == {"command": "date"})
     replied = {"read": "control_response"}
     asks = (hook("t1", "Bash"), replied, hook("t1", "Bash", "rm -rf /"), replied, hook("t1", "Bash"), replied)
-    await claude.run(*START, INIT, TAKEN, *asks, result(), permissions=Permissions(SafetyMode.BALANCED))
+    await claude.run(*START, INIT, TAKEN, *asks, result(), permissions=JobPermissions(SafetyMode.BALANCED))
     first, other = claude.recorder.questions
     assert first.id != other.id
     replies = [one["response"]["response"] for one in claude.was_read() if one["type"] == "control_response"]
@@ -189,12 +189,12 @@ async def test_an_answer_counts_only_for_the_arguments_that_were_shown(claude: F
 
 
 async def test_a_question_that_cannot_be_asked_is_a_denial(claude: FakeRuntime) -> None:
-    def broken(question: object) -> Answer:
+    def broken(question: object) -> JobAnswer:
         raise RuntimeError("the server is gone")
 
     claude.recorder.answer = broken
     steps = (*START, INIT, TAKEN, hook("t1", "Bash"), {"read": "control_response"}, result())
-    await claude.run(*steps, permissions=Permissions(SafetyMode.STRICT))
+    await claude.run(*steps, permissions=JobPermissions(SafetyMode.STRICT))
     answer = claude.was_read()[-1]["response"]["response"]["hookSpecificOutput"]
     assert answer["permissionDecision"] == "deny"
     assert "the server is gone" in answer["permissionDecisionReason"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.worker.job import ActivityType, FailureCode, Permissions, SafetyMode, Said
+from lastgood.worker.job import ActivityType, FailureCode, JobPermissions, SafetyMode, Said
 from lastgood.worker.runtimes.codex_events import script_in
 from tests.worker.fake_runtime import FakeRuntime
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 THREAD = "01a1ee61-edba-7c41-81cf-19e82524907d"
 HELLO = ({"read": "initialize"}, {"reply": {"userAgent": "x"}})
 OURS = {"threadId": THREAD, "turnId": "turn-1"}
-BALANCED = Permissions(SafetyMode.BALANCED)
+BALANCED = JobPermissions(SafetyMode.BALANCED)
 
 
 def opened(

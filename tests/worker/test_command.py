@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.worker.job import ActivityType, FailureCode, Permissions, SafetyMode, Said
+from lastgood.worker.job import ActivityType, FailureCode, JobPermissions, SafetyMode, Said
 from tests.worker.fake_runtime import FakeRuntime
 
 pytestmark = pytest.mark.anyio
@@ -141,13 +141,13 @@ async def test_a_script_may_ask(command: FakeRuntime) -> None:
 
 
 async def test_rules_cannot_be_enforced_on_a_script(command: FakeRuntime) -> None:
-    failure = await command.failure(JOB, DONE, permissions=Permissions(SafetyMode.BALANCED))
+    failure = await command.failure(JOB, DONE, permissions=JobPermissions(SafetyMode.BALANCED))
     assert failure.code is FailureCode.UNENFORCEABLE
-    assert command.kind.cannot_enforce(Permissions(SafetyMode.AUTONOMOUS)) is None
+    assert command.kind.cannot_enforce(JobPermissions(SafetyMode.AUTONOMOUS)) is None
     for permissions in (
-        Permissions(SafetyMode.BALANCED),
-        Permissions(SafetyMode.AUTONOMOUS, deny=("shell",)),
-        Permissions(SafetyMode.AUTONOMOUS, ask=("shell",)),
-        Permissions(SafetyMode.AUTONOMOUS, ceiling=SafetyMode.BALANCED),
+        JobPermissions(SafetyMode.BALANCED),
+        JobPermissions(SafetyMode.AUTONOMOUS, deny=("shell",)),
+        JobPermissions(SafetyMode.AUTONOMOUS, ask=("shell",)),
+        JobPermissions(SafetyMode.AUTONOMOUS, ceiling=SafetyMode.BALANCED),
     ):
         assert "autonomous" in (command.kind.cannot_enforce(permissions) or "")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.worker.delivery import Delivery
+from lastgood.worker.delivery import ReportSender
 from lastgood.worker.outbox import Outbox
 from lastgood.worker.server_calls import WorkServer
 from tests.worker.work_api import WorkApi
@@ -36,7 +36,7 @@ async def test_the_event_loop_runs_while_a_slow_disk_reads_a_report(tmp_path: Pa
     disk.start()
     server = WorkServer(api.url, "t")
     try:
-        delivery = Delivery(server, box, lambda: None)
+        delivery = ReportSender(server, box, lambda: None)
         assert await delivery.deliver_all()
         assert delivery.live_claims() == {}
     finally:

@@ -25,7 +25,7 @@ class Clock:
         return self.now
 
 
-def test_a_worker_that_is_awake_goes_on_without_its_server() -> None:
+def test_a_worker_that_is_awake_continues_without_its_server() -> None:
     clock = Clock()
     watch = LeaseWatch(clock.now, LEASE)
     assert not clock.run(watch, 1000)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lastgood.model.agents import Safety
-from lastgood.worker.job import ActivityType, Job, McpServer, Permissions, SafetyMode
+from lastgood.worker.job import ActivityType, Job, JobMcpServer, JobPermissions, SafetyMode
 from lastgood.worker.mcp_servers import Machine, line_of, passed_on, read_server
 from lastgood.worker.runtimes.mcp_config import (
     acp_servers,
@@ -15,17 +15,17 @@ from lastgood.worker.runtimes.mcp_config import (
     codex_config,
     without_servers,
 )
-from lastgood.worker.runtimes.tool_rules import ToolCall, ToolGate, server_tool
+from lastgood.worker.runtimes.tool_rules import CliToolCall, ToolGate, server_tool
 from tests.worker.fake_runtime import FakeRuntime
 from tests.worker.recorder import Recorder
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "TOKEN": "canary-77"}
 FREE = Machine(Safety.AUTONOMOUS, (), ENVIRONMENT)
-STDIO = McpServer("git", "git", None, ("sh", "-c", "exit 0"), {"KEY": "Bearer ${env.TOKEN}"})
-REMOTE = McpServer("web", url="https://a.example/mcp", headers={"Authorization": "Bearer $TOKEN"})
+STDIO = JobMcpServer("git", "git", None, ("sh", "-c", "exit 0"), {"KEY": "Bearer ${env.TOKEN}"})
+REMOTE = JobMcpServer("web", url="https://a.example/mcp", headers={"Authorization": "Bearer $TOKEN"})
 
 
-def refusal(server: McpServer, machine: Machine, folder: Path) -> str:
+def refusal(server: JobMcpServer, machine: Machine, folder: Path) -> str:
     ready, told = passed_on((server,), machine, folder)
     assert ready == ()
     return told[0]
@@ -90,12 +90,12 @@ def test_a_claim_is_read(tmp_path: Path) -> None:
 # --- as each CLI wants them ---------------------------------------------------------------------------------
 
 
-def job(*servers: McpServer, **more: object) -> Job:
+def job(*servers: JobMcpServer, **more: object) -> Job:
     return Job("hello", Path("/w"), mcp_servers=servers, **more)  # type: ignore[arg-type]
 
 
 def test_each_cli_gets_them_in_its_own_form() -> None:
-    both = job(STDIO, replace(REMOTE, tools=("a",)), permissions=Permissions(SafetyMode.BALANCED))
+    both = job(STDIO, replace(REMOTE, tools=("a",)), permissions=JobPermissions(SafetyMode.BALANCED))
     with claude_config_file(both) as file:
         assert file is not None
         assert file.parent.stat().st_mode & 0o077 == 0
@@ -186,18 +186,18 @@ def test_a_tool_of_a_server_is_known_under_the_names_that_clis_use() -> None:
 def test_rules_and_the_list_of_tools_hold_for_a_servers_tool() -> None:
     server = replace(STDIO, tools=("log", "commit"))
     gate = ToolGate(
-        job(server, permissions=Permissions(SafetyMode.AUTONOMOUS, deny=("git_commit",))), Recorder()
+        job(server, permissions=JobPermissions(SafetyMode.AUTONOMOUS, deny=("git_commit",))), Recorder()
     )
-    assert gate.allows(ToolCall("1", "mcp__git__log", {}))
-    assert not gate.allows(ToolCall("2", "mcp__git__commit", {}))
-    assert not gate.allows(ToolCall("3", "mcp__git__push", {}))
+    assert gate.allows(CliToolCall("1", "mcp__git__log", {}))
+    assert not gate.allows(CliToolCall("2", "mcp__git__commit", {}))
+    assert not gate.allows(CliToolCall("3", "mcp__git__push", {}))
 
 
 @pytest.mark.anyio
 async def test_a_question_about_a_servers_tool_has_its_name_in_lastgood() -> None:
     """Rules that were narrowed since the claim are matched by the server, and use that name."""
     recorder = Recorder()
-    gate = ToolGate(job(STDIO, permissions=Permissions(SafetyMode.STRICT)), recorder)
-    await gate.answer(ToolCall("1", "mcp__git__push", {}))
+    gate = ToolGate(job(STDIO, permissions=JobPermissions(SafetyMode.STRICT)), recorder)
+    await gate.answer(CliToolCall("1", "mcp__git__push", {}))
     (asked,) = recorder.questions
     assert (asked.tool, asked.name, asked.effect) == ("mcp__git__push", "git_push", "unknown")

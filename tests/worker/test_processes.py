@@ -12,8 +12,8 @@ import pytest
 from lastgood.worker.runtimes.processes import (
     MARKER,
     CliGone,
+    CliLineSplitter,
     CliNotStarted,
-    LineSplitter,
     ProcessGroups,
     output_of,
 )
@@ -136,7 +136,7 @@ async def test_standard_error_is_kept_by_its_end(tmp_path: Path) -> None:
 
 
 def test_a_line_over_the_limit_keeps_its_beginning_and_its_size() -> None:
-    splitter = LineSplitter(limit=4)
+    splitter = CliLineSplitter(limit=4)
     lines = [*splitter.feed(b"ab\ncdefgh"), *splitter.feed(b"ij\nkl"), *splitter.end()]
     assert [(line.data, line.size, line.whole) for line in lines] == [
         (b"ab", 2, True),

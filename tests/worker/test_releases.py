@@ -46,7 +46,7 @@ def test_I30_a_server_of_the_next_release_is_understood(tmp_path: Path) -> None:
             assert len(worker.jobs()) == 2
 
 
-def test_I30_a_server_that_is_too_new_is_left_alone_and_the_person_told_what_to_upgrade(
+def test_I30_a_worker_stops_at_a_newer_server_and_names_the_upgrade(
     tmp_path: Path,
 ) -> None:
     with WorkApi() as api:

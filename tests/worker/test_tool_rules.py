@@ -3,9 +3,9 @@
 import pytest
 
 from lastgood.core.tool_permissions import Allowed, Asks, Denied
-from lastgood.worker.job import Permissions, SafetyMode
+from lastgood.worker.job import JobPermissions, SafetyMode
 from lastgood.worker.runtimes.claude_events import TOOLS
-from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, ToolCall, restricts_nothing, verdict_on
+from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, CliToolCall, restricts_nothing, verdict_on
 
 STRICT, BALANCED, RESTRICTED, AUTONOMOUS = (
     SafetyMode.STRICT,
@@ -15,8 +15,8 @@ STRICT, BALANCED, RESTRICTED, AUTONOMOUS = (
 )
 
 
-def call(tool: str, **given: object) -> ToolCall:
-    return ToolCall("c1", tool, given, TOOLS.get(tool, UNKNOWN_TOOL))
+def call(tool: str, **given: object) -> CliToolCall:
+    return CliToolCall("c1", tool, given, TOOLS.get(tool, UNKNOWN_TOOL))
 
 
 READ = call("Read", file_path="/w/a.txt")
@@ -36,9 +36,9 @@ MCP = call("mcp__github__merge", number=1)
 )
 def test_a_mode_decides_where_no_rule_does(mode: SafetyMode, verdicts: tuple[type, ...]) -> None:
     for one, wanted in zip((READ, WRITE, BASH, MCP), verdicts, strict=True):
-        assert isinstance(verdict_on(Permissions(mode), one), wanted)
+        assert isinstance(verdict_on(JobPermissions(mode), one), wanted)
         # As the worker's ceiling it holds against an agent that allows everything.
-        ceiling = Permissions(AUTONOMOUS, allow=("*",), ceiling=mode)
+        ceiling = JobPermissions(AUTONOMOUS, allow=("*",), ceiling=mode)
         assert isinstance(verdict_on(ceiling, one), wanted)
 
 
@@ -46,36 +46,36 @@ def test_a_mode_decides_where_no_rule_does(mode: SafetyMode, verdicts: tuple[typ
     ("permissions", "one", "wanted"),
     [
         # Both names of a tool count, and both names of its arguments.
-        (Permissions(AUTONOMOUS, deny=("Bash",)), BASH, Denied),
-        (Permissions(AUTONOMOUS, deny=("shell",)), BASH, Denied),
-        (Permissions(AUTONOMOUS, deny=("shell:cmd=rm *",)), BASH, Denied),
-        (Permissions(AUTONOMOUS, deny=("Bash:command=*rm -rf*",)), BASH, Denied),
-        (Permissions(AUTONOMOUS, ask=("write_file:path=/w/docs/*",)), WRITE, Asks),
-        (Permissions(AUTONOMOUS, ask=("Write:file_path=/w/docs/*",)), WRITE, Asks),
-        (Permissions(RESTRICTED, allow=("write_file:path=docs/*",)), WRITE, Allowed),
-        (Permissions(RESTRICTED, allow=("Write",)), WRITE, Allowed),
+        (JobPermissions(AUTONOMOUS, deny=("Bash",)), BASH, Denied),
+        (JobPermissions(AUTONOMOUS, deny=("shell",)), BASH, Denied),
+        (JobPermissions(AUTONOMOUS, deny=("shell:cmd=rm *",)), BASH, Denied),
+        (JobPermissions(AUTONOMOUS, deny=("Bash:command=*rm -rf*",)), BASH, Denied),
+        (JobPermissions(AUTONOMOUS, ask=("write_file:path=/w/docs/*",)), WRITE, Asks),
+        (JobPermissions(AUTONOMOUS, ask=("Write:file_path=/w/docs/*",)), WRITE, Asks),
+        (JobPermissions(RESTRICTED, allow=("write_file:path=docs/*",)), WRITE, Allowed),
+        (JobPermissions(RESTRICTED, allow=("Write",)), WRITE, Allowed),
         # Each command of a line must be allowed.
-        (Permissions(RESTRICTED, allow=("shell:cmd=git *",)), BASH, Denied),
-        (Permissions(RESTRICTED, allow=("shell:cmd=git *", "shell:cmd=rm *")), BASH, Allowed),
+        (JobPermissions(RESTRICTED, allow=("shell:cmd=git *",)), BASH, Denied),
+        (JobPermissions(RESTRICTED, allow=("shell:cmd=git *", "shell:cmd=rm *")), BASH, Allowed),
         # Deny wins, then allow, then ask.
-        (Permissions(AUTONOMOUS, allow=("*",), ask=("*",), deny=("mcp__*",)), MCP, Denied),
-        (Permissions(STRICT, allow=("mcp__*",), ask=("mcp__*",)), MCP, Allowed),
-        (Permissions(AUTONOMOUS, ask=("mcp__github__*",)), MCP, Asks),
+        (JobPermissions(AUTONOMOUS, allow=("*",), ask=("*",), deny=("mcp__*",)), MCP, Denied),
+        (JobPermissions(STRICT, allow=("mcp__*",), ask=("mcp__*",)), MCP, Allowed),
+        (JobPermissions(AUTONOMOUS, ask=("mcp__github__*",)), MCP, Asks),
         # The ceiling denies and asks whatever the agent's rules allow.
-        (Permissions(STRICT, ceiling=RESTRICTED), MCP, Denied),
-        (Permissions(RESTRICTED, ceiling=STRICT), MCP, Denied),
-        (Permissions(RESTRICTED, allow=("Write",), ceiling=BALANCED), WRITE, Asks),
+        (JobPermissions(STRICT, ceiling=RESTRICTED), MCP, Denied),
+        (JobPermissions(RESTRICTED, ceiling=STRICT), MCP, Denied),
+        (JobPermissions(RESTRICTED, allow=("Write",), ceiling=BALANCED), WRITE, Asks),
     ],
 )
 def test_rules_of_the_agent_and_the_ceiling_of_the_worker(
-    permissions: Permissions, one: ToolCall, wanted: type
+    permissions: JobPermissions, one: CliToolCall, wanted: type
 ) -> None:
     assert isinstance(verdict_on(permissions, one, "/w"), wanted)
 
 
 def test_only_a_job_without_any_limit_restricts_nothing() -> None:
-    assert restricts_nothing(Permissions(AUTONOMOUS, allow=("x",)))
-    assert not restricts_nothing(Permissions(BALANCED))
-    assert not restricts_nothing(Permissions(AUTONOMOUS, deny=("x",)))
-    assert not restricts_nothing(Permissions(AUTONOMOUS, ask=("x",)))
-    assert not restricts_nothing(Permissions(AUTONOMOUS, ceiling=STRICT))
+    assert restricts_nothing(JobPermissions(AUTONOMOUS, allow=("x",)))
+    assert not restricts_nothing(JobPermissions(BALANCED))
+    assert not restricts_nothing(JobPermissions(AUTONOMOUS, deny=("x",)))
+    assert not restricts_nothing(JobPermissions(AUTONOMOUS, ask=("x",)))
+    assert not restricts_nothing(JobPermissions(AUTONOMOUS, ceiling=STRICT))

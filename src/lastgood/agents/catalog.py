@@ -37,7 +37,7 @@ class Catalog:
     def __init__(
         self,
         agents: Iterable[AgentSpec | Source],
-        pulling: UrlPolicy | None = None,
+        policy: UrlPolicy | None = None,
         copies: FileCopies | None = None,
     ) -> None:
         """Raises InvalidRequest if two sources have the same key. Does not load the sources.
@@ -47,7 +47,7 @@ class Catalog:
         self._agents: tuple[Source, ...] = tuple(
             FixedSource(agent) if isinstance(agent, AgentSpec) else agent for agent in agents
         )
-        self._pulling = pulling or UrlPolicy()
+        self._policy = policy or UrlPolicy()
         self._copies = copies
         self._folders: dict[Path, Folder] = {}
         self._kept: dict[FileSource | UrlSource, FileAgent | UrlAgent] = {}
@@ -163,7 +163,7 @@ class Catalog:
             if isinstance(source, FileSource):
                 kept = FileAgent(source, self._copies)
             else:
-                kept = UrlAgent(source, self._pulling)
+                kept = UrlAgent(source, self._policy)
             self._kept[source] = kept
         return kept
 

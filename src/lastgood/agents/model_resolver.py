@@ -13,7 +13,7 @@ from typing import Any
 from lastgood.agents.builtin_names import KEYED, PROVIDERS, SIGNED
 from lastgood.agents.findings import Findings, Location, hint
 from lastgood.agents.schema_reader import Fields
-from lastgood.model.agents import AUTO, ModelSpec, Route
+from lastgood.model.agents import AUTO, ModelRoute, ModelSpec
 
 #: Keys allowed next to `first_available`: none that changes a model call.
 _BESIDE_FIRST = frozenset({"first_available", "description", "capabilities"})
@@ -256,10 +256,11 @@ def _has_variable(value: Any) -> bool:
             return False
 
 
-def _routes(fields: Fields | None) -> tuple[Route, ...]:
+def _routes(fields: Fields | None) -> tuple[ModelRoute, ...]:
     rules: list[Fields] = [one.raw for one in fields.listed("routing")] if fields is not None else []
     return tuple(
-        Route(rule.text("model").strip(), tuple(one.raw for one in rule.listed("examples"))) for rule in rules
+        ModelRoute(rule.text("model").strip(), tuple(one.raw for one in rule.listed("examples")))
+        for rule in rules
     )
 
 

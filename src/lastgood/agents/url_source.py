@@ -69,9 +69,9 @@ class CachedCopy:
 class UrlAgent:
     """One URL and its last good copy. One load at a time."""
 
-    def __init__(self, source: UrlSource, pulling: UrlPolicy) -> None:
+    def __init__(self, source: UrlSource, policy: UrlPolicy) -> None:
         self._source = source
-        self._pulling = pulling
+        self._policy = policy
         self._copy: CachedCopy | None = None
         self._good: Definition | None = None
         self._due: float | None = None  # None: never fetched
@@ -79,7 +79,7 @@ class UrlAgent:
 
     def known(self) -> Definition | None:
         """The last good copy, while it is new enough; None: it has to be loaded."""
-        if self._due is None or self._pulling.clock() >= self._due:
+        if self._due is None or self._policy.clock() >= self._due:
             return None
         return self._good
 
@@ -92,9 +92,9 @@ class UrlAgent:
         return self._good
 
     async def _restore(self) -> None:
-        if self._pulling.folder is None or self._good is not None:
+        if self._policy.folder is None or self._good is not None:
             return
-        copy = await asyncio.to_thread(read_copy, self._pulling.folder, self._source.url)
+        copy = await asyncio.to_thread(read_copy, self._policy.folder, self._source.url)
         if copy is not None:
             # This version may reject what an older one accepted; then the copy is not used.
             with suppress(AgentInvalid):
@@ -102,7 +102,7 @@ class UrlAgent:
                 self.changed_at = copy.fetched_at  # it was written when it had changed
 
     async def _refresh(self) -> None:
-        pause = self._pulling.every_seconds
+        pause = self._policy.every_seconds
         try:
             self._good = replace(await self._asked_safely(), stale="")
         except (UnreadableFile, AgentInvalid) as error:
@@ -111,15 +111,15 @@ class UrlAgent:
             reason = " ".join(str(error).split())
             since = datetime.fromtimestamp(self._copy.fetched_at, UTC)
             self._good = replace(self._good, stale=f"{reason}; using the copy of {since:%Y-%m-%d %H:%M} UTC")
-            pause = max(pause, self._pulling.pause_seconds)
-        self._due = self._pulling.clock() + pause
+            pause = max(pause, self._policy.pause_seconds)
+        self._due = self._policy.clock() + pause
 
     async def _asked_safely(self) -> Definition:
         """A file may contain a key that was sent to its host; errors about it must not repeat the key."""
         try:
             return await self._asked()
         except (UnreadableFile, AgentInvalid) as error:
-            scrub = self._pulling.secrets.scrub
+            scrub = self._policy.secrets.scrub
             text = repr((error, getattr(error, "detail", None)))
             if scrub(text) == text:
                 raise
@@ -139,24 +139,24 @@ class UrlAgent:
             good = await self._parsed(copy.body)
             self.changed_at = copy.fetched_at
         self._copy = copy
-        if self._pulling.folder is not None and not copy.says_the_same(before):
-            await asyncio.to_thread(write_copy, self._pulling.folder, self._source.url, copy)
+        if self._policy.folder is not None and not copy.says_the_same(before):
+            await asyncio.to_thread(write_copy, self._policy.folder, self._source.url, copy)
         return good
 
     async def _fetched(self) -> Fetched:
         # Imported here, because aiohttp takes a quarter of a second and most commands send no request.
         from lastgood.outside.network import SYSTEM, EgressError, fetch
 
-        pulling = self._pulling
+        policy = self._policy
         conditions = self._copy.conditions() if self._copy else {}
         try:
             return await fetch(
                 self._source.url,
                 headers={"Accept": "application/yaml, text/*;q=0.9, */*;q=0.5", **conditions, **self._key()},
                 limit_bytes=LIMIT_BYTES,
-                timeout_seconds=pulling.first_seconds if self._good is None else pulling.again_seconds,
+                timeout_seconds=policy.first_seconds if self._good is None else policy.again_seconds,
                 policy=URL_POLICY,
-                network=pulling.network or SYSTEM,
+                network=policy.network or SYSTEM,
             )
         except EgressError as error:
             raise UnreadableFile(str(error)) from None
@@ -166,7 +166,7 @@ class UrlAgent:
         parts = urlsplit(self._source.url)
         if parts.scheme != "https" or parts.hostname not in _GITHUB_HOSTS:
             return {}
-        token = self._pulling.secrets.get("GITHUB_TOKEN")
+        token = self._policy.secrets.get("GITHUB_TOKEN")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     async def _parsed(self, body: bytes) -> Definition:

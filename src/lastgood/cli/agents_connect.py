@@ -13,7 +13,7 @@ from typing import Any
 from lastgood.agents.agent_file import AgentFile
 from lastgood.engine.mcp.server_spec import server_spec
 from lastgood.engine.tools.builtin import live_toolsets
-from lastgood.engine.tools.live import LiveToolsets, Offer, SessionPlace
+from lastgood.engine.tools.program_tools import LiveToolsets, Offer, SessionPlace
 from lastgood.model.agents import AgentSpec, ToolsetSpec
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
 from lastgood.outside.env_file import secrets_of

@@ -63,8 +63,8 @@ def list_agents(args: argparse.Namespace) -> int:
 
 async def _list(settings: Settings, references: Sequence[str]) -> list[AgentSummary]:
     secrets = secrets_of(settings.env_file, os.environ)
-    pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
-    agents = Catalog([parse(reference, settings.aliases) for reference in references], pulling)
+    policy = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    agents = Catalog([parse(reference, settings.aliases) for reference in references], policy)
     providers = ProviderTable(secrets, {SCRIPTED: Scripted()})
     engine = build_engine(settings, secrets)
     try:

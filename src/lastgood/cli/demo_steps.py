@@ -47,24 +47,24 @@ async def retry(demo: Demo) -> str:
 async def cut_stream(demo: Demo) -> str:
     before = await demo.count()
     text = "I live in London."
-    heard, last = "", None
+    streamed, last = "", None
     async with aclosing(demo.client.run(demo.session, f"{text}\n!slow 0.1")) as events:
         async for event in events:
             last = event.seq or last
             if isinstance(event, AgentChoice):
-                heard = event.content
+                streamed = event.content
                 break  # the client is gone in the middle of the answer
     # It comes back with the number of the last event that it has seen.
     async with aclosing(demo.client.events(demo.session, since=last)) as events:
         async for event in events:
             if isinstance(event, AgentChoice):
-                heard += event.content
+                streamed += event.content
             if isinstance(event, TurnCommitted):
                 break
     demo.committed.append(text)
-    check(heard, f"You said: {text}", "the two halves of the answer")
+    check(streamed, f"You said: {text}", "the two halves of the answer")
     answer = (await demo.client.turn_at(demo.session, before + 1)).text
-    check(answer, heard, "the committed answer")
+    check(answer, streamed, "the committed answer")
     return "disconnected in mid-answer and resumed: no word is missing or doubled"
 
 

@@ -142,7 +142,7 @@ def _signals() -> tuple[asyncio.Event, asyncio.Event]:
     stopping, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def hear() -> None:
+    def on_signal() -> None:
         if stopping.is_set():
             hurried.set()
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -150,5 +150,5 @@ def _signals() -> tuple[asyncio.Event, asyncio.Event]:
         stopping.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, hear)
+        loop.add_signal_handler(number, on_signal)
     return stopping, hurried

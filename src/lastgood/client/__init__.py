@@ -15,12 +15,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lastgood.client.blocking import Client
     from lastgood.client.calls import AsyncClient
+    from lastgood.client.sync_client import Client
 
 __all__ = ["AsyncClient", "Client"]
 
-_HOMES = {"AsyncClient": "lastgood.client.calls", "Client": "lastgood.client.blocking"}
+_HOMES = {"AsyncClient": "lastgood.client.calls", "Client": "lastgood.client.sync_client"}
 
 
 def __getattr__(name: str) -> Any:

@@ -212,12 +212,12 @@ class TurnStream:
         about = {"session_id": session, "turn": turn}
         code, message = error.get("code", "turn_failed"), error.get("message", "")
         failed = {"status": found["status"], "code": code, "message": message, "retryable": False}
-        told = [
+        events = [
             {"type": "error", "code": code, "error": message},
             {"type": "turn_failed", **failed},
             {"type": "stream_stopped", "status": found["status"]},
         ]
-        return [event_of(None, one | about) for one in told]
+        return [event_of(None, one | about) for one in events]
 
     async def _ending(self, session: str, attempt_id: str) -> list[Event]:
         """Builds the last events from the attempt itself, whose stored events have expired."""

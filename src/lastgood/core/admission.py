@@ -66,34 +66,34 @@ class Rejected:
 Admission = Admitted | Replay | Attach | Busy | Rejected
 
 
-def admit(ask: Ask, standing: BeginConflict) -> Admission:
-    if standing.session is None:
+def admit(ask: Ask, conflict: BeginConflict) -> Admission:
+    if conflict.session is None:
         return Rejected(SessionNotFound())
-    prior, tried = standing.prior, standing.prior_attempt
-    if ask.key is None and ask.is_retry and not _is_meant(ask, standing):
+    prior, tried = conflict.prior, conflict.prior_attempt
+    if ask.key is None and ask.is_retry and not _is_marked_retry(ask, conflict):
         prior = tried = None
     if prior is not None and tried is not None:
         if prior.fingerprint != ask.fingerprint or prior.session != ask.session:
             return Rejected(IdempotencyMismatch())
-        if (known := _of_prior(tried, standing)) is not None:
+        if (known := _of_prior(tried, conflict)) is not None:
             return known
-    if has_moved_on(ask, standing.session):
-        return Rejected(StaleHead(head=standing.session.head and standing.session.head.turn))
+    if has_moved_on(ask, conflict.session):
+        return Rejected(StaleHead(head=conflict.session.head and conflict.session.head.turn))
     if prior is not None and prior.edit != ask.edit:
         # The same request, sent again after the head has moved: it would continue from, or replace, other
         # turns than it was first accepted for.
-        return Rejected(StaleHead(head=standing.session.head and standing.session.head.turn))
+        return Rejected(StaleHead(head=conflict.session.head and conflict.session.head.turn))
     again = prior.turn if prior else None
-    if standing.holder is None:
+    if conflict.holder is None:
         return Admitted(again)
-    return _of_holder(standing, standing.holder, again)
+    return _of_holder(conflict, conflict.holder, again)
 
 
-def _is_meant(ask: Ask, standing: BeginConflict) -> bool:
-    first, tried = standing.prior, standing.prior_attempt
+def _is_marked_retry(ask: Ask, conflict: BeginConflict) -> bool:
+    first, tried = conflict.prior, conflict.prior_attempt
     if first is None or tried is None:
         return False
-    return is_retry_of(ask, first, ENDED.get(tried.status, RetryOf.RUNNING), standing.prior_age_seconds)
+    return is_retry_of(ask, first, ENDED.get(tried.status, RetryOf.RUNNING), conflict.prior_age_seconds)
 
 
 def has_moved_on(ask: Ask, session: Session) -> bool:
@@ -105,18 +105,18 @@ def has_moved_on(ask: Ask, session: Session) -> bool:
     return expected is not None and (head is None or head.turn != expected)
 
 
-def _of_prior(attempt: Attempt, standing: BeginConflict) -> Admission | None:
+def _of_prior(attempt: Attempt, conflict: BeginConflict) -> Admission | None:
     """The same request again: returns its outcome or its running attempt, or None if it must be tried
     again."""
     if attempt.status in (AttemptStatus.COMMITTED, AttemptStatus.CANCELLED):
         return Replay(attempt)
     if is_final(attempt.status):
         return None
-    return None if standing.lease_expired else Attach(attempt)
+    return None if conflict.lease_expired else Attach(attempt)
 
 
-def _of_holder(standing: BeginConflict, holder: Attempt, again: TurnId | None) -> Admission:
-    if standing.lease_expired:
+def _of_holder(conflict: BeginConflict, holder: Attempt, again: TurnId | None) -> Admission:
+    if conflict.lease_expired:
         # The holder is dead or paused. It is ended as interrupted first, so that the
         # store rejects its writes if it wakes up.
         return Admitted(again, Displace(holder, Move.INTERRUPT))

@@ -59,7 +59,7 @@ _FITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ApprovalDecision:
     """`allows`: the rule to add to the session, so that later calls need no approval; None: no rule.
     `safety`: the mode that the session gets; it cannot exceed that of the server."""
 
@@ -73,7 +73,7 @@ def decide(
     confirmation: Confirmation,
     reason: str = "",
     content: Mapping[str, Any] | None = None,
-) -> Decision:
+) -> ApprovalDecision:
     """InvalidRequest: this verb does not answer this question, or `content` does not match its schema."""
     kind = QuestionKind(question["kind"])
     action = _FITS[kind].get(confirmation)
@@ -89,17 +89,17 @@ def decide(
             _check_content(question.get("schema") or {}, content or {})
         else:
             content = None
-        return Decision(Answer(action, reason.strip(), content, question.get("state")))
+        return ApprovalDecision(Answer(action, reason.strip(), content, question.get("state")))
     answer = Answer(action, reason.strip())
     match confirmation:
         case Confirmation.APPROVE_TOOL:
-            return Decision(answer, literal_rule(str(question["tool"])))
+            return ApprovalDecision(answer, literal_rule(str(question["tool"])))
         case Confirmation.APPROVE_SESSION | Confirmation.APPROVE_AUTONOMOUS:
-            return Decision(answer, "*")
+            return ApprovalDecision(answer, "*")
         case Confirmation.APPROVE_SAFE | Confirmation.APPROVE_SAFER | Confirmation.APPROVE_BALANCED:
-            return Decision(answer, safety=Safety.BALANCED)
+            return ApprovalDecision(answer, safety=Safety.BALANCED)
         case _:
-            return Decision(answer)
+            return ApprovalDecision(answer)
 
 
 def shown(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
         place, last, matched = place + len(ours), turn, matched + 1
     start = known[place - 1].end if place else 0
     # The client may have more history than we do, for example from another server: all of it is new here.
-    rest = _unheard(body[start:], open_calls(last.messages) if last else ())
+    rest = _new_messages(body[start:], open_calls(last.messages) if last else ())
     if not rest or not any(message.role in (Role.USER, Role.TOOL) for message in new):
         raise InvalidRequest(NOTHING_NEW)
     if matched == len(since_reset):
@@ -92,7 +92,7 @@ def reconcile(body: Sequence[Message], turns: Sequence[Turn]) -> Reconciled:
     return Change(base.id if base else None, rest)
 
 
-def _unheard(rest: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[Message, ...]:
+def _new_messages(rest: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[Message, ...]:
     """Without the message that left `calls` open, which is ours, and without results of other calls."""
     if calls and rest and {call.id for call in rest[0].tool_calls} == {call.id for call in calls}:
         return tuple(rest[1:])

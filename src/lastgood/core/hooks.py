@@ -30,7 +30,7 @@ class Rewrites(Enum):
     RESPONSE = "updated_tool_response"
 
 
-class Decision(StrEnum):
+class HookDecision(StrEnum):
     """In rising order: the strictest of several hooks counts."""
 
     ALLOW = "allow"
@@ -38,7 +38,7 @@ class Decision(StrEnum):
     DENY = "deny"
 
 
-_STRICTNESS = {None: 0, Decision.ALLOW: 1, Decision.ASK: 2, Decision.DENY: 3}
+_STRICTNESS = {None: 0, HookDecision.ALLOW: 1, HookDecision.ASK: 2, HookDecision.DENY: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,14 @@ def _fits(matcher: str, tool: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HookOutput:
     """A hook that completed. None: it said nothing about this."""
 
     context: str = ""
     warning: str = ""
     blocks: bool = False
     reason: str = ""
-    decision: Decision | None = None
+    decision: HookDecision | None = None
     arguments: Mapping[str, Any] | None = None
     response: str | None = None
 
@@ -123,13 +123,13 @@ class Failure:
     problem: str
 
 
-def read_reply(hook: HookSpec, code: int | None, stdout: str, stderr: str) -> Reply | Failure:
+def read_reply(hook: HookSpec, code: int | None, stdout: str, stderr: str) -> HookOutput | Failure:
     """What a command said. No code: its time was up."""
     if code is None:
         return Failure(f"it timed out after {hook.seconds:g} s")
     said = stdout.strip()
     if code == REFUSES:
-        return Reply(blocks=True, reason=stderr.strip()[:_MOST_OF_STDERR] or _reason_in(said))
+        return HookOutput(blocks=True, reason=stderr.strip()[:_MOST_OF_STDERR] or _reason_in(said))
     if code != 0:
         why = f": {error}" if (error := stderr.strip()[-_MOST_OF_STDERR:]) else ""
         return Failure(f"it ended with status {code}{why}")
@@ -140,7 +140,7 @@ def read_reply(hook: HookSpec, code: int | None, stdout: str, stderr: str) -> Re
             return Failure(f"its output is not valid JSON: {error}")
     if said and hook.strict_output:
         return Failure("its output must be one JSON object or empty (`strict_output`)")
-    return Reply(context=said if CONTRACTS[hook.event].context else "")
+    return HookOutput(context=said if CONTRACTS[hook.event].context else "")
 
 
 def _reason_in(said: str) -> str:
@@ -173,7 +173,7 @@ _SPECIFIC: Mapping[str, type] = {
 }
 
 
-def read_json(hook: HookSpec, said: Any) -> Reply | Failure:
+def read_json(hook: HookSpec, said: Any) -> HookOutput | Failure:
     """What a hook said, parsed. Fields that have no meaning for its event are ignored."""
     if not isinstance(said, dict):
         return Failure("its output is not a JSON object")
@@ -184,42 +184,42 @@ def read_json(hook: HookSpec, said: Any) -> Reply | Failure:
         return Failure(wrong)
     if "updated_messages" in specific and CONTRACTS[hook.event].blocks:
         # It may have removed a secret. The original messages would contain it.
-        return Reply(blocks=True, reason="a hook cannot rewrite the conversation (`updated_messages`)")
+        return HookOutput(blocks=True, reason="a hook cannot rewrite the conversation (`updated_messages`)")
     if own.get("decision", "block") not in ("block", ""):
         return Failure(f"`decision` must be `block`, not {own['decision']!r}")
     verdict = specific.get("permission_decision") or None
-    if verdict is not None and verdict not in list(Decision):
+    if verdict is not None and verdict not in list(HookDecision):
         return Failure(f"`permission_decision` must be allow, ask or deny, not {verdict!r}")
     if hook.strict_output and (unknown := _unknown(own, specific)):
         return Failure(f"unknown output field {unknown!r} (`strict_output`)")
     contract = CONTRACTS[hook.event]
     stops = own.get("continue") is False
-    return Reply(
+    return HookOutput(
         context=specific.get("additional_context", "") if contract.context else "",
         warning=own.get("system_message", ""),
         blocks=stops or own.get("decision") == "block",
         reason=(own.get("stop_reason", "") if stops else "")
         or own.get("reason", "")
         or specific.get("permission_decision_reason", ""),
-        decision=Decision(verdict) if verdict and contract.decides else None,
+        decision=HookDecision(verdict) if verdict and contract.decides else None,
         arguments=specific.get("updated_input") if contract.rewrites is Rewrites.INPUT else None,
         response=specific.get("updated_tool_response") if contract.rewrites is Rewrites.RESPONSE else None,
     )
 
 
-def read_judgement(hook: HookSpec, text: str) -> Reply | Failure:
+def read_judgement(hook: HookSpec, text: str) -> HookOutput | Failure:
     """What a model said. One that does not decide clearly has not completed."""
     if hook.schema != JUDGEMENT:
-        return Reply(context=text.strip())
+        return HookOutput(context=text.strip())
     # Models like to wrap it in a sentence or a code block.
     begins, ends = text.find("{"), text.rfind("}")
     try:
         said = json.loads(text[begins : ends + 1]) if 0 <= begins < ends else None
     except (ValueError, RecursionError):
         said = None
-    if not isinstance(said, dict) or said.get("decision") not in list(Decision):
+    if not isinstance(said, dict) or said.get("decision") not in list(HookDecision):
         return Failure("its model did not answer with a decision")
-    return Reply(decision=Decision(said["decision"]), reason=str(said.get("reason") or ""))
+    return HookOutput(decision=HookDecision(said["decision"]), reason=str(said.get("reason") or ""))
 
 
 def _wrong_types(given: Mapping[str, Any], known: Mapping[str, type]) -> str | None:
@@ -243,7 +243,7 @@ class Proceeds:
     """`arguments` and `response` replace those of the call; None: they stay."""
 
     context: str = ""
-    decision: Decision | None = None
+    decision: HookDecision | None = None
     reason: str = ""
     arguments: Mapping[str, Any] | None = None
     response: str | None = None
@@ -259,13 +259,13 @@ class Blocks:
 Verdict = Proceeds | Blocks
 
 
-def combine(event: HookEvent, replies: Sequence[tuple[HookSpec, Reply | Failure]]) -> Verdict:
+def combine(event: HookEvent, replies: Sequence[tuple[HookSpec, HookOutput | Failure]]) -> Verdict:
     """In the order of the file, whichever hook ended first."""
     contract = CONTRACTS[event]
     refusals: list[str] = []
     contexts: list[str] = []
     warnings: list[str] = []
-    decision: Decision | None = None
+    decision: HookDecision | None = None
     reason = ""
     arguments: dict[str, Any] | None = None
     response: str | None = None
@@ -281,7 +281,7 @@ def combine(event: HookEvent, replies: Sequence[tuple[HookSpec, Reply | Failure]
             continue
         if reply.blocks and not contract.blocks:
             warnings.append(f"the {event} hook {hook.label!r} tried to stop the turn; this event cannot")
-        elif reply.blocks or reply.decision is Decision.DENY:
+        elif reply.blocks or reply.decision is HookDecision.DENY:
             refusals.append(reply.reason or f"the {event} hook {hook.label!r} refused it")
         elif _STRICTNESS[reply.decision] > _STRICTNESS[decision]:
             decision, reason = reply.decision, reply.reason

@@ -74,16 +74,16 @@ def wants_oauth(options: Mapping[str, Any]) -> bool:
 
 def runtime_servers(agent: AgentSpec) -> RuntimeServers:
     servers: list[dict[str, Any]] = []
-    told: list[str] = []
+    notes: list[str] = []
     for toolset in agent.toolsets:
         if toolset.type != "mcp":
             continue
         if refusal := _refusal(toolset):
-            told.append(NOT_PASSED_ON.format(server_name(toolset.options), refusal))
+            notes.append(NOT_PASSED_ON.format(server_name(toolset.options), refusal))
             continue
         name = _unique(_short(server_name(toolset.options)), [one["name"] for one in servers])
         servers.append({"name": name, **_server(toolset)})
-    return RuntimeServers(tuple(servers), tuple(told))
+    return RuntimeServers(tuple(servers), tuple(notes))
 
 
 def _refusal(toolset: ToolsetSpec) -> str | None:

@@ -26,18 +26,18 @@ class TranscriptLine:
 
 def transcript(turns: Sequence[Turn], most: int = MOST_CHARACTERS) -> tuple[TranscriptLine, ...]:
     """`turns`: since the last reset, oldest first."""
-    told = [lines for turn in turns if (lines := _lines_of(turn))]
+    rendered = [lines for turn in turns if (lines := _lines_of(turn))]
     kept: list[tuple[TranscriptLine, ...]] = []
     left = most
-    for lines in reversed(told):
+    for lines in reversed(rendered):
         size = sum(len(line.content) for line in lines)
         if size > left:
             break
         kept.append(lines)
         left -= size
-    if told and not kept:
-        kept.append(_shortened(told[-1], most))
-    omitted = len(told) - len(kept)
+    if rendered and not kept:
+        kept.append(_shortened(rendered[-1], most))
+    omitted = len(rendered) - len(kept)
     said = tuple(line for lines in reversed(kept) for line in lines)
     return (_marker(omitted), *said) if omitted else said
 

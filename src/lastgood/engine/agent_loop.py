@@ -17,7 +17,7 @@ from lastgood.engine.providers.provider import ModelAnswer, ModelCall, Providers
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.live import LiveToolsets
+from lastgood.engine.tools.program_tools import LiveToolsets
 from lastgood.engine.tools.tool import Toolsets
 from lastgood.engine.turn_loop import TurnLoop
 from lastgood.errors import TurnFailed
@@ -48,8 +48,8 @@ class AgentLoop:
         """`scrub` removes secrets from tool results before anybody sees or stores them. `environment` is what
         commands of hooks find in theirs; without it, no hook runs and agents that have some are refused."""
         self._asking = FallbackChain(providers)
-        self._runtimes = Toolboxes(toolsets, live_toolsets or {}, work_dirs, working_dir_root)
-        self._calling = ToolCaller(self._runtimes, safety, approval_seconds)
+        self._toolboxes = Toolboxes(toolsets, live_toolsets or {}, work_dirs, working_dir_root)
+        self._tool_caller = ToolCaller(self._toolboxes, safety, approval_seconds)
         self._now = now
         self._scrub = scrub
         self._hooks = HookRunner(environment) if environment is not None else None
@@ -57,14 +57,14 @@ class AgentLoop:
     async def run(self, work: Work, emit: Emit) -> None:
         hooks = self._hooks_of(work, emit) if work.agent.has_hooks else None
         meter = BudgetMeter(work) if work.agent.budgets else None
-        turn = TurnLoop(self._asking, self._calling, self._now, self._scrub, work, emit, hooks, meter)
-        with self._runtimes.in_use(work.hold.session):
+        turn = TurnLoop(self._asking, self._tool_caller, self._now, self._scrub, work, emit, hooks, meter)
+        with self._toolboxes.in_use(work.hold.session):
             await turn.run()
 
     def _hooks_of(self, work: Work, emit: Emit) -> TurnHooks:
         if self._hooks is None:
             raise TurnFailed("The agent has hooks, and this engine cannot run any; nothing was committed")
-        folder, ask = partial(self._calling.working_dir, work), partial(self._ask_for_hook, work)
+        folder, ask = partial(self._tool_caller.working_dir, work), partial(self._ask_for_hook, work)
         return TurnHooks(self._hooks, work, folder, ask, emit)
 
     async def _ask_for_hook(self, work: Work, hook: HookSpec, system: str, prompt: str) -> str:
@@ -93,15 +93,15 @@ class AgentLoop:
         self._asking.otherwise = model
 
     def check_working_dir(self, path: str) -> str:
-        return self._runtimes.check(path)
+        return self._toolboxes.check(path)
 
     async def forget(self, session: SessionId) -> None:
-        await self._runtimes.forget(session)
+        await self._toolboxes.forget(session)
 
     async def close(self) -> None:
         if self._hooks is not None:
             await self._hooks.close()
-        await self._runtimes.close()
+        await self._toolboxes.close()
         await self._asking.close()
 
     async def title(self, agent: AgentSpec, messages: Sequence[Message]) -> str | None:

@@ -7,11 +7,11 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from lastgood.core.model_routing import route
+from lastgood.core.model_router import route
 from lastgood.core.secret_shapes import redacted
 from lastgood.core.speaker import TRANSFER
+from lastgood.engine.agent_run import Stage
 from lastgood.engine.providers.provider import ModelCall
-from lastgood.engine.stage import Stage
 from lastgood.engine.system_prompt import system_messages
 from lastgood.engine.team_tools import task_definition
 from lastgood.engine.tool_calls import ToolCaller
@@ -33,12 +33,12 @@ _SETTINGS = (
 
 
 async def model_call(
-    calling: ToolCaller, work: Work, stage: Stage, model: ModelSpec, notes: Sequence[str], now: float
+    tool_caller: ToolCaller, work: Work, stage: Stage, model: ModelSpec, notes: Sequence[str], now: float
 ) -> ModelCall:
     """`notes`: what hooks add to the prompt of this call."""
     agent = stage.agent
-    place = calling.working_dir(work) if agent.add_environment_info or agent.add_prompt_files else None
-    usage = calling.instructions(work, stage)
+    place = tool_caller.working_dir(work) if agent.add_environment_info or agent.add_prompt_files else None
+    usage = tool_caller.instructions(work, stage)
     system = await system_messages(agent, work.agent, usage, place, now, notes)
     about = {
         "session": work.hold.session,
@@ -56,7 +56,7 @@ async def model_call(
     if agent.redact_secrets:
         messages = tuple(await paced_map(redacted, messages))
     return ModelCall(
-        model, messages, _tool_definitions(calling, work, stage), agent.structured_output, options, about
+        model, messages, _tool_definitions(tool_caller, work, stage), agent.structured_output, options, about
     )
 
 
@@ -70,10 +70,10 @@ def routed(ref: str, models: Mapping[str, ModelSpec], stage: Stage) -> str:
     return route(asked, spec.routes) or ref
 
 
-def _tool_definitions(calling: ToolCaller, work: Work, stage: Stage) -> tuple[dict[str, Any], ...]:
+def _tool_definitions(tool_caller: ToolCaller, work: Work, stage: Stage) -> tuple[dict[str, Any], ...]:
     """The agent's own, then the request's. Where names clash, the request's tool is meant."""
     theirs = stage.options.tool_names
-    ours = calling.tools(work, stage)
+    ours = tool_caller.tools(work, stage)
     describes = stage.agent.add_description_parameter
     tools = [
         _described(tool) if describes else tool.as_json() for name, tool in ours.items() if name not in theirs

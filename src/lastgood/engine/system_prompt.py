@@ -28,13 +28,13 @@ async def system_messages(
     notes: Sequence[str] = (),
 ) -> tuple[Message, ...]:
     """`tool_usage`: how the tools that the agent has are to be used. `notes`: what hooks add to this call."""
-    told = _told(agent, team, tool_usage, working_dir, now)
-    pieces = [*told, *await _prompt_files(agent, working_dir), *notes]
+    instructions = _instructions(agent, team, tool_usage, working_dir, now)
+    pieces = [*instructions, *await _prompt_files(agent, working_dir), *notes]
     text = "\n\n".join(piece for piece in pieces if piece.strip())
     return (Message(Role.SYSTEM, mend(text)),) if text else ()
 
 
-def _told(
+def _instructions(
     agent: AgentSpec, team: AgentSpec, tool_usage: Iterable[str], working_dir: Path | None, now: float
 ) -> Iterator[str]:
     yield agent.instruction

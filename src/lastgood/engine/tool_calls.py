@@ -15,12 +15,12 @@ from lastgood.core.approval import literal_rule
 from lastgood.core.session_rules import judging_call
 from lastgood.core.speaker import TRANSFER
 from lastgood.core.tool_permissions import Allowed, Asks, Denied
-from lastgood.engine.stage import Stage
+from lastgood.engine.agent_run import Stage
 from lastgood.engine.team_tools import TASK_TOOL, handoff_tool
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.deferred import offered_tools
-from lastgood.engine.tools.live import SessionPlace
+from lastgood.engine.tools.program_tools import SessionPlace
 from lastgood.engine.tools.tool import (
     DESCRIPTION,
     NeedsInput,
@@ -66,14 +66,14 @@ class AdmittedCall:
 
 
 class ToolCaller:
-    def __init__(self, runtimes: Toolboxes, safety: Safety, approval_seconds: float) -> None:
+    def __init__(self, toolboxes: Toolboxes, safety: Safety, approval_seconds: float) -> None:
         """`approval_seconds`: how long a person may take to approve a call."""
-        self._runtimes = runtimes
+        self._toolboxes = toolboxes
         self._safety = safety
         self._approval_seconds = approval_seconds
 
     def tools(self, work: Work, stage: Stage) -> Mapping[str, Tool]:
-        toolbox = self._runtimes.of(work.hold.session, work.agent)
+        toolbox = self._toolboxes.of(work.hold.session, work.agent)
         built = toolbox.tools_of(stage.agent)
         if deferred := toolbox.deferred_of(stage.agent):
             built = offered_tools(built, deferred, stage.conversation())
@@ -82,13 +82,13 @@ class ToolCaller:
 
     async def prepare(self, work: Work, stage: Stage) -> None:
         """Starts the programs that the agent's tools belong to, and lists their tools."""
-        if any(spec.type in self._runtimes.live_types for spec in stage.agent.toolsets):
+        if any(spec.type in self._toolboxes.live_types for spec in stage.agent.toolsets):
             place = SessionPlace(work.hold.tenant, work.hold.session, self.working_dir(work))
-            await self._runtimes.of(work.hold.session, work.agent).ask_programs(stage.agent, place)
+            await self._toolboxes.of(work.hold.session, work.agent).ask_programs(stage.agent, place)
 
     def model_for_results(self, work: Work, stage: Stage) -> str | None:
         """The model for the next response, where a toolset names one for its results: the first of them."""
-        models = self._runtimes.of(work.hold.session, work.agent).models_of(stage.agent)
+        models = self._toolboxes.of(work.hold.session, work.agent).models_of(stage.agent)
         if not models:
             return None
         steps = reversed(stage.steps)
@@ -96,10 +96,10 @@ class ToolCaller:
         return next((models[call.name] for call in asked if call.name in models), None)
 
     def instructions(self, work: Work, stage: Stage) -> Iterator[str]:
-        return self._runtimes.of(work.hold.session, work.agent).instructions_of(stage.agent)
+        return self._toolboxes.of(work.hold.session, work.agent).instructions_of(stage.agent)
 
     def working_dir(self, work: Work) -> Path | None:
-        return self._runtimes.working_dir(work.hold.session, work.working_dir)
+        return self._toolboxes.working_dir(work.hold.session, work.working_dir)
 
     async def admit(
         self, work: Work, stage: Stage, call: ToolCall, settle: Settle | None = None
@@ -149,7 +149,7 @@ class ToolCaller:
             messages=stage.conversation(),
             answer=stage.answer_to(call, work.answers),
             say=said.put_nowait,
-            program_tools=self._runtimes.of(work.hold.session, work.agent).program_tools(
+            program_tools=self._toolboxes.of(work.hold.session, work.agent).program_tools(
                 stage.agent, tool.name
             ),
         )

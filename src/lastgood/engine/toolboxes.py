@@ -17,7 +17,7 @@ from pathlib import Path
 
 import orjson
 
-from lastgood.engine.tools.live import LiveProgram, LiveToolsets, Offer, SessionPlace
+from lastgood.engine.tools.program_tools import LiveProgram, LiveToolsets, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, Toolsets
 from lastgood.errors import InvalidRequest, TurnFailed
 from lastgood.model.agents import AgentSpec, Effect, ToolsetSpec

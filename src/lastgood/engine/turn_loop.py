@@ -18,16 +18,16 @@ from typing import Any
 
 from lastgood.core.context import cap_result, without_oldest
 from lastgood.core.history import mend, mend_text, repair, with_unique_call_ids
-from lastgood.core.hooks import Decision
+from lastgood.core.hooks import HookDecision
 from lastgood.core.recovery import not_begun, unsettled
 from lastgood.core.secret_shapes import redaction
 from lastgood.core.speaker import HANDOFF, TRANSFER, speaker
+from lastgood.engine.agent_run import Stage
 from lastgood.engine.budget_meter import BudgetMeter
 from lastgood.engine.hooks.turn_hooks import Ruling, TurnHooks, hook_blocked, known_ruling
 from lastgood.engine.model_request import model_call, routed, with_options
 from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Requested, Retried
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer
-from lastgood.engine.stage import Stage
 from lastgood.engine.team_tools import DEEPEST, TASK_TOOL, task_of
 from lastgood.engine.tool_calls import AdmittedCall, Result, ToolCaller
 from lastgood.engine.tools.arguments import arguments_of
@@ -70,7 +70,7 @@ class TurnLoop:
     """The models and tools of the process, and the one turn they work on."""
 
     models: FallbackChain
-    calling: ToolCaller
+    tool_caller: ToolCaller
     now: Callable[[], float]
     scrub: Callable[[str], str]  # removes secrets from tool results
     work: Work
@@ -86,7 +86,7 @@ class TurnLoop:
         await (running if self.hooks is None else self.hooks.around(stage, running))
 
     async def _converse(self, stage: Stage) -> None:
-        await self.calling.prepare(self.work, stage)
+        await self.tool_caller.prepare(self.work, stage)
         if self.hooks is not None:
             await self.hooks.open(stage)
         await self._settle_open_calls(stage)
@@ -142,16 +142,16 @@ class TurnLoop:
 
     async def _call_model_once(self, stage: Stage) -> None:
         agent, work = stage.agent, self.work
-        await self.calling.prepare(work, stage)
+        await self.tool_caller.prepare(work, stage)
         # An override is for the agent the turn was addressed to; the others keep what their file says.
-        ref = self.calling.model_for_results(work, stage)
+        ref = self.tool_caller.model_for_results(work, stage)
         ref = ref or (work.model if agent is work.agent else agent.model)
         ref = routed(ref, work.agent.models, stage)
         chain = self.models.models(ref, agent.fallback.models, work.agent.models, work.turn)
         models = tuple(with_options(model, stage.options) for model in chain)
         model = models[0]
         notes = () if self.hooks is None else self.hooks.notes(stage)
-        call = await model_call(self.calling, work, stage, model, notes, self.now())
+        call = await model_call(self.tool_caller, work, stage, model, notes, self.now())
         began = self.now()
         async with aclosing(self.models.ask(models, call, agent.fallback)) as parts:
             async for part in parts:
@@ -198,7 +198,7 @@ class TurnLoop:
 
     def _effects(self, stage: Stage, calls: Sequence[ToolCall]) -> tuple[str, ...]:
         """The calls that must not run twice. Stored before the first of them runs."""
-        tools = self.calling.tools(self.work, stage)
+        tools = self.tool_caller.tools(self.work, stage)
         ours = [call for call in calls if call.name in tools and call.name not in stage.options.tool_names]
         return tuple(call.id for call in ours if tools[call.name].on_unknown is not OnUnknown.REPEAT)
 
@@ -229,7 +229,7 @@ class TurnLoop:
                 await self._event(ToolStreamed(call.id, await self._clean(stage, text), who))
 
         try:
-            result = await self.calling.use(self.work, stage, call, admitted, stream)
+            result = await self.tool_caller.use(self.work, stage, call, admitted, stream)
         except NeedsAnswer:
             await self._observe(stage, HookEvent.ON_USER_INPUT)
             raise
@@ -242,16 +242,16 @@ class TurnLoop:
 
     async def _admit(self, stage: Stage, ruling: Ruling) -> AdmittedCall | Result:
         call, hooks = ruling.call, self.hooks
-        if ruling.decision is Decision.DENY:
+        if ruling.decision is HookDecision.DENY:
             admitted: AdmittedCall | Result = Result(
                 f"error: a hook denied {call.name}: {ruling.reason}", ToolOutcome.DENIED
             )
         elif hooks is None:
-            return await self.calling.admit(self.work, stage, call)
+            return await self.tool_caller.admit(self.work, stage, call)
         else:
             try:
                 settle = partial(hooks.settle, stage, call, ruling)
-                admitted = await self.calling.admit(self.work, stage, call, settle)
+                admitted = await self.tool_caller.admit(self.work, stage, call, settle)
             except NeedsAnswer:
                 await self._observe(stage, HookEvent.ON_USER_INPUT)
                 raise
@@ -324,7 +324,7 @@ class TurnLoop:
 
     async def _settle_open_calls(self, stage: Stage) -> None:
         """Gives every call of the adopted steps a result, by its tool's policy for unknown outcomes."""
-        tools = self.calling.tools(self.work, stage)
+        tools = self.tool_caller.tools(self.work, stage)
 
         def policy_of(name: str) -> OnUnknown:
             if name == TRANSFER:

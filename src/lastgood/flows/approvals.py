@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lastgood.core.approval import Confirmation, Decision, decide, shown
+from lastgood.core.approval import ApprovalDecision, Confirmation, decide, shown
 from lastgood.errors import NothingPending, SessionNotFound
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.sessions import Sessions
@@ -111,7 +111,7 @@ class Approvals:
         return handle
 
     async def _give(
-        self, session: SessionId, asked: PendingQuestion, decided: Decision, by: Approver
+        self, session: SessionId, asked: PendingQuestion, decided: ApprovalDecision, by: Approver
     ) -> TurnHandle | None:
         if asked.task is not None:
             await self._questions.answer(

@@ -14,7 +14,7 @@ from typing import Any
 
 from lastgood.core.admission import Displace
 from lastgood.core.lifecycle import Move, after
-from lastgood.core.queue_parking import parking_of
+from lastgood.core.parking_policy import parking_of
 from lastgood.core.recovery import TryAgain, try_again
 from lastgood.errors import (
     Conflict,
@@ -264,7 +264,7 @@ class TurnStarter:
         )
         if ended:
             log_end(attempt.hold, attempt.turn, attempt.number, status, error, has_effects=effects)
-        self._deps.signals.tell(attempt.session)
+        self._deps.signals.notify(attempt.session)
         return ended
 
     def run(self, run: Run, *, after_event: int) -> TurnHandle:

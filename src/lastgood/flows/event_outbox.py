@@ -72,7 +72,7 @@ class EventOutbox:
         async with self._writing:
             store, events = self._deps.store, self.take()
             await self._write(lambda batch: store.journal_if_held(self._hold, (step,), events, batch=batch))
-        self._deps.signals.tell(self._hold.session)
+        self._deps.signals.notify(self._hold.session)
 
     async def _write(self, write: Callable[[int], Awaitable[_T]]) -> _T:
         """Stores one batch, once. The result is false if an earlier try, whose answer was lost, stored it."""
@@ -116,7 +116,7 @@ class EventOutbox:
                 async with self._writing:
                     events, now = self.take(), self._deps.clock.now()
                     last = await self._write(_appending(self._deps.store, self._hold, events, now))
-                self._deps.signals.tell(self._hold.session, numbered(events, last, now))
+                self._deps.signals.notify(self._hold.session, numbered(events, last, now))
                 await asyncio.sleep(self._deps.limits.tick_seconds)
         except LastgoodError as error:
             self._stop(error)

@@ -22,12 +22,12 @@ _END_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def beating(store: Store, leases: Leases, hear: Callable[[Beat], None]) -> AsyncIterator[None]:
+async def heartbeat(store: Store, leases: Leases, apply: Callable[[Beat], None]) -> AsyncIterator[None]:
     """Renews leases until the block ends. `hear` is called on the loop that enters it."""
     if store.alone:
         yield  # nobody could take anything from this process
         return
-    heartbeat = _Heartbeat(store, leases, hear)
+    heartbeat = _Heartbeat(store, leases, apply)
     ticking = asyncio.create_task(leases.keep_ticking())
     heartbeat.start()
     try:
@@ -39,13 +39,13 @@ async def beating(store: Store, leases: Leases, hear: Callable[[Beat], None]) ->
 
 
 class _Heartbeat:
-    def __init__(self, store: Store, leases: Leases, hear: Callable[[Beat], None]) -> None:
+    def __init__(self, store: Store, leases: Leases, apply: Callable[[Beat], None]) -> None:
         self._store = store
         self._leases = leases
-        self._hear = hear
+        self._apply = apply
         self._main = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._has_begun = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lastgood-heartbeat", daemon=True)
 
@@ -54,10 +54,10 @@ class _Heartbeat:
 
     def end(self) -> None:
         self._has_begun.wait(_END_SECONDS)
-        if self._loop is None or self._beating is None:
+        if self._loop is None or self._task is None:
             return
         with suppress(RuntimeError):  # its loop has ended already
-            self._loop.call_soon_threadsafe(self._beating.cancel)
+            self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(_END_SECONDS)
 
     # -- on the thread -----------------------------------------------------------------
@@ -67,7 +67,7 @@ class _Heartbeat:
             asyncio.run(self._beat())
 
     async def _beat(self) -> None:
-        self._loop, self._beating = asyncio.get_running_loop(), asyncio.current_task()
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._has_begun.set()
         async with self._store.renewals() as renew:
             while True:
@@ -79,4 +79,4 @@ class _Heartbeat:
                     continue
                 if beat is not None:
                     with suppress(RuntimeError):  # the main loop was closed
-                        self._main.call_soon_threadsafe(self._hear, beat)
+                        self._main.call_soon_threadsafe(self._apply, beat)

@@ -104,7 +104,7 @@ class MulticaImport:
         unknown = self._options.keys.keys() - {name for one in chosen for name in (one.id, one.name)}
         if unknown:
             raise InvalidRequest(f"no agent is named {min(unknown)!r}; use its name or id in multica")
-        return _told_apart([(one, self._key(one)) for one in chosen])
+        return _check_distinct_keys([(one, self._key(one)) for one in chosen])
 
     def _key(self, agent: MulticaAgent) -> str:
         keys = self._options.keys
@@ -335,7 +335,7 @@ class _ScopeWriter:
         self._turns, self._bytes = [], 0
 
 
-def _told_apart(agents: list[tuple[MulticaAgent, str]]) -> list[tuple[MulticaAgent, str]]:
+def _check_distinct_keys(agents: list[tuple[MulticaAgent, str]]) -> list[tuple[MulticaAgent, str]]:
     """Two agents under one key would share the session of an issue."""
     seen: dict[str, MulticaAgent] = {}
     for agent, key in agents:

@@ -21,7 +21,7 @@ from lastgood.core.commit import plan_commit
 from lastgood.core.history import History, open_calls
 from lastgood.core.input_checks import check_results
 from lastgood.core.lifecycle import ATTEMPT, Move, after
-from lastgood.core.queue_parking import parking_of
+from lastgood.core.parking_policy import parking_of
 from lastgood.core.recovery import approval_place, has_effects
 from lastgood.errors import (
     AttemptLost,
@@ -168,7 +168,7 @@ async def conduct(run: Run) -> Outcome:
         log.exception("attempt %s failed", run.hold.attempt)
         failed = TurnFailed(f"Internal error in Lastgood; see the server log for attempt {run.hold.attempt}")
         outcome = await _end(run, AttemptStop(Move.FAIL, failed))
-    run.deps.signals.tell(run.hold.session, stored)
+    run.deps.signals.notify(run.hold.session, stored)
     return outcome
 
 

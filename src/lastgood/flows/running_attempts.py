@@ -122,7 +122,7 @@ class RunningAttempts:
         for run in list(self._unwritten):
             await write_end(run)
             self._unwritten.remove(run)
-            self._deps.signals.tell(run.hold.session)
+            self._deps.signals.notify(run.hold.session)
 
     async def stop(self, run: Run, stop: AttemptStop) -> Outcome:
         run.stop(stop)
@@ -197,7 +197,7 @@ class RunningAttempts:
                 try:
                     beat = await self.leases.beat(self._deps.store.renew_leases)
                     if beat is not None:
-                        self.hear(beat)
+                        self.apply_heartbeat(beat)
                 except Exception:  # leases end by themselves; later ones must still be renewed
                     log.exception("a heartbeat failed")
         finally:
@@ -215,7 +215,7 @@ class RunningAttempts:
         else:
             run.stop(AttemptStop(Move.INTERRUPT, AttemptLost(_STALLED)))
 
-    def hear(self, beat: Beat) -> None:
+    def apply_heartbeat(self, beat: Beat) -> None:
         """Applies the result of a heartbeat, on the main loop."""
         for lease in beat.asked:
             run = self._runs.get(lease.hold.attempt)

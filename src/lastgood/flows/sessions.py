@@ -355,7 +355,7 @@ class Sessions(SessionReader):
         return True
 
     async def _gone(self, session: SessionId) -> None:
-        self._deps.signals.tell(session)
+        self._deps.signals.notify(session)
         await self._deps.engine.forget(session)
 
 

@@ -58,7 +58,7 @@ class Signals:
         self._tell_others = tell_others
         self._subscriptions: defaultdict[SessionId, set[Subscription]] = defaultdict(set)
 
-    def tell(self, session: SessionId, stored: Sequence[StoredEvent] = ()) -> None:
+    def notify(self, session: SessionId, stored: Sequence[StoredEvent] = ()) -> None:
         """Notifies subscribers of new events; `stored` are these events, if they are known."""
         for subscription in self._subscriptions.get(session, ()):
             subscription.notify(stored)

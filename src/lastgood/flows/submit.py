@@ -27,7 +27,7 @@ from lastgood.errors import (
     TooManyRequests,
 )
 from lastgood.flows.agent_resolution import resolve
-from lastgood.flows.asks import check_names, located, placed
+from lastgood.flows.ask_placement import check_names, located, placed
 from lastgood.flows.begin import Plan, TurnStarter
 from lastgood.flows.busy import busy, check_no_tasks
 from lastgood.flows.conversations import Conversations
@@ -58,8 +58,8 @@ class Submitter:
         self._live = live
         self._conversations = conversations
         self._refused = RefusedRequests(deps)
-        self.beginning = TurnStarter(deps, live, enqueuer)
-        self.tasks = TaskStarter(deps, self.beginning, enqueuer)
+        self.starter = TurnStarter(deps, live, enqueuer)
+        self.tasks = TaskStarter(deps, self.starter, enqueuer)
 
     async def submit(self, submission: Submission, reserve: Reserve | None = None) -> TurnHandle:
         """`reserve` is called before anything is read; it counts turns that begin."""
@@ -142,7 +142,7 @@ class Submitter:
             if known is None:
                 raise
             return known
-        return self.beginning.prepare(draft.ask, plan), plan
+        return self.starter.prepare(draft.ask, plan), plan
 
     async def _locate(self, submission: Submission) -> Draft:
         ask, conversation = submission.ask, submission.conversation
@@ -195,9 +195,9 @@ class Submitter:
             return await self.tasks.recall(ask)
         match admit(ask, found):
             case Replay(attempt):
-                return self.beginning.watch(ask, attempt, None, replayed=True)
+                return self.starter.watch(ask, attempt, None, replayed=True)
             case Attach(attempt):
-                return await self.beginning.attach(ask, attempt)
+                return await self.starter.attach(ask, attempt)
             case _:
                 return None
 
@@ -229,7 +229,7 @@ class Submitter:
         return await self.plan(draft.ask, draft.session, draft.unbound_agent)
 
     async def plan(self, ask: Ask, session: Session, unbound_agent: str | None = None) -> Plan:
-        plan = await self.beginning.plan(ask, session, unbound_agent)
+        plan = await self.starter.plan(ask, session, unbound_agent)
         if plan.runtime is not None:
             return plan
         await check_no_tasks(self._deps.store, session)
@@ -271,9 +271,7 @@ class Submitter:
             ask = begin.ask
             # Without a key, only the current state shows whether the first request is over: so read it before
             # beginning, and begin only if nothing has changed since.
-            found = await (
-                self._deps.store.look_up(ask) if looks else self.beginning.start(begin, plan, lost)
-            )
+            found = await (self._deps.store.look_up(ask) if looks else self.starter.start(begin, plan, lost))
             if isinstance(found, TurnHandle):
                 return found
             looks = False
@@ -282,9 +280,9 @@ class Submitter:
                     begin = await self._next_try(admitted, found, begin, first, plan)
                     continue
                 case Replay(attempt):
-                    return self.beginning.watch(ask, attempt, None, replayed=True)
+                    return self.starter.watch(ask, attempt, None, replayed=True)
                 case Attach(attempt):
-                    return await self.beginning.attach(ask, attempt)
+                    return await self.starter.attach(ask, attempt)
                 case Busy(attempt):
                     if submission is None or not waits or not await self._may_be_left(submission, attempt):
                         raise busy(attempt)
@@ -335,11 +333,11 @@ class Submitter:
     ) -> Begin:
         ask = begin.ask
         if admitted.displace is not None:
-            await self.beginning.displace(admitted.displace)
+            await self.starter.displace(admitted.displace)
         # Recovery and continue have decided for themselves what the new try adopts.
         if not first.again:
             turn = admitted.again
-            begin = first if turn is None else await self.beginning.again(ask, plan, turn, found)
+            begin = first if turn is None else await self.starter.again(ask, plan, turn, found)
         if ask.is_retry and found.session is not None:
             head = found.session.head
             begin = replace(begin, expected=Expected(head.turn if head else None))

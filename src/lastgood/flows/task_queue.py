@@ -39,9 +39,9 @@ class QueuedTask:
 
 
 class TaskQueue:
-    def __init__(self, deps: Dependencies, beginning: TurnStarter, tasks: Tasks, enqueuer: Enqueuer) -> None:
+    def __init__(self, deps: Dependencies, starter: TurnStarter, tasks: Tasks, enqueuer: Enqueuer) -> None:
         self._deps = deps
-        self._beginning = beginning
+        self._starter = starter
         self._tasks = tasks
         self._enqueuer = enqueuer
 
@@ -49,8 +49,8 @@ class TaskQueue:
         """Returns the queued task, and whether it was queued before under its key. None: the agent runs here,
         or is not served now; then the entry waits in the queue of this server, with the reason."""
         try:
-            agent, _ = await self._beginning.resolve(ask, session)
-            plan = await self._beginning.choose(ask, session, agent)
+            agent, _ = await self._starter.resolve(ask, session)
+            plan = await self._starter.choose(ask, session, agent)
         except StoreError:
             raise
         except LastgoodError:

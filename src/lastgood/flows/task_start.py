@@ -54,9 +54,9 @@ WHEN_IDLE = TaskWishes()
 
 
 class TaskStarter:
-    def __init__(self, deps: Dependencies, beginning: TurnStarter, enqueuer: Enqueuer) -> None:
+    def __init__(self, deps: Dependencies, starter: TurnStarter, enqueuer: Enqueuer) -> None:
         self._deps = deps
-        self._beginning = beginning
+        self._starter = starter
         self._enqueuer = enqueuer
         self._access = WorkAccess(deps.store)
 
@@ -167,8 +167,8 @@ class TaskStarter:
     async def _of_attempt(self, ask: Ask, attempt: Attempt) -> TurnHandle:
         """The request was made before its agent was bound to a runtime."""
         if attempt.ended_at is not None:
-            return self._beginning.watch(ask, attempt, None, replayed=True)
-        return await self._beginning.attach(ask, attempt)
+            return self._starter.watch(ask, attempt, None, replayed=True)
+        return await self._starter.attach(ask, attempt)
 
     async def _name(self, session: Session, ask: Ask) -> None:
         """Takes the title from the message: runtimes generate none."""
@@ -176,4 +176,4 @@ class TaskStarter:
         if title:
             named = Event(None, TitleSet(title))
             await self._deps.store.set_title(session.tenant, session.id, title, TitleBy.US, (named,))
-            self._deps.signals.tell(session.id)
+            self._deps.signals.notify(session.id)

@@ -25,7 +25,7 @@ async def name_session(deps: Dependencies, run: Run, agent: AgentSpec) -> None:
         title = await _within(asked, deps.limits.title_seconds) or first_words(messages)
         event = Event(None, TitleSet(title))
         if await deps.store.set_title(run.hold.tenant, run.hold.session, title, TitleBy.US, (event,)):
-            deps.signals.tell(run.hold.session)
+            deps.signals.notify(run.hold.session)
     except LastgoodError:
         return
     finally:

@@ -64,7 +64,7 @@ class Turns:
         self._live = live
         self._submitter = submitter
         self._tasks = tasks
-        self._beginning = submitter.beginning
+        self._starter = submitter.starter
 
     async def resolve(self, recorded: str) -> tuple[AgentSpec, dict[str, Any]]:
         return await resolve(self._deps.agents, recorded)
@@ -127,7 +127,7 @@ class Turns:
 
     async def _ask_to_cancel(self, attempt: Attempt) -> bool:
         if attempt.status is AttemptStatus.WAITING:
-            return await self._beginning.end(attempt, Move.CANCEL, TurnCancelled(), by_person=True)
+            return await self._starter.end(attempt, Move.CANCEL, TurnCancelled(), by_person=True)
         # Another process holds it: it sees the mark, and stops its tools before it releases the session.
         return await self._deps.store.ask_cancel(attempt.hold)
 
@@ -142,7 +142,7 @@ class Turns:
         audit: AuditEntry | None = None,
     ) -> bool:
         """Ends an attempt that nobody here holds. False: it had ended already."""
-        return await self._beginning.end(
+        return await self._starter.end(
             attempt, move, error, only_if_expired=only_if_expired, died=died, audit=audit
         )
 
@@ -169,9 +169,9 @@ class Turns:
         asked = attempt.question["place"]
         if place not in (None, asked):
             raise NothingPending("Another question is pending by now; read the pending questions again")
-        base = await self._beginning.base_of(ask_of(request), found)
+        base = await self._starter.base_of(ask_of(request), found)
         plan = Plan(*await self.resolve(attempt.agent_key), base)
-        begin = replace(self._beginning.prepare(ask_of(request), plan, attempt.turn), attempt=attempt.id)
+        begin = replace(self._starter.prepare(ask_of(request), plan, attempt.turn), attempt=attempt.id)
         taking_up = self._take_up(
             attempt, found, begin, plan, {asked: replace(answer, call=asked_call(attempt.question))}, audit
         )
@@ -197,7 +197,7 @@ class Turns:
                 raise NothingPending("The question was already answered, or has expired")
             begun = begun_of(replace(attempt, fence=hold.fence), session, begin.base_at(session.head))
             run = Run(self._deps, begin, begun, plan.agent, sent, answers)
-            return self._beginning.run(run, after_event=session.last_event_seq)
+            return self._starter.run(run, after_event=session.last_event_seq)
 
     # -- once more -----------------------------------------------------------------
 
@@ -219,8 +219,8 @@ class Turns:
         """Adds an attempt that fails at once. False: the session is busy, or the turn is committed."""
         ask = Ask(attempt.tenant, attempt.session, (), on_leave=OnLeave.CONTINUE)
         plan = Plan(None, {"recovery": error.message})
-        begin = self._beginning.prepare(ask, plan, attempt.turn)
-        return await self._beginning.fail(begin, error)
+        begin = self._starter.prepare(ask, plan, attempt.turn)
+        return await self._starter.fail(begin, error)
 
     async def continue_from(
         self,
@@ -287,7 +287,7 @@ class Turns:
     async def _steers_of(self, ask: Ask, attempt: AttemptId) -> tuple[int, ...] | None:
         """Returns the steers in its steps, by queue number; None: some of them are no longer queued."""
         steps = await self._deps.store.read_steps(ask.tenant, attempt)
-        return await self._beginning.steers_in(ask, steps)
+        return await self._starter.steers_in(ask, steps)
 
     async def run_queued(self, item: Queued) -> TurnHandle:
         """The first try of a follow-up's turn."""
@@ -296,7 +296,7 @@ class Turns:
         if session is None:
             raise SessionNotFound()
         plan = await self._submitter.plan(ask, session)
-        begin = replace(self._beginning.prepare(ask, plan), turn=item.turn, takes=item.number)
+        begin = replace(self._starter.prepare(ask, plan), turn=item.turn, takes=item.number)
         return await asyncio.shield(self._live.spawn(self._submitter.begin(begin, plan)))
 
     async def _again(
@@ -311,10 +311,10 @@ class Turns:
         session = await self._deps.store.get_session(ask.tenant, ask.session)
         if session is None:
             raise SessionNotFound()
-        plan = await self._beginning.plan(ask, session)
+        plan = await self._starter.plan(ask, session)
         plan = replace(plan, decision=plan.decision | {"recovery": reason})
         begin = replace(
-            self._beginning.prepare(ask, plan, request.turn),
+            self._starter.prepare(ask, plan, request.turn),
             takes=takes,
             reclaims=steers,
             **adopts,

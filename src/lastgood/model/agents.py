@@ -48,7 +48,7 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ModelRoute:
     """A model, and requests that it is meant for."""
 
     model: str
@@ -78,7 +78,7 @@ class ModelSpec:
     input_cost: float = 0.0  # per million tokens
     output_cost: float = 0.0
     title_model: str | None = None
-    routes: tuple[Route, ...] = ()  # other models, for requests like these
+    routes: tuple[ModelRoute, ...] = ()  # other models, for requests like these
     first_available: tuple[str, ...] = ()  # references: the first whose key is there
     alloy: tuple[str, ...] = ()  # references: each turn takes one of them
 

@@ -46,7 +46,7 @@ class Queued:
     caller: str
     user: str
     attempt: AttemptId | None
-    heard: bool  # a steer that is in the attempt's journal
+    is_journaled: bool  # a steer that is in the attempt's journal
     failures: int
     parked: str | None  # why it is not tried any more
     created_at: float

@@ -35,8 +35,8 @@ async def open_server(
     on. `ollama`: where to look for an Ollama, if not at its default address.
     """
     secrets = secrets_of(settings.env_file, os.environ)
-    pulling = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
-    agents = Catalog(sources, pulling, FileCopies(settings.data_dir / "file_cache"))
+    policy = UrlPolicy(settings.data_dir / "url_cache", settings.pull_interval, secrets=secrets)
+    agents = Catalog(sources, policy, FileCopies(settings.data_dir / "file_cache"))
     await agents.check_named_files()
     tracing = open_tracing(settings.tracing)
     engine = build_engine(settings, secrets, tracing)

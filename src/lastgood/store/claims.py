@@ -246,8 +246,8 @@ async def _request(statements: Statements, task: dict[str, Any]) -> TurnRequest 
         problem = error.message
     broken = {"code": HistoryDamaged.code, "message": problem}
     await statements.rows("fail_unreadable_task", task | broken)
-    told = of_task(TaskStatus.FAILED, (broken["code"], problem))
-    await statements.rows("announce_task", task | told)
+    announcement = of_task(TaskStatus.FAILED, (broken["code"], problem))
+    await statements.rows("announce_task", task | announcement)
     return None
 
 

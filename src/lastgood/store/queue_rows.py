@@ -35,7 +35,7 @@ def to_queued(row: Row) -> Queued:
         caller=caller,
         user=user,
         attempt=attempt,
-        heard=bool(heard),
+        is_journaled=bool(heard),
         failures=failures,
         parked=parked,
         created_at=created_at,

@@ -121,8 +121,8 @@ class SqlWebhooks(WorkTransactions):
             if row is None:
                 return False
             about = {"runtime_id": gone["runtime"], "name": row[0], "worker_id": row[1]}
-            told = announcement(WebhookKind.RUNTIME_OFFLINE, **about)
-            await statements.rows("announce_plain", told | {"tenant": gone["tenant"]})
+            message = announcement(WebhookKind.RUNTIME_OFFLINE, **about)
+            await statements.rows("announce_plain", message | {"tenant": gone["tenant"]})
             return True
 
         return await self._transact(work)

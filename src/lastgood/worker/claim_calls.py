@@ -14,7 +14,7 @@ from typing import Any
 from lastgood.errors import LastgoodError
 from lastgood.worker.claims import ClaimKey
 from lastgood.worker.delivery import backoff_seconds
-from lastgood.worker.job import Answer, Question, Steering
+from lastgood.worker.job import JobAnswer, JobQuestion, Steering
 from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of, is_of_cancelled_task
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class ClaimCalls:
             await self.call("messages", {"messages": [], "delivered": self.delivered})
             await asyncio.sleep(_STEER_SECONDS)
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: JobQuestion) -> JobAnswer:
         """Waits for a person. The server ends the question at its deadline."""
         asked = {
             "id": question.id,
@@ -112,13 +112,13 @@ class ClaimCalls:
         while True:
             answer = await self.call("ask", {"question": asked})
             if answer is None:
-                return Answer(False, "the question could not be asked: the server did not accept it")
+                return JobAnswer(False, "the question could not be asked: the server did not accept it")
             shown = answer.get("question") or {}
             given = shown.get("answer") or {}
             match shown.get("status"):
                 case "pending":
                     await asyncio.sleep(_ASK_SECONDS)
                 case "answered":
-                    return Answer(bool(given.get("allowed")), str(given.get("reason") or ""))
+                    return JobAnswer(bool(given.get("allowed")), str(given.get("reason") or ""))
                 case status:
-                    return Answer(False, str(given.get("reason") or f"the question is {status}"))
+                    return JobAnswer(False, str(given.get("reason") or f"the question is {status}"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastgood.model.agents import Safety
-from lastgood.worker.job import McpServer, Permissions, Said
+from lastgood.worker.job import JobMcpServer, JobPermissions, Said
 from lastgood.worker.mcp_servers import read_server
 
 
@@ -39,7 +39,7 @@ class Claim:
     lease_seconds: float
     deadline_seconds: float
     prompt: str
-    permissions: Permissions
+    permissions: JobPermissions
     instruction: str = ""
     model: str | None = None
     native_session: str | None = None
@@ -51,7 +51,7 @@ class Claim:
     snapshot_attempt: str | None = None
     queued_seconds: float = 0.0  # since somebody asked for it
     task_token: str | None = None  # for the CLI; None: from a server that has none
-    mcp_servers: tuple[McpServer, ...] = ()
+    mcp_servers: tuple[JobMcpServer, ...] = ()
 
 
 def read_key(plain: Mapping[str, Any]) -> ClaimKey:
@@ -95,8 +95,8 @@ def _read(plain: Mapping[str, Any], ceiling: Safety) -> Claim:
     )
 
 
-def _permissions(plain: Mapping[str, Any], ceiling: Safety) -> Permissions:
-    return Permissions(
+def _permissions(plain: Mapping[str, Any], ceiling: Safety) -> JobPermissions:
+    return JobPermissions(
         mode=Safety(plain.get("mode") or Safety.BALANCED),
         allow=tuple(plain.get("allow") or ()),
         ask=tuple(plain.get("ask") or ()),

@@ -29,7 +29,7 @@ def backoff_seconds(tries: int) -> float:
     return min(_FIRST_SECONDS * 2.0 ** min(tries, 10), _MOST_SECONDS) * (1 + random.random() / 4)
 
 
-class Delivery:
+class ReportSender:
     def __init__(self, server: WorkServer, outbox: Outbox, token_rejected: Callable[[], None]) -> None:
         self._server, self._outbox, self._token_rejected = server, outbox, token_rejected
         self._new = asyncio.Event()

@@ -62,7 +62,7 @@ SafetyMode = Safety
 
 
 @dataclass(frozen=True, slots=True)
-class Permissions:
+class JobPermissions:
     """What a run may do, by rules as in an agent file: deny wins, then allow, then ask, then the mode.
 
     `ceiling` is the worker's own mode. It is judged apart from the rest: no rule and no mode of the server's
@@ -77,7 +77,7 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True)
-class McpServer:
+class JobMcpServer:
     """A server that the CLI connects to: it starts `command`, or else reaches `url`.
 
     `tools`: the only ones that may be called; None: all. `prefix` comes before their names in rules.
@@ -112,8 +112,8 @@ class Job:
     instruction: str = ""  # of the agent's definition
     model: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # all that the CLI sees
-    permissions: Permissions = Permissions()
-    mcp_servers: tuple[McpServer, ...] = ()
+    permissions: JobPermissions = JobPermissions()
+    mcp_servers: tuple[JobMcpServer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class JobFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class JobQuestion:
     """A tool call that needs a person. `id` is stable: repeated after a restart, it is the same question."""
 
     id: str
@@ -165,7 +165,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JobAnswer:
     allowed: bool
     reason: str = ""
 
@@ -177,7 +177,7 @@ class Reporter(Protocol):
 
     async def activity(self, activity: Activity) -> None: ...
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: JobQuestion) -> JobAnswer:
         """Returns a person's answer, or a refusal with the reason at the deadline."""
         ...
 
@@ -215,7 +215,7 @@ class RuntimeKind(Protocol):
         """Returns the CLI's version; None: it is not installed."""
         ...
 
-    def cannot_enforce(self, permissions: Permissions) -> str | None:
+    def cannot_enforce(self, permissions: JobPermissions) -> str | None:
         """Returns why this kind cannot enforce them, or None."""
         ...
 

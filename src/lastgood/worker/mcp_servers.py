@@ -18,7 +18,7 @@ from typing import Any
 from lastgood.core.globs import Glob
 from lastgood.core.mcp_servers import NOT_PASSED_ON
 from lastgood.model.agents import Safety
-from lastgood.worker.job import McpServer
+from lastgood.worker.job import JobMcpServer
 
 #: `${env.NAME}`, `${NAME}` or `$NAME`
 _PLACEHOLDER = re.compile(r"\$(?:\{(?:env\.)?([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
@@ -38,10 +38,10 @@ class Machine:
     environment: Mapping[str, str]
 
 
-def read_server(plain: Mapping[str, Any]) -> McpServer:
+def read_server(plain: Mapping[str, Any]) -> JobMcpServer:
     """Of a claim. Raises KeyError, TypeError or ValueError."""
     tools = plain.get("tools")
-    return McpServer(
+    return JobMcpServer(
         name=str(plain["name"]),
         prefix=str(plain.get("prefix") or ""),
         tools=None if tools is None else tuple(map(str, tools)),
@@ -55,20 +55,20 @@ def read_server(plain: Mapping[str, Any]) -> McpServer:
 
 
 def passed_on(
-    servers: Sequence[McpServer], machine: Machine, work_dir: Path
-) -> tuple[tuple[McpServer, ...], tuple[str, ...]]:
+    servers: Sequence[JobMcpServer], machine: Machine, work_dir: Path
+) -> tuple[tuple[JobMcpServer, ...], tuple[str, ...]]:
     """The servers that a CLI may start or reach, ready for it; and what the model must know of the others."""
-    ready: list[McpServer] = []
-    told: list[str] = []
+    ready: list[JobMcpServer] = []
+    notes: list[str] = []
     for server in servers:
         try:
             ready.append(_ready(server, machine, work_dir))
         except _Refused as refusal:
-            told.append(NOT_PASSED_ON.format(server.name, refusal))
-    return tuple(ready), tuple(told)
+            notes.append(NOT_PASSED_ON.format(server.name, refusal))
+    return tuple(ready), tuple(notes)
 
 
-def line_of(server: McpServer) -> str:
+def line_of(server: JobMcpServer) -> str:
     """For instance `TOKEN='${TOKEN}' uvx mcp-server-git --repository .`; a remote one ends with its URL."""
     # What is used of it, and so what is filled with secrets: an owner allows what the line shows.
     named = server.variables if server.command else server.headers
@@ -76,7 +76,7 @@ def line_of(server: McpServer) -> str:
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in named.items()), shlex.join(words)])
 
 
-def _ready(server: McpServer, machine: Machine, work_dir: Path) -> McpServer:
+def _ready(server: JobMcpServer, machine: Machine, work_dir: Path) -> JobMcpServer:
     line = line_of(server)
     if machine.ceiling is not Safety.AUTONOMOUS and not any(
         Glob(one).matches(line) for one in machine.allowed
@@ -116,7 +116,7 @@ def _filled(values: Mapping[str, str], machine: Machine) -> dict[str, str]:
     return {name: _PLACEHOLDER.sub(fill, value) for name, value in values.items()}
 
 
-def _in_folder(server: McpServer, command: tuple[str, ...], work_dir: Path) -> tuple[str, ...]:
+def _in_folder(server: JobMcpServer, command: tuple[str, ...], work_dir: Path) -> tuple[str, ...]:
     """CLIs start servers in their own folder and have no setting for another."""
     if not server.working_dir:
         return command

@@ -16,7 +16,7 @@ from typing import Any
 from lastgood.errors import Forbidden, LastgoodError, NotFound, Unauthorized, WrongUsage
 from lastgood.worker.claim_calls import StopReason
 from lastgood.worker.claims import ClaimUnreadable, read_claim, read_key
-from lastgood.worker.delivery import Delivery, backoff_seconds
+from lastgood.worker.delivery import ReportSender, backoff_seconds
 from lastgood.worker.identity import WorkerIdentity
 from lastgood.worker.leases import LeaseWatch, now
 from lastgood.worker.preparation import RunTools
@@ -44,7 +44,7 @@ class Worker:
         self._identity, self._tools = identity, tools
         self._options, self._server = tools.options, tools.server
         self._registration = Registration(identity, tools.options.name, runtimes, tools.environment)
-        self.delivery = Delivery(tools.server, tools.outbox, tools.token_rejected)
+        self.delivery = ReportSender(tools.server, tools.outbox, tools.token_rejected)
         self.runs: dict[str, TaskRun] = {}
         self.registered: RegisteredWorker | None = None
         self.claimed = 0
@@ -249,13 +249,13 @@ class Worker:
 
     async def _claim(self) -> None:
         await self.delivery.tried_all.wait()
-        tries, told = 0, ""
+        tries, logged = 0, ""
         while True:
             # After an outage its own leases may have ended, and it would claim away from itself what it runs.
             await self._confirmed.wait()
             free, why = self._options.slots - len(self.runs), self.why_not_claiming()
-            if why != told:
-                told = why
+            if why != logged:
+                logged = why
                 self._beat_now.set()  # people on the server look for the reason
             if free <= 0 or why:
                 await _first_of(self._freed.wait(), asyncio.sleep(_PAUSE_SECONDS))

@@ -11,7 +11,7 @@ from lastgood import __version__
 from lastgood.core.work_protocol import WORK_PROTOCOL
 from lastgood.worker.accounts import account_of
 from lastgood.worker.identity import WorkerIdentity
-from lastgood.worker.job import Permissions, RuntimeKind
+from lastgood.worker.job import JobPermissions, RuntimeKind
 from lastgood.worker.runtimes.registry import RuntimeChoice
 
 
@@ -54,7 +54,7 @@ class Registration:
                     "format": offered.kind.format,
                     "cli_version": offered.cli_version,
                     "steerable": offered.kind.can_steer,
-                    "enforces": "none" if offered.kind.cannot_enforce(Permissions()) else "all",
+                    "enforces": "none" if offered.kind.cannot_enforce(JobPermissions()) else "all",
                 }
                 for offered, account in zip(self.runtimes, self._accounts, strict=True)
             ],

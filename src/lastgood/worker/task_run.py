@@ -21,12 +21,12 @@ from lastgood.worker.final_report import RunFacts, TextTail, final_report
 from lastgood.worker.job import (
     Activity,
     ActivityType,
-    Answer,
     FailureCode,
     Job,
+    JobAnswer,
     JobFailed,
+    JobQuestion,
     JobResult,
-    Question,
     RuntimeKind,
     Steering,
 )
@@ -225,7 +225,7 @@ class TaskRun:
             )
         )
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: JobQuestion) -> JobAnswer:
         redact = self._redaction
         shown = replace(question, input=redact.plain(question.input), title=redact.text(question.title))
         self._questions += 1

@@ -53,12 +53,12 @@ class TranscriptSender:
             await self._changed.wait()
             self._changed.clear()
             while self._waiting:
-                batch, told = self._batch(), self._dropped
+                batch, reported = self._batch(), self._dropped
                 self._sent = batch[-1]["seq"]
                 acked = await self._send(batch)
                 if acked is None:
                     return
-                self._dropped -= told
+                self._dropped -= reported
                 self._forget(acked)
             self._empty.set()
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 FOLDER = "/home/ann/project"  # on her laptop
 
 
-async def test_permissions_that_a_runtime_cannot_enforce_are_refused_in_words(site: Site) -> None:
+async def test_permissions_that_a_runtime_cannot_enforce_are_rejected_with_a_reason(site: Site) -> None:
     machine = await site.machine(provider="command", enforces=Enforcement.NONE)
     with pytest.raises(Unenforceable, match=r"laptop-command .* cannot enforce the safety mode") as refused:
         await site.queue("do it", runtime=machine.id)
@@ -55,7 +55,7 @@ async def test_I38_a_folder_that_only_a_worker_has_judged_is_not_used_here(site:
     for one in (session.id, fork.id):
         ask = Ask(site.tenant, one, (user("list the files"),))
         with pytest.raises(Conflict, match="is on the machine of runtime"):
-            await site.node.submitter.beginning.plan(ask, await site.session(one))
+            await site.node.submitter.starter.plan(ask, await site.session(one))
 
 
 async def test_a_session_may_name_only_a_runtime_of_its_user(site: Site) -> None:

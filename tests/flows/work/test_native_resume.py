@@ -179,7 +179,7 @@ async def test_M4_5_a_stale_pointer_beside_a_newer_one_of_another_runtime_is_not
     assert len(await site.turns(sent.claimed.session.id)) == 3
 
 
-async def test_a_to_b_to_a_finds_the_session_of_a_and_tells_what_it_missed(site: Site) -> None:
+async def test_a_to_b_to_a_resumes_the_session_of_a_with_the_missed_turns(site: Site) -> None:
     a, b = await site.machine(), await site.machine("server")
     await a.turn("on a", "1", "native-a")
     await b.turn("on b", "2", "native-b")
@@ -365,7 +365,7 @@ async def test_I26_the_decision_is_stored_before_it_is_sent(site: Site) -> None:
     assert decided.record["reason"] == resume(sent)["reason"]
 
 
-async def test_explain_tells_what_a_claim_would_decide_and_writes_nothing(site: Site) -> None:
+async def test_explain_returns_the_decision_of_a_claim_and_writes_nothing(site: Site) -> None:
     a, b = await site.machine(), await site.machine("server")
     await site.bind(a)
     first = await a.turn("one", "1", "native-a")

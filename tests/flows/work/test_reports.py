@@ -77,7 +77,7 @@ async def test_I31_a_wrong_token_is_stale_and_another_worker_finds_no_task(site:
     assert await site.work.reports.start(bound_to_none) == {}
 
 
-async def test_a_late_report_counts_if_nobody_took_over(hasty: Site) -> None:
+async def test_a_late_report_counts_if_no_worker_took_over(hasty: Site) -> None:
     """A partition that is longer than the lease: expiry alone ends nothing."""
     a = await hasty.machine()
     task = await hasty.queue("fix it", runtime=a.id)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from lastgood.core.queue_parking import HELD_AFTER_CANCEL
+from lastgood.core.parking_policy import HELD_AFTER_CANCEL
 from lastgood.errors import (
     AgentNotFound,
     Conflict,
@@ -396,7 +396,7 @@ async def test_a_steer_is_handed_to_the_worker_and_part_of_the_turn_once_it_was_
     assert await site.node.queue.read(site.tenant, session) == ()
 
 
-async def test_a_steer_that_nobody_took_is_delivered_exactly_once_after_the_run(site: Site) -> None:
+async def test_an_unread_steer_is_delivered_exactly_once_after_the_run(site: Site) -> None:
     machine, session = await bound(site, steerable=True)
     await submit(site, session, "one")
     sent = await machine.claim()
@@ -621,7 +621,7 @@ async def test_a_conversation_reaches_published_agents_only_and_does_not_wait_fo
         await site.node.submitter.submit(said_in("c", "hello", "hi", "again", owner="bea"))
 
 
-async def test_above_the_rate_limit_a_strangers_repeat_is_answered_as_for_an_unknown_session(
+async def test_above_the_rate_limit_repeats_of_another_user_look_like_an_unknown_session(
     site: Site,
 ) -> None:
     _, session = await bound(site)
@@ -652,7 +652,7 @@ async def test_I21_an_sdk_retry_of_a_conversation_attaches_to_its_task(site: Sit
     assert (late.replayed, late.turn) == (True, first.turn)
 
 
-async def test_a_conversation_of_somebody_else_on_a_private_runtime_is_not_found(site: Site) -> None:
+async def test_a_conversation_of_another_user_on_a_private_runtime_is_not_found(site: Site) -> None:
     machine = await site.machine()
     await site.bind(machine, published=True)
     handle = await site.node.submitter.submit(said_in("c", "hello"))

@@ -66,7 +66,7 @@ async def test_a_queued_task_is_cancelled_at_once_and_nothing_else_is_held(site:
     assert (await site.cancel(first.id)).status is TaskStatus.CANCELLED
 
 
-async def test_after_a_persons_cancel_the_others_are_held_until_somebody_continues(site: Site) -> None:
+async def test_after_a_cancel_by_a_user_the_others_are_held_until_continued(site: Site) -> None:
     a = await site.machine()
     tasks = [await site.queue(name, runtime=a.id) for name in ("one", "two", "three")]
     await a.claim()
@@ -95,7 +95,7 @@ async def test_all_held_tasks_of_a_session_continue_in_their_order(site: Site) -
 # -- time --------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_nobody_claims_expires_with_words(site: Site) -> None:
+async def test_an_unclaimed_task_expires_with_a_reason(site: Site) -> None:
     a = await site.machine()
     await site.bind(a, max_wait_seconds=0.001)
     task = await site.queue("fix it")
@@ -168,7 +168,7 @@ async def test_a_question_waits_for_a_person_and_is_asked_once(site: Site) -> No
     await a.complete(sent, "fixed")
 
 
-async def test_a_question_that_nobody_answers_is_denied_with_a_reason(site: Site) -> None:
+async def test_an_unanswered_question_is_denied_with_a_reason(site: Site) -> None:
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
     sent = await a.claim()
@@ -185,7 +185,7 @@ async def test_a_question_that_nobody_answers_is_denied_with_a_reason(site: Site
     assert told["answer"] == {"allowed": False, "reason": "nobody answered in time"}
 
 
-async def test_only_who_may_use_the_runtime_answers(site: Site) -> None:
+async def test_only_users_of_the_runtime_may_answer(site: Site) -> None:
     a = await site.machine()
     task = await site.queue("fix it", runtime=a.id)
     sent = await a.claim()
@@ -269,7 +269,7 @@ async def test_I34_a_private_runtime_looks_like_none_to_others(site: Site) -> No
     assert len(await site.work.runtimes.list(site.tenant, "root", is_admin=True)) == 2
 
 
-async def test_a_scope_of_somebody_else_is_not_continued_on_another_runtime(site: Site) -> None:
+async def test_a_scope_of_another_user_is_not_continued_on_another_runtime(site: Site) -> None:
     """Or its transcript would be sent to whoever names the scope."""
     a = await site.machine()
     mine = await site.machine("theirs", owner="bob")
@@ -343,7 +343,7 @@ async def test_the_only_runtime_of_a_harness_is_used_and_several_are_refused(sit
 # -- the audit record ------------------------------------------------------------------------
 
 
-async def test_I42_who_decided_what_about_work_is_in_the_audit_record(site: Site) -> None:
+async def test_I42_the_audit_record_names_who_changed_tasks_and_runtimes(site: Site) -> None:
     await site.machine()
     a = await site.machine(instance="two")
     await site.bind(a)

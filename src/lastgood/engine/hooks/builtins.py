@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lastgood.core.hooks import Failure, Reply
+from lastgood.core.hooks import Failure, HookOutput
 from lastgood.core.secret_shapes import redaction, without_secret_shapes
 from lastgood.engine.hooks.git import read_git
 from lastgood.engine.system_prompt import prompt_file
@@ -29,7 +29,7 @@ Given = Mapping[str, Any]
 
 async def run_builtin(
     hook: HookSpec, given: Given, folder: Path | None, environment: Environment
-) -> Reply | Failure:
+) -> HookOutput | Failure:
     if folder is None and hook.command in _NEED_A_FOLDER:
         return Failure("this session has no working directory; create a session with one")
     return await _BUILTINS[hook.command](hook, given, _Place(folder or Path(), environment))
@@ -45,43 +45,43 @@ class _Place:
         return await read_git(self.folder, self._environment, *words)
 
 
-async def _add_date(hook: HookSpec, given: Given, place: _Place) -> Reply:
-    return Reply(context=f"Today's date: {datetime.now(UTC):%Y-%m-%d}")
+async def _add_date(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
+    return HookOutput(context=f"Today's date: {datetime.now(UTC):%Y-%m-%d}")
 
 
-async def _add_environment_info(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _add_environment_info(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     is_repository = "yes" if await place.git("rev-parse", "--git-dir") else "no"
-    return Reply(
+    return HookOutput(
         context=f"Working directory: {place.folder}\nGit repository: {is_repository}\n"
         f"Operating system: {platform.system()}\nCPU architecture: {platform.machine()}"
     )
 
 
-async def _add_prompt_files(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _add_prompt_files(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     names = [name for name in hook.args if not name.startswith("--")]
     texts = await asyncio.to_thread(lambda: [prompt_file(place.folder, name) for name in names])
-    return Reply(context="\n\n".join(text for text in texts if text))
+    return HookOutput(context="\n\n".join(text for text in texts if text))
 
 
-async def _add_git_status(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _add_git_status(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     status = await place.git("status", "--short", "--branch")
-    return Reply(context=f"Git status:\n{status}" if status else "")
+    return HookOutput(context=f"Git status:\n{status}" if status else "")
 
 
-async def _add_git_diff(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _add_git_diff(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     words = ("diff",) if "full" in hook.args else ("diff", "--stat")
     diff = await place.git(*words)
     cut = diff if len(diff) <= _MOST_DIFF else f"{diff[:_MOST_DIFF]}\n[cut]"
-    return Reply(context=f"Git diff:\n{cut}" if diff else "")
+    return HookOutput(context=f"Git diff:\n{cut}" if diff else "")
 
 
-async def _add_recent_commits(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _add_recent_commits(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     count = next((arg for arg in hook.args if arg.isdecimal() and int(arg) > 0), "10")
     commits = await place.git("log", "--oneline", "-n", count)
-    return Reply(context=f"Recent commits:\n{commits}" if commits else "")
+    return HookOutput(context=f"Recent commits:\n{commits}" if commits else "")
 
 
-async def _add_directory_listing(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _add_directory_listing(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     def entries() -> list[str]:
         found = (one for one in place.folder.iterdir() if not one.name.startswith("."))
         return sorted(f"{one.name}/" if one.is_dir() else one.name for one in found)
@@ -89,40 +89,42 @@ async def _add_directory_listing(hook: HookSpec, given: Given, place: _Place) ->
     names = await asyncio.to_thread(entries)
     more = len(names) - _MOST_ENTRIES
     shown = names[:_MOST_ENTRIES] + ([f"... and {more} more"] if more > 0 else [])
-    return Reply(context="Files in the working directory:\n" + "\n".join(shown) if shown else "")
+    return HookOutput(context="Files in the working directory:\n" + "\n".join(shown) if shown else "")
 
 
-async def _add_user_info(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _add_user_info(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for its user
         name = "unknown"
-    return Reply(context=f"User: {name}\nHost: {socket.gethostname()}")
+    return HookOutput(context=f"User: {name}\nHost: {socket.gethostname()}")
 
 
-async def _add_context(hook: HookSpec, given: Given, place: _Place) -> Reply | Failure:
+async def _add_context(hook: HookSpec, given: Given, place: _Place) -> HookOutput | Failure:
     try:
-        return Reply(context="\n".join(rendered(text, given) for text in hook.args))
+        return HookOutput(context="\n".join(rendered(text, given) for text in hook.args))
     except ValueError as error:
         return Failure(str(error))
 
 
-async def _max_iterations(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _max_iterations(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     most = int(hook.args[0])
     reached = int(given.get("iteration", 0)) > most
-    return Reply(blocks=reached, reason=f"the turn needs more than {most} model calls" if reached else "")
+    return HookOutput(
+        blocks=reached, reason=f"the turn needs more than {most} model calls" if reached else ""
+    )
 
 
-async def _redact_secrets(hook: HookSpec, given: Given, place: _Place) -> Reply:
+async def _redact_secrets(hook: HookSpec, given: Given, place: _Place) -> HookOutput:
     if "tool_response" in given:
-        return Reply(response=await paced(redaction(str(given["tool_response"]))))
+        return HookOutput(response=await paced(redaction(str(given["tool_response"]))))
     arguments = given.get("tool_input")
     if not arguments:
-        return Reply()
-    return Reply(arguments=json.loads(without_secret_shapes(json.dumps(arguments, ensure_ascii=False))))
+        return HookOutput()
+    return HookOutput(arguments=json.loads(without_secret_shapes(json.dumps(arguments, ensure_ascii=False))))
 
 
-_BUILTINS: Mapping[str, Callable[[HookSpec, Given, _Place], Awaitable[Reply | Failure]]] = {
+_BUILTINS: Mapping[str, Callable[[HookSpec, Given, _Place], Awaitable[HookOutput | Failure]]] = {
     "add_context": _add_context,
     "add_date": _add_date,
     "add_directory_listing": _add_directory_listing,

@@ -19,7 +19,7 @@ from lastgood.core.hooks import (
     CONTRACTS,
     Blocks,
     Failure,
-    Reply,
+    HookOutput,
     Rewrites,
     Verdict,
     combine,
@@ -81,7 +81,7 @@ class HookRunner:
             log.info("hook blocked", extra={"fields": fields})
         return verdict
 
-    async def _run(self, hook: HookSpec, given: Mapping[str, Any], place: HookPlace) -> Reply | Failure:
+    async def _run(self, hook: HookSpec, given: Mapping[str, Any], place: HookPlace) -> HookOutput | Failure:
         try:
             async with asyncio.timeout(None if hook.kind is HookKind.COMMAND else hook.seconds):
                 match hook.kind:
@@ -96,7 +96,9 @@ class HookRunner:
         except (ToolFailed, ModelError, ValueError) as error:
             return Failure(str(error))
 
-    async def _command(self, hook: HookSpec, given: Mapping[str, Any], place: HookPlace) -> Reply | Failure:
+    async def _command(
+        self, hook: HookSpec, given: Mapping[str, Any], place: HookPlace
+    ) -> HookOutput | Failure:
         variables, longest = self._environment.filled(hook.env, trusted=True)
         # A prompt may have megabytes, and encoding it would hold up everybody else.
         # Not by orjson: a model may have written half a character into its arguments.
@@ -113,7 +115,7 @@ class HookRunner:
             longest_key=longest,
             stdin=body,
         )
-        ran = await run(command, _unheard)
+        ran = await run(command, _ignore_output)
         if ran.code is not None and ran.code < 0:
             return Failure(f"it was {ran.failure}")
         return read_reply(hook, ran.code, ran.output, ran.errors)
@@ -137,7 +139,7 @@ class HookRunner:
         await asyncio.gather(*self._later, return_exceptions=True)
 
 
-async def _ask_model(hook: HookSpec, given: Mapping[str, Any], place: HookPlace) -> Reply | Failure:
+async def _ask_model(hook: HookSpec, given: Mapping[str, Any], place: HookPlace) -> HookOutput | Failure:
     system = "\n\n".join(text for text in (hook.system_prompt, _DECIDE if hook.schema else "") if text)
     return read_judgement(hook, await place.ask(hook, system, rendered(hook.prompt, given)))
 
@@ -151,13 +153,13 @@ def folder_of(hook: HookSpec, folder: Path | None) -> Path:
     return found
 
 
-def _rewritten(given: Mapping[str, Any], reply: Reply | Failure) -> Mapping[str, Any]:
-    if isinstance(reply, Reply) and reply.arguments is not None:
+def _rewritten(given: Mapping[str, Any], reply: HookOutput | Failure) -> Mapping[str, Any]:
+    if isinstance(reply, HookOutput) and reply.arguments is not None:
         return {**given, "tool_input": {**given.get("tool_input", {}), **reply.arguments}}
-    if isinstance(reply, Reply) and reply.response is not None:
+    if isinstance(reply, HookOutput) and reply.response is not None:
         return {**given, "tool_response": reply.response}
     return given
 
 
-def _unheard(text: str) -> None:
+def _ignore_output(text: str) -> None:
     """Output of hooks is not shown while they run: it is for us."""

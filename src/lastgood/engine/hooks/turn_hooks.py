@@ -16,7 +16,7 @@ from typing import Any
 from lastgood.core.history import mend
 from lastgood.core.hooks import (
     Blocks,
-    Decision,
+    HookDecision,
     Proceeds,
     Verdict,
     has_run,
@@ -26,8 +26,8 @@ from lastgood.core.hooks import (
     since_response,
 )
 from lastgood.core.tool_permissions import Asks
+from lastgood.engine.agent_run import Stage
 from lastgood.engine.hooks.runner import AskModel, HookPlace, HookRunner
-from lastgood.engine.stage import Stage
 from lastgood.engine.tools.arguments import arguments_of
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.errors import HookBlocked, LoopDetected, NeedsAnswer, TurnFailed
@@ -45,7 +45,7 @@ class Ruling:
     """What hooks made of a call: the call as it is to run, and whether it may."""
 
     call: ToolCall
-    decision: Decision | None = None
+    decision: HookDecision | None = None
     reason: str = ""
 
 
@@ -55,7 +55,7 @@ def known_ruling(stage: Stage, call: ToolCall) -> Ruling | None:
     known = ruled(stage.steps, call)
     if known is None:
         return None
-    decision = Decision(known.ruling) if known.ruling else None
+    decision = HookDecision(known.ruling) if known.ruling else None
     return Ruling(known.message.tool_calls[0], decision, known.reason)
 
 
@@ -76,10 +76,10 @@ class TurnHooks:
         except NeedsAnswer:
             raise
         except TurnFailed as error:
-            told = {"notification_level": "error", "notification_message": error.message}
+            fields = {"notification_level": "error", "notification_message": error.message}
             if not isinstance(error, HookBlocked):
-                await self.observe(stage, HookEvent.ON_ERROR, **told)
-            await self.observe(stage, HookEvent.NOTIFICATION, **told)
+                await self.observe(stage, HookEvent.ON_ERROR, **fields)
+            await self.observe(stage, HookEvent.NOTIFICATION, **fields)
             await self.observe(stage, HookEvent.SESSION_END, reason="other")
             raise
         except asyncio.CancelledError:
@@ -143,7 +143,7 @@ class TurnHooks:
 
     async def after_model(self, stage: Stage, step: Step) -> None:
         """Before the response is in the journal: a response that is lost is observed again."""
-        told = {
+        fields = {
             "stop_response": step.message.content,
             "last_user_message": _last_user_text(stage.conversation()),
         }
@@ -154,10 +154,10 @@ class TurnHooks:
             model_id=step.model,
             usage=usage,
             cost=step.usage.cost or None,
-            **told,
+            **fields,
         )
         if not step.message.tool_calls:
-            await self.observe(stage, HookEvent.STOP, **told)
+            await self.observe(stage, HookEvent.STOP, **fields)
 
     # -- tools ---------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class TurnHooks:
             reason=ruling.reason,
         )
         await self._journal(stage, step)
-        if ruling.decision is Decision.DENY:
+        if ruling.decision is HookDecision.DENY:
             ran = ruling.call
             denied = HookDenied(ran.id, ran.name, ran.arguments, ruling.reason, _sub_agent(stage))
             await self.emit(Event(self.work.hold.attempt, denied))
@@ -191,7 +191,7 @@ class TurnHooks:
         for event in _BEFORE_TOOL:
             match await self._run_tool(stage, event, call, tool_input=dict(arguments)):
                 case Blocks(refusal):
-                    return Ruling(call, Decision.DENY, mend(refusal))
+                    return Ruling(call, HookDecision.DENY, mend(refusal))
                 case None:
                     continue
                 case Proceeds() as found:
@@ -199,17 +199,17 @@ class TurnHooks:
                         arguments = {**arguments, **found.arguments}
                         call = replace(call, arguments=json.dumps(arguments))
                     # ASK is stricter than ALLOW; a denial has returned already.
-                    if found.decision is not None and decision is not Decision.ASK:
+                    if found.decision is not None and decision is not HookDecision.ASK:
                         decision, reason = found.decision, mend(found.reason)
         return Ruling(call, decision, reason)
 
     async def settle(self, stage: Stage, call: ToolCall, ruling: Ruling, asks: Asks | None) -> Asks | None:
         """Returns the question that remains after the hooks have decided. ToolFailed: a hook denies the
         call."""
-        if ruling.decision is Decision.ASK:
+        if ruling.decision is HookDecision.ASK:
             why = f": {ruling.reason}" if ruling.reason else ""
             return asks or Asks(f"a hook asks for approval{why}")
-        if asks is None or ruling.decision is Decision.ALLOW:
+        if asks is None or ruling.decision is HookDecision.ALLOW:
             return None
         if stage.answer_to(call, self.work.answers) is not None:
             return asks  # a person has been asked
@@ -218,13 +218,13 @@ class TurnHooks:
         )
         if isinstance(verdict, Blocks):
             raise ToolFailed(f"a hook denied {call.name}: {verdict.reason}")
-        return None if verdict is not None and verdict.decision is Decision.ALLOW else asks
+        return None if verdict is not None and verdict.decision is HookDecision.ALLOW else asks
 
     async def decided(self, stage: Stage, call: ToolCall, ruling: Ruling, *, allowed: bool) -> None:
         answer = stage.answer_to(call, self.work.answers)
         if answer is not None:
             source = "user_approved" if allowed else "user_rejected"
-        elif ruling.decision in (Decision.ALLOW, Decision.DENY):
+        elif ruling.decision in (HookDecision.ALLOW, HookDecision.DENY):
             source = f"pre_tool_use_hook_{ruling.decision}"
         else:
             source = f"permissions_{'allow' if allowed else 'deny'}"
@@ -246,13 +246,13 @@ class TurnHooks:
         self, stage: Stage, call: ToolCall, text: str, outcome: ToolOutcome
     ) -> tuple[str, str | None]:
         """The result as hooks leave it, and why one of them ends the turn, if one does."""
-        told = {"tool_input": _readable(call), "tool_error": outcome is not ToolOutcome.DONE}
+        fields = {"tool_input": _readable(call), "tool_error": outcome is not ToolOutcome.DONE}
         changed = await self._run_tool(
-            stage, HookEvent.TOOL_RESPONSE_TRANSFORM, call, tool_response=text, **told
+            stage, HookEvent.TOOL_RESPONSE_TRANSFORM, call, tool_response=text, **fields
         )
         if isinstance(changed, Proceeds) and changed.response is not None:
             text = mend(changed.response)
-        verdict = await self._run_tool(stage, HookEvent.POST_TOOL_USE, call, tool_response=text, **told)
+        verdict = await self._run_tool(stage, HookEvent.POST_TOOL_USE, call, tool_response=text, **fields)
         return text, verdict.reason if isinstance(verdict, Blocks) else None
 
     # -- running them --------------------------------------------------------------------
@@ -262,8 +262,8 @@ class TurnHooks:
 
     def _observe_later(self, stage: Stage, event: HookEvent, **given: Any) -> None:
         if hooks := matching(stage.agent.hooks, event):
-            place, told = self._place(stage, event), self._given(stage, event, given)
-            self.runner.later(self.runner.dispatch(event, hooks, told, place))
+            place, fields = self._place(stage, event), self._given(stage, event, given)
+            self.runner.later(self.runner.dispatch(event, hooks, fields, place))
 
     async def _add_context(self, stage: Stage, event: HookEvent, **given: Any) -> None:
         verdict = await self._run(stage, event, **given)
@@ -285,8 +285,8 @@ class TurnHooks:
         hooks = matching(stage.agent.hooks, event, tool)
         if not hooks:
             return None
-        place, told = self._place(stage, event, call_id), self._given(stage, event, given, call_id)
-        verdict = await self.runner.dispatch(event, hooks, told, place)
+        place, fields = self._place(stage, event, call_id), self._given(stage, event, given, call_id)
+        verdict = await self.runner.dispatch(event, hooks, fields, place)
         for warning in verdict.warnings:
             warned = HookWarned(event.value, mend(warning), _sub_agent(stage))
             await self.emit(Event(self.work.hold.attempt, warned))

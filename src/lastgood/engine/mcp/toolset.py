@@ -24,7 +24,7 @@ from lastgood.engine.mcp.restart_note import restart_note, short_id
 from lastgood.engine.mcp.server_spec import ServerSpec, server_spec
 from lastgood.engine.tools.cancellation import in_thread
 from lastgood.engine.tools.environment import Environment
-from lastgood.engine.tools.live import LiveProgram, Offer, SessionPlace
+from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.outside.network import Network

@@ -138,7 +138,7 @@ class FallbackChain:
                     tries = 0
                     yield FellBack(model, queue[len(faults)], str(fault), len(faults) + 1, len(queue))
                 case NoMoreModels():
-                    raise _told(queue, (*faults, fault))
+                    raise _summary_of_faults(queue, (*faults, fault))
 
     def _decide(self, failed: ModelFailure, fallback: Fallback) -> Decision:
         return after_failure(
@@ -158,7 +158,7 @@ class FallbackChain:
         return False
 
 
-def _told(queue: Sequence[ModelSpec], faults: Sequence[Fault]) -> Fault:
+def _summary_of_faults(queue: Sequence[ModelSpec], faults: Sequence[Fault]) -> Fault:
     """Returns the last error; its message lists the errors of all models that were tried."""
     last = faults[-1]
     if len(faults) == 1:

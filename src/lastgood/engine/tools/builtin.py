@@ -13,7 +13,7 @@ from lastgood.engine.tools.arguments import checked
 from lastgood.engine.tools.echo import ECHO
 from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.filesystem import filesystem_toolset
-from lastgood.engine.tools.live import LiveToolsets
+from lastgood.engine.tools.program_tools import LiveToolsets
 from lastgood.engine.tools.shell import script_toolset, shell_toolset
 from lastgood.engine.tools.think_and_todo import think_toolset, todo_toolset
 from lastgood.engine.tools.tool import Tool, Toolset, Toolsets

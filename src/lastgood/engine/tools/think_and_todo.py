@@ -86,12 +86,12 @@ def _todo_tool(name: str, about: str, **properties: dict[str, Any]) -> Tool:
         done = apply(todos_of(use.messages), name, use.arguments)
         if isinstance(done, TodoRefused):
             raise ToolFailed(done.reason)
-        return _told(name, done)
+        return _result_json(name, done)
 
     return Tool(name, about, _schema(**properties), run, on_unknown=OnUnknown.REPEAT, effect=Effect.SAFE)
 
 
-def _told(name: str, done: TodoResult) -> str:
+def _result_json(name: str, done: TodoResult) -> str:
     """A JSON object: that is how the fold over the conversation knows a success."""
     everything = [asdict(todo) for todo in done.todos.items]
     result: dict[str, Any] = {"todos": everything} if name == LIST else {}

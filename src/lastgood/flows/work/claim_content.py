@@ -78,11 +78,11 @@ class Prepared:
     @property
     def disclosures(self) -> tuple[str, ...]:
         found = self.decision.disclosures if isinstance(self.decision, NativeResume) else ()
-        told = [SESSION_NOTE.format(one) for one in found]
+        notes = [SESSION_NOTE.format(one) for one in found]
         restored = self.snapshot.turn if self.snapshot is not None else None
         if (files := about_files(self.decision, self.turns, restored)) is not None:
-            told.append(files)
-        return (*told, *runtime_servers(self.agent).disclosures)
+            notes.append(files)
+        return (*notes, *runtime_servers(self.agent).disclosures)
 
 
 async def prepare(deps: Dependencies, situation: Situation) -> Prepared:
@@ -150,16 +150,16 @@ async def _snapshot(
 
 def resume_json(prepared: Prepared) -> dict[str, Any]:
     decision = prepared.decision
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         name: value
         for name, value in as_record(decision).items()
         if name in ("decision", "reason", "rejected", "native_session")
     }
     if not isinstance(decision, FreshStart) and prepared.turns:
-        told["transcript"] = lines_json(prepared.transcript)
+        content["transcript"] = lines_json(prepared.transcript)
     if lines := prepared.catch_up:
-        told["catch_up"] = lines_json(lines)
-    return told
+        content["catch_up"] = lines_json(lines)
+    return content
 
 
 def lines_json(lines: Sequence[TranscriptLine]) -> list[dict[str, str]]:

@@ -40,7 +40,7 @@ from lastgood.flows.work.claim_content import (
 )
 from lastgood.flows.work.claim_tokens import new_claim_token, stored_form, task_token_of
 from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.signals import TaskWaiter, tell_workers
+from lastgood.flows.work.signals import TaskWaiter, notify_workers
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.audit import AuditEntry, AuditKind
@@ -188,7 +188,7 @@ class Claims:
             model=claimed.attempt.model or runtime.identity.provider,
             audit=_decided(call, claimed, prepared),
         )
-        self._deps.signals.tell(session.id)
+        self._deps.signals.notify(session.id)
         return SentClaim(claimed, token, content) if confirmed else None
 
     def _content(self, claimed: Claimed, token: str, prepared: Prepared) -> dict[str, Any]:
@@ -277,7 +277,7 @@ class Claims:
                 await self._end(sent.claimed, AttemptStatus.INTERRUPTED, error, end)
             except StoreError as failed:
                 log.warning("task %s waits for the end of its lease: %s", sent.claimed.task.id, failed)
-            tell_workers(self._deps.signals, sent.claimed.task.runtime)
+            notify_workers(self._deps.signals, sent.claimed.task.runtime)
 
     async def _end(
         self,
@@ -292,7 +292,7 @@ class Claims:
         events = failed_events(attempt.turn, attempt.id, status, error, has_effects=has_effects)
         if await self._deps.store.finish_if_held(claimed.hold, status, words_of(error), events, task=end):
             log_claim_end(attempt, status, error, has_effects=has_effects, task_status=end.status.value)
-        self._deps.signals.tell(attempt.session)
+        self._deps.signals.notify(attempt.session)
 
 
 def _log_takeover(claimed: Claimed, before: AttemptId, worker: str) -> None:

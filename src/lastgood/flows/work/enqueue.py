@@ -32,7 +32,7 @@ from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import MOST_TRIES, gave_up
 from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.signals import tell_workers
+from lastgood.flows.work.signals import notify_workers
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import Ask, Attempt, TurnRequest
 from lastgood.model.call_options import options_as_json
@@ -170,7 +170,7 @@ class Enqueuer:
             )
         )
         if isinstance(found, Task):
-            self._tell(found)
+            self._notify(found)
             return Enqueued(found)
         match admit_task(draft.ask, found, only_if_idle=draft.only_if_idle):
             case QueueTask(again):
@@ -248,9 +248,9 @@ class Enqueuer:
             ephemeral=draft.ephemeral,
         )
 
-    def _tell(self, task: Task) -> None:
-        tell_workers(self._deps.signals, task.runtime)
-        self._deps.signals.tell(task.session)
+    def _notify(self, task: Task) -> None:
+        notify_workers(self._deps.signals, task.runtime)
+        self._deps.signals.notify(task.session)
 
 
 def _may_reach(runtime: Runtime, binding: AgentBinding | None, wish: RuntimeWish) -> bool:

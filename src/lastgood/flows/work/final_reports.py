@@ -94,7 +94,7 @@ class FinalReports:
         assert state.hold is not None
         assert state.attempt is not None
         hold, attempt = state.hold, state.attempt
-        await self._reports.hear(hold, done.delivered)
+        await self._reports.journal_delivered_steers(hold, done.delivered)
         begin, begun = await self._begun(state, hold, attempt, done.model)
         steps = list(await self._store.read_steps(key.tenant, attempt.id))
         steps.append(Step(StepKind.MODEL, assistant(output if output.strip() else NO_TEXT), done.usage))
@@ -233,7 +233,7 @@ class FinalReports:
                 return state.report
             await self._keep_late(key, state, late)
             raise stale(state)
-        self._deps.signals.tell((await self._reports.find(key)).task.session)
+        self._deps.signals.notify((await self._reports.find(key)).task.session)
         return report
 
     async def _keep_late(self, key: ClaimRef, state: ClaimState, late: Late) -> None:

@@ -99,7 +99,7 @@ class Questions:
             raise stale(await self._reports.find(key))
         if call is not None and asked.status is QuestionStatus.PENDING:
             asked = await self._denied_since(asked, state.task.agent_key, call) or asked
-        self._deps.signals.tell(hold.session)
+        self._deps.signals.notify(hold.session)
         return asked
 
     async def _denied_since(self, asked: Question, agent_key: str, call: AskedCall) -> Question | None:
@@ -145,7 +145,7 @@ class Questions:
             answered = await self._store.answer_question(tenant, task, question, answer, user, audit)
         if answered is None:
             raise NothingPending("This question is not pending; read the task to see its state")
-        self._deps.signals.tell(found.session)
+        self._deps.signals.notify(found.session)
         return answered
 
     async def pending(self, tenant: TenantId, session: SessionId, user: str) -> tuple[Question, ...]:
@@ -161,9 +161,9 @@ def decision_on(question: Question, decision: str, said: str = "", rule: str | N
 
 def answer_json(question: Question) -> dict[str, Any]:
     """As a worker gets it: an expired question is denied with the reason."""
-    told: dict[str, Any] = {"id": question.id, "status": question.status.value}
+    shown: dict[str, Any] = {"id": question.id, "status": question.status.value}
     if question.status is QuestionStatus.ANSWERED:
-        told["answer"] = question.answer
+        shown["answer"] = question.answer
     elif question.status is not QuestionStatus.PENDING:
-        told["answer"] = {"allowed": False, "reason": _NO_ANSWER}
-    return told
+        shown["answer"] = {"allowed": False, "reason": _NO_ANSWER}
+    return shown

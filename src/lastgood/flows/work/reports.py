@@ -88,13 +88,13 @@ class Reports:
         self, key: ClaimRef, messages: Sequence[TaskMessage], delivered: Sequence[int] = ()
     ) -> dict[str, Any]:
         state, hold, attempt = await self.current(key)
-        await self.hear(hold, delivered)
-        told = [self._bounded(message) for message in messages]
-        events = [event_of(attempt, message) for message in told]
-        acked = await self._store.append_messages(state, key.hash, told, events)
+        await self.journal_delivered_steers(hold, delivered)
+        bounded = [self._bounded(message) for message in messages]
+        events = [event_of(attempt, message) for message in bounded]
+        acked = await self._store.append_messages(state, key.hash, bounded, events)
         if acked is None:
             raise stale(await self.find(key))
-        self._deps.signals.tell(hold.session)
+        self._deps.signals.notify(hold.session)
         return {"acked_seq": acked, **await self._news(hold)}
 
     async def usage(self, key: ClaimRef, usage: Usage, model: str | None) -> dict[str, Any]:
@@ -103,16 +103,16 @@ class Reports:
         event = usage_event(attempt.id, usage, model or attempt.model)
         if await self._store.append_events_if_held(hold, [event]) is None:
             raise stale(await self.find(key))
-        self._deps.signals.tell(hold.session)
+        self._deps.signals.notify(hold.session)
         return await self._news(hold)
 
     async def status(self, key: ClaimRef, delivered: Sequence[int] = ()) -> dict[str, Any]:
         state = await self.find(key)
-        told: dict[str, Any] = {"status": state.task.status.value, "current": state.is_current}
+        news: dict[str, Any] = {"status": state.task.status.value, "current": state.is_current}
         if not state.is_current or state.hold is None:
-            return told | {"cancel": True}
-        await self.hear(state.hold, delivered)
-        return told | await self._news(state.hold)
+            return news | {"cancel": True}
+        await self.journal_delivered_steers(state.hold, delivered)
+        return news | await self._news(state.hold)
 
     async def snapshot(
         self, key: ClaimRef, kind: str, summary: dict[str, Any], body: bytes
@@ -160,7 +160,7 @@ class Reports:
             return {}
         return {"steers": [{"id": one.number, "text": one.messages[0].content} for one in steers]}
 
-    async def hear(self, hold: Hold, delivered: Sequence[int]) -> None:
+    async def journal_delivered_steers(self, hold: Hold, delivered: Sequence[int]) -> None:
         """Steers that the run has taken are in its journal from now on, so the commit holds them."""
         taken = set(delivered)
         if not taken:
@@ -170,7 +170,7 @@ class Reports:
         events = [Event(hold.attempt, UserSaid(one.messages[0], steer=True)) for one in steers]
         if steps:
             await self._store.journal_if_held(hold, steps, events)
-            self._deps.signals.tell(hold.session)
+            self._deps.signals.notify(hold.session)
 
     def _bounded(self, message: TaskMessage) -> TaskMessage:
         return TaskMessage(message.seq, bounded(message.body, self._limits.message_characters))

@@ -15,7 +15,7 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enrollment import worker_is_taken
 from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.signals import tell_workers
+from lastgood.flows.work.signals import notify_workers
 from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.rules import LOCAL
@@ -88,7 +88,7 @@ class Runtimes:
                 "worker %s: another instance took over (epoch %s)", registration.worker, registered.epoch
             )
         for runtime in registered.runtimes:
-            tell_workers(self._deps.signals, runtime.id)
+            notify_workers(self._deps.signals, runtime.id)
         return registered
 
     def _identified(self, registration: Registration, new: NewRuntime) -> NewRuntime:
@@ -184,7 +184,7 @@ class Runtimes:
         moved = await self._store.bind_agent(binding, queued, audit, is_admin=is_admin)
         if moved is None:
             raise _bound_by_others(agent_key)
-        tell_workers(self._deps.signals, binding.runtime)
+        notify_workers(self._deps.signals, binding.runtime)
         return moved
 
     async def unbind(
@@ -241,7 +241,7 @@ class Runtimes:
                 "first"
             )
         if runtime is not None:
-            tell_workers(self._deps.signals, runtime)
+            notify_workers(self._deps.signals, runtime)
         return moved
 
 

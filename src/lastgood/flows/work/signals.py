@@ -14,9 +14,9 @@ def _channel(runtime: str) -> SessionId:
     return SessionId(runtime)
 
 
-def tell_workers(signals: Signals, runtime: str) -> None:
+def notify_workers(signals: Signals, runtime: str) -> None:
     """There may be a task to claim on this runtime."""
-    signals.tell(_channel(runtime))
+    signals.notify(_channel(runtime))
 
 
 class TaskWaiter:

@@ -39,7 +39,7 @@ class TaskSweep:
         for task in await self._store.overdue_tasks(_PAGE):
             ended += await (self._expire_claim(task) if task.status in HELD_TASKS else self._expire(task))
         for question in await self._store.expire_questions(_PAGE, self._expired):
-            self._deps.signals.tell(question.session)
+            self._deps.signals.notify(question.session)
         await self._store.notice_offline(OFFLINE_SECONDS, _PAGE)
         await self._delete_ephemeral()
         return ended
@@ -58,7 +58,7 @@ class TaskSweep:
         if ended:
             fields = {"code": error.code, "tenant": task.tenant, "session": task.session, "turn": task.turn}
             log.warning("no worker claimed a task in time", extra={"fields": {**fields, "task": task.id}})
-        self._deps.signals.tell(task.session)
+        self._deps.signals.notify(task.session)
         return ended
 
     async def _expire_claim(self, task: Task) -> bool:
@@ -71,7 +71,7 @@ class TaskSweep:
         ended = await self._store.finish_if_held(attempt.hold, status, words_of(error), events, task=end)
         if ended:
             log_claim_end(attempt, status, error, has_effects=True, task_status=end.status.value)
-        self._deps.signals.tell(task.session)
+        self._deps.signals.notify(task.session)
         return ended
 
     async def _delete_ephemeral(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lastgood.core.input_checks import check_remote_dir, check_text
-from lastgood.core.queue_parking import parking_of
+from lastgood.core.parking_policy import parking_of
 from lastgood.core.task_lifecycle import is_task_over
 from lastgood.core.task_reason import why
 from lastgood.errors import Conflict, InvalidRequest, SessionNotFound, TaskNotFound, TurnCancelled
@@ -23,7 +23,7 @@ from lastgood.flows.verified_history import find_verified
 from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.claim_content import MOST_POINTERS
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimeWish, TaskDraft
-from lastgood.flows.work.signals import tell_workers
+from lastgood.flows.work.signals import notify_workers
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId
 from lastgood.model.messages import Message, user
@@ -311,8 +311,8 @@ class Tasks:
             ended = await self._end_claim(task, error, by_person=by_person)
         if not ended:
             return None
-        self._deps.signals.tell(task.session)
-        tell_workers(self._deps.signals, task.runtime)
+        self._deps.signals.notify(task.session)
+        notify_workers(self._deps.signals, task.runtime)
         return await self._store.get_task(tenant, id)
 
     async def _end_claim(self, task: Task, error: TurnCancelled, *, by_person: bool) -> bool:
@@ -341,8 +341,8 @@ class Tasks:
     async def release(self, task: Task) -> bool:
         """A held task is queued again. False: it is not held."""
         released = await self._store.release_task(task.tenant, task.id)
-        tell_workers(self._deps.signals, task.runtime)
-        self._deps.signals.tell(task.session)
+        notify_workers(self._deps.signals, task.runtime)
+        self._deps.signals.notify(task.session)
         return released
 
     async def continue_held(self, tenant: TenantId, id: TaskId, user: str, *, all: bool) -> ShownTask:
@@ -352,8 +352,8 @@ class Tasks:
             await self._store.release_tasks(tenant, task.session)
         elif not await self._store.release_task(tenant, id) and not is_task_over(task.status) and task.held:
             raise Conflict("The task has changed in the meantime; read it again")
-        tell_workers(self._deps.signals, task.runtime)
-        self._deps.signals.tell(task.session)
+        notify_workers(self._deps.signals, task.runtime)
+        self._deps.signals.notify(task.session)
         return await self.get(tenant, id, user)
 
 

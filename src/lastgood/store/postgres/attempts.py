@@ -78,16 +78,16 @@ class PostgresAttempts:
             rows = []
         if not rows:
             # Read after the begin lost, so it may be free again by now; then it is simply tried again.
-            return await self._standing(begin.ask, begin.turn if begin.again else None)
+            return await self._conflict_now(begin.ask, begin.turn if begin.again else None)
         *row, number, model = rows[0]
         session = to_session(row)
         hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
         return Begun(hold, begin.turn, number, model, begin.base_at(session.head), session)
 
     async def look_up(self, ask: Ask) -> BeginConflict:
-        return await self._standing(ask)
+        return await self._conflict_now(ask)
 
-    async def _standing(self, ask: Ask, again: TurnId | None = None) -> BeginConflict:
+    async def _conflict_now(self, ask: Ask, again: TurnId | None = None) -> BeginConflict:
         parameters = {
             "tenant": ask.tenant,
             "session": ask.session,

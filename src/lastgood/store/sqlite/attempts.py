@@ -58,7 +58,7 @@ from lastgood.store.usage import uses_of_end, uses_of_steps, uses_of_wait
 from lastgood.store.work_access import ClaimLost, run_to_end
 
 
-class _StandsInTheWay(Exception):
+class _BeginConflicts(Exception):
     """Rolls a begin back."""
 
 
@@ -72,14 +72,14 @@ class SqliteAttempts:
             sql = self.db.sql
             row = connection.execute(sql["hold_session"], parameters).fetchone()
             if row is None:
-                raise _StandsInTheWay
+                raise _BeginConflicts
             session = to_session(row)
             model = begin.ask.model or session.model or begin.agent_model
             if not begin.again:
                 try:
                     connection.execute(sql["insert_request"], parameters)
                 except apsw.ConstraintError:  # the key was used before
-                    raise _StandsInTheWay from None
+                    raise _BeginConflicts from None
             base = begin.base_at(session.head)
             more = {
                 "fence": session.fence,
@@ -89,27 +89,27 @@ class SqliteAttempts:
             }
             number = connection.execute(sql["insert_attempt"], parameters | more).fetchone()
             if number is None:
-                raise _StandsInTheWay
+                raise _BeginConflicts
             if begin.continues:
                 connection.execute(sql["adopt_steps"], parameters)
             if not claim_queued(connection, sql, begin, parameters):
-                raise _StandsInTheWay
+                raise _BeginConflicts
             insert_events(connection, sql, session.id, session.last_event_seq, events)
             hold = Hold(session.tenant, session.id, begin.attempt, session.fence)
             return Begun(hold, begin.turn, number[0], model, base, session)
 
         try:
             return await self.db.write(work)
-        except _StandsInTheWay:
+        except _BeginConflicts:
             # Read after the begin lost, so it may be free again by now; then it is simply tried again.
             with self.db.snapshot():
-                return self._standing(begin.ask, begin.turn if begin.again else None)
+                return self._conflict_now(begin.ask, begin.turn if begin.again else None)
 
     async def look_up(self, ask: Ask) -> BeginConflict:
         with self.db.snapshot():
-            return self._standing(ask)
+            return self._conflict_now(ask)
 
-    def _standing(self, ask: Ask, again: TurnId | None = None) -> BeginConflict:
+    def _conflict_now(self, ask: Ask, again: TurnId | None = None) -> BeginConflict:
         scope = {"tenant": ask.tenant}
         row = self.db.row("get_session", scope | {"session": ask.session})
         if row is None:
@@ -119,13 +119,13 @@ class SqliteAttempts:
         if session.attempt is not None:
             holder = self._attempt("get_attempt", scope | {"attempt": session.attempt})
         expired = self.db.row("is_expired", {"session": ask.session}) is not None
-        standing = BeginConflict(session, holder, expired)
+        conflict = BeginConflict(session, holder, expired)
         prior = self._prior(ask, again)
         if prior is None:
-            return standing
+            return conflict
         turn = scope | {"turn": prior.turn}
         tried, age = self._attempt("newest_attempt", turn), self.db.row("attempt_age", turn)
-        return replace(standing, prior=prior, prior_attempt=tried, prior_age_seconds=age[0] if age else 0.0)
+        return replace(conflict, prior=prior, prior_attempt=tried, prior_age_seconds=age[0] if age else 0.0)
 
     def _prior(self, ask: Ask, again: TurnId | None) -> TurnRequest | None:
         scope = {"tenant": ask.tenant, "session": ask.session}

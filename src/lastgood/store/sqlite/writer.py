@@ -202,7 +202,7 @@ class Threaded:
 
     def _next_quick(self) -> _Group | None:
         jobs, self._quick = self._quick[:MOST_IN_GROUP], self._quick[MOST_IN_GROUP:]
-        return _Group(jobs, durable=self._flushing.is_owed()) if jobs else None
+        return _Group(jobs, durable=self._flushing.needs_flush()) if jobs else None
 
     def _next_slow(self) -> _Group | None:
         """In the order they came; one that takes long is a group of its own."""
@@ -325,7 +325,7 @@ class _Flushing:
         if durable:
             self._moved = self._logged()
 
-    def is_owed(self) -> bool:
+    def needs_flush(self) -> bool:
         """So much was written without a flush that the log has grown long."""
         return self._logged() - self._moved > LOG_PAGES
 

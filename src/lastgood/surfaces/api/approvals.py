@@ -6,8 +6,8 @@ from lastgood.core.approval import Confirmation
 from lastgood.flows.approvals import Approvals, Approver, PendingQuestion
 from lastgood.surfaces.api.schemas import ElicitationBody, ResumeBody
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
+from lastgood.surfaces.http.body_parser import parse
 from lastgood.surfaces.http.json_schema import TEXT, object_of, or_null
-from lastgood.surfaces.http.parsing import parse
 from lastgood.surfaces.http.principal import Principal
 from lastgood.surfaces.http.resource import ANY, Resource, ResourceField, list_of, timestamp
 from lastgood.surfaces.http.turn_headers import session_of

@@ -9,8 +9,8 @@ from lastgood.flows.audit import AuditReader
 from lastgood.model.attempts import ToolOutcome
 from lastgood.model.audit import AuditFilter, AuditKind, AuditRecord
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
+from lastgood.surfaces.http.body_parser import whole_number
 from lastgood.surfaces.http.json_schema import COUNT, TEXT, or_null
-from lastgood.surfaces.http.parsing import whole_number
 from lastgood.surfaces.http.resource import ANY, FLAG, NUMBER, Resource, ResourceField, list_of, timestamp
 from lastgood.surfaces.http.turn_headers import session_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lastgood.flows.session_reader import MOST_IN_PAGE, SessionReader
 from lastgood.surfaces.api.resources import BRANCH
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
-from lastgood.surfaces.http.parsing import whole_number
+from lastgood.surfaces.http.body_parser import whole_number
 from lastgood.surfaces.http.turn_headers import session_of
 
 

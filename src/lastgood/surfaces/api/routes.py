@@ -13,10 +13,7 @@ from lastgood.surfaces.api.approvals import ANSWERED, PENDING, ApprovalHandlers
 from lastgood.surfaces.api.audit import EFFECTS, FILTERS, RECORDS, AuditHandlers
 from lastgood.surfaces.api.branches import BranchHandlers
 from lastgood.surfaces.api.resources import AGENT, ATTEMPT, QUEUED_TURN, SESSION, TURN
-from lastgood.surfaces.api.route_rows import ONE as _ONE
-from lastgood.surfaces.api.route_rows import json_of as _json
-from lastgood.surfaces.api.route_rows import reads as _reads
-from lastgood.surfaces.api.route_rows import takes as _takes
+from lastgood.surfaces.api.route_rows import ONE, json_of, reads, takes
 from lastgood.surfaces.api.runs import RunHandlers
 from lastgood.surfaces.api.schemas import (
     ContinueBody,
@@ -73,18 +70,18 @@ def session_routes(
             _ping,
             Scope.READ,
             "Check that the API responds",
-            gives=_json(shapes.PING),
+            gives=json_of(shapes.PING),
             probe=True,
         ),
-        _reads("/api/agents", agents.list, "List agents", _json(shapes.AGENTS)),
-        _reads("/api/agents/{agent}", agents.read, "Get an agent and its team", _json(AGENT.schema)),
+        reads("/api/agents", agents.list, "List agents", json_of(shapes.AGENTS)),
+        reads("/api/agents/{agent}", agents.read, "Get an agent and its team", json_of(AGENT.schema)),
         *life_routes(life),
         *document_routes(life, import_bytes),
-        _reads(
-            f"{_ONE}/branches",
+        reads(
+            f"{ONE}/branches",
             branches.list,
             "List branches replaced by edits",
-            _json(shapes.BRANCHES),
+            json_of(shapes.BRANCHES),
             query=params.PAGE,
         ),
         *_of_fields(fields),
@@ -93,13 +90,13 @@ def session_routes(
         *_of_audit(audit),
         Route(
             "POST",
-            f"{_ONE}/events/ticket",
+            f"{ONE}/events/ticket",
             tickets.issue,
             Scope.READ,
             "Create a ticket for the event stream, for pages that cannot send a header",
             gives={201: {JSON: TICKET}},
         ),
-        _reads("/api/usage", usage.usage, "Get usage and cost over time", _json(REPORT), query=QUERY),
+        reads("/api/usage", usage.usage, "Get usage and cost over time", json_of(REPORT), query=QUERY),
         *docker_agent_routes(life),
     ]
     submitting = _of_submissions(runs)
@@ -107,37 +104,37 @@ def session_routes(
 
 
 def _of_fields(fields: FieldHandlers) -> Sequence[Route]:
-    one = _json(SESSION.schema)
+    one = json_of(SESSION.schema)
     return [
-        _takes("PATCH", f"{_ONE}/title", fields.set_title, "Set the title", TitleBody, one),
-        _takes(
+        takes("PATCH", f"{ONE}/title", fields.set_title, "Set the title", TitleBody, one),
+        takes(
             "PATCH",
-            f"{_ONE}/starred",
+            f"{ONE}/starred",
             fields.set_starred,
             "Star a session: retention keeps it",
             StarredBody,
             one,
         ),
-        _takes("PATCH", f"{_ONE}/metadata", fields.set_metadata, "Set the metadata", MetadataBody, one),
-        _takes("PATCH", f"{_ONE}/model", fields.set_model, "Set the model of later turns", ModelBody, one),
-        _takes(
+        takes("PATCH", f"{ONE}/metadata", fields.set_metadata, "Set the metadata", MetadataBody, one),
+        takes("PATCH", f"{ONE}/model", fields.set_model, "Set the model of later turns", ModelBody, one),
+        takes(
             "PATCH",
-            f"{_ONE}/permissions",
+            f"{ONE}/permissions",
             fields.set_permissions,
             "Set the tool permissions",
             PermissionsBody,
             one,
         ),
-        _takes("PATCH", f"{_ONE}/safety-policy", fields.set_safety, "Set the safety mode", SafetyBody, one),
-        _takes(
+        takes("PATCH", f"{ONE}/safety-policy", fields.set_safety, "Set the safety mode", SafetyBody, one),
+        takes(
             "POST",
-            f"{_ONE}/tools/toggle",
+            f"{ONE}/tools/toggle",
             fields.toggle_tools,
             "Toggle the autonomous safety mode",
             None,
             one,
         ),
-        _takes("POST", f"{_ONE}/rebind", fields.rebind, "Rebind a session to another agent", RebindBody, one),
+        takes("POST", f"{ONE}/rebind", fields.rebind, "Rebind a session to another agent", RebindBody, one),
     ]
 
 
@@ -149,12 +146,12 @@ def _of_submissions(runs: RunHandlers) -> Sequence[Route]:
     run = "Run a turn and stream its events"
     return [
         *(
-            _takes("POST", path, runs.run, run, RunBody, _STREAM, headers=params.RUNS, query=params.NAMED)
-            for path in (f"{_ONE}/agent/{{agent}}", f"{_ONE}/agent/{{agent}}/{{name}}")
+            takes("POST", path, runs.run, run, RunBody, _STREAM, headers=params.RUNS, query=params.NAMED)
+            for path in (f"{ONE}/agent/{{agent}}", f"{ONE}/agent/{{agent}}/{{name}}")
         ),
-        _takes(
+        takes(
             "POST",
-            f"{_ONE}/turns",
+            f"{ONE}/turns",
             runs.turn,
             "Create a turn; return at once, or wait for its end",
             TurnBody,
@@ -165,19 +162,19 @@ def _of_submissions(runs: RunHandlers) -> Sequence[Route]:
 
 
 def _of_runs(runs: RunHandlers) -> Sequence[Route]:
-    queued = _json(shapes.QUEUED, 202)
+    queued = json_of(shapes.QUEUED, 202)
     return [
-        _reads(
-            f"{_ONE}/events",
+        reads(
+            f"{ONE}/events",
             runs.events,
             "Stream session events, past and live",
             _STREAM,
             query=params.SINCE,
         ),
-        _takes("POST", f"{_ONE}/cancel", runs.cancel, "Cancel the running turn", None, _json(_BEGUN)),
-        _takes(
+        takes("POST", f"{ONE}/cancel", runs.cancel, "Cancel the running turn", None, json_of(_BEGUN)),
+        takes(
             "POST",
-            f"{_ONE}/attempts/{{attempt}}/continue",
+            f"{ONE}/attempts/{{attempt}}/continue",
             runs.continue_from,
             "Continue a failed attempt after its finished steps",
             ContinueBody,
@@ -185,72 +182,77 @@ def _of_runs(runs: RunHandlers) -> Sequence[Route]:
             may_be_empty=True,
             headers=params.USER,
         ),
-        _takes(
+        takes(
             "POST",
-            f"{_ONE}/steer",
+            f"{ONE}/steer",
             runs.steer,
             "Steer the running turn",
             LaterBody,
             queued,
             headers=params.KEY,
         ),
-        _takes(
+        takes(
             "POST",
-            f"{_ONE}/followup",
+            f"{ONE}/followup",
             runs.followup,
             "Queue a follow-up turn",
             LaterBody,
             queued,
             headers=params.KEY,
         ),
-        _reads(f"{_ONE}/queue", runs.queue, "List the queue", _json(shapes.QUEUE)),
-        _takes(
-            "DELETE", f"{_ONE}/queue/{{entry}}", runs.drop, "Delete a queue entry", None, _json(shapes.STATUS)
+        reads(f"{ONE}/queue", runs.queue, "List the queue", json_of(shapes.QUEUE)),
+        takes(
+            "DELETE",
+            f"{ONE}/queue/{{entry}}",
+            runs.drop,
+            "Delete a queue entry",
+            None,
+            json_of(shapes.STATUS),
         ),
-        _takes(
+        takes(
             "POST",
-            f"{_ONE}/queue/{{entry}}/retry",
+            f"{ONE}/queue/{{entry}}/retry",
             runs.retry,
             "Retry a parked queue entry",
             None,
-            _json(shapes.STATUS, 202),
+            json_of(shapes.STATUS, 202),
         ),
     ]
 
 
 def _of_approvals(approvals: ApprovalHandlers) -> Sequence[Route]:
     return [
-        _reads(
-            f"{_ONE}/pending", approvals.pending, "List the questions that wait for a person", _json(PENDING)
+        reads(
+            f"{ONE}/pending", approvals.pending, "List the questions that wait for a person", json_of(PENDING)
         ),
         Route(
             "POST",
-            f"{_ONE}/resume",
+            f"{ONE}/resume",
             approvals.resume,
             Scope.APPROVE,
             "Answer a question: approve or reject a tool call",
             takes=schema_of(ResumeBody),
-            gives=_json(ANSWERED),
+            gives=json_of(ANSWERED),
         ),
         Route(
             "POST",
-            f"{_ONE}/elicitation",
+            f"{ONE}/elicitation",
             approvals.elicitation,
             Scope.APPROVE,
             "Answer a question that a tool asked",
             takes=schema_of(ElicitationBody),
-            gives=_json(ANSWERED),
+            gives=json_of(ANSWERED),
         ),
     ]
 
 
 def _of_audit(audit: AuditHandlers) -> Sequence[Route]:
     return [
-        _reads(
-            f"{_ONE}/effects",
+        reads(
+            f"{ONE}/effects",
             audit.effects,
             "List tool calls with their keys and outcomes",
-            _json(EFFECTS),
+            json_of(EFFECTS),
             query=params.PAGE,
         ),
         Route(
@@ -259,7 +261,7 @@ def _of_audit(audit: AuditHandlers) -> Sequence[Route]:
             audit.audit,
             Scope.ADMIN,
             "List audit records, oldest first",
-            gives=_json(RECORDS),
+            gives=json_of(RECORDS),
             query=FILTERS,
         ),
     ]

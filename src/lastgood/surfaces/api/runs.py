@@ -45,7 +45,7 @@ from lastgood.surfaces.api.sse import frame
 from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http import error_responses
 from lastgood.surfaces.http.asgi import Reply, Request, Response, Stream, json_reply
-from lastgood.surfaces.http.parsing import flag, parse, parse_paced
+from lastgood.surfaces.http.body_parser import flag, parse, parse_paced
 from lastgood.surfaces.http.rate_limit import RateLimiter
 from lastgood.surfaces.http.server_sent_events import unnumbered
 from lastgood.surfaces.http.turn_headers import fingerprint, key_of, queue_entry, session_of, user_of

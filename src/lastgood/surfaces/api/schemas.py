@@ -15,8 +15,8 @@ from lastgood.model.agents import Safety
 from lastgood.model.attempts import After
 from lastgood.model.ids import TurnId
 from lastgood.model.messages import Message
+from lastgood.surfaces.http.body_parser import Body, StrictModel
 from lastgood.surfaces.http.message_schemas import ChatMessage, ContentPart, message_of
-from lastgood.surfaces.http.parsing import Body, StrictModel
 
 MOST_MESSAGES = 1000
 MOST_IDS = 100

@@ -18,7 +18,7 @@ from lastgood.surfaces.api.schemas import (
     safety_of,
 )
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
-from lastgood.surfaces.http.parsing import parse
+from lastgood.surfaces.http.body_parser import parse
 from lastgood.surfaces.http.turn_headers import etag, session_of
 
 

@@ -43,8 +43,8 @@ from lastgood.surfaces.api.schemas import (
 from lastgood.surfaces.api.session_documents import batch_pieces, session_pieces, turn_pieces
 from lastgood.surfaces.api.turn_requests import TurnRequests
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
+from lastgood.surfaces.http.body_parser import flag, parse, parse_paced, whole_number
 from lastgood.surfaces.http.json_stream import json_document
-from lastgood.surfaces.http.parsing import flag, parse, parse_paced, whole_number
 from lastgood.surfaces.http.resource import timestamp
 from lastgood.surfaces.http.session_gate import SessionGate
 from lastgood.surfaces.http.turn_headers import (

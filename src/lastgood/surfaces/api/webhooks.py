@@ -11,8 +11,8 @@ from lastgood.model.tokens import Scope
 from lastgood.model.webhooks import Delivery, DeliveryState, Webhook, WebhookKind
 from lastgood.surfaces.http.app import Route
 from lastgood.surfaces.http.asgi import JSON, Request, Response, json_reply
+from lastgood.surfaces.http.body_parser import StrictModel, parse, whole_number
 from lastgood.surfaces.http.json_schema import COUNT, TEXT, or_null, schema_of
-from lastgood.surfaces.http.parsing import StrictModel, parse, whole_number
 from lastgood.surfaces.http.resource import (
     Resource,
     ResourceField,

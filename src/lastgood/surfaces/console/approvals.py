@@ -21,8 +21,8 @@ from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.elicitation import content_of
 from lastgood.surfaces.console.forms import Done
 from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.text_format import command_of, moment
 from lastgood.surfaces.console.views import fingerprint, question_view, session_view
-from lastgood.surfaces.console.words import command_of, moment
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.principal import ANYBODY, Principal
 from lastgood.surfaces.http.turn_headers import session_of

@@ -8,8 +8,8 @@ from lastgood.surfaces.console.agents import agent_views
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.console.session_list import listed_views
+from lastgood.surfaces.console.text_format import moment
 from lastgood.surfaces.console.views import question_view, queue_view, runtime_view, session_view, task_view
-from lastgood.surfaces.console.words import moment
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.session_gate import SessionGate
 

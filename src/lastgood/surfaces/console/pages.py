@@ -18,7 +18,7 @@ from urllib.parse import quote
 from lastgood import __version__
 from lastgood.errors import LastgoodError, NotFound, Unauthorized
 from lastgood.model.tokens import Scope
-from lastgood.surfaces.console.words import FILTERS
+from lastgood.surfaces.console.text_format import FILTERS
 from lastgood.surfaces.http.asgi import Reply, Request, Response, json_reply
 from lastgood.surfaces.http.cookies import cookie_of, login_of, set_cookie
 from lastgood.surfaces.http.error_responses import PLAIN_ERRORS, ErrorDialect, status_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lastgood.surfaces.console.pages import Page
-from lastgood.surfaces.console.words import pretty
+from lastgood.surfaces.console.text_format import pretty
 from lastgood.surfaces.http.asgi import Request
 
 Describe = Callable[[], Mapping[str, Any]]

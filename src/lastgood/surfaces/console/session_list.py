@@ -13,7 +13,7 @@ from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.console.views import session_view
 from lastgood.surfaces.http.asgi import Request
-from lastgood.surfaces.http.parsing import whole_number
+from lastgood.surfaces.http.body_parser import whole_number
 from lastgood.surfaces.http.session_gate import SessionGate
 
 _IN_PAGE = 50

@@ -21,6 +21,7 @@ from lastgood.model.sessions import Session, SessionStatus, Turn, TurnKind, Usag
 from lastgood.surfaces.console.approvals import asked_view
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
+from lastgood.surfaces.console.text_format import command_of, pretty, resume_words
 from lastgood.surfaces.console.timeline import timeline
 from lastgood.surfaces.console.views import (
     attempt_view,
@@ -31,9 +32,8 @@ from lastgood.surfaces.console.views import (
     turn_view,
     with_results,
 )
-from lastgood.surfaces.console.words import command_of, pretty, resume_words
 from lastgood.surfaces.http.asgi import Request
-from lastgood.surfaces.http.parsing import whole_number
+from lastgood.surfaces.http.body_parser import whole_number
 from lastgood.surfaces.http.session_gate import SessionGate
 from lastgood.surfaces.http.turn_headers import session_of
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lastgood.model.tasks import SnapshotSummary, TaskMessage
-from lastgood.surfaces.console.words import moment, pretty
+from lastgood.surfaces.console.text_format import moment, pretty
 
 #: A text is cut after so many characters; the API has all of it.
 MOST_CHARACTERS = 20_000

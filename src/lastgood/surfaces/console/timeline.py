@@ -15,7 +15,7 @@ from lastgood.flows.session_reader import AttemptDetails
 from lastgood.model.attempts import Attempt, AttemptStatus, Step, StepKind
 from lastgood.model.ids import AttemptId
 from lastgood.model.tasks import TaskMessage
-from lastgood.surfaces.console.words import command_of, span
+from lastgood.surfaces.console.text_format import command_of, span
 
 WIDTH = 1000
 _LEAST = 3.0  # a bar that is shorter could not be seen

@@ -11,7 +11,7 @@ from lastgood.model.tokens import Scope
 from lastgood.model.usage import UsageCounts, UsageDimension, UsageRow, UsageStep
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
-from lastgood.surfaces.console.words import span
+from lastgood.surfaces.console.text_format import span
 from lastgood.surfaces.http.asgi import Request
 from lastgood.surfaces.http.resource import timestamp
 

@@ -12,10 +12,10 @@ from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.forms import Done
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.console.task_views import activity_views, diff_view, patch_lines
+from lastgood.surfaces.console.text_format import pretty
 from lastgood.surfaces.console.views import runtime_view, task_view
-from lastgood.surfaces.console.words import pretty
 from lastgood.surfaces.http.asgi import Request
-from lastgood.surfaces.http.parsing import whole_number
+from lastgood.surfaces.http.body_parser import whole_number
 
 _IN_PAGE = 50
 _MOST_MESSAGES = 200

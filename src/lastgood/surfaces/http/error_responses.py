@@ -122,8 +122,8 @@ def _is_retried_by_clients(status: int) -> bool:
 def code_fields(code: str) -> dict[str, str]:
     """A code as clients see it: `code`, and `kind` where one code stands for several errors."""
     error = error_of(code, "")
-    is_told = not isinstance(error, ModelError) or isinstance(error, _OWN_CODE) or code == ModelError.code
-    return {"code": code} if is_told else {"code": ModelError.code, "kind": code}
+    keeps_code = not isinstance(error, ModelError) or isinstance(error, _OWN_CODE) or code == ModelError.code
+    return {"code": code} if keeps_code else {"code": ModelError.code, "kind": code}
 
 
 def plain(error: LastgoodError, request_id: str, *, has_effects: bool = False) -> Reply:

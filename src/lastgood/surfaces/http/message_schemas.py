@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from lastgood.model.messages import File, Image, Message, Part, Role, ToolCall, text_of
-from lastgood.surfaces.http.parsing import Body
+from lastgood.surfaces.http.body_parser import Body
 
 
 class TextPart(Body):

@@ -15,8 +15,8 @@ from lastgood.errors import InvalidRequest
 from lastgood.model.call_options import CallOptions
 from lastgood.model.messages import Message, ToolCall
 from lastgood.model.sessions import Usage
+from lastgood.surfaces.http.body_parser import Body, parse_paced
 from lastgood.surfaces.http.message_schemas import ChatMessage, message_of
-from lastgood.surfaces.http.parsing import Body, parse_paced
 
 
 class ToolFunction(Body):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from lastgood.surfaces.http.parsing import Body
+from lastgood.surfaces.http.body_parser import Body
 
 MOST_RUNTIMES = 50
 MOST_CLAIMS = 16

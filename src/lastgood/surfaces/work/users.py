@@ -18,7 +18,7 @@ from lastgood.model.sessions import ScopeKind, TaskScope
 from lastgood.model.tasks import Directive, TaskFilter, TaskStatus
 from lastgood.model.tokens import Scope, Token
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
-from lastgood.surfaces.http.parsing import parse, whole_number
+from lastgood.surfaces.http.body_parser import parse, whole_number
 from lastgood.surfaces.http.resource import timestamp
 from lastgood.surfaces.http.turn_headers import fingerprint, key_of, session_of, user_of
 from lastgood.surfaces.work.resources import (
@@ -157,13 +157,13 @@ class TaskHandlers:
 
     async def diff(self, request: Request) -> Response:
         found = await self._work.tasks.snapshot(request.caller.tenant, _task(request), request.caller.user)
-        told = found and {
+        plain = found and {
             "attempt": found.attempt,
             "kind": found.kind,
             "summary": found.summary,
             "bytes": found.size,
         }
-        return json_reply({"task": _task(request), "snapshot": told})
+        return json_reply({"task": _task(request), "snapshot": plain})
 
     async def questions(self, request: Request) -> Response:
         shown = await self._get(request)
@@ -338,8 +338,8 @@ class TokenHandlers:
         code, made = await self._enroller.create(
             request.caller.tenant, request.caller.user, body.worker_id, body.ttl_seconds
         )
-        told = {"code": code, "worker_id": made.worker, "expires_at": timestamp(made.expires_at)}
-        return json_reply(told, 201)
+        plain = {"code": code, "worker_id": made.worker, "expires_at": timestamp(made.expires_at)}
+        return json_reply(plain, 201)
 
     async def create(self, request: Request) -> Response:
         """An admin makes tokens for anybody of its tenant; others make worker tokens for themselves."""

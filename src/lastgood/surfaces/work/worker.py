@@ -34,7 +34,7 @@ from lastgood.model.sessions import MOST_TOKENS, Usage
 from lastgood.model.tasks import TaskMessage
 from lastgood.model.tokens import Scope
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
-from lastgood.surfaces.http.parsing import parse
+from lastgood.surfaces.http.body_parser import parse
 from lastgood.surfaces.work.schemas import (
     AskBody,
     ClaimBody,
@@ -172,8 +172,8 @@ class WorkerHandlers:
     async def enroll(self, request: Request) -> Response:
         body = parse(EnrollBody, await request.json())
         enrolled = await self._enroller.exchange(body.code, body.name)
-        told = {"token": enrolled.plain, "worker_id": enrolled.token.worker, "tenant": enrolled.token.tenant}
-        return json_reply(told, 201)
+        plain = {"token": enrolled.plain, "worker_id": enrolled.token.worker, "tenant": enrolled.token.tenant}
+        return json_reply(plain, 201)
 
     # -- reports -----------------------------------------------------------------------
 

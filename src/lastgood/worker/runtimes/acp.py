@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lastgood.worker.job import (
-    Answer,
     FailureCode,
     Job,
+    JobAnswer,
     JobFailed,
+    JobMcpServer,
+    JobPermissions,
     JobResult,
     JobUsage,
-    McpServer,
-    Permissions,
     Reporter,
     Steering,
 )
@@ -63,7 +63,7 @@ class AcpKind:
         found = await asyncio.to_thread(shutil.which, self._command[0], path=path)
         return "unknown" if found else None
 
-    def cannot_enforce(self, permissions: Permissions) -> str | None:
+    def cannot_enforce(self, permissions: JobPermissions) -> str | None:
         if self._preset.ask_mode is not None or restricts_nothing(permissions):
             return None
         return (
@@ -182,7 +182,7 @@ class _Conversation:
         }
         free = restricts_nothing(self._job.permissions)
 
-        def refusal(server: McpServer) -> str | None:
+        def refusal(server: JobMcpServer) -> str | None:
             kind = "" if not server.url else "sse" if server.transport == "sse" else "http"
             if kind not in taken:
                 return f"this agent does not connect to MCP servers over {kind}"
@@ -273,7 +273,7 @@ class _Conversation:
             await self._explain(call.tool, answer)
         return {"outcome": _outcome(params.get("options"), answer)}
 
-    async def _explain(self, tool: str, answer: Answer) -> None:
+    async def _explain(self, tool: str, answer: JobAnswer) -> None:
         """The protocol has no field for a reason; an agent that can be steered gets it as a message."""
         reason = f"The call of {tool} was denied: {answer.reason or 'no reason was given'}"
         await self._record.error(reason)
@@ -320,7 +320,7 @@ def _block(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
-def _outcome(options: Any, answer: Answer) -> dict[str, str]:
+def _outcome(options: Any, answer: JobAnswer) -> dict[str, str]:
     """Only for this once: an answer for always would end all further questions of the agent."""
     wanted = "allow_once" if answer.allowed else "reject_once"
     for option in options if isinstance(options, list) else ():

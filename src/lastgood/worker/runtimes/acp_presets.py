@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from lastgood.model.agents import Effect
-from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, KnownTool, ToolCall
+from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, CliToolCall, KnownTool
 
 _PATH = {"path": "path"}
 _SHELL = KnownTool(Effect.UNKNOWN, "shell", {"command": "cmd"})
@@ -57,17 +57,17 @@ class AcpPreset:
     free_mode: str | None = None
     steer_method: str | None = None
     error_answer: re.Pattern[str] | None = None
-    tool_call: Callable[[dict[str, Any]], ToolCall] = lambda update: tool_call_by_kind(update)
+    tool_call: Callable[[dict[str, Any]], CliToolCall] = lambda update: tool_call_by_kind(update)
     weakened_by: Callable[[Mapping[str, str]], Path | None] = lambda environment: None
 
 
-def tool_call_by_kind(update: dict[str, Any]) -> ToolCall:
+def tool_call_by_kind(update: dict[str, Any]) -> CliToolCall:
     kind, title = str(update.get("kind") or "other"), str(update.get("title") or "")
     known = _BY_KIND.get(kind, UNKNOWN_TOOL)
-    return ToolCall(str(update.get("toolCallId", "")), kind, update.get("rawInput"), known, title)
+    return CliToolCall(str(update.get("toolCallId", "")), kind, update.get("rawInput"), known, title)
 
 
-def _goose_tool_call(update: dict[str, Any]) -> ToolCall:
+def _goose_tool_call(update: dict[str, Any]) -> CliToolCall:
     meta = update.get("_meta")
     goose = meta.get("goose") if isinstance(meta, dict) else None
     named = goose.get("toolCall") if isinstance(goose, dict) else None
@@ -79,7 +79,7 @@ def _goose_tool_call(update: dict[str, Any]) -> ToolCall:
     known = _GOOSE.get(tool, UNKNOWN_TOOL) if extension == "developer" else UNKNOWN_TOOL
     is_whole = extension in (None, "", "developer") or tool.startswith(f"{extension}__")
     name = tool if is_whole else f"{extension}__{tool}"
-    return ToolCall(str(update.get("toolCallId", "")), name, update.get("rawInput"), known, title)
+    return CliToolCall(str(update.get("toolCallId", "")), name, update.get("rawInput"), known, title)
 
 
 def _goose_permissions(environment: Mapping[str, str]) -> Path | None:

@@ -12,7 +12,7 @@ from lastgood.worker.job import FailureCode
 from lastgood.worker.runtimes.acp_presets import AcpPreset
 from lastgood.worker.runtimes.acp_sessions import SessionName
 from lastgood.worker.runtimes.record import RunRecord
-from lastgood.worker.runtimes.tool_rules import ToolCall, ToolGate
+from lastgood.worker.runtimes.tool_rules import CliToolCall, ToolGate
 
 TEXT_CHARACTERS = 2_000
 _IGNORED = frozenset(
@@ -24,7 +24,7 @@ class AcpUpdates:
     def __init__(self, record: RunRecord, gate: ToolGate, preset: AcpPreset) -> None:
         self._record, self._gate, self._preset = record, gate, preset
         self._name: SessionName | None = None
-        self._calls: dict[str, ToolCall] = {}
+        self._calls: dict[str, CliToolCall] = {}
         self._asked: set[str] = set()
         self._said: list[tuple[str, str]] = []  # message id and text, since the last tool call
         self._unreported = ""
@@ -47,7 +47,7 @@ class AcpUpdates:
         """From now on updates belong to the new turn."""
         self._name = name
 
-    def asked(self, update: dict[str, Any]) -> ToolCall:
+    def asked(self, update: dict[str, Any]) -> CliToolCall:
         """The call that an agent asks about; its question may say less than its announcement."""
         asked = self._preset.tool_call(update)
         self._asked.add(asked.id)

@@ -22,12 +22,12 @@ from typing import Any
 import orjson
 
 from lastgood.worker.job import (
-    Answer,
     FailureCode,
     Job,
+    JobAnswer,
     JobFailed,
+    JobPermissions,
     JobResult,
-    Permissions,
     Reporter,
     Steering,
 )
@@ -47,7 +47,7 @@ from lastgood.worker.runtimes.native_ids import is_uuid
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
-from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, ToolCall, ToolGate, restricts_nothing
+from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, CliToolCall, ToolGate, restricts_nothing
 from lastgood.worker.runtimes.versions import version_of
 
 TESTED = frozenset({"2.1.197"})
@@ -86,7 +86,7 @@ class ClaudeKind:
     async def version(self) -> str | None:
         return await version_of(self._command, self._environment, TESTED)
 
-    def cannot_enforce(self, permissions: Permissions) -> str | None:
+    def cannot_enforce(self, permissions: JobPermissions) -> str | None:
         return None
 
     async def run(self, job: Job, reporter: Reporter, steering: Steering | None = None) -> JobResult:
@@ -127,10 +127,10 @@ class ClaudeKind:
 class _Conversation:
     def __init__(self, job: Job, record: RunRecord, gate: ToolGate, process: CliProcess) -> None:
         self._job, self._record, self._gate, self._process = job, record, gate, process
-        self._answers: dict[str, asyncio.Future[Answer]] = {}  # by the id of the question
+        self._answers: dict[str, asyncio.Future[JobAnswer]] = {}  # by the id of the question
         self._asked: set[str] = set()  # calls that the hook was asked about
         self._answering: set[asyncio.Task[None]] = set()
-        self._calls: dict[str, ToolCall] = {}
+        self._calls: dict[str, CliToolCall] = {}
         self._unread: set[str] = set()  # messages that claude has not taken up yet
         self._acknowledges = False  # by repeating them, which old versions do not do
         self._reset_at: float | None = None
@@ -281,7 +281,7 @@ class _Conversation:
         with contextlib.suppress(CliGone):
             await self._write({"type": "control_response", "response": response})
 
-    async def _permission(self, request: dict[str, Any]) -> Answer:
+    async def _permission(self, request: dict[str, Any]) -> JobAnswer:
         """The answer for one call and its arguments, given once: claude may ask by the hook and by its own
         prompt."""
         call = _call(request.get("tool_use_id"), request.get("tool_name"), request.get("tool_input"))
@@ -291,7 +291,7 @@ class _Conversation:
         try:
             return await self._answers[id]
         except Exception as error:  # claude waits for an answer; without one the turn would hang
-            return Answer(False, f"The permission could not be asked for: {error}")
+            return JobAnswer(False, f"The permission could not be asked for: {error}")
 
     # -- the end -------------------------------------------------------------------------
 
@@ -347,9 +347,9 @@ class _Conversation:
         return self._record.failed_by_text(f"claude exited with code {code}: {message}")
 
 
-def _call(number: Any, tool: Any, given: Any) -> ToolCall:
+def _call(number: Any, tool: Any, given: Any) -> CliToolCall:
     name = str(tool or "")
-    return ToolCall(str(number or ""), name, given, TOOLS.get(name, UNKNOWN_TOOL))
+    return CliToolCall(str(number or ""), name, given, TOOLS.get(name, UNKNOWN_TOOL))
 
 
 def _project_notes(work_dir: Path) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lastgood.model.agents import Effect
-from lastgood.worker.job import Answer, JobUsage
+from lastgood.worker.job import JobAnswer, JobUsage
 from lastgood.worker.runtimes.tool_rules import KnownTool
 
 _PATH = {"file_path": "path", "notebook_path": "path", "path": "path"}
@@ -34,12 +34,12 @@ TOOLS: Mapping[str, KnownTool] = {
 }
 
 
-def hook_reply(answer: Answer) -> dict[str, Any]:
+def hook_reply(answer: JobAnswer) -> dict[str, Any]:
     decision = {"hookEventName": "PreToolUse", "permissionDecision": "allow" if answer.allowed else "deny"}
     return {"hookSpecificOutput": {**decision, "permissionDecisionReason": answer.reason}}
 
 
-def tool_reply(answer: Answer, given: Any) -> dict[str, Any]:
+def tool_reply(answer: JobAnswer, given: Any) -> dict[str, Any]:
     if answer.allowed:
         return {"behavior": "allow", "updatedInput": given}
     return {"behavior": "deny", "message": answer.reason or "Denied"}

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from lastgood.worker.job import (
-    Answer,
     FailureCode,
     Job,
+    JobAnswer,
     JobFailed,
+    JobMcpServer,
+    JobPermissions,
     JobResult,
     JobUsage,
-    McpServer,
-    Permissions,
     Reporter,
     Steering,
 )
@@ -43,7 +43,7 @@ from lastgood.worker.runtimes.native_ids import is_uuid
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
-from lastgood.worker.runtimes.tool_rules import ToolCall, ToolGate, restricts_nothing
+from lastgood.worker.runtimes.tool_rules import CliToolCall, ToolGate, restricts_nothing
 from lastgood.worker.runtimes.versions import version_of
 
 TESTED = frozenset({"0.166.0"})
@@ -64,7 +64,7 @@ class CodexKind:
     async def version(self) -> str | None:
         return await version_of(self._command, self._environment, TESTED)
 
-    def cannot_enforce(self, permissions: Permissions) -> str | None:
+    def cannot_enforce(self, permissions: JobPermissions) -> str | None:
         return None
 
     async def run(self, job: Job, reporter: Reporter, steering: Steering | None = None) -> JobResult:
@@ -289,7 +289,7 @@ class _Conversation:
             tool_call_of({**item, "type": "commandExecution", "command": command} if command else item)
         )
 
-    async def _answered(self, call: ToolCall | None) -> str:
+    async def _answered(self, call: CliToolCall | None) -> str:
         if call is None:
             return "decline"
         self._asked.add(call.id)
@@ -298,7 +298,7 @@ class _Conversation:
             await self._explain(call, answer)
         return "accept" if answer.allowed else "decline"
 
-    async def _explain(self, call: ToolCall, answer: Answer) -> None:
+    async def _explain(self, call: CliToolCall, answer: JobAnswer) -> None:
         """Codex takes no reason for a refusal, so the model gets it as a message."""
         reason = f"The call of {call.tool} was denied: {answer.reason or 'no reason was given'}"
         await self._record.error(reason)
@@ -343,7 +343,7 @@ class _Conversation:
         return self._record.failed_by_text(message)
 
 
-def _refuse_sse(server: McpServer) -> str | None:
+def _refuse_sse(server: JobMcpServer) -> str | None:
     return (
         "codex does not support SSE; use `transport_type: streamable`" if server.transport == "sse" else None
     )

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from lastgood.model.agents import Effect
-from lastgood.worker.runtimes.tool_rules import KnownTool, ToolCall
+from lastgood.worker.runtimes.tool_rules import CliToolCall, KnownTool
 
 _COMMAND = KnownTool(Effect.UNKNOWN, "shell", {"command": "cmd"})
 _ADD = KnownTool(Effect.DESTRUCTIVE, "write_file", {"paths": "path"})
@@ -39,28 +39,28 @@ IGNORED = frozenset(
 )
 
 
-def tool_call_of(item: dict[str, Any]) -> ToolCall | None:
+def tool_call_of(item: dict[str, Any]) -> CliToolCall | None:
     """Returns None for an item that is no call of a tool."""
     number = str(item.get("id", ""))
     match item.get("type"):
         case "commandExecution":
             command = script_in(str(item.get("command") or ""))
-            return ToolCall(number, "commandExecution", {"command": command}, _COMMAND, title=command)
+            return CliToolCall(number, "commandExecution", {"command": command}, _COMMAND, title=command)
         case "fileChange":
             changes = [one for one in item.get("changes") or () if isinstance(one, dict)]
             adds = bool(changes) and all(_is_add(one) for one in changes)
             given = {"paths": [str(one.get("path", "")) for one in changes], "changes": changes}
-            return ToolCall(number, "fileChange", given, _ADD if adds else _CHANGE)
+            return CliToolCall(number, "fileChange", given, _ADD if adds else _CHANGE)
         case "mcpToolCall":
-            return ToolCall(number, f"{item.get('server')}__{item.get('tool')}", item.get("arguments"))
+            return CliToolCall(number, f"{item.get('server')}__{item.get('tool')}", item.get("arguments"))
         case "webSearch":
-            return ToolCall(number, "webSearch", {"query": item.get("query")}, _SEARCH)
+            return CliToolCall(number, "webSearch", {"query": item.get("query")}, _SEARCH)
         case "imageView":
-            return ToolCall(number, "imageView", {"path": item.get("path")}, _VIEW)
+            return CliToolCall(number, "imageView", {"path": item.get("path")}, _VIEW)
         case "collabAgentToolCall":  # its own calls are items of their own
-            return ToolCall(number, str(item.get("tool")), {}, KnownTool(Effect.SAFE))
+            return CliToolCall(number, str(item.get("tool")), {}, KnownTool(Effect.SAFE))
         case str() as kind if kind in TOOL_ITEMS:
-            return ToolCall(number, str(item.get("tool", kind)), item.get("arguments"))
+            return CliToolCall(number, str(item.get("tool", kind)), item.get("arguments"))
         case _:
             return None
 

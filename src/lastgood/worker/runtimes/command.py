@@ -19,9 +19,9 @@ from lastgood.worker.job import (
     FailureCode,
     Job,
     JobFailed,
+    JobPermissions,
     JobResult,
     JobUsage,
-    Permissions,
     Reporter,
     Steering,
 )
@@ -29,7 +29,7 @@ from lastgood.worker.runtimes.jsonrpc import object_in
 from lastgood.worker.runtimes.mcp_config import without_servers
 from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, Line, ProcessGroups
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
-from lastgood.worker.runtimes.tool_rules import ToolCall, ToolGate, restricts_nothing
+from lastgood.worker.runtimes.tool_rules import CliToolCall, ToolGate, restricts_nothing
 
 EXIT_SECONDS = 5.0
 
@@ -48,7 +48,7 @@ class CommandKind:
         )
         return "1" if found else None
 
-    def cannot_enforce(self, permissions: Permissions) -> str | None:
+    def cannot_enforce(self, permissions: JobPermissions) -> str | None:
         if restricts_nothing(permissions):
             return None
         return (
@@ -134,7 +134,7 @@ class _Conversation:
         await self._record.pin(native)
 
     async def _ask(self, event: dict[str, Any]) -> None:
-        call = ToolCall(
+        call = CliToolCall(
             _text(event, "id"), _text(event, "tool"), event.get("input"), title=_text(event, "title")
         )
         answer = await self._gate.answer(call)

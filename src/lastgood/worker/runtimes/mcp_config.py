@@ -13,18 +13,18 @@ from typing import Any
 import orjson
 
 from lastgood.core.mcp_servers import NOT_PASSED_ON
-from lastgood.worker.job import Job, McpServer
+from lastgood.worker.job import Job, JobMcpServer
 from lastgood.worker.runtimes.tool_rules import restricts_nothing
 
 SERVER_START_SECONDS = 40.0
 
 
-def without_servers(job: Job, refusal: Callable[[McpServer], str | None]) -> tuple[Job, tuple[str, ...]]:
+def without_servers(job: Job, refusal: Callable[[JobMcpServer], str | None]) -> tuple[Job, tuple[str, ...]]:
     """The job with the servers that are not refused, and what it discloses about the others."""
     refused = {server.name: why for server in job.mcp_servers if (why := refusal(server)) is not None}
-    told = tuple(NOT_PASSED_ON.format(name, why) for name, why in refused.items())
+    notes = tuple(NOT_PASSED_ON.format(name, why) for name, why in refused.items())
     kept = tuple(server for server in job.mcp_servers if server.name not in refused)
-    return replace(job, mcp_servers=kept, disclosures=(*job.disclosures, *told)), told
+    return replace(job, mcp_servers=kept, disclosures=(*job.disclosures, *notes)), notes
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def claude_config_file(job: Job) -> Iterator[Path | None]:
         yield file
 
 
-def _claude(server: McpServer) -> dict[str, Any]:
+def _claude(server: JobMcpServer) -> dict[str, Any]:
     if server.url:
         kind = "sse" if server.transport == "sse" else "http"
         return {"type": kind, "url": server.url, "headers": dict(server.headers)}
@@ -56,7 +56,7 @@ def codex_config(job: Job) -> dict[str, Any]:
     return {"mcp_servers": {one.name: _codex(one, free) for one in job.mcp_servers}}
 
 
-def _codex(server: McpServer, free: bool) -> dict[str, Any]:
+def _codex(server: JobMcpServer, free: bool) -> dict[str, Any]:
     limits: dict[str, Any] = {"default_tools_approval_mode": "approve" if free else "prompt"}
     if server.tools is not None:
         limits["enabled_tools"] = list(server.tools)
@@ -98,7 +98,7 @@ def acp_servers(job: Job) -> list[dict[str, Any]]:
     return [_acp(one) for one in job.mcp_servers]
 
 
-def _acp(server: McpServer) -> dict[str, Any]:
+def _acp(server: JobMcpServer) -> dict[str, Any]:
     if server.url:
         kind = "sse" if server.transport == "sse" else "http"
         return {"type": kind, "name": server.name, "url": server.url, "headers": _pairs(server.headers)}

@@ -47,7 +47,7 @@ class Line:
         return self.size == len(self.data)
 
 
-class LineSplitter:
+class CliLineSplitter:
     """Splits chunks into lines and holds at most `limit` bytes of an unfinished one."""
 
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
@@ -102,7 +102,7 @@ class CliProcess:
 
     async def lines(self) -> AsyncIterator[Line]:
         """Ends when the CLI closes its output or exits, even if a process that it left holds the output."""
-        splitter = LineSplitter()
+        splitter = CliLineSplitter()
         while chunk := await self._chunk():
             for line in splitter.feed(chunk):
                 yield line

@@ -18,7 +18,7 @@ from lastgood.core.mcp_servers import tool_name
 from lastgood.core.tool_permissions import Allowed, Asks, Denied, Verdict, is_granted, judge
 from lastgood.model.agents import Effect, Safety
 from lastgood.model.agents import Permissions as Rules
-from lastgood.worker.job import Answer, Job, McpServer, Permissions, Question, Reporter
+from lastgood.worker.job import Job, JobAnswer, JobMcpServer, JobPermissions, JobQuestion, Reporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ UNKNOWN_TOOL = KnownTool(Effect.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class CliToolCall:
     id: str
     tool: str
     input: Any
@@ -54,7 +54,7 @@ class ToolCall:
         return [(self.tool, both), (self.known.name, both)] if self.known.name else [(self.tool, both)]
 
 
-def verdict_on(permissions: Permissions, call: ToolCall, root: str = "") -> Verdict:
+def verdict_on(permissions: JobPermissions, call: CliToolCall, root: str = "") -> Verdict:
     ceiling = judge((), permissions.ceiling, False, call.tool, call.known.effect, {})
     if isinstance(ceiling, Denied):
         return Denied(f"the worker's ceiling is {permissions.ceiling}, and this tool can modify data")
@@ -64,7 +64,7 @@ def verdict_on(permissions: Permissions, call: ToolCall, root: str = "") -> Verd
     return wanted
 
 
-def _by_agent(permissions: Permissions, call: ToolCall, root: str) -> Verdict:
+def _by_agent(permissions: JobPermissions, call: CliToolCall, root: str) -> Verdict:
     effect, spellings = call.known.effect, call.spellings()
     denying, asking = Rules(deny=permissions.deny), Rules(ask=permissions.ask)
     for tool, arguments in spellings:
@@ -88,16 +88,16 @@ class ToolGate:
         self._permissions, self._root = job.permissions, str(job.work_dir)
         self._servers, self._reporter = job.mcp_servers, reporter
 
-    async def answer(self, call: ToolCall) -> Answer:
+    async def answer(self, call: CliToolCall) -> JobAnswer:
         match self._verdict(call):
             case Allowed(reason):
-                return Answer(True, reason)
+                return JobAnswer(True, reason)
             case Denied(reason):
-                return Answer(False, f"Denied: {reason}.")
+                return JobAnswer(False, f"Denied: {reason}.")
             case Asks():
                 # By our name, too: rules that were narrowed since the claim are matched by the server.
                 known = self._known(call)
-                asked = Question(
+                asked = JobQuestion(
                     call.question_id,
                     call.tool,
                     call.input,
@@ -108,25 +108,25 @@ class ToolGate:
                 )
                 return await self._reporter.ask(asked)
 
-    def allows(self, call: ToolCall) -> bool:
+    def allows(self, call: CliToolCall) -> bool:
         """Whether the call may run without a question."""
         return isinstance(self._verdict(call), Allowed)
 
-    def _verdict(self, call: ToolCall) -> Verdict:
+    def _verdict(self, call: CliToolCall) -> Verdict:
         if (found := server_tool(self._servers, call.tool)) is not None:
             server, tool = found
             if server.tools is not None and tool not in server.tools:
                 return Denied(f"the agent's file does not offer {tool} of the MCP server {server.name}")
         return verdict_on(self._permissions, replace(call, known=self._known(call)), self._root)
 
-    def _known(self, call: ToolCall) -> KnownTool:
+    def _known(self, call: CliToolCall) -> KnownTool:
         if (found := server_tool(self._servers, call.tool)) is None:
             return call.known
         server, tool = found
         return KnownTool(Effect.UNKNOWN, tool_name(tool, server.prefix))
 
 
-def server_tool(servers: Sequence[McpServer], called: str) -> tuple[McpServer, str] | None:
+def server_tool(servers: Sequence[JobMcpServer], called: str) -> tuple[JobMcpServer, str] | None:
     """The server and the tool that a CLI means by `SERVER__TOOL` or `mcp__SERVER__TOOL`."""
     for server in servers:
         for start in (f"{server.name}__", f"mcp__{server.name}__"):
@@ -135,7 +135,7 @@ def server_tool(servers: Sequence[McpServer], called: str) -> tuple[McpServer, s
     return None
 
 
-def restricts_nothing(permissions: Permissions) -> bool:
+def restricts_nothing(permissions: JobPermissions) -> bool:
     """Whether every call is allowed, so that a CLI that cannot be held to rules may run."""
     modes = {permissions.mode, permissions.ceiling}
     return modes == {Safety.AUTONOMOUS} and not permissions.ask and not permissions.deny

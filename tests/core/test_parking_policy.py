@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastgood.core.queue_parking import MOST_FAILURES, parking_of
+from lastgood.core.parking_policy import MOST_FAILURES, parking_of
 from lastgood.core.recovery import MOST_DEATHS
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.queue import Parking

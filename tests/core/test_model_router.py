@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lastgood.core.model_routing import route
-from lastgood.model.agents import Route
+from lastgood.core.model_router import route
+from lastgood.model.agents import ModelRoute
 
 ROUTES = (
-    Route("fast", ("hello", "hi there", "good morning", "thanks", "how are you")),
-    Route("careful", ("prove that there is no largest prime", "find the mistake in this proof")),
-    Route("code", ("write a program in Python", "debug this function", "why does my code fail?")),
+    ModelRoute("fast", ("hello", "hi there", "good morning", "thanks", "how are you")),
+    ModelRoute("careful", ("prove that there is no largest prime", "find the mistake in this proof")),
+    ModelRoute("code", ("write a program in Python", "debug this function", "why does my code fail?")),
 )
 
 
@@ -33,7 +33,7 @@ def test_route(request_: str, expected: str | None) -> None:
 
 
 def test_of_two_alike_the_first_counts_and_a_long_request_is_cut() -> None:
-    twice = (Route("one", ("sort a list",)), Route("two", ("sort a list",)))
+    twice = (ModelRoute("one", ("sort a list",)), ModelRoute("two", ("sort a list",)))
     assert route("sort this list", twice) == "one"
     assert route("x " * 4000 + "sort a list", twice) is None
     assert route("sort", ()) is None

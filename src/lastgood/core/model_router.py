@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from lastgood.model.agents import Route
+from lastgood.model.agents import ModelRoute
 
 _WORD = re.compile(r"\w+")
 #: Words that say nothing about what is wanted.
@@ -27,7 +27,7 @@ _EMPTY_WORDS = frozenset({
 _MOST_CHARACTERS = 4000
 
 
-def route(request: str, routes: Sequence[Route]) -> str | None:
+def route(request: str, routes: Sequence[ModelRoute]) -> str | None:
     """The model of the example that is most like the request; of two alike, the first. None: none is."""
     examples = [(one.model, _words(example)) for one in routes for example in one.examples]
     spread = Counter(word for _, words in examples for word in words)
