@@ -209,7 +209,7 @@ class Cluster:
         left: list[asyncio.Task[Any] | None] = [*tasks, *node.live._tasks]
         left += [task for run in runs for task in (run.worker, run.outbox._flusher)]
         await _cancel(left)
-        if lease_ends and not self.is_sqlite:
+        if lease_ends:
             mine = f"holder = '{node.deps.node}' AND lease_until IS NOT NULL"
             await self.backend.execute(f"UPDATE sessions SET lease_until = 0 WHERE {mine}")
 

@@ -113,7 +113,7 @@ def effects(cluster: Cluster) -> list[str]:
 
 async def test_I12_a_restart_ends_what_the_dead_process_held(cluster: Cluster) -> None:
     """On SQLite nobody waits for a lease: there is one process, and it is a new one."""
-    death = await dies(cluster, story(OnUnknown.REPEAT))
+    death = await dies(cluster, story(OnUnknown.REPEAT), lease_ends=not cluster.is_sqlite)
     node = await next_node(cluster)
     if cluster.is_sqlite:
         assert (await cluster.get(death.session)).attempt is None
@@ -187,7 +187,7 @@ async def test_I11_a_node_that_cannot_renew_stops_before_its_lease_ends(cluster:
 
 
 async def test_a_plain_request_is_not_tried_again(cluster: Cluster) -> None:
-    death = await dies(cluster, story(OnUnknown.REPEAT))
+    death = await dies(cluster, story(OnUnknown.REPEAT), lease_ends=not cluster.is_sqlite)
     node = await next_node(cluster)
     await until_settled(cluster, death.session, 1)
     await recover(node)

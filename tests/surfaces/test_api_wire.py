@@ -599,7 +599,7 @@ async def test_a_result_of_no_call_is_parked_with_its_reason(inside: InProcessSe
     await inside.settled()
     (item,) = (await inside.good("GET", f"/api/sessions/{session}/queue"))["items"]
     assert (item["id"], item["failures"]) == (entry["id"], 0)
-    assert "open tool calls" in item["parked"]
+    assert "No tool calls are open" in item["parked"]
     assert (await inside.good("GET", f"/api/sessions/{session}"))["turns"] == 1
 
 
