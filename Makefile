@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 STRUCTURE := $(wildcard tests/test_rooms.py tests/test_sleeps.py tests/test_docs.py tests/test_docs_commands.py \
 	tests/test_docs_facts.py)
-QUICK := $(wildcard tests/core tests/contract tests/flows) $(STRUCTURE)
+QUICK := $(wildcard tests/core tests/contract tests/flows tests/test_rooms.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve providers test test-clis test-mcp test-browser quick check format prove bench lock clean
@@ -34,8 +34,8 @@ serve: $(RUNTIME) ## serve AGENT=agent.yaml, or the built-in agent, on 127.0.0.1
 providers: $(RUNTIME) ## install the clients of Anthropic, Google and Amazon Bedrock into .venv
 	@$(INSTALL) --no-build-isolation -e '.[providers]' || $(NO_INDEX)
 
-test: $(STAMP) ## run the whole test suite (ARGS="-k name" narrows it)
-	$(PY) -m pytest --numprocesses=4 --dist=worksteal $(ARGS)
+test: $(STAMP) ## run the test suite (ARGS="-k name" narrows it); `make check` runs the tests of structure and docs
+	$(PY) -m pytest --numprocesses=4 --dist=worksteal $(addprefix --ignore=,$(STRUCTURE)) $(ARGS)
 
 test-clis: $(STAMP) ## run the runtime kinds on real agent CLIs, which npm installs into .clis
 	$(PY) -m tests.clis.install

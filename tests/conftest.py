@@ -64,8 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Real CLIs and a browser have to be installed first: `make test-clis` and `make test-browser` do."""
-    if collection_path not in [Path(__file__).parent / name for name in ("clis", "browser")]:
+    """Real CLIs, reference servers and a browser have to be installed first: commands of their own do that,
+    and run these tests."""
+    installed = ("clis", "browser", "mcp/test_reference.py")
+    if collection_path not in [Path(__file__).parent / name for name in installed]:
         return None
     named = any((config.invocation_params.dir / arg).is_relative_to(collection_path) for arg in config.args)
     return None if named else True

@@ -121,7 +121,7 @@ async def test_I31_a_crowd_of_workers_and_people_leaves_every_session_whole(stor
     sessions = [await builders.session(store, agent_key=f"agent{n % 2}") for n in range(5)]
     crowd = Crowd(store, sessions, seed)
     await asyncio.gather(*(crowd.call() for _ in range(8)))
-    assert crowd.done > 3, "something was committed"
+    assert crowd.done > 0, "something was committed"
     assert await problems(store) == []
     turns = 0
     for session in sessions:
