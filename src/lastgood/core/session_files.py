@@ -1,4 +1,4 @@
-"""Decides what a run is told about the files of the turns before it.
+"""Decides what the prompt of a run says about the files of earlier turns.
 
 A transcript names files, and those are on the machines that the turns ran on. A run must never rely on a file
 that it does not have: its directory has the files, or they are restored, or their absence is disclosed.

@@ -49,7 +49,7 @@ def _codex(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _object(file: Path) -> dict[str, Any]:
-    """Empty if there is none, or if the CLI is writing it just now."""
+    """Returns an empty value if the file is missing, or if the CLI is writing it."""
     try:
         plain = orjson.loads(file.read_bytes())
     except (OSError, orjson.JSONDecodeError):

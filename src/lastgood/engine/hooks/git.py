@@ -40,7 +40,7 @@ _OPTIONS = {
     "diff": ("--ignore-submodules=all", "--no-ext-diff", "--no-textconv"),
     "log": ("--no-show-signature", "--no-ext-diff", "--no-textconv"),
 }
-#: Filters run for `status` and `diff`. An empty command is none.
+#: Filters run for `status` and `diff`. An empty command turns a filter off.
 _FILTER = re.compile(r"(filter\..+)\.(?:clean|smudge|process|required)", re.DOTALL | re.IGNORECASE)
 
 
