@@ -263,10 +263,19 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-postgres", action="store_true")
     parser.add_argument("--http", action="store_true", help="compare HTTP clients, and nothing else")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare the server with that of another checkout that has its own .venv, and nothing else",
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of the server's benchmark (default 7)")
     options = parser.parse_args()
     if options.http:
         http_clients(options.repeats)
         return 0
+    if options.against:
+        return 0 if server_cost(options.rounds, against=options.against) <= SERVER_TARGET else 1
     turns = options.turns // CALLERS * CALLERS
     with tempfile.TemporaryDirectory(dir=os.environ.get("LASTGOOD_BENCH_DIR")) as name:
         folder = Path(name)
@@ -297,7 +306,7 @@ def main() -> int:
             )
     reading_cost()
     http_clients(options.repeats)
-    loop, served, listed = loop_cost(), server_cost(), listing_cost()
+    loop, served, listed = loop_cost(), server_cost(options.rounds), listing_cost()
     return 0 if ratio >= 0.5 and loop <= LOOP_TARGET and served <= SERVER_TARGET and listed else 1
 
 

@@ -3,6 +3,9 @@
 Four processes on loopback: a model that streams, the real server, the floor, and this one, which
 is the sixteen clients. Measured are the CPU time of the two servers and the time until a
 client has the first word, in rounds that alternate between them.
+
+With another checkout beside it, its server is a third one in the same rounds: times of two runs on a
+shared machine cannot be compared, ratios within one round can.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,13 +107,17 @@ class Floor:
 
 
 @contextmanager
-def process(*line: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+def process(
+    *line: str, env: dict[str, str] | None = None, checkout: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A module of this checkout or, with its own .venv, of another one."""
     started = subprocess.Popen(
-        [sys.executable, "-m", *line],
+        [sys.executable if checkout is None else str(checkout / ".venv/bin/python"), "-m", *line],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, **(env or {})},
+        cwd=checkout,
     )
     try:
         yield started
@@ -183,65 +190,73 @@ async def _until_up(url: str) -> None:
     raise RuntimeError(f"{url} did not come up")
 
 
-async def compare(
-    ours: tuple[str, int], floor: tuple[str, int], rounds: int, turns: int
-) -> list[tuple[Cost, Cost]]:
-    """Of each round what both cost, one right after the other; the first round warms up."""
-    found: list[tuple[Cost, Cost]] = []
-    for number in range(rounds + 1):
-        found.append(
-            (
-                await measure(ours[0], "agent", ours[1], turns, f"o{number}"),
-                await measure(floor[0], "agent", floor[1], turns, f"f{number}"),
-            )
-        )
-    return found[1:]
+async def compare(servers: list[tuple[str, int]], rounds: int, turns: int) -> list[list[Cost]]:
+    """Of each round what each server costs, one right after the other; the first round warms up."""
+    return [
+        [
+            await measure(url, "agent", pid, turns, f"{number}-{place}")
+            for place, (url, pid) in enumerate(servers)
+        ]
+        for number in range(rounds + 1)
+    ][1:]
 
 
-def _ratio(found: list[tuple[Cost, Cost]], what: str) -> tuple[float, float, float]:
+def _ratio(found: list[list[Cost]], what: str, over: int) -> tuple[float, float, float]:
     """Within a round, since the machine is another one a minute later: the middle one, least and most."""
-    ratios = sorted(getattr(ours, what) / getattr(floor, what) for ours, floor in found)
+    ratios = sorted(getattr(costs[0], what) / getattr(costs[over], what) for costs in found)
     return statistics.median(ratios), ratios[0], ratios[-1]
 
 
-def server_cost(rounds: int = 7, turns: int = 320) -> float:
+def server_cost(rounds: int = 7, turns: int = 320, against: Path | None = None) -> float:
     """Prints what a served turn costs; returns how many times the floor's CPU that is."""
-    with tempfile.TemporaryDirectory() as name, process("tests.bench.loop", "words") as model:
+    labels = ["lastgood", "floor"] if against is None else ["lastgood", "floor", "against"]
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
+        model = stack.enter_context(process("tests.bench.loop", "words"))
         assert model.stdout is not None
         model_url = f"http://127.0.0.1:{int(model.stdout.readline())}/v1"
         (folder / "agent.yaml").write_text(AGENT % model_url)
-        port, floor_port = _free_port(), _free_port()
-        env = {"LASTGOOD_DATA_DIR": str(folder / "data")}
-        with (
-            process(
-                "lastgood", "serve", str(folder / "agent.yaml"), "--listen", f"127.0.0.1:{port}", env=env
-            ) as server,
-            process("tests.bench.server", str(floor_port), model_url, str(folder / "floor.db")) as floor,
-        ):
-            urls = (f"http://127.0.0.1:{port}", f"http://127.0.0.1:{floor_port}")
+        servers = [
+            stack.enter_context(_served(folder, "lastgood", None)),
+            stack.enter_context(_floor(folder, model_url)),
+        ]
+        if against is not None:
+            servers.append(stack.enter_context(_served(folder, "against", against.absolute())))
 
-            async def run() -> list[tuple[Cost, Cost]]:
-                await _until_up(f"{urls[0]}/ready")
-                await _until_up(f"{urls[1]}/")
-                return await compare(
-                    (f"{urls[0]}/v1", server.pid), (f"{urls[1]}/v1", floor.pid), rounds, turns
-                )
+        async def run() -> list[list[Cost]]:
+            for url, _ in servers:
+                await _until_up(url)
+            return await compare([(f"{url}/v1", pid) for url, pid in servers], rounds, turns)
 
-            found = asyncio.run(run())
+        found = asyncio.run(run())
     print(
         f"a served turn, {CLIENTS} clients, streamed, SQLite, history 1; the middle one of {rounds} rounds:"
     )
-    for label, costs in zip(("lastgood", "floor"), zip(*found, strict=True), strict=True):
+    for label, costs in zip(labels, zip(*found, strict=True), strict=True):
         cpu = statistics.median(cost.cpu_ms for cost in costs)
         first = statistics.median(cost.first_ms for cost in costs)
         print(f"  {label:9} {cpu:6.2f} ms CPU a turn   first word after {first:6.1f} ms")
-    for label, what in (("CPU", "cpu_ms"), ("first word", "first_ms")):
-        middle, least, most = _ratio(found, what)
-        print(
-            f"  {label:10} {middle:.2f} x the floor, {least:.2f} to {most:.2f} (target {TARGET:.2f} or less)"
-        )
-    return _ratio(found, "cpu_ms")[0]
+    for over, label in enumerate(labels[1:], start=1):
+        target = f" (target {TARGET:.2f} or less)" if label == "floor" else ""
+        for title, what in (("CPU", "cpu_ms"), ("first word", "first_ms")):
+            middle, least, most = _ratio(found, what, over)
+            print(f"  {title:10} {middle:.2f} x {label}, {least:.2f} to {most:.2f}{target}")
+    return _ratio(found, "cpu_ms", 1)[0]
+
+
+@contextmanager
+def _served(folder: Path, name: str, checkout: Path | None) -> Iterator[tuple[str, int]]:
+    port = _free_port()
+    line = ("lastgood", "serve", str(folder / "agent.yaml"), "--listen", f"127.0.0.1:{port}")
+    with process(*line, env={"LASTGOOD_DATA_DIR": str(folder / name)}, checkout=checkout) as server:
+        yield f"http://127.0.0.1:{port}", server.pid
+
+
+@contextmanager
+def _floor(folder: Path, model_url: str) -> Iterator[tuple[str, int]]:
+    port = _free_port()
+    with process("tests.bench.server", str(port), model_url, str(folder / "floor.db")) as server:
+        yield f"http://127.0.0.1:{port}", server.pid
 
 
 def _serve_floor(port: str, model: str, path: str) -> None:
