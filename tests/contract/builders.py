@@ -168,7 +168,7 @@ async def take(store: Store, to: Session, row: Queued, **fields: Any) -> Try:
     return await start(store, ask(to, *row.messages), turn=row.turn, takes=row.number, **fields)
 
 
-async def hear(store: Store, hold: Hold, *steers: Queued) -> None:
+async def journal_steers(store: Store, hold: Hold, *steers: Queued) -> None:
     """They are in the attempt's journal from now on."""
     steps = [Step(StepKind.STEER, steer.messages[0], queued=steer.number) for steer in steers]
     assert await store.journal_if_held(hold, steps, [])

@@ -179,7 +179,7 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
 NOT_COVERED = {
     "requests": {"created_at", "closed"},
     "branches": {"n", "after", "created_at"},
-    "queued": {"n", "kind", "attempt_id", "heard", "failures", "parked", "created_at", "settled_at"},
+    "queued": {"n", "kind", "attempt_id", "journaled", "failures", "parked", "created_at", "settled_at"},
 }
 CASES = [(table, column) for table, (_, columns) in CHANGES.items() for column in columns]
 

@@ -1,4 +1,4 @@
-"""The queue: what is said for later is kept, heard, run or parked, and never said twice."""
+"""The queue: entries are stored, journaled, run or parked, and none is sent to the model twice."""
 
 from dataclasses import replace
 from typing import Any
@@ -168,7 +168,7 @@ async def test_I3_a_turn_id_is_in_the_queue_once(backend: Backend) -> None:
     assert await dump(backend) == before
 
 
-# --- heard -------------------------------------------------------------------------------------------------
+# --- journaled ----------------------------------------------------------------------------------------------
 
 
 async def test_an_attempt_finds_its_unread_steers(store: Store) -> None:
@@ -179,7 +179,7 @@ async def test_an_attempt_finds_its_unread_steers(store: Store) -> None:
     first, second = [await builders.steer(store, session) for _ in range(2)]
     foreign = await builders.steer(store, other)
     assert await store.steers_of(tried.hold) == (first, second)
-    await builders.hear(store, tried.hold, first)
+    await builders.journal_steers(store, tried.hold, first)
     assert await store.steers_of(tried.hold) == (second,)
     assert await builders.unsettled(store, first) == replace(first, is_journaled=True)
     assert await store.steers_of(elsewhere.hold) == (foreign,)
@@ -194,7 +194,7 @@ async def test_an_attempt_reads_only_its_own_steers(store: Store) -> None:
     tried = await builders.take(store, session, row)
     await builders.start(store, builders.ask(other))
     foreign = await builders.steer(store, other)
-    await builders.hear(store, tried.hold, foreign, row, waits)
+    await builders.journal_steers(store, tried.hold, foreign, row, waits)
     for each in (foreign, waits):
         assert await builders.unsettled(store, each) == each
     assert not (await builders.unsettled(store, row)).is_journaled

@@ -1,4 +1,4 @@
-"""The queue where attempts change it: what is taken, heard, settled, given back and parked with them."""
+"""The queue and attempts: entries are taken, journaled, settled, returned and parked with them."""
 
 from dataclasses import replace
 from typing import Any
@@ -100,11 +100,11 @@ async def test_a_followup_is_taken_only_with_a_session_that_is_free(backend: Bac
 
 
 async def interrupted_with_steers(store: Store) -> tuple[Session, builders.Try, list[Queued]]:
-    """An attempt that had heard two steers when its holder died."""
+    """An attempt with two steers in its journal whose holder died."""
     session = await builders.session(store)
     tried = await builders.start(store, builders.ask(session))
     steers = [await builders.steer(store, session) for _ in range(2)]
-    await builders.hear(store, tried.hold, *steers)
+    await builders.journal_steers(store, tried.hold, *steers)
     assert await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
     assert await builders.queue(store, session) == [free(row) for row in steers]
     return session, tried, steers
@@ -156,7 +156,7 @@ async def test_a_followup_and_its_steers_are_consumed_together(store: Store) -> 
     row = await builders.followup(store, session)
     tried = await builders.take(store, session, row)
     steer = await builders.steer(store, session)
-    await builders.hear(store, tried.hold, steer)
+    await builders.journal_steers(store, tried.hold, steer)
     assert await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
     again = await builders.start(
         store,
@@ -178,14 +178,14 @@ async def test_a_commit_settles_its_steers_and_keeps_the_others(backend: Backend
     row, later = [await builders.followup(store, session) for _ in range(2)]
     tried = await builders.take(store, session, row)
     elsewhere = await builders.start(store, builders.ask(other))
-    heard, unheard = [await builders.steer(store, session) for _ in range(2)]
+    journaled, late = [await builders.steer(store, session) for _ in range(2)]
     foreign = await builders.steer(store, other)
     last = await builders.followup(store, session)
-    await builders.hear(store, tried.hold, heard)
+    await builders.journal_steers(store, tried.hold, journaled)
     assert (await store.commit_if_head(tried.hold, tried.plan(), [])).outcome is Committed.YES
     # In their old places, as something to be run.
-    assert await builders.queue(store, session) == [later, free(unheard), last]
-    assert [await settled(backend, each) for each in (row, heard, unheard)] == [True, True, False]
+    assert await builders.queue(store, session) == [later, free(late), last]
+    assert [await settled(backend, each) for each in (row, journaled, late)] == [True, True, False]
     assert await store.steers_of(tried.hold) == ()
     assert await store.steers_of(elsewhere.hold) == (foreign,)
 
@@ -197,8 +197,8 @@ async def test_I10_a_commit_that_does_not_happen_settles_nothing(backend: Backen
     await builders.commit(store, session)
     row = await builders.followup(store, session)
     tried = await builders.take(store, session, row)
-    heard, _ = [await builders.steer(store, session) for _ in range(2)]
-    await builders.hear(store, tried.hold, heard)
+    journaled, _ = [await builders.steer(store, session) for _ in range(2)]
+    await builders.journal_steers(store, tried.hold, journaled)
     hold, plan = tried.hold, tried.plan()
     match why:
         case "fence":
@@ -224,12 +224,12 @@ async def test_steers_of_an_attempt_that_ends_are_turns_of_their_own(
 ) -> None:
     session = await builders.session(store)
     tried = await builders.start(store, builders.ask(session))
-    heard, unheard = [await builders.steer(store, session) for _ in range(2)]
-    await builders.hear(store, tried.hold, heard)
+    journaled, late = [await builders.steer(store, session) for _ in range(2)]
+    await builders.journal_steers(store, tried.hold, journaled)
     if waits:
         await store.wait_if_held(tried.hold, {"q": 1}, 60, [])
     assert await store.finish_if_held(tried.hold, end, ("code", "why"), [])
-    assert await builders.queue(store, session) == [free(heard), free(unheard)]
+    assert await builders.queue(store, session) == [free(journaled), free(late)]
 
 
 async def fail(

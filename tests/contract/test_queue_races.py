@@ -200,8 +200,8 @@ async def test_I14_of_a_commit_and_its_ends_one_decides_about_the_followup(
         session = await builders.session(store)
         row = await builders.followup(store, session)
         tried = await builders.take(store, session, row)
-        heard = await builders.steer(store, session)
-        await builders.hear(store, tried.hold, heard)
+        journaled = await builders.steer(store, session)
+        await builders.journal_steers(store, tried.hold, journaled)
         committed, failed, cancelled = await asyncio.gather(
             store.commit_if_head(tried.hold, tried.plan(), []),
             store.finish_if_held(tried.hold, AttemptStatus.FAILED, ("code", "why"), [], parking=TWO_FAILURES),
@@ -213,7 +213,7 @@ async def test_I14_of_a_commit_and_its_ends_one_decides_about_the_followup(
             assert left == []
         else:
             parked = None if failed else AT_ONCE.reason
-            steer = replace(heard, kind=QueueKind.FOLLOWUP, attempt=None, is_journaled=False)
+            steer = replace(journaled, kind=QueueKind.FOLLOWUP, attempt=None, is_journaled=False)
             assert left == [replace(row, failures=int(failed), parked=parked), steer]
 
 
@@ -275,7 +275,7 @@ async def test_I3_a_begin_that_waited_while_one_of_its_steers_was_taken_takes_no
     session = await builders.session(store)
     tried = await builders.start(store, builders.ask(session))
     steers = [await builders.steer(store, session) for _ in range(3)]
-    await builders.hear(store, tried.hold, *steers)
+    await builders.journal_steers(store, tried.hold, *steers)
     assert await store.finish_if_held(tried.hold, AttemptStatus.INTERRUPTED, None, [])
     begin = replace(
         tried.begin,
@@ -359,7 +359,7 @@ async def test_concurrent_operations_do_not_deadlock(store: PostgresStore) -> No
         if isinstance(begun, BeginConflict):
             return
         tried = builders.Try(begin, begun)
-        await builders.hear(store, tried.hold, *(await store.steers_of(tried.hold)))
+        await builders.journal_steers(store, tried.hold, *(await store.steers_of(tried.hold)))
         await end(store, tried, dice.choice(ENDS))
         await store.tidy(events_older_than=-1, keys_older_than=-1)
         for row in rows[1:3]:

@@ -499,12 +499,12 @@ def _() -> Iterator[None]:
 # -- the queue -------------------------------------------------------------------
 
 
-@defect("a commit does not consume the steers that were heard")
+@defect("a commit does not consume the steers that were journaled")
 def _() -> Iterator[None]:
     with statement(
         "settle_queued",
-        (" OR heard THEN clock()", " THEN clock()"),
-        (" OR heard THEN attempt_id", " THEN attempt_id"),
+        (" OR journaled THEN clock()", " THEN clock()"),
+        (" OR journaled THEN attempt_id", " THEN attempt_id"),
     ):
         yield
 
@@ -513,14 +513,14 @@ def _() -> Iterator[None]:
 def _() -> Iterator[None]:
     with statement(
         "give_back_queued",
-        ("SET kind = 'followup'", "SET settled_at = CASE WHEN heard THEN 1 END, kind = 'followup'"),
+        ("SET kind = 'followup'", "SET settled_at = CASE WHEN journaled THEN 1 END, kind = 'followup'"),
     ):
         yield
 
 
 @defect("a steer that came too late is dropped")
 def _() -> Iterator[None]:
-    with statement("settle_queued", ("CASE WHEN kind = 'followup' OR heard THEN clock() END", "clock()")):
+    with statement("settle_queued", ("CASE WHEN kind = 'followup' OR journaled THEN clock() END", "clock()")):
         yield
 
 

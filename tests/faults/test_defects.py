@@ -56,7 +56,7 @@ HIDDEN_FROM_SIMULATION = {
     "a first try that was refused is forgotten",
     "nobody is told that a tool which is not repeatable has run",
     # The simulation says nothing for later.
-    "a commit does not consume the steers that were heard",
+    "a commit does not consume the steers that were journaled",
     "a steer is lost with its attempt",
     "a steer that came too late is dropped",
     "a follow-up that fails is tried for ever",

@@ -23,7 +23,7 @@ _END_SECONDS = 5.0
 
 @asynccontextmanager
 async def heartbeat(store: Store, leases: Leases, apply: Callable[[Beat], None]) -> AsyncIterator[None]:
-    """Renews leases until the block ends. `hear` is called on the loop that enters it."""
+    """Renews leases until the block ends. `apply` is called on the loop that enters it."""
     if store.alone:
         yield  # nobody could take anything from this process
         return

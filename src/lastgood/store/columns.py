@@ -59,7 +59,7 @@ COLUMNS = {
     "queued": _columns(
         "queued",
         "n tenant session_id turn_id kind input model agent_key key fingerprint caller end_user attempt_id"
-        " heard failures parked created_at settled_at checksum",
+        " journaled failures parked created_at settled_at checksum",
     ),
     "branch": _columns("branches", "n head seq after replaced_by created_at"),
     "token": _columns("tokens", "id tenant name scopes created_at expires_at revoked_at username worker_id"),

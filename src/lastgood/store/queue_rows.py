@@ -17,7 +17,7 @@ KNOWN = "known"
 def to_queued(row: Row) -> Queued:
     (
         n, tenant, session, turn, kind, body, model, agent_key, key, fingerprint, caller, user, attempt,
-        heard, failures, parked, created_at, settled_at, stored,
+        journaled, failures, parked, created_at, settled_at, stored,
     ) = row  # fmt: skip
     values = (tenant, session, turn, key, fingerprint, caller, user, model, agent_key, body)
     is_whole = stored == queued_checksum(dict(zip(QUEUED, values, strict=True)))
@@ -35,7 +35,7 @@ def to_queued(row: Row) -> Queued:
         caller=caller,
         user=user,
         attempt=attempt,
-        is_journaled=bool(heard),
+        is_journaled=bool(journaled),
         failures=failures,
         parked=parked,
         created_at=created_at,

@@ -24,11 +24,11 @@ class TaskWaiter:
 
     def __init__(self, signals: Signals, runtimes: Sequence[str]) -> None:
         self._signals = signals
-        self._heard = [(channel, signals.listen(channel)) for channel in map(_channel, runtimes)]
+        self._subscriptions = [(channel, signals.listen(channel)) for channel in map(_channel, runtimes)]
 
     async def wait(self, seconds: float) -> None:
         """Until a task may be there, or so long."""
-        waits = [asyncio.ensure_future(ear.wait(seconds)) for _, ear in self._heard]
+        waits = [asyncio.ensure_future(subscription.wait(seconds)) for _, subscription in self._subscriptions]
         try:
             if waits:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -38,9 +38,9 @@ class TaskWaiter:
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
-        for _, ear in self._heard:
-            ear.take()
+        for _, subscription in self._subscriptions:
+            subscription.take()
 
     def close(self) -> None:
-        for channel, ear in self._heard:
-            self._signals.leave(channel, ear)
+        for channel, subscription in self._subscriptions:
+            self._signals.leave(channel, subscription)

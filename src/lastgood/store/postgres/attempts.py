@@ -124,7 +124,7 @@ class PostgresAttempts:
     ) -> bool:
         parameters = of_hold(hold) | of_events(events, batch=batch) | _of_steps(steps, hold.session)
         parameters |= as_arrays(uses_of_steps(steps))
-        name = "journal_steers_if_held" if parameters["heard"] else "journal_if_held"
+        name = "journal_steers_if_held" if parameters["steers"] else "journal_if_held"
         while True:
             try:
                 return bool(await self.db.write(name, parameters))
@@ -327,7 +327,7 @@ def _of_steps(steps: Sequence[Step], session: SessionId) -> dict[str, Any]:
         "step_costs": [step["cost"] for step in plain],
         "step_bodies": [step["body"] for step in plain],
         "step_checksums": [step["checksum"] for step in plain],
-        "heard": [step.queued for step in steps if step.queued],
+        "steers": [step.queued for step in steps if step.queued],
     }
 
 

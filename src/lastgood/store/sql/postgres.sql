@@ -185,7 +185,7 @@ ORDER BY queued.n FOR NO KEY UPDATE OF queued;
 -- name: take_queued
 -- A piece of the same.
 UPDATE queued
-SET attempt_id = :attempt, heard = queued.n IS DISTINCT FROM :takes::bigint,
+SET attempt_id = :attempt, journaled = queued.n IS DISTINCT FROM :takes::bigint,
     kind = CASE WHEN queued.n = :takes::bigint THEN 'followup' ELSE 'steer' END
 FROM held, claimed WHERE queued.n = claimed.n;
 
@@ -330,9 +330,9 @@ WITH held AS (
     {touch_if_held}
 ), journaled AS (
     {insert_steps}
-), listened AS (
-    UPDATE queued SET heard = true FROM held
-    WHERE queued.n = ANY(:heard::bigint[]) AND queued.attempt_id = :attempt AND queued.kind = 'steer'
+), marked AS (
+    UPDATE queued SET journaled = true FROM held
+    WHERE queued.n = ANY(:steers::bigint[]) AND queued.attempt_id = :attempt AND queued.kind = 'steer'
       AND queued.settled_at IS NULL
 ), stored AS (
     {store_events}

@@ -196,7 +196,7 @@ WHERE tenant = :tenant AND settled_at IS NULL AND parked IS NOT NULL ORDER BY n 
 
 -- name: steers_of
 SELECT {queued} FROM queued
-WHERE tenant = :tenant AND session_id = :session AND attempt_id = :attempt AND kind = 'steer' AND NOT heard
+WHERE tenant = :tenant AND session_id = :session AND attempt_id = :attempt AND kind = 'steer' AND NOT journaled
   AND settled_at IS NULL
 ORDER BY n;
 
@@ -224,12 +224,12 @@ WHERE tenant = :tenant AND session_id = :session AND n = :number AND settled_at 
 RETURNING n;
 
 -- name: settle_queued
--- After a commit. The follow-up that the turn was and the steers it heard are in it; one that came
--- too late to be heard is a turn of its own, in its old place.
+-- After a commit. The follow-up that the turn was and its journaled steers are in it; one that came
+-- too late to be journaled becomes a turn of its own, in its old place.
 UPDATE queued
-SET settled_at = CASE WHEN kind = 'followup' OR heard THEN clock() END,
-    attempt_id = CASE WHEN kind = 'followup' OR heard THEN attempt_id END,
-    kind = CASE WHEN heard THEN kind ELSE 'followup' END
+SET settled_at = CASE WHEN kind = 'followup' OR journaled THEN clock() END,
+    attempt_id = CASE WHEN kind = 'followup' OR journaled THEN attempt_id END,
+    kind = CASE WHEN journaled THEN kind ELSE 'followup' END
 WHERE attempt_id = :attempt AND settled_at IS NULL;
 
 -- name: give_back_queued
@@ -237,7 +237,7 @@ WHERE attempt_id = :attempt AND settled_at IS NULL;
 -- that the turn was is tried again, but not for ever: core/parking_policy.py says when it parks, and why.
 -- NULL limits never park: an outage or a restart says nothing about the turn.
 UPDATE queued
-SET kind = 'followup', heard = false, attempt_id = NULL,
+SET kind = 'followup', journaled = false, attempt_id = NULL,
     failures = failures + CASE WHEN kind = 'followup' AND :status = 'failed' THEN 1 ELSE 0 END,
     parked = CASE
         WHEN kind = 'steer' THEN parked

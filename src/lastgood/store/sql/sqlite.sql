@@ -108,11 +108,11 @@ WHERE tenant = :tenant AND session_id = :session AND n = :takes AND turn_id = :t
   AND settled_at IS NULL AND attempt_id IS NULL AND parked IS NULL;
 
 -- name: reclaim_steer
-UPDATE queued SET kind = 'steer', heard = true, attempt_id = :attempt
+UPDATE queued SET kind = 'steer', journaled = true, attempt_id = :attempt
 WHERE tenant = :tenant AND session_id = :session AND n = :number AND settled_at IS NULL AND attempt_id IS NULL;
 
--- name: hear_steer
-UPDATE queued SET heard = true
+-- name: journal_steer
+UPDATE queued SET journaled = true
 WHERE n = :number AND attempt_id = :attempt AND kind = 'steer' AND settled_at IS NULL;
 
 -- name: insert_event

@@ -160,8 +160,8 @@ class SqliteAttempts:
                 connection.execute(self.db.sql["insert_step"], row)
                 self._count(connection, hold, uses_of_steps((step,)))
                 if step.queued:
-                    heard = {"number": step.queued, "attempt": hold.attempt}
-                    connection.execute(self.db.sql["hear_steer"], heard)
+                    steer = {"number": step.queued, "attempt": hold.attempt}
+                    connection.execute(self.db.sql["journal_steer"], steer)
             return True
 
         return await self.db.write(work, durable=False)

@@ -207,7 +207,7 @@ CREATE TABLE queued (
     model       TEXT,
     agent_key   TEXT,
     attempt_id  TEXT,                       -- whose it is until that one ends, or whose it was
-    heard       BOOLEAN NOT NULL DEFAULT false, -- a steer that is in its attempt's journal
+    journaled   BOOLEAN NOT NULL DEFAULT false, -- a steer that is in its attempt's journal
     failures    INTEGER NOT NULL DEFAULT 0,
     parked      TEXT,                       -- why it is not tried any more
     created_at  DOUBLE PRECISION NOT NULL,
