@@ -40,7 +40,7 @@ STORED: list[tuple[EventData, dict[str, object]]] = [
         },
     ),
     (
-        events.ResumeDecided(TaskId("k1"), "rt_1", {"decision": "native", "catch_up_after": None}),
+        events.ResumeChosen(TaskId("k1"), "rt_1", {"decision": "native", "catch_up_after": None}),
         {"task": "k1", "runtime_id": "rt_1", "record": {"decision": "native", "catch_up_after": None}},
     ),
     (events.AgentChanged("key", "d1", "d2"), {"key": "key", "from": "d1", "to": "d2"}),

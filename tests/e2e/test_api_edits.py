@@ -131,7 +131,7 @@ def test_branches_come_in_pages(api: Api, client: Client) -> None:
 def test_the_client_edits_and_reads_what_was_replaced(client: Client) -> None:
     session, ids = three(client)
     seen = list(client.run(session, "other", after=ids[0]))
-    (committed,) = [event for event in seen if isinstance(event, events.TurnCommitted)]
+    (committed,) = [event for event in seen if isinstance(event, events.TurnCommittedEvent)]
     assert (committed.replaces, committed.turn_seq) == (ids[2], 2)
     assert client.turn(session, ids[2]).text == "You said: three"
     assert client.attempts(session)[-1].replaces == ids[2]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lastgood.client import AsyncClient, Client
-from lastgood.client.events import TurnFailed
+from lastgood.client.events import TurnFailedEvent
 from lastgood.errors import NotFound, RuntimeNotFound, TaskNotFound
 from tests.e2e.command import Command, Done, finish
 from tests.e2e.hand_worker import HandWorker
@@ -375,7 +375,7 @@ def test_the_client_follows_a_task_through_its_claims_to_the_commit(server: Live
         second = worker.claim()
         worker.report(second, "complete", output="It is fixed", native_session="n1")
         found = [type(event).__name__ for event in client.follow(accepted)]
-    assert found[-2:] == ["TurnCommitted", "StreamStopped"]
+    assert found[-2:] == ["TurnCommittedEvent", "StreamStoppedEvent"]
 
 
 def test_a_task_that_is_cancelled_before_any_claim_ends_the_stream(server: LiveServer) -> None:
@@ -384,7 +384,7 @@ def test_a_task_that_is_cancelled_before_any_claim_ends_the_stream(server: LiveS
         session = client.create("coder").id
         accepted = client.submit(session, "Fix it")
         assert client.cancel(session) is None
-        end = [event for event in client.follow(accepted) if isinstance(event, TurnFailed)]
+        end = [event for event in client.follow(accepted) if isinstance(event, TurnFailedEvent)]
         assert [one.status for one in end] == ["cancelled"]
 
 

@@ -76,7 +76,7 @@ def timeless(found: list[Event]) -> list[tuple[int | None, dict[str, Any]]]:
 
 
 def text_of(found: list[Event]) -> str:
-    return "".join(event.content for event in found if isinstance(event, events.AgentChoice))
+    return "".join(event.content for event in found if isinstance(event, events.AgentChoiceEvent))
 
 
 async def stored(client: AsyncClient, session: str, attempt: str | None) -> list[Event]:
@@ -85,7 +85,7 @@ async def stored(client: AsyncClient, session: str, attempt: str | None) -> list
     async for event in client.events(session, 0):
         if event.attempt == attempt:
             found.append(event)
-            if isinstance(event, events.StreamStopped):
+            if isinstance(event, events.StreamStoppedEvent):
                 break
     return found
 
@@ -97,23 +97,23 @@ async def test_a_run_is_its_events_in_order_and_ends_with_its_outcome(client: As
     session = await client.create(AGENT)
     found = await told(client, session.id, '!think hm\n!tool echo {"text": "a"}\n!say done')
     assert types(found) == [
-        "StreamStarted",
-        "UserMessage",
-        "TokenUsage",
-        "ToolCall",
-        "ToolCallResponse",
-        "AgentChoiceReasoning",
-        "AgentChoice",
-        "TokenUsage",
-        "TurnCommitted",
-        "StreamStopped",
+        "StreamStartedEvent",
+        "UserMessageEvent",
+        "TokenUsageEvent",
+        "ToolCallEvent",
+        "ToolCallResponseEvent",
+        "AgentChoiceReasoningEvent",
+        "AgentChoiceEvent",
+        "TokenUsageEvent",
+        "TurnCommittedEvent",
+        "StreamStoppedEvent",
     ]
     assert [event.seq for event in found] == list(range(1, 11))
     assert {event.attempt for event in found} == {found[0].attempt}
     call, committed = found[3], found[-2]
-    assert isinstance(call, events.ToolCall)
+    assert isinstance(call, events.ToolCallEvent)
     assert (call.name, call.arguments) == ("echo", '{"text": "a"}')
-    assert isinstance(committed, events.TurnCommitted)
+    assert isinstance(committed, events.TurnCommittedEvent)
     [turn] = await client.turns(session.id)
     assert (turn.id, turn.seq, turn.text) == (committed.turn, committed.turn_seq, "done")
     assert [message.role for message in turn.messages] == [
@@ -200,13 +200,13 @@ def _chat_without_waiting(server: LiveServer) -> None:
     with Client(server.url) as client:
         session = client.create(AGENT, title="Blocking").id
         found = list(client.run(session, "one"))
-        assert types(found)[-2:] == ["TurnCommitted", "StreamStopped"]
+        assert types(found)[-2:] == ["TurnCommittedEvent", "StreamStoppedEvent"]
         assert client.ask(session, "!remember").text == "I remember: one"
         assert session in [one.id for one in client.list(query="Blocking")]
         with pytest.raises(errors.ModelError):
             client.ask(session, "!fail before")
         for event in client.run(session, ENDLESS):
-            if isinstance(event, events.AgentChoice):
+            if isinstance(event, events.AgentChoiceEvent):
                 break  # to leave is not to cancel
         assert client.get(session).status == "running"
         assert present(client.cancel(session)).status == "cancelled"
@@ -231,7 +231,7 @@ async def test_a_steer_and_a_followup_are_each_consumed_once(client: AsyncClient
     await client.drop(session, dropped.number)
     async with asyncio.timeout(20):
         async for event in client.events(session):
-            if isinstance(event, events.TurnCommitted) and event.turn == later.turn:
+            if isinstance(event, events.TurnCommittedEvent) and event.turn == later.turn:
                 break
     assert await client.queue(session) == ()
     said = [message.content for turn in await client.turns(session) for message in turn.messages]
@@ -248,7 +248,7 @@ async def test_cancel_says_how_it_ended(client: AsyncClient) -> None:
     assert present(await client.cancel(session)).status == "cancelled"
     found = [event async for event in client.follow(accepted)]
     failed = found[-2]
-    assert isinstance(failed, events.TurnFailed)
+    assert isinstance(failed, events.TurnFailedEvent)
     assert (failed.status, failed.code) == ("cancelled", "turn_cancelled")
     with pytest.raises(errors.NothingPending):
         await client.cancel(session)
@@ -260,10 +260,10 @@ async def test_a_failed_attempt_is_continued_after_its_steps(client: AsyncClient
     assert failed is not None
     found = [event async for event in client.continue_(session, failed)]
     started = found[0]
-    assert isinstance(started, events.StreamStarted)
+    assert isinstance(started, events.StreamStartedEvent)
     assert started.continues == failed
-    assert "ToolCall" not in types(found)
-    assert types(found)[-2:] == ["TurnCommitted", "StreamStopped"]
+    assert "ToolCallEvent" not in types(found)
+    assert types(found)[-2:] == ["TurnCommittedEvent", "StreamStoppedEvent"]
 
 
 # -- errors ------------------------------------------------------------------------------
@@ -318,7 +318,9 @@ async def test_provider_errors_are_classified_whatever_reports_them(
     async with AsyncClient(served.url) as client:
         session = (await client.create(agent="remote")).id
         found = await told(client, session, word)
-        assert {one.code for one in found if isinstance(one, events.Error | events.TurnFailed)} == {kind.code}
+        assert {one.code for one in found if isinstance(one, events.ErrorEvent | events.TurnFailedEvent)} == {
+            kind.code
+        }
         with pytest.raises(errors.ModelError) as raised:
             await client.ask(session, word)
         assert type(raised.value) is kind
@@ -347,10 +349,10 @@ async def test_a_session_that_is_deleted_ends_its_runs_and_its_watchers(client: 
     with suppress(errors.SessionNotFound):  # the run may not hear any more that it was cancelled
         async for event in client.run(session, ENDLESS):
             found.append(event)
-            if types(found).count("AgentChoice") == 1 and isinstance(event, events.AgentChoice):
+            if types(found).count("AgentChoiceEvent") == 1 and isinstance(event, events.AgentChoiceEvent):
                 await client.delete(session)
-    assert types(found).count("TurnCommitted") == 0
-    assert types(await watching)[-1] == "SessionExited"
+    assert types(found).count("TurnCommittedEvent") == 0
+    assert types(await watching)[-1] == "SessionExitedEvent"
     with pytest.raises(errors.SessionNotFound):
         await anext(client.events(session))
 
@@ -438,7 +440,7 @@ async def test_I22_streams_joined_after_cuts_equal_the_stored_events(
         joined = await told(far, session, TALE)
         assert proxy.cuts >= 3
     assert timeless(joined) == timeless(await stored(client, session, joined[0].attempt))
-    assert types(joined)[-2:] == ["TurnCommitted", "StreamStopped"]
+    assert types(joined)[-2:] == ["TurnCommittedEvent", "StreamStoppedEvent"]
     assert text_of(joined) == (await client.turn_at(session, 1)).text
     assert len(await client.attempts(session)) == 1
 
@@ -455,8 +457,8 @@ async def test_a_turn_whose_acceptance_was_lost_runs_once_and_is_streamed_whole(
         assert (proxy.cuts, accepted.replayed) == (1, False)
         found = [event async for event in far.follow(accepted)]
     assert timeless(found) == timeless(await stored(client, session, found[0].attempt))
-    assert types(found)[0] == "StreamStarted"
-    assert types(found)[-2:] == ["TurnCommitted", "StreamStopped"]
+    assert types(found)[0] == "StreamStartedEvent"
+    assert types(found)[-2:] == ["TurnCommittedEvent", "StreamStoppedEvent"]
     assert len(server.seen(word)) == 1
 
 
@@ -506,13 +508,13 @@ async def test_M2_a_run_continues_through_a_kill_and_is_committed_once(
         found: list[Event] = []
         async for event in client.run(session, f"{LONG} {word}", key=word):
             found.append(event)
-            if isinstance(event, events.AgentChoice) and types(found).count("AgentChoice") == 3:
+            if isinstance(event, events.AgentChoiceEvent) and types(found).count("AgentChoiceEvent") == 3:
                 await asyncio.to_thread(mortal_server.kill)
                 mortal_server.launch()
-        assert types(found).count("StreamStarted") == 2
-        interrupted = next(event for event in found if isinstance(event, events.TurnFailed))
+        assert types(found).count("StreamStartedEvent") == 2
+        interrupted = next(event for event in found if isinstance(event, events.TurnFailedEvent))
         assert interrupted.status == "interrupted"
-        assert types(found)[-2:] == ["TurnCommitted", "StreamStopped"]
+        assert types(found)[-2:] == ["TurnCommittedEvent", "StreamStoppedEvent"]
         assert [event.seq for event in found] == sorted({event.seq or 0 for event in found})
         for attempt in dict.fromkeys(event.attempt for event in found):
             mine = [event for event in found if event.attempt == attempt]
@@ -524,7 +526,7 @@ async def test_M2_a_run_continues_through_a_kill_and_is_committed_once(
         ]
         # Told again, it is not run again.
         again = await told(client, session, f"{LONG} {word}", key=word)
-        assert types(again) == ["AgentChoice", "TurnCommitted", "StreamStopped"]
+        assert types(again) == ["AgentChoiceEvent", "TurnCommittedEvent", "StreamStoppedEvent"]
         assert text_of(again) == (await client.turn_at(session, 2)).text
         assert (await client.get(session)).turns == 2
         assert len(mortal_server.seen(word)) == 2
@@ -541,14 +543,14 @@ async def test_a_watcher_continues_at_the_next_server_without_an_error(
         found: list[Event] = []
         async for event in client.events(session, 0):
             found.append(event)
-            if types(found).count("StreamStopped") == 2:
+            if types(found).count("StreamStoppedEvent") == 2:
                 break
-            if isinstance(event, events.StreamStopped):
+            if isinstance(event, events.StreamStoppedEvent):
                 await asyncio.to_thread(mortal_server.stop)
                 await asyncio.to_thread(mortal_server.start)
                 await client.ask(session, "two")
-        assert types(found).count("TurnCommitted") == 2
-        assert "Error" not in types(found)
+        assert types(found).count("TurnCommittedEvent") == 2
+        assert "ErrorEvent" not in types(found)
         assert [event.seq for event in found] == sorted({event.seq or 0 for event in found})
 
 
@@ -559,7 +561,7 @@ async def test_a_server_that_stays_away_is_given_up_and_the_key_is_still_good(
     async with AsyncClient(mortal_server.url, timeout=0.5) as client:
         session = (await client.create(AGENT)).id
         running = client.run(session, f"!slow 0.1\na b c {word}", key=word)
-        while not isinstance(await anext(running), events.AgentChoice):
+        while not isinstance(await anext(running), events.AgentChoiceEvent):
             pass
         await asyncio.to_thread(mortal_server.kill)
         with pytest.raises(errors.ServerUnreachable):
@@ -579,14 +581,14 @@ async def test_expired_events_are_a_resync_and_the_end_is_still_sent(
         good = await client.submit(session, "one", key="one")
         assert (await client.ask(session, "one", key="one")).seq == 1
         bad = await client.submit(session, "!fail before")
-        assert types([event async for event in client.follow(bad)])[-1] == "StreamStopped"
+        assert types([event async for event in client.follow(bad)])[-1] == "StreamStoppedEvent"
         await asyncio.to_thread(mortal_server.stop)
         _forget_events(mortal_server, session)
         await asyncio.to_thread(mortal_server.start)
-        assert isinstance(await anext(client.events(session, 0)), events.Resync)
+        assert isinstance(await anext(client.events(session, 0)), events.ResyncEvent)
         endings = {
-            good.turn: ["Resync", "AgentChoice", "TurnCommitted", "StreamStopped"],
-            bad.turn: ["Resync", "Error", "TurnFailed", "StreamStopped"],
+            good.turn: ["ResyncEvent", "AgentChoiceEvent", "TurnCommittedEvent", "StreamStoppedEvent"],
+            bad.turn: ["ResyncEvent", "ErrorEvent", "TurnFailedEvent", "StreamStoppedEvent"],
         }
         async with asyncio.timeout(SECONDS):
             for accepted in (good, bad):
@@ -644,7 +646,7 @@ def test_what_the_server_forbids_to_retry_is_not_retried(error: errors.LastgoodE
 
 def test_an_event_of_a_newer_server_is_another_event() -> None:
     found = event_of(7, {"type": "moon_landed", "session_id": "ses_1", "crew": 3})
-    assert isinstance(found, events.Other)
+    assert isinstance(found, events.OtherEvent)
     assert (found.seq, found.type, found.session, found.raw["crew"]) == (7, "moon_landed", "ses_1", 3)
 
 

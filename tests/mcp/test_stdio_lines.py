@@ -13,24 +13,24 @@ from mcp_types import (
 )
 
 from lastgood.engine.mcp import stdio_lines
-from lastgood.engine.mcp.stdio_lines import Line, Waiting
+from lastgood.engine.mcp.stdio_lines import LineBuffer, OpenRequests
 
 
 @pytest.fixture
-def waiting() -> Waiting:
+def requests() -> OpenRequests:
     """Of requests 1 to 3."""
-    sent = Waiting()
+    sent = OpenRequests()
     params = CallToolRequestParams(name="add").model_dump(exclude_none=True)
     for id in (1, 2, 3):
         sent.note_sent(JSONRPCRequest(jsonrpc="2.0", id=id, method="tools/call", params=params))
     return sent
 
 
-def failed(text: bytes, waiting: Waiting) -> list[int | str | None]:
-    line = Line()
+def failed(text: bytes, requests: OpenRequests) -> list[int | str | None]:
+    line = LineBuffer()
     for start in range(0, len(text), 1000):
         line.add(text[start : start + 1000])
-    messages = line.messages(waiting)
+    messages = line.messages(requests)
     assert all(isinstance(message, JSONRPCError) for message in messages)
     return [message.id for message in messages if isinstance(message, JSONRPCError)]
 
@@ -49,10 +49,10 @@ def failed(text: bytes, waiting: Waiting) -> list[int | str | None]:
     ],
 )
 def test_a_line_that_is_too_long_fails_the_requests_that_it_may_answer(
-    text: bytes, ids: list[int], waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+    text: bytes, ids: list[int], requests: OpenRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stdio_lines, "MAX_LINE_BYTES", 5000)
-    assert failed(text, waiting) == ids
+    assert failed(text, requests) == ids
 
 
 @pytest.mark.parametrize(
@@ -68,34 +68,34 @@ def test_a_line_that_is_too_long_fails_the_requests_that_it_may_answer(
     ],
 )
 def test_a_line_outside_the_protocol_fails_the_request_that_it_names(
-    text: bytes, ids: list[int], waiting: Waiting
+    text: bytes, ids: list[int], requests: OpenRequests
 ) -> None:
-    assert failed(text, waiting) == ids
+    assert failed(text, requests) == ids
 
 
-def test_a_request_that_was_answered_or_cancelled_waits_no_more(waiting: Waiting) -> None:
-    line = Line()
+def test_a_request_that_was_answered_or_cancelled_waits_no_more(requests: OpenRequests) -> None:
+    line = LineBuffer()
     line.add(b'{"jsonrpc": "2.0", "id": 1, "result": {}}')
-    assert isinstance(line.messages(waiting)[0], JSONRPCResponse)
-    waiting.note_sent(
+    assert isinstance(line.messages(requests)[0], JSONRPCResponse)
+    requests.note_sent(
         JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params={"requestId": 2})
     )
-    assert waiting.ids == {3}
+    assert requests.ids == {3}
 
 
 @pytest.mark.parametrize(("text", "is_kept"), [("x" * 70_000, False), ("", True)])
 def test_structured_content_of_a_long_reply_is_kept_where_there_is_no_other(
-    text: str, is_kept: bool, waiting: Waiting
+    text: str, is_kept: bool, requests: OpenRequests
 ) -> None:
     result = {"content": [{"type": "text", "text": text}], "structuredContent": {"rows": ["y" * 70_000]}}
-    line = Line()
+    line = LineBuffer()
     line.add(orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": result}))
-    message = line.messages(waiting)[0]
+    message = line.messages(requests)[0]
     assert isinstance(message, JSONRPCResponse)
     assert ("structuredContent" in message.result) is is_kept
 
 
-def test_a_long_reply_may_hold_what_only_the_slower_parser_knows(waiting: Waiting) -> None:
-    line = Line()
+def test_a_long_reply_may_hold_what_only_the_slower_parser_knows(requests: OpenRequests) -> None:
+    line = LineBuffer()
     line.add(b'{"jsonrpc": "2.0", "id": 1, "result": {"a": NaN, "b": "' + b"x" * 70_000 + b'"}}')
-    assert isinstance(line.messages(waiting)[0], JSONRPCResponse)
+    assert isinstance(line.messages(requests)[0], JSONRPCResponse)

@@ -10,7 +10,7 @@ import pytest
 
 from lastgood.worker.accounts import account_of
 from lastgood.worker.identity import WorkerIdentity
-from lastgood.worker.registration import OfferedRuntime, Registration
+from lastgood.worker.registration import OfferedRuntime, RegistrationRequest
 from lastgood.worker.runtimes.registry import RuntimeChoice, kind_named
 
 
@@ -59,7 +59,10 @@ def test_a_file_that_is_being_written_is_no_other_account(tmp_path: Path, text: 
 @pytest.mark.anyio
 async def test_a_switch_needs_another_registration_and_a_logout_does_not(tmp_path: Path) -> None:
     offered = OfferedRuntime(RuntimeChoice("a", "codex", None), kind_named("codex", None, {}), "1")
-    registration = Registration(WorkerIdentity("w", "i"), "laptop", (offered,), {"HOME": str(tmp_path)})
+    identity = WorkerIdentity("w", "i")
+    registration = RegistrationRequest(identity, "laptop", (offered,), {"HOME": str(tmp_path)})
+        WorkerIdentity("w", "i"), "laptop", (offered,), {"HOME": str(tmp_path)}
+    )
     assert (await registration.body())["runtimes"][0]["account"] == ""
     log_in(tmp_path, "codex", "me")
     assert await registration.is_outdated()

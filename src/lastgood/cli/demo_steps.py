@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from lastgood.cli.demo_context import Demo, NotTrue, check
 from lastgood.cli.demo_moves import changed_url, moved_runtime
-from lastgood.client.events import AgentChoice, TurnCommitted
+from lastgood.client.events import AgentChoiceEvent, TurnCommittedEvent
 from lastgood.errors import ModelError, SessionBusy
 
 
@@ -38,7 +38,7 @@ async def retry(demo: Demo) -> str:
     else:
         raise NotTrue("the first attempt did not fail")
     async with aclosing(demo.client.continue_(demo.session, attempt)) as events:
-        committed = [event async for event in events if isinstance(event, TurnCommitted)]
+        committed = [event async for event in events if isinstance(event, TurnCommittedEvent)]
     check(len(committed), 1, "commits of the second attempt")
     demo.committed.append("I am 36.")
     return "attempt 1 failed, attempt 2 of the same turn committed"
@@ -51,15 +51,15 @@ async def cut_stream(demo: Demo) -> str:
     async with aclosing(demo.client.run(demo.session, f"{text}\n!slow 0.1")) as events:
         async for event in events:
             last = event.seq or last
-            if isinstance(event, AgentChoice):
+            if isinstance(event, AgentChoiceEvent):
                 streamed = event.content
                 break  # the client is gone in the middle of the answer
     # It comes back with the number of the last event that it has seen.
     async with aclosing(demo.client.events(demo.session, since=last)) as events:
         async for event in events:
-            if isinstance(event, AgentChoice):
+            if isinstance(event, AgentChoiceEvent):
                 streamed += event.content
-            if isinstance(event, TurnCommitted):
+            if isinstance(event, TurnCommittedEvent):
                 break
     demo.committed.append(text)
     check(streamed, f"You said: {text}", "the two halves of the answer")

@@ -15,24 +15,24 @@ from lastgood.cli.approval_prompt import PromptAnswer
 from lastgood.cli.backend import BackendTurn, TurnEnd, other_than
 from lastgood.client.calls import AsyncClient
 from lastgood.client.events import (
-    AgentChoice,
-    AgentChoiceReasoning,
-    AgentSwitching,
-    ElicitationRequest,
-    Error,
+    AgentChoiceEvent,
+    AgentChoiceReasoningEvent,
+    AgentSwitchingEvent,
+    ElicitationRequestEvent,
+    ErrorEvent,
     Event,
-    ModelFallback,
-    SessionTitle,
-    StreamStarted,
-    TokenUsage,
-    ToolCall,
-    ToolCallConfirmation,
-    ToolCallOutput,
-    ToolCallResponse,
-    TurnCommitted,
-    TurnFailed,
-    UserMessage,
-    Warning,
+    ModelFallbackEvent,
+    SessionTitleEvent,
+    StreamStartedEvent,
+    TokenUsageEvent,
+    ToolCallConfirmationEvent,
+    ToolCallEvent,
+    ToolCallOutputEvent,
+    ToolCallResponseEvent,
+    TurnCommittedEvent,
+    TurnFailedEvent,
+    UserMessageEvent,
+    WarningEvent,
 )
 from lastgood.client.models import (
     AgentInfo,
@@ -201,7 +201,7 @@ class RemoteTurn:
         self._accepted = accepted
         self._is_kept = is_kept
         self._events = client.follow(accepted)
-        self._end: TurnCommitted | TurnFailed | None = None
+        self._end: TurnCommittedEvent | TurnFailedEvent | None = None
         self._committed: TurnInfo | None = None
 
     async def events(self) -> AsyncGenerator[StoredEvent, None]:
@@ -213,9 +213,9 @@ class RemoteTurn:
                 yield stored
 
     async def _see(self, event: Event) -> StoredEvent | None:
-        if isinstance(event, TurnCommitted | TurnFailed):
+        if isinstance(event, TurnCommittedEvent | TurnFailedEvent):
             self._end = event
-        if isinstance(event, TurnCommitted):
+        if isinstance(event, TurnCommittedEvent):
             self._committed = await self._client.turn(self._accepted.session, event.turn)
         return as_stored(event, self._committed)
 
@@ -224,10 +224,10 @@ class RemoteTurn:
             await self._see(event)
         end, about = self._end, self._accepted
         error: LastgoodError | None = None
-        if isinstance(end, TurnFailed):
+        if isinstance(end, TurnFailedEvent):
             error = error_of(end.code, end.message)
         attempt = (end.attempt if end else None) or (about.attempt.id if about.attempt else None)
-        status = end.status if isinstance(end, TurnFailed) else "committed"
+        status = end.status if isinstance(end, TurnFailedEvent) else "committed"
         return TurnEnd(about.session, about.turn, attempt, status, self._committed, error, about.replayed)
 
     async def answer(self, said: PromptAnswer, question: str | None) -> None:
@@ -273,30 +273,30 @@ def as_stored(event: Event, committed: TurnInfo | None) -> StoredEvent | None:
 def _data_of(event: Event, committed: TurnInfo | None) -> events.EventData | None:
     raw, agent = event.raw, event.agent
     match event:
-        case UserMessage(message=text, is_steer=is_steer):
+        case UserMessageEvent(message=text, is_steer=is_steer):
             said = {"role": "user", "content": raw.get("multi_content", text)}
             return events.UserSaid(from_json(said), is_steer)
-        case AgentChoice(content=content):
+        case AgentChoiceEvent(content=content):
             return events.TextStreamed(content, agent)
-        case AgentChoiceReasoning(content=content):
+        case AgentChoiceReasoningEvent(content=content):
             return events.ReasoningStreamed(content, agent)
-        case TokenUsage(model=model, input_tokens=read, output_tokens=written, cost=cost):
+        case TokenUsageEvent(model=model, input_tokens=read, output_tokens=written, cost=cost):
             cut_short = bool(raw.get("cut_short"))
             return events.ModelAnswered(model, read, written, cost, cut_short, agent)
-        case ToolCall(id=id, name=name, arguments=arguments):
+        case ToolCallEvent(id=id, name=name, arguments=arguments):
             return events.ToolCalled(id, name, arguments, agent)
-        case ToolCallOutput(id=id, output=output):
+        case ToolCallOutputEvent(id=id, output=output):
             return events.ToolStreamed(id, output, agent)
-        case ToolCallResponse(id=id, name=name, response=response):
+        case ToolCallResponseEvent(id=id, name=name, response=response):
             return events.ToolAnswered(id, name, response, agent)
-        case AgentSwitching(to_agent=to_agent):
+        case AgentSwitchingEvent(to_agent=to_agent):
             return events.AgentSwitched(to_agent)
-        case ModelFallback():
+        case ModelFallbackEvent():
             return events.data_of(EventKind.MODEL_FELL_BACK, raw)
-        case Warning(topic=topic) if topic in tuple(EventKind):
+        case WarningEvent(topic=topic) if topic in tuple(EventKind):
             # Here `attempt` is the attempt of the turn, not the number of a model request.
             return events.data_of(EventKind(topic), {name: raw[name] for name in raw if name != "attempt"})
-        case SessionTitle(title=title):
+        case SessionTitleEvent(title=title):
             return events.TitleSet(title)
         case _:
             return _attempt_data(event, committed)
@@ -305,18 +305,18 @@ def _data_of(event: Event, committed: TurnInfo | None) -> events.EventData | Non
 def _attempt_data(event: Event, committed: TurnInfo | None) -> events.EventData | None:
     attempt = AttemptId(event.attempt or "")
     match event:
-        case StreamStarted(turn=turn, continues=continues, decision=decision):
+        case StreamStartedEvent(turn=turn, continues=continues, decision=decision):
             before = None if continues is None else AttemptId(continues)
             return events.AttemptStarted(
                 TurnId(turn), attempt, event.agent or "", continues=before, decision=decision
             )
-        case ToolCallConfirmation(question=question) | ElicitationRequest(question=question):
+        case ToolCallConfirmationEvent(question=question) | ElicitationRequestEvent(question=question):
             return events.AttemptWaits(attempt, dict(question))
-        case Error(code=code, message=message):
+        case ErrorEvent(code=code, message=message):
             return events.AttemptErred(code, message)
-        case TurnFailed(turn=turn, status=status, code=code, message=message):
+        case TurnFailedEvent(turn=turn, status=status, code=code, message=message):
             return events.AttemptFailed(TurnId(turn), status, code, message, attempt or None)
-        case TurnCommitted(turn=turn, turn_seq=seq) if committed is not None:
+        case TurnCommittedEvent(turn=turn, turn_seq=seq) if committed is not None:
             used = committed.usage
             return events.AttemptCommitted(
                 TurnId(turn), seq, attempt, committed.model, used.input_tokens, used.output_tokens

@@ -35,7 +35,7 @@ from lastgood.worker.options import WorkerOptions
 from lastgood.worker.orphans import VARIABLE, end_orphans
 from lastgood.worker.outbox import Outbox
 from lastgood.worker.preparation import RunTools
-from lastgood.worker.process import Worker
+from lastgood.worker.process import WorkerProcess
 from lastgood.worker.redaction import Redaction, secrets_in
 from lastgood.worker.registration import OfferedRuntime
 from lastgood.worker.runtimes.registry import UnknownKind, kind_named, parse_runtime
@@ -117,7 +117,7 @@ async def _work(
             environment,
             token_rejected=lambda: worker.reject_token(),
         )
-        worker = Worker(identify(options.root, settings.worker_id), runtimes, tools)
+        worker = WorkerProcess(identify(options.root, settings.worker_id), runtimes, tools)
         hurry = _drain_on_signals(worker)
         if metrics is not None:
             await stack.enter_async_context(serve_metrics(metrics, worker, outbox, options.slots))
@@ -129,7 +129,7 @@ async def _work(
     return code
 
 
-def _say_goodbye(worker: Worker, outbox: Outbox, options: WorkerOptions) -> None:
+def _say_goodbye(worker: WorkerProcess, outbox: Outbox, options: WorkerOptions) -> None:
     remark(f"stopped: {worker.stop_message}")
     if waiting := len(outbox):
         where = options.root / "outbox"
@@ -141,7 +141,7 @@ def _say_goodbye(worker: Worker, outbox: Outbox, options: WorkerOptions) -> None
         )
 
 
-def _drain_on_signals(worker: Worker) -> asyncio.Event:
+def _drain_on_signals(worker: WorkerProcess) -> asyncio.Event:
     """Returns the event that the second signal sets."""
     hurry = asyncio.Event()
 

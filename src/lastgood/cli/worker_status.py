@@ -10,7 +10,7 @@ from typing import TextIO
 
 from lastgood.cli.output import count, one_line
 from lastgood.worker.outbox import Outbox
-from lastgood.worker.process import Worker
+from lastgood.worker.process import WorkerProcess
 
 _SECONDS = 1.0
 
@@ -30,7 +30,7 @@ class TerminalLog(logging.Handler):
         self._stream.flush()
 
 
-async def show_status(worker: Worker, outbox: Outbox, slots: int, stream: TextIO) -> None:
+async def show_status(worker: WorkerProcess, outbox: Outbox, slots: int, stream: TextIO) -> None:
     """Until it is cancelled."""
     try:
         while True:
@@ -43,7 +43,7 @@ async def show_status(worker: Worker, outbox: Outbox, slots: int, stream: TextIO
         stream.flush()
 
 
-def status_line(worker: Worker, outbox: Outbox, slots: int) -> str:
+def status_line(worker: WorkerProcess, outbox: Outbox, slots: int) -> str:
     parts = [f"{len(worker.runs)} of {count(slots, 'slot')} busy"]
     now = time.monotonic()
     if worker.registered is None:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
-from lastgood.client.events import Event, TurnCommitted, TurnFailed
+from lastgood.client.events import Event, TurnCommittedEvent, TurnFailedEvent
 from lastgood.client.models import (
     AgentInfo,
     AttemptInfo,
@@ -27,8 +27,7 @@ from lastgood.client.session_calls import SessionCalls, given, key_headers
 from lastgood.client.stream import Accepted, TurnStream, path_of
 from lastgood.client.transport import ApiCall, Transport, escaped
 from lastgood.client.work_calls import WorkCalls
-from lastgood.errors import TurnFailed as TurnFailedError
-from lastgood.errors import error_of
+from lastgood.errors import TurnFailed, error_of
 
 
 class SendOptions(TypedDict, total=False):
@@ -79,11 +78,11 @@ class AsyncClient(SessionCalls, WorkCalls):
     async def run(
         self, session: str, said: Said, **asked: Unpack[SendOptions]
     ) -> AsyncGenerator[Event, None]:
-        """Runs a turn and yields its events up to TurnCommitted or TurnFailed, then StreamStopped.
+        """Runs a turn and yields its events up to the end of the turn, then StreamStoppedEvent.
 
         The request is sent when the first event is read. The turn keeps running if the caller stops reading.
-        If its server dies, the stream continues with the next attempt: a TurnFailed with the status
-        `interrupted` may be followed by another StreamStarted.
+        If its server dies, the stream continues with the next attempt: a TurnFailedEvent with the status
+        `interrupted` may be followed by another StreamStartedEvent.
         """
         accepted = await self.submit(session, said, **asked)
         async with aclosing(self.follow(accepted)) as events:
@@ -93,14 +92,14 @@ class AsyncClient(SessionCalls, WorkCalls):
     async def ask(self, session: str, said: Said, **asked: Unpack[SendOptions]) -> TurnInfo:
         """Runs a turn and returns it when it is committed. Raises the error if it fails."""
         accepted = await self.submit(session, said, **asked)
-        end: TurnCommitted | TurnFailed | None = None
+        end: TurnCommittedEvent | TurnFailedEvent | None = None
         async with aclosing(self.follow(accepted)) as events:
             async for event in events:
-                if isinstance(event, TurnCommitted | TurnFailed):
+                if isinstance(event, TurnCommittedEvent | TurnFailedEvent):
                     end = event
-        if isinstance(end, TurnCommitted):
+        if isinstance(end, TurnCommittedEvent):
             return await self.turn(session, end.turn)
-        error = error_of(end.code, end.message) if end else TurnFailedError()
+        error = error_of(end.code, end.message) if end else TurnFailed()
         error.retryable = end.is_retryable if end else None
         error.detail = {"session": session, "turn": accepted.turn, "attempt": end and end.attempt}
         raise error

@@ -1,7 +1,8 @@
 """The events of a session, one class for each `type` on the wire.
 
 `seq` is the number of the event in its session, or None if it was made for this stream and is not stored.
-`raw` is the event as received, including fields that this version does not know. An unknown type is `Other`.
+`raw` is the event as received, including fields that this version does not know. An event of an unknown type
+is an `OtherEvent`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lastgood.client.models import code_of, moment
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class EventFields:
     """Fields of every event. `agent` is the agent of a team that caused it; None: the agent of the turn."""
 
     seq: int | None
@@ -27,7 +28,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamStarted(About):
+class StreamStartedEvent(EventFields):
     """An attempt started. `decision` says why, if the turn was attempted before."""
 
     turn: str
@@ -36,7 +37,7 @@ class StreamStarted(About):
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeDecided(About):
+class ResumeDecidedEvent(EventFields):
     """`decision`: native, replay or fresh. `rejected`: native sessions that are not resumed, with reasons."""
 
     task: str
@@ -47,7 +48,7 @@ class ResumeDecided(About):
 
 
 @dataclass(frozen=True, slots=True)
-class UserMessage(About):
+class UserMessageEvent(EventFields):
     """A message of the turn's input, or a steer that the turn received."""
 
     message: str
@@ -55,19 +56,19 @@ class UserMessage(About):
 
 
 @dataclass(frozen=True, slots=True)
-class AgentChoice(About):
+class AgentChoiceEvent(EventFields):
     """A chunk of the answer."""
 
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class AgentChoiceReasoning(About):
+class AgentChoiceReasoningEvent(EventFields):
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class TokenUsage(About):
+class TokenUsageEvent(EventFields):
     """The usage of one complete model response."""
 
     model: str
@@ -77,7 +78,7 @@ class TokenUsage(About):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFallback(About):
+class ModelFallbackEvent(EventFields):
     """The turn continues with a fallback model."""
 
     model: str
@@ -85,14 +86,14 @@ class ModelFallback(About):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall(About):
+class ToolCallEvent(EventFields):
     id: str
     name: str
     arguments: str  # JSON
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallOutput(About):
+class ToolCallOutputEvent(EventFields):
     """Output that a tool streams while it runs."""
 
     id: str
@@ -100,21 +101,21 @@ class ToolCallOutput(About):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallResponse(About):
+class ToolCallResponseEvent(EventFields):
     id: str
     name: str
     response: str
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallConfirmation(About):
+class ToolCallConfirmationEvent(EventFields):
     """The turn waits for human approval."""
 
     question: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class ElicitationRequest(About):
+class ElicitationRequestEvent(EventFields):
     """The turn waits for information from a person."""
 
     message: str
@@ -122,19 +123,19 @@ class ElicitationRequest(About):
 
 
 @dataclass(frozen=True, slots=True)
-class AgentSwitching(About):
+class AgentSwitchingEvent(EventFields):
     """Another agent of the team takes over."""
 
     to_agent: str
 
 
 @dataclass(frozen=True, slots=True)
-class SessionTitle(About):
+class SessionTitleEvent(EventFields):
     title: str
 
 
 @dataclass(frozen=True, slots=True)
-class Warning(About):
+class WarningEvent(EventFields):
     """`topic`: agent_changed, model_retried, history_shortened, runtime."""
 
     message: str
@@ -142,15 +143,15 @@ class Warning(About):
 
 
 @dataclass(frozen=True, slots=True)
-class Error(About):
-    """An error; TurnFailed follows."""
+class ErrorEvent(EventFields):
+    """An error; TurnFailedEvent follows."""
 
     code: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class TurnCommitted(About):
+class TurnCommittedEvent(EventFields):
     """The turn is committed as number `turn_seq`. `replaces` is the previous head, if this was an edit."""
 
     turn: str
@@ -159,7 +160,7 @@ class TurnCommitted(About):
 
 
 @dataclass(frozen=True, slots=True)
-class TurnFailed(About):
+class TurnFailedEvent(EventFields):
     """Nothing was committed. `status`: failed, cancelled, interrupted, superseded."""
 
     turn: str
@@ -170,52 +171,52 @@ class TurnFailed(About):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamStopped(About):
+class StreamStoppedEvent(EventFields):
     """The attempt has ended, and its session is idle."""
 
     status: str
 
 
 @dataclass(frozen=True, slots=True)
-class Resync(About):
+class ResyncEvent(EventFields):
     """Missed events are no longer stored; read the session again. The events that follow are complete."""
 
 
 @dataclass(frozen=True, slots=True)
-class SessionExited(About):
+class SessionExitedEvent(EventFields):
     """The session was deleted. This is the last event."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Other(About):
+class OtherEvent(EventFields):
     type: str
 
 
 Event = (
-    StreamStarted
-    | ResumeDecided
-    | UserMessage
-    | AgentChoice
-    | AgentChoiceReasoning
-    | TokenUsage
-    | ModelFallback
-    | ToolCall
-    | ToolCallOutput
-    | ToolCallResponse
-    | ToolCallConfirmation
-    | ElicitationRequest
-    | AgentSwitching
-    | SessionTitle
-    | Warning
-    | Error
-    | TurnCommitted
-    | TurnFailed
-    | StreamStopped
-    | Resync
-    | SessionExited
-    | Other
+    StreamStartedEvent
+    | ResumeDecidedEvent
+    | UserMessageEvent
+    | AgentChoiceEvent
+    | AgentChoiceReasoningEvent
+    | TokenUsageEvent
+    | ModelFallbackEvent
+    | ToolCallEvent
+    | ToolCallOutputEvent
+    | ToolCallResponseEvent
+    | ToolCallConfirmationEvent
+    | ElicitationRequestEvent
+    | AgentSwitchingEvent
+    | SessionTitleEvent
+    | WarningEvent
+    | ErrorEvent
+    | TurnCommittedEvent
+    | TurnFailedEvent
+    | StreamStoppedEvent
+    | ResyncEvent
+    | SessionExitedEvent
+    | OtherEvent
 )
 
 
@@ -231,7 +232,7 @@ def event_of(seq: int | None, raw: _Plain) -> Event:
         "at": moment(raw["timestamp"]) if "timestamp" in raw else None,
         "raw": raw,
     }
-    kind, fields = _KINDS.get(raw["type"], (Other, _type))
+    kind, fields = _KINDS.get(raw["type"], (OtherEvent, _type))
     return kind(**about, **fields(raw))
 
 
@@ -270,43 +271,43 @@ def _failed(raw: _Plain) -> _Plain:
 
 
 _KINDS: Mapping[str, tuple[Callable[..., Event], Callable[[_Plain], _Plain]]] = {
-    "stream_started": (StreamStarted, _started),
+    "stream_started": (StreamStartedEvent, _started),
     "resume_decided": (
-        ResumeDecided,
+        ResumeDecidedEvent,
         lambda raw: (
             {"runtime": raw["runtime_id"]}
             | {name: raw[name] for name in ("task", "decision", "reason", "rejected")}
         ),
     ),
     "user_message": (
-        UserMessage,
+        UserMessageEvent,
         lambda raw: {"message": raw["message"], "is_steer": raw.get("steer", False)},
     ),
-    "agent_choice": (AgentChoice, _same("content")),
-    "agent_choice_reasoning": (AgentChoiceReasoning, _same("content")),
-    "token_usage": (TokenUsage, _usage),
+    "agent_choice": (AgentChoiceEvent, _same("content")),
+    "agent_choice_reasoning": (AgentChoiceReasoningEvent, _same("content")),
+    "token_usage": (TokenUsageEvent, _usage),
     "model_fallback": (
-        ModelFallback,
+        ModelFallbackEvent,
         lambda raw: {"model": raw["fallback_model"], "reason": raw["reason"]},
     ),
-    "tool_call": (ToolCall, _call),
+    "tool_call": (ToolCallEvent, _call),
     "tool_call_output": (
-        ToolCallOutput,
+        ToolCallOutputEvent,
         lambda raw: {"id": raw["tool_call_id"], "output": raw["output"]},
     ),
-    "tool_call_response": (ToolCallResponse, _result),
-    "tool_call_confirmation": (ToolCallConfirmation, _same("question")),
-    "elicitation_request": (ElicitationRequest, _same("message", "question")),
-    "agent_switching": (AgentSwitching, _same("to_agent")),
-    "session_title": (SessionTitle, _same("title")),
-    "warning": (Warning, lambda raw: {"message": raw["message"], "topic": raw["about"]}),
-    "error": (Error, lambda raw: {"code": code_of(raw), "message": raw["error"]}),
+    "tool_call_response": (ToolCallResponseEvent, _result),
+    "tool_call_confirmation": (ToolCallConfirmationEvent, _same("question")),
+    "elicitation_request": (ElicitationRequestEvent, _same("message", "question")),
+    "agent_switching": (AgentSwitchingEvent, _same("to_agent")),
+    "session_title": (SessionTitleEvent, _same("title")),
+    "warning": (WarningEvent, lambda raw: {"message": raw["message"], "topic": raw["about"]}),
+    "error": (ErrorEvent, lambda raw: {"code": code_of(raw), "message": raw["error"]}),
     "turn_committed": (
-        TurnCommitted,
+        TurnCommittedEvent,
         lambda raw: {"turn": raw["turn"], "turn_seq": raw["seq"], "replaces": raw.get("replaces")},
     ),
-    "turn_failed": (TurnFailed, _failed),
-    "stream_stopped": (StreamStopped, _same("status")),
-    "resync": (Resync, _same()),
-    "session_exited": (SessionExited, _same("reason")),
+    "turn_failed": (TurnFailedEvent, _failed),
+    "stream_stopped": (StreamStoppedEvent, _same("status")),
+    "resync": (ResyncEvent, _same()),
+    "session_exited": (SessionExitedEvent, _same("reason")),
 }

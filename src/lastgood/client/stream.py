@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 
 from lastgood.client.events import (
-    Error,
+    ErrorEvent,
     Event,
-    Resync,
-    SessionExited,
-    StreamStarted,
-    StreamStopped,
-    TurnFailed,
+    ResyncEvent,
+    SessionExitedEvent,
+    StreamStartedEvent,
+    StreamStoppedEvent,
+    TurnFailedEvent,
     event_of,
 )
 from lastgood.client.models import AttemptInfo, SessionInfo, TurnInfo, attempt_of, read, session_of, turn_of
@@ -90,11 +90,15 @@ class TurnStream:
                         event = read(partial(event_of, frame.seq), frame.plain)
                         # A resync may go back: a restored database assigns the same numbers again.
                         if event.seq is not None:
-                            if since is not None and event.seq <= since and not isinstance(event, Resync):
+                            if (
+                                since is not None
+                                and event.seq <= since
+                                and not isinstance(event, ResyncEvent)
+                            ):
                                 continue
                             since = event.seq
                         yield event
-                        if isinstance(event, SessionExited):
+                        if isinstance(event, SessionExitedEvent):
                             return
             except LastgoodError as broken:
                 if not self._connection.may_go_again(broken):
@@ -116,7 +120,7 @@ class TurnStream:
         return _accepted(session, attempt, answer, since, call)
 
     async def follow(self, accepted: Accepted) -> AsyncGenerator[Event, None]:
-        """Yields the events of the turn; the last one is StreamStopped."""
+        """Yields the events of the turn; the last one is StreamStoppedEvent."""
         if accepted.task is not None:
             async with aclosing(self._of_task(accepted, accepted.task)) as events:
                 async for event in events:
@@ -127,7 +131,7 @@ class TurnStream:
             async with aclosing(self._of_attempt(accepted)) as events:
                 async for event in events:
                     since = event.seq if event.seq is not None else since
-                    if isinstance(event, TurnFailed):
+                    if isinstance(event, TurnFailedEvent):
                         is_interrupted = event.status == "interrupted"
                     yield event
             if not is_interrupted or accepted.call is None or tries > _MOST_AGAIN:
@@ -150,13 +154,13 @@ class TurnStream:
                 return
         async with aclosing(self.events(session, accepted.since)) as events:
             async for event in events:
-                if isinstance(event, SessionExited):
+                if isinstance(event, SessionExitedEvent):
                     raise SessionNotFound("the session was deleted while the turn was running")
-                if isinstance(event, Resync) or event.attempt == attempt.id:
+                if isinstance(event, ResyncEvent) or event.attempt == attempt.id:
                     yield event
-                if isinstance(event, StreamStopped) and event.attempt == attempt.id:
+                if isinstance(event, StreamStoppedEvent) and event.attempt == attempt.id:
                     return
-                if isinstance(event, Resync):
+                if isinstance(event, ResyncEvent):
                     # Its end may be among the missed events, and would never arrive.
                     ended = (await self.attempt(session, attempt.id)).ended_at is not None
                     last = (await self.session(session)).last_event_seq if ended else None
@@ -172,20 +176,20 @@ class TurnStream:
         if await self._task_end(task) is None:
             async with aclosing(self.events(session, accepted.since)) as events:
                 async for event in events:
-                    if isinstance(event, SessionExited):
+                    if isinstance(event, SessionExitedEvent):
                         raise SessionNotFound("the session was deleted while the turn was running")
-                    if isinstance(event, StreamStarted) and event.turn == accepted.turn:
+                    if isinstance(event, StreamStartedEvent) and event.turn == accepted.turn:
                         ours.add(event.attempt or "")
-                    if isinstance(event, Resync):
+                    if isinstance(event, ResyncEvent):
                         yield event
-                    elif event.attempt in ours and isinstance(event, Error | TurnFailed):
+                    elif event.attempt in ours and isinstance(event, ErrorEvent | TurnFailedEvent):
                         held.append(event)
-                    elif event.attempt in ours and not isinstance(event, StreamStopped):
+                    elif event.attempt in ours and not isinstance(event, StreamStoppedEvent):
                         yield event
-                    ends = isinstance(event, StreamStopped) and event.attempt in ours
-                    failed = isinstance(event, TurnFailed) and event.turn == accepted.turn
+                    ends = isinstance(event, StreamStoppedEvent) and event.attempt in ours
+                    failed = isinstance(event, TurnFailedEvent) and event.turn == accepted.turn
                     in_queue = failed and event.attempt is None
-                    if ends or in_queue or isinstance(event, Resync):
+                    if ends or in_queue or isinstance(event, ResyncEvent):
                         last = await self._task_end(task)
                         if last is not None and ends and last == event.attempt:
                             for one in (*held, event):

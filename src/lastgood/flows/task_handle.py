@@ -100,7 +100,7 @@ class TaskTurnHandle(TurnHandle):
             raise outcome_unknown(self.session, self.attempt) from error
 
     async def _until_ended(self) -> Task:
-        ear = self._deps.signals.listen(self.session)
+        subscription = self._deps.signals.listen(self.session)
         try:
             while True:
                 task = await self._find_task()
@@ -110,10 +110,10 @@ class TaskTurnHandle(TurnHandle):
                     return task
                 if task.status is TaskStatus.WAITING and self._denies:
                     await self._deny()
-                await ear.wait(self._deps.limits.poll_seconds)
-                ear.take()
+                await subscription.wait(self._deps.limits.poll_seconds)
+                subscription.take()
         finally:
-            self._deps.signals.leave(self.session, ear)
+            self._deps.signals.leave(self.session, subscription)
 
     async def _deny(self) -> None:
         """A call that needs approval is denied, with the reason for the agent."""

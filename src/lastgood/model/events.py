@@ -74,7 +74,7 @@ class UserSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeDecided:
+class ResumeChosen:
     """Which native session a runtime resumes, and why."""
 
     kind: ClassVar = EventKind.RESUME_DECIDED
@@ -282,7 +282,7 @@ StreamedData = TextStreamed | ReasoningStreamed | ToolStreamed
 EventData = (
     AttemptStarted
     | UserSaid
-    | ResumeDecided
+    | ResumeChosen
     | AgentChanged
     | AgentSwitched
     | StreamedData

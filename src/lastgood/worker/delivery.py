@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lastgood.errors import LastgoodError
-from lastgood.worker.outbox import Outbox, Report, Waiting
+from lastgood.worker.outbox import Outbox, Report, ReportHead
 from lastgood.worker.server_calls import CallFailure, WorkServer, failure_of, is_of_cancelled_task
 
 log = logging.getLogger(__name__)
@@ -132,5 +132,5 @@ def _fields(report: Report, error: LastgoodError, **more: Any) -> dict[str, Any]
     return _about(report, code=error.code, reason=error.message, **more)
 
 
-def _about(report: Waiting, **more: Any) -> dict[str, Any]:
+def _about(report: ReportHead, **more: Any) -> dict[str, Any]:
     return {"fields": {"task": report.task, "report": report.call, **more}}

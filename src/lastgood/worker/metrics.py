@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 from lastgood.worker.outbox import Outbox
-from lastgood.worker.process import Worker
+from lastgood.worker.process import WorkerProcess
 
 _REQUEST_SECONDS = 5.0
 
@@ -28,7 +28,7 @@ METRICS = {
 PREFIX = "lastgood_worker_"
 
 
-def metrics_text(worker: Worker, outbox: Outbox, slots: int) -> str:
+def metrics_text(worker: WorkerProcess, outbox: Outbox, slots: int) -> str:
     beat = worker.last_heartbeat
     values: dict[str, float] = {
         "slots": slots,
@@ -51,7 +51,7 @@ def _lines(values: dict[str, float]) -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def serve_metrics(
-    listener: socket.socket, worker: Worker, outbox: Outbox, slots: int
+    listener: socket.socket, worker: WorkerProcess, outbox: Outbox, slots: int
 ) -> AsyncIterator[None]:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(

@@ -32,7 +32,7 @@ _HEAD_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ReportHead:
     """What is known of a report without reading it. `call`: complete, fail or snapshot."""
 
     id: str  # sorts by time
@@ -50,7 +50,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Waiting):
+class Report(ReportHead):
     body: dict[str, Any] = field(default_factory=dict)
 
 
@@ -61,7 +61,7 @@ class Outbox:
         self._reserved_bytes = reserved_bytes
         self._lock = threading.Lock()  # runs put their reports from threads
         self._newest = 0
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, ReportHead] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for torn in folder.glob("*.tmp"):  # of a worker that was killed before the report counted
             torn.unlink()
@@ -82,15 +82,15 @@ class Outbox:
             self._reserve.unlink(missing_ok=True)
             self._write(report)
         with self._lock:
-            self._waiting[report.id] = Waiting(report.id, task, call, report.claim_token)
+            self._waiting[report.id] = ReportHead(report.id, task, call, report.claim_token)
         return report
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[ReportHead]:
         """Oldest first, from memory."""
         with self._lock:
             return [self._waiting[number] for number in sorted(self._waiting)]
 
-    def read(self, waiting: Waiting) -> Report | None:
+    def read(self, waiting: ReportHead) -> Report | None:
         """None: it is damaged. It is set aside then: it must not stop the others, nor be deleted."""
         file = self._file(waiting)
         try:
@@ -121,13 +121,13 @@ class Outbox:
     def damaged(self) -> list[Path]:
         return sorted(self._folder.glob("*.damaged"))
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: ReportHead) -> None:
         self._file(waiting).unlink(missing_ok=True)
         self._forget(waiting)
         _sync(self._folder)
         self.reserve()
 
-    def set_aside(self, waiting: Waiting) -> Path:
+    def set_aside(self, waiting: ReportHead) -> Path:
         """Keeps a report that the server refused, for people."""
         kept = self._folder / f"{waiting.id}.refused"
         self._file(waiting).rename(kept)
@@ -149,10 +149,10 @@ class Outbox:
             os.close(descriptor)
         return True
 
-    def _file(self, waiting: Waiting) -> Path:
+    def _file(self, waiting: ReportHead) -> Path:
         return self._folder / f"{waiting.id}{_SUFFIX}"
 
-    def _forget(self, waiting: Waiting) -> None:
+    def _forget(self, waiting: ReportHead) -> None:
         with self._lock:
             self._waiting.pop(waiting.id, None)
 
@@ -177,14 +177,14 @@ class Outbox:
             raise
         _sync(self._folder)
 
-    def _read_head(self, file: Path) -> Waiting | None:
+    def _read_head(self, file: Path) -> ReportHead | None:
         """The rest is checked when it is read."""
         with file.open("rb") as opened:
             start = opened.read(_HEAD_BYTES)
         try:
             plain = orjson.loads(start.split(b"\n", 2)[1])
             number = file.name.removesuffix(_SUFFIX)
-            return Waiting(number, plain["task"], plain["call"], plain["claim_token"])
+            return ReportHead(number, plain["task"], plain["call"], plain["claim_token"])
         except (IndexError, KeyError, TypeError, orjson.JSONDecodeError):
             self._set_aside_damaged(file)
             return None

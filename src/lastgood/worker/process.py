@@ -20,7 +20,7 @@ from lastgood.worker.delivery import ReportSender, backoff_seconds
 from lastgood.worker.identity import WorkerIdentity
 from lastgood.worker.leases import LeaseWatch, now
 from lastgood.worker.preparation import RunTools
-from lastgood.worker.registration import OfferedRuntime, Registration
+from lastgood.worker.registration import OfferedRuntime, RegistrationRequest
 from lastgood.worker.runtimes.processes import ProcessGroups
 from lastgood.worker.runtimes.registry import RuntimeChoice, kind_named
 from lastgood.worker.server_calls import CallFailure, HeartbeatAnswer, RegisteredWorker, failure_of
@@ -37,13 +37,13 @@ _MOST_CLAIMS = 16
 _STATUS_CHARACTERS = 500
 
 
-class Worker:
+class WorkerProcess:
     def __init__(
         self, identity: WorkerIdentity, runtimes: tuple[OfferedRuntime, ...], tools: RunTools
     ) -> None:
         self._identity, self._tools = identity, tools
         self._options, self._server = tools.options, tools.server
-        self._registration = Registration(identity, tools.options.name, runtimes, tools.environment)
+        self._registration = RegistrationRequest(identity, tools.options.name, runtimes, tools.environment)
         self.delivery = ReportSender(tools.server, tools.outbox, tools.token_rejected)
         self.runs: dict[str, TaskRun] = {}
         self.registered: RegisteredWorker | None = None

@@ -22,7 +22,7 @@ class OfferedRuntime:
     cli_version: str
 
 
-class Registration:
+class RegistrationRequest:
     def __init__(
         self,
         identity: WorkerIdentity,

@@ -9,7 +9,7 @@ import pytest
 from lastgood.errors import StaleClaim
 from lastgood.flows.submission import Submission
 from lastgood.model.attempts import Ask
-from lastgood.model.events import ResumeDecided
+from lastgood.model.events import ResumeChosen
 from lastgood.model.runtimes import OnAgentChange, OnDirty, OnQueued
 from lastgood.model.sessions import ScopeKind, TaskScope, TurnKind
 from lastgood.model.tasks import Directive, PointerOutcome
@@ -360,7 +360,7 @@ async def test_I26_the_decision_is_stored_before_it_is_sent(site: Site) -> None:
     (decided,) = [
         one.data
         for one in await site.events(sent.claimed.session.id)
-        if isinstance(one.data, ResumeDecided) and one.attempt == attempt.id
+        if isinstance(one.data, ResumeChosen) and one.attempt == attempt.id
     ]
     assert decided.record["reason"] == resume(sent)["reason"]
 

@@ -28,7 +28,7 @@ _FIRST = re.compile(rb'^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d
 _LAST = re.compile(rb'[,{]\s*"id"\s*:\s*(\d{1,18})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 
 
-class Waiting:
+class OpenRequests:
     """The ids of the requests that have no answer yet."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Waiting:
         return [JSONRPCError(jsonrpc="2.0", id=id, error=error) for id in sorted(failed)]
 
 
-class Line:
+class LineBuffer:
     """Keeps both ends of a line that is too long: one of them says which request it would have answered."""
 
     def __init__(self) -> None:
@@ -69,17 +69,17 @@ class Line:
         else:
             self._parts.clear()
 
-    def messages(self, waiting: Waiting) -> Sequence[JSONRPCMessage]:
+    def messages(self, requests: OpenRequests) -> Sequence[JSONRPCMessage]:
         """Several, if any of the open requests may be the one that a line was for."""
         if self._size > MAX_LINE_BYTES:
             text = f"{OF_REPLY}has {self._size:,} bytes; the limit is {MAX_LINE_BYTES:,}"
-            ids = self._own_id if self._own_id or not self._may_answer else frozenset(waiting.ids)
-            return waiting.fail(ids, mcp_types.INTERNAL_ERROR, text)
+            ids = self._own_id if self._own_id or not self._may_answer else frozenset(requests.ids)
+            return requests.fail(ids, mcp_types.INTERNAL_ERROR, text)
         try:
             message = _message(b"".join(self._parts))
         except ValueError:
-            return waiting.fail(self._own_id, mcp_types.PARSE_ERROR, "not a JSON-RPC message")
-        waiting.note_answered(message)
+            return requests.fail(self._own_id, mcp_types.PARSE_ERROR, "not a JSON-RPC message")
+        requests.note_answered(message)
         return (message,)
 
     @property

@@ -21,7 +21,7 @@ from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 
 from lastgood.engine.mcp.errors import ServerUnavailable
-from lastgood.engine.mcp.stdio_lines import Line, Waiting
+from lastgood.engine.mcp.stdio_lines import LineBuffer, OpenRequests
 from lastgood.engine.tools.cancellation import finish
 
 #: For a process to exit after its input was closed, and again after SIGTERM.
@@ -117,12 +117,12 @@ async def stdio_transport(
     on_started(process)
     incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    waiting = Waiting()
+    requests = OpenRequests()
     tasks = [
         asyncio.create_task(work)
         for work in (
-            _read(started, process, incoming, waiting),
-            _write(started, process, outgoing, incoming, waiting),
+            _read(started, process, incoming, requests),
+            _write(started, process, outgoing, incoming, requests),
             process.keep_stderr(),
         )
     ]
@@ -147,19 +147,19 @@ async def _read(
     process: asyncio.subprocess.Process,
     state: ServerProcess,
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
-    waiting: Waiting,
+    requests: OpenRequests,
 ) -> None:
     assert process.stdout is not None
-    line = Line()
+    line = LineBuffer()
     with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async with incoming:
             while chunk := await process.stdout.read(_CHUNK_BYTES):
                 *ends, rest = chunk.split(b"\n")
                 for end in ends:
                     line.add(end)
-                    for message in line.messages(waiting):
+                    for message in line.messages(requests):
                         await incoming.send(SessionMessage(message))
-                    line = Line()
+                    line = LineBuffer()
                 line.add(rest)
             state.has_closed = True
 
@@ -169,13 +169,13 @@ async def _write(
     state: ServerProcess,
     outgoing: MemoryObjectReceiveStream[SessionMessage],
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
-    waiting: Waiting,
+    requests: OpenRequests,
 ) -> None:
     assert process.stdin is not None
     try:
         async with outgoing:
             async for session_message in outgoing:
-                waiting.note_sent(session_message.message)
+                requests.note_sent(session_message.message)
                 text = session_message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 process.stdin.write(text.encode() + b"\n")
                 await process.stdin.drain()

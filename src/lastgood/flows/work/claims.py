@@ -44,7 +44,7 @@ from lastgood.flows.work.signals import TaskWaiter, notify_workers
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.audit import AuditEntry, AuditKind
-from lastgood.model.events import AttemptStarted, Event, ResumeDecided, UserSaid
+from lastgood.model.events import AttemptStarted, Event, ResumeChosen, UserSaid
 from lastgood.model.ids import AttemptId, TenantId, TurnId
 from lastgood.model.messages import Role
 from lastgood.model.rules import LOCAL
@@ -338,7 +338,7 @@ def _claim_events(claimed: Claimed, prepared: Prepared, runtime: RuntimeIdentity
     attempt, request = claimed.attempt, claimed.request
     again = _TRIED_AGAIN if claimed.task.claims > 1 else None
     started = AttemptStarted(attempt.turn, attempt.id, prepared.agent.name, request.edit, decision=again)
-    decided = ResumeDecided(claimed.task.id, runtime.id, as_record(prepared.decision))
+    decided = ResumeChosen(claimed.task.id, runtime.id, as_record(prepared.decision))
     return (
         Event(attempt.id, started),
         *(

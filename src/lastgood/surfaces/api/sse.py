@@ -33,7 +33,7 @@ from lastgood.model.events import (
     ModelFellBack,
     ModelRetried,
     ReasoningStreamed,
-    ResumeDecided,
+    ResumeChosen,
     RunWarned,
     StoredEvent,
     TextStreamed,
@@ -95,7 +95,7 @@ def _body(data: EventData) -> Json:
             return {"type": "session_title", "title": data.title}
         case EventsDropped():
             return {"type": "resync", "after": data.after}
-        case ResumeDecided():
+        case ResumeChosen():
             chosen = {"task": data.task, "runtime_id": data.runtime_id}
             return {"type": "resume_decided", **chosen, **data.record}
         case HookDenied():

@@ -27,7 +27,7 @@ from lastgood.worker.job import (
 )
 from lastgood.worker.runtimes.jsonrpc import object_in
 from lastgood.worker.runtimes.mcp_config import without_servers
-from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, Line, ProcessGroups
+from lastgood.worker.runtimes.processes import CliGone, CliLine, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import CliToolCall, ToolGate, restricts_nothing
 
@@ -96,7 +96,7 @@ class _Conversation:
             raise self._record.failed(FailureCode.CLI_PROTOCOL, message)
         raise self._record.failed_by_text(f"The command failed with exit code {code}: {message}")
 
-    async def _handle(self, line: Line) -> JobResult | None:
+    async def _handle(self, line: CliLine) -> JobResult | None:
         event = object_in(line.data) if line.whole else None
         record = self._record
         if event is None:

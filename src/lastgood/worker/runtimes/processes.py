@@ -36,7 +36,7 @@ class CliGone(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CliLine:
     """One line of output without its end. A line over the limit keeps its first bytes only."""
 
     data: bytes
@@ -55,14 +55,14 @@ class CliLineSplitter:
         self._kept = bytearray()
         self._size = 0
 
-    def feed(self, chunk: bytes) -> Iterator[Line]:
+    def feed(self, chunk: bytes) -> Iterator[CliLine]:
         *complete, rest = chunk.split(b"\n")
         for part in complete:
             self._keep(part)
             yield self._take()
         self._keep(rest)
 
-    def end(self) -> Iterator[Line]:
+    def end(self) -> Iterator[CliLine]:
         if self._size:
             yield self._take()
 
@@ -70,8 +70,8 @@ class CliLineSplitter:
         self._kept += part[: self._limit - len(self._kept)]
         self._size += len(part)
 
-    def _take(self) -> Line:
-        line = Line(bytes(self._kept), self._size)
+    def _take(self) -> CliLine:
+        line = CliLine(bytes(self._kept), self._size)
         self._kept, self._size = bytearray(), 0
         return line
 
@@ -100,7 +100,7 @@ class CliProcess:
     def stderr_tail(self) -> str:
         return self._tail.decode(errors="replace").strip()
 
-    async def lines(self) -> AsyncIterator[Line]:
+    async def lines(self) -> AsyncIterator[CliLine]:
         """Ends when the CLI closes its output or exits, even if a process that it left holds the output."""
         splitter = CliLineSplitter()
         while chunk := await self._chunk():
