@@ -30,9 +30,9 @@ from lastgood.model.attempts import AttemptStatus
 from lastgood.model.tasks import TaskStatus
 from lastgood.server import open_server
 from lastgood.settings import ROWS, read_settings
-from lastgood.settings.rows import Row
-from lastgood.settings.worker import WORKER_ROWS
-from lastgood.worker import metrics as worker
+from lastgood.settings.setting_rows import Row
+from lastgood.settings.worker_settings import WORKER_ROWS
+from lastgood.worker import worker_metrics as worker
 
 DOCS = Path(__file__).parent
 OPENAPI = DOCS / "openapi.json"

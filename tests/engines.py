@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.provider import Provider
-from lastgood.engine.providers.registry import ProviderTable
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.providers.provider_table import ProviderTable
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.tool import Tool, Toolset
 from lastgood.model.agents import Safety, ToolsetSpec
 from lastgood.outside.secrets import Secrets

@@ -24,7 +24,7 @@ from lastgood.core import limits
 from lastgood.engine.providers import scripted
 from lastgood.settings import Settings, read_settings
 from lastgood.settings.types import SettingsInvalid
-from lastgood.settings.worker import WORKER_ROWS
+from lastgood.settings.worker_settings import WORKER_ROWS
 from tests.test_rooms import MAY_IMPORT
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from docs.draw import served, walk
 from lastgood import cli
 from lastgood.cli.parser import build_parser
 from lastgood.errors import WrongUsage
-from lastgood.settings.worker import WORKER_ROWS
+from lastgood.settings.worker_settings import WORKER_ROWS
 from tests.test_docs import DOCUMENTS, ROOT, error_codes, name_of, variables
 
 SHELLS = ("sh", "console", "text", "bash")

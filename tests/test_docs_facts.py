@@ -15,7 +15,7 @@ from lastgood.cli.demo_steps import STEPS
 from lastgood.core.hooks import CONTRACTS
 from lastgood.model.tokens import Scope
 from lastgood.settings import ROWS
-from lastgood.settings.worker import WORKER_ROWS
+from lastgood.settings.worker_settings import WORKER_ROWS
 from tests.test_docs import DOCUMENTS, ROOT, error_codes, name_of
 from tests.test_docs_commands import PRESENT, blocks, named
 

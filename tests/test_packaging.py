@@ -19,8 +19,8 @@ from docs.draw import served
 from lastgood.cli.parser import build_parser
 from lastgood.model.attempts import AttemptStatus
 from lastgood.settings import Settings, read_settings
-from lastgood.settings.worker import WORKER_ROWS
-from lastgood.worker import metrics as worker
+from lastgood.settings.worker_settings import WORKER_ROWS
+from lastgood.worker import worker_metrics as worker
 from tests.e2e.server import LiveServer
 from tests.surfaces.prometheus import families
 from tests.test_compose import LAST_SECONDS

@@ -126,7 +126,7 @@ SURFACES_NEED_OF_CORE = {
     "visible_text",  # escapes of invisible characters, for pages on which people approve
 }
 #: The inside of flows. Surfaces get flows that are built from these, and handles to turns.
-FLOW_INTERNALS = {"attempt_driver", "begin", "dependencies", "event_feed", "run", "running_attempts"}
+FLOW_INTERNALS = {"attempt_driver", "attempt_run", "begin", "dependencies", "event_feed", "running_attempts"}
 
 
 def surface_imports() -> Iterator[tuple[str, str]]:

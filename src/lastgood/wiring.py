@@ -37,7 +37,7 @@ from lastgood.flows.webhook_delivery import PostResult, WebhookDelivery
 from lastgood.flows.webhooks import RECEIVERS
 from lastgood.flows.work.assembly import WorkFlows, work_flows
 from lastgood.flows.work.enqueue import Enqueuer
-from lastgood.flows.work.limits import WorkLimits
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.agents import AUTO, Safety
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.outside.secrets import Secrets
@@ -161,10 +161,10 @@ def build_engine(settings: Settings, secrets: Secrets, tracing: Tracing = OFF) -
     from lastgood.engine.agent_loop import AgentLoop
     from lastgood.engine.providers.chat_limits import ChatLimits
     from lastgood.engine.providers.model_references import offline_spec
-    from lastgood.engine.providers.registry import ProviderTable, unusable_key
+    from lastgood.engine.providers.provider_table import ProviderTable, unusable_key
     from lastgood.engine.providers.scripted import Scripted
     from lastgood.engine.tools.builtin import first_toolsets, live_toolsets
-    from lastgood.engine.tools.environment import Environment
+    from lastgood.engine.tools.command_environment import Environment
 
     log = file_log(settings.prompt_log) if settings.prompt_log else None
     # Longer than the turn may be silent: its watchdog says so, and not a connection that gives up first.

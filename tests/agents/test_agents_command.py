@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.agents.json_schema import json_schema
+from lastgood.agents.editor_schema import json_schema
 from tests.agents.corpus import FILES, FOLDER, expected, findings_of
 from tests.forkserver import fork_server
 

@@ -6,7 +6,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from lastgood.agents.json_schema import json_schema
+from lastgood.agents.editor_schema import json_schema
 from lastgood.agents.schema.file import NEWEST
 from lastgood.agents.schema.toolsets import TOOLSET
 from tests.agents.corpus import FILES, Named, expected, findings_of, keys_in, read, sections

@@ -18,7 +18,7 @@ from lastgood.agents.sources import (
     UrlSource,
     parse,
 )
-from lastgood.core.identity import stable_identity
+from lastgood.core.agent_identity import stable_identity
 from lastgood.errors import InvalidRequest
 
 TEAM = "https://agents.example.com/team.yaml"

@@ -21,7 +21,7 @@ import aiohttp
 import orjson
 
 from lastgood.engine.agent_loop import AgentLoop
-from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.providers.provider_table import ProviderTable
 from lastgood.engine.tools.echo import ECHO
 from lastgood.model.agents import AgentSpec, ModelSpec, Safety, ToolsetSpec
 from lastgood.model.answers import Answer

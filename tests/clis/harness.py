@@ -18,7 +18,7 @@ from lastgood.worker.job import (
     SafetyMode,
     Steering,
 )
-from lastgood.worker.runtimes.registry import kind_named
+from lastgood.worker.runtimes.runtime_kinds import kind_named
 from tests.clis.install import path_of, search_path
 from tests.clis.model_server import ModelServer
 from tests.worker.recorder import Recorder

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from lastgood.worker.cli_mcp_servers import line_of
 from lastgood.worker.job import ActivityType, JobAnswer, JobMcpServer, JobPermissions, SafetyMode
-from lastgood.worker.mcp_servers import line_of
 from tests.clis.harness import AUTONOMOUS, RealCli
 from tests.clis.real_worker import RealWorker
 from tests.e2e.task_server import TaskServer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.core.identity import (
+from lastgood.core.agent_identity import (
     Ambiguous,
     Exact,
     Missing,

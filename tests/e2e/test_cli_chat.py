@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood.cli.markdown import MarkdownColours
+from lastgood.cli.terminal_markdown import MarkdownColours
 from tests.e2e.command import AGENT, Command, until
 from tests.e2e.test_cli import CTRL_C, CTRL_D, Terminal
 from tests.e2e.test_cli_terminal import CORPUS, DANGEROUS, _all_of

@@ -40,8 +40,8 @@ def test_a_step_that_is_not_true_fails_the_demo(
 
 #: Executed by every Python process that the demo starts, before Lastgood itself.
 BROKEN_IDENTITY = """
-from lastgood.core import identity
-identity.stable_identity = lambda key: key
+from lastgood.core import agent_identity
+agent_identity.stable_identity = lambda key: key
 """
 BROKEN_RESUME = """
 from lastgood.core import resume

@@ -438,7 +438,7 @@ async def test_off_nothing_is_wrapped(tmp_path: Path) -> None:
         assert server.asgi == server.app
         assert server.lastgood.deps.engine is server.engine
         assert type(server.engine) is AgentLoop
-        assert type(server.engine._asking._providers).__module__ == "lastgood.engine.providers.registry"
+        assert type(server.engine._asking._providers).__module__ == "lastgood.engine.providers.provider_table"
 
 
 def test_on_but_not_installed_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:

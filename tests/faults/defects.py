@@ -26,17 +26,17 @@ from lastgood.core.history import History
 from lastgood.core.recovery import TryAgain
 from lastgood.errors import OutcomeUnknown, StoreError, TurnCancelled
 from lastgood.flows import attempt_driver as flow_driver
+from lastgood.flows import attempt_run as flow_run
 from lastgood.flows import begin as flow_begin
 from lastgood.flows import queue as flow_queue
 from lastgood.flows import recovery as flow_recovery
-from lastgood.flows import run as flow_run
 from lastgood.flows import running_attempts as flow_running
 from lastgood.flows import sessions as flow_sessions
 from lastgood.flows import submit as flow_submit
 from lastgood.flows import verified_history as flow_history
 from lastgood.flows.attempt_end import AttemptStop
+from lastgood.flows.attempt_run import Run
 from lastgood.flows.history_cache import HistoryCache
-from lastgood.flows.run import Run
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import (
     AttemptStatus,

@@ -10,15 +10,15 @@ from unittest.mock import patch
 from lastgood.core.lifecycle import Move
 from lastgood.core.parking_policy import parking_of
 from lastgood.errors import AttemptLost, OutcomeUnknown, ShuttingDown
+from lastgood.flows import attempt_run as flow_run
 from lastgood.flows import event_outbox as flow_outbox
 from lastgood.flows import leases as flow_leases
-from lastgood.flows import run as flow_run
 from lastgood.flows import running_attempts as flow_running
 from lastgood.flows.attempt_end import AttemptStop
+from lastgood.flows.attempt_run import Run
 from lastgood.flows.begin import Plan
 from lastgood.flows.leases import Beat
 from lastgood.flows.outages import interrupted_by_outage
-from lastgood.flows.run import Run
 from lastgood.flows.submission import Submission
 from lastgood.flows.submit import Submitter
 from lastgood.flows.turn_handle import TurnHandle

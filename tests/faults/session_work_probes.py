@@ -8,7 +8,7 @@ from typing import Any
 
 from lastgood.flows.submission import Submission
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.flows.work.access import WorkAccess
+from lastgood.flows.work.visibility import WorkAccess
 from lastgood.model.attempts import Ask, AttemptStatus
 from lastgood.model.events import TERMINAL, EventKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId

@@ -368,7 +368,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
 #: What is imported only where it is used, which would be in every child anew.
 _LATE_IMPORTS = (
     "lastgood.agents.agent_file",
-    "lastgood.engine.providers.registry",
+    "lastgood.engine.providers.provider_table",
     "lastgood.engine.tools.builtin",
 )
 

@@ -15,10 +15,10 @@ from lastgood.core.task_retry import RetryTask, after_failure
 from lastgood.errors import HistoryDamaged
 from lastgood.flows.task_handle import TaskTurnHandle
 from lastgood.flows.task_start import TaskStarter
-from lastgood.flows.work import access as flow_access
 from lastgood.flows.work import claim_content as flow_content
 from lastgood.flows.work import enqueue as flow_enqueue
 from lastgood.flows.work import final_reports as flow_final
+from lastgood.flows.work import visibility as flow_access
 from lastgood.flows.work.tasks import Tasks
 from lastgood.model.ids import TaskId, TenantId
 from lastgood.model.tasks import Pointer, Task, TaskEnd, TaskStatus

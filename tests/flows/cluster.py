@@ -17,14 +17,14 @@ from lastgood.agents.catalog import Catalog
 from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall, Provider
 from lastgood.engine.tools.tool import Tool, ToolUse
+from lastgood.flows.attempt_run import Run
 from lastgood.flows.dependencies import FlowLimits
 from lastgood.flows.history_cache import HistoryCache
-from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submission import Submission
 from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle
 from lastgood.flows.turn_outcome import Outcome
-from lastgood.flows.work.limits import WorkLimits
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt
 from lastgood.model.events import EventKind

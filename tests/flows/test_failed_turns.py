@@ -88,7 +88,7 @@ FAILURES = [
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes that fail for good are given up in milliseconds."""
     monkeypatch.setattr(FlowLimits, "outage_seconds", 0.1)
-    monkeypatch.setattr("lastgood.flows.run._END_SECONDS", 0.1)
+    monkeypatch.setattr("lastgood.flows.attempt_run._END_SECONDS", 0.1)
 
 
 async def fragile(cluster: Cluster, failure: Failure) -> Lastgood:

@@ -224,7 +224,7 @@ async def test_I22_a_batch_whose_answer_is_lost_is_stored_once(cluster: Cluster,
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlowLimits, "outage_seconds", 0.2)
-    monkeypatch.setattr("lastgood.flows.run._END_SECONDS", 0.1)
+    monkeypatch.setattr("lastgood.flows.attempt_run._END_SECONDS", 0.1)
 
 
 async def outcome_in(cluster: Cluster, node: Lastgood, **modes: Mode) -> tuple[SessionId, Outcome]:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from lastgood.engine.mcp import toolset
-from lastgood.engine.mcp.connection import Connection
+from lastgood.engine.mcp.server_connection import Connection
 from lastgood.engine.mcp.server_spec import ServerSpec
 from lastgood.engine.mcp.toolset import McpToolset
 from tests.mcp import test_replies, test_servers

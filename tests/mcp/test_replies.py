@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.engine.mcp import http_transport, progress, results
+from lastgood.engine.mcp import call_progress, http_transport, results
 from lastgood.engine.tools.program_tools import LiveProgram
 from lastgood.engine.tools.tool import ToolFailed
 from tests.mcp.conftest import SERVER, Servers
@@ -96,8 +96,8 @@ async def test_a_reply_that_cannot_be_used_fails_its_call_at_once(
 async def test_progress_is_shown_up_to_a_limit(servers: Servers) -> None:
     assert await servers.call(odd(servers, "progress"), "ledger_odd") == "call 1"
     shown = "".join(servers.said)
-    assert len(shown) < progress.MOST_CHARACTERS + 2 * progress.MOST_NOTICE_CHARACTERS
-    assert max(map(len, servers.said)) <= progress.MOST_NOTICE_CHARACTERS + 1
+    assert len(shown) < call_progress.MOST_CHARACTERS + 2 * call_progress.MOST_NOTICE_CHARACTERS
+    assert max(map(len, servers.said)) <= call_progress.MOST_NOTICE_CHARACTERS + 1
     assert servers.said[-1] == "[the server reports more progress than is shown]\n"
 
 

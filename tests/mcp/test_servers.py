@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lastgood.engine.mcp import toolset
-from lastgood.engine.mcp.connection import Connection
 from lastgood.engine.mcp.restart_note import STARTED_AGAIN
+from lastgood.engine.mcp.server_connection import Connection
 from lastgood.engine.mcp.server_spec import server_spec
 from lastgood.engine.mcp.toolset import McpServer
 from lastgood.engine.tools.program_tools import LiveProgram

@@ -10,7 +10,7 @@ import pytest
 
 from lastgood.core.hooks import Failure, HookOutput
 from lastgood.engine.hooks.builtins import rendered, run_builtin
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.model.hooks import HookEvent, HookKind, HookSpec
 from lastgood.outside.secrets import Secrets
 

@@ -11,7 +11,7 @@ import pytest
 from lastgood.engine import toolboxes
 from lastgood.engine.agent_loop import AgentLoop
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
-from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.providers.provider_table import ProviderTable
 from lastgood.engine.toolboxes import Toolboxes
 from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolUse

@@ -12,7 +12,7 @@ import pytest
 
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall, Provider
-from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.providers.provider_table import ProviderTable
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.model.agents import ModelSpec, StructuredOutput
 from lastgood.model.call_options import CallOptions

@@ -12,7 +12,7 @@ import pytest
 
 from lastgood.engine.providers.fallback_chain import FallbackChain, FellBack, Requested, Retried
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
-from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.providers.provider_table import ProviderTable
 from lastgood.errors import (
     ContextOverflow,
     KeyRefused,

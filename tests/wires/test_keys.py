@@ -13,7 +13,7 @@ from lastgood.engine.providers.chat_stream_parser import ParserLimits
 from lastgood.engine.providers.fallback_chain import FallbackChain
 from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.providers.provider_aliases import key_of
-from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.providers.provider_table import ProviderTable
 from lastgood.errors import KeyRefused, ModelError
 from lastgood.model.agents import Fallback, ModelSpec
 from lastgood.model.messages import user

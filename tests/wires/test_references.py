@@ -14,7 +14,7 @@ from lastgood.engine.providers.direct import Direct
 from lastgood.engine.providers.fallback_chain import FallbackChain
 from lastgood.engine.providers.model_references import AUTO_MODELS, chain_of, resolve_model, why_offline
 from lastgood.engine.providers.provider_aliases import ALIASES, Dialect, chat_url, key_names
-from lastgood.engine.providers.registry import ProviderTable, unusable_key
+from lastgood.engine.providers.provider_table import ProviderTable, unusable_key
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.errors import KeyRefused, ModelUnknown
 from lastgood.model.agents import ModelSpec
@@ -267,7 +267,7 @@ def _without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(name: str, *_: Any) -> Any:
         return None if name == "pydantic_ai" else util.find_spec(name)
 
-    monkeypatch.setattr("lastgood.engine.providers.registry.find_spec", find_spec)
+    monkeypatch.setattr("lastgood.engine.providers.provider_table.find_spec", find_spec)
 
 
 def test_a_missing_extra_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_whether_the_key_is_there(model: ModelSpec, keys: dict[str, str], expect
 
 def test_nothing_heavy_is_imported_before_it_is_asked() -> None:
     code = (
-        "import sys; from lastgood.engine.providers.registry import ProviderTable; "
+        "import sys; from lastgood.engine.providers.provider_table import ProviderTable; "
         "from lastgood.outside.secrets import Secrets; from lastgood.model.agents import ModelSpec; "
         "ProviderTable(Secrets({})).find(ModelSpec('anthropic', 'm')); "
         "print([name for name in sys.modules if name.split('.')[0] in "

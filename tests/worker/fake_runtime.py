@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lastgood.worker.job import Job, JobFailed, JobPermissions, JobResult, RuntimeKind, SafetyMode, Steering
-from lastgood.worker.runtimes.processes import ProcessGroups
-from lastgood.worker.runtimes.registry import kind_named
+from lastgood.worker.runtimes.cli_process import ProcessGroups
+from lastgood.worker.runtimes.runtime_kinds import kind_named
 from tests.worker.recorder import Recorder
 
 FAKE = Path(__file__).with_name("fake_cli.py")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lastgood.worker.accounts import account_of
-from lastgood.worker.identity import WorkerIdentity
 from lastgood.worker.registration import OfferedRuntime, RegistrationRequest
-from lastgood.worker.runtimes.registry import RuntimeChoice, kind_named
+from lastgood.worker.runtimes.runtime_kinds import RuntimeChoice, kind_named
+from lastgood.worker.worker_identity import WorkerIdentity
 
 
 def log_in(home: Path, kind: str, account: str, secret: str = "secret") -> None:
@@ -61,8 +61,6 @@ async def test_a_switch_needs_another_registration_and_a_logout_does_not(tmp_pat
     offered = OfferedRuntime(RuntimeChoice("a", "codex", None), kind_named("codex", None, {}), "1")
     identity = WorkerIdentity("w", "i")
     registration = RegistrationRequest(identity, "laptop", (offered,), {"HOME": str(tmp_path)})
-        WorkerIdentity("w", "i"), "laptop", (offered,), {"HOME": str(tmp_path)}
-    )
     assert (await registration.body())["runtimes"][0]["account"] == ""
     log_in(tmp_path, "codex", "me")
     assert await registration.is_outdated()

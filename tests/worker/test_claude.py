@@ -17,7 +17,7 @@ from lastgood.worker.job import (
     Said,
 )
 from lastgood.worker.runtimes.record import RAW_EVENTS
-from lastgood.worker.runtimes.registry import kind_named
+from lastgood.worker.runtimes.runtime_kinds import kind_named
 from tests.worker.fake_runtime import FakeRuntime
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ import pytest
 
 from lastgood.settings import read_worker_settings
 from lastgood.settings.types import SettingsInvalid
-from lastgood.settings.worker import KINDS
-from lastgood.worker.runtimes.registry import KINDS as REGISTERED_KINDS
+from lastgood.settings.worker_settings import KINDS
+from lastgood.worker.runtimes.runtime_kinds import KINDS as REGISTERED_KINDS
 from tests.e2e.command import until
 from tests.forkserver import fork_server
 from tests.worker.live_worker import LiveWorker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastgood.worker.leases import LeaseWatch, Moment
+from lastgood.worker.lease_watch import LeaseWatch, Moment
 
 LEASE = 90.0
 

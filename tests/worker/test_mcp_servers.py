@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lastgood.model.agents import Safety
+from lastgood.worker.cli_mcp_servers import Machine, line_of, passed_on, read_server
 from lastgood.worker.job import ActivityType, Job, JobMcpServer, JobPermissions, SafetyMode
-from lastgood.worker.mcp_servers import Machine, line_of, passed_on, read_server
 from lastgood.worker.runtimes.mcp_config import (
     acp_servers,
     claude_config_file,

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lastgood.worker.runtimes.processes import (
+from lastgood.worker.runtimes.cli_process import (
     MARKER,
     CliGone,
     CliLineSplitter,

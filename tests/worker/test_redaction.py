@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lastgood.worker.environment import cli_environment
+from lastgood.worker.cli_environment import cli_environment
 from lastgood.worker.redaction import Redaction, secrets_in
 
 SECRET = "s3cr3t-value-42"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastgood.worker.runtimes.registry import KINDS, UnknownKind, kind_named, parse_runtime
+from lastgood.worker.runtimes.runtime_kinds import KINDS, UnknownKind, kind_named, parse_runtime
 
 
 def test_every_kind_is_found_by_its_name() -> None:

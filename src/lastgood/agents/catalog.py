@@ -2,7 +2,7 @@
 
 A changed file or an old copy of a URL is read again when the agent is next used; nothing is restarted. If the
 new definition cannot be read, the last good one keeps serving, marked as stale. Which key a session means is
-decided in core/identity, not here.
+decided in core/agent_identity, not here.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from lastgood.agents.schema.kinds import (
     Typed,
     Whole,
 )
-from lastgood.agents.schema.models import MODEL, PROVIDER
+from lastgood.agents.schema.model_providers import MODEL, PROVIDER
 from lastgood.agents.schema.toolsets import TOOLSET
 from lastgood.agents.type_checks import (
     ScalarKind,

@@ -3,7 +3,7 @@
 A reference is, in this order: an alias, a built-in name, a URL, a file or a folder, an OCI
 reference. A file's key is its stem, a folder has one per agent file, a URL's is its
 query-escaped whole, an OCI reference's its safe form, a built-in's its name. Which of the
-keys a session means is decided in `core/identity`.
+keys a session means is decided in `core/agent_identity`.
 
 Checks whether a file exists. Reads no file and sends no request.
 """

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lastgood.agents.agent_file import AgentFile, read_agent_file
+from lastgood.agents.editor_schema import json_schema
 from lastgood.agents.file_source import UnreadableFile, beside, list_folder, read_file
-from lastgood.agents.json_schema import json_schema
 from lastgood.agents.schema.toolsets import TOOLSET
 from lastgood.cli.output import count, one_line, print_json, print_line
 from lastgood.errors import AgentInvalid, InvalidRequest

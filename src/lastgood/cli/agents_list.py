@@ -21,7 +21,7 @@ from lastgood.cli.output import one_line, print_json, print_line, remark
 from lastgood.cli.startup import settings_of
 from lastgood.engine.providers.model_references import resolve_model, why_offline
 from lastgood.engine.providers.provider_aliases import key_names
-from lastgood.engine.providers.registry import ProviderTable
+from lastgood.engine.providers.provider_table import ProviderTable
 from lastgood.engine.providers.scripted import Scripted
 from lastgood.errors import KeyRefused, LastgoodError
 from lastgood.model.agents import AgentSpec, ModelSpec

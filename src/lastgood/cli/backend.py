@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from lastgood.cli.approval_prompt import PromptAnswer
 from lastgood.client.models import AttemptInfo, BranchInfo, SessionInfo, SessionList, ToolCallInfo, TurnInfo
-from lastgood.core import identity
+from lastgood.core import agent_identity
 from lastgood.errors import LastgoodError, WrongUsage
 from lastgood.model.attempts import After
 from lastgood.model.events import StoredEvent
@@ -113,8 +113,8 @@ class Backend(ReadBackend, Protocol):
 
 def other_than(recorded: str, named: str) -> str | None:
     """Returns None if the named agent is the session's own, maybe with another query string."""
-    match identity.resolve(recorded, [named]):
-        case identity.Exact() | identity.Stable():
+    match agent_identity.resolve(recorded, [named]):
+        case agent_identity.Exact() | agent_identity.Stable():
             return None
         case _:
             return named

@@ -23,7 +23,7 @@ from lastgood.cli.parser import CommandParser, add_settings, configure_command
 from lastgood.cli.startup import settings_of
 from lastgood.engine.providers.model_references import OFFLINE_SPEC, why_offline
 from lastgood.engine.providers.provider_aliases import ALIASES
-from lastgood.engine.providers.registry import unusable_key
+from lastgood.engine.providers.provider_table import unusable_key
 from lastgood.errors import InvalidRequest, LastgoodError
 from lastgood.outside.env_file import secrets_of
 from lastgood.settings import Settings

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 from lastgood import __version__
 from lastgood.errors import WrongUsage
 from lastgood.settings import ROWS
-from lastgood.settings.rows import Row
+from lastgood.settings.setting_rows import Row
 
 Command = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"

@@ -10,8 +10,8 @@ import sys
 from typing import Any, Protocol
 
 from lastgood.cli.backend import TurnEnd
-from lastgood.cli.markdown import MarkdownColours
 from lastgood.cli.output import can_colour, complain, for_stream, one_line, print_json, remark
+from lastgood.cli.terminal_markdown import MarkdownColours
 from lastgood.model.events import (
     AgentChanged,
     AgentSwitched,

@@ -22,7 +22,7 @@ from lastgood.cli.parser import SESSION_ID, CommandParser, add_server, add_setti
 from lastgood.cli.render import JsonScreen, TextScreen
 from lastgood.cli.repl import chat
 from lastgood.cli.startup import settings_of
-from lastgood.core.identity import Missing, resolve
+from lastgood.core.agent_identity import Missing, resolve
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, TooLarge, WrongUsage
 from lastgood.flows.dependencies import FlowLimits

@@ -9,7 +9,7 @@ from lastgood.errors import WrongUsage
 from lastgood.model.ids import DEFAULT_TENANT
 from lastgood.settings import ROWS, Settings, read_settings, read_worker_settings
 from lastgood.settings.types import SettingsInvalid
-from lastgood.settings.worker import WORKER_ROWS, WorkerSettings
+from lastgood.settings.worker_settings import WORKER_ROWS, WorkerSettings
 
 TENANT = DEFAULT_TENANT
 

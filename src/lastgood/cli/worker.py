@@ -26,11 +26,9 @@ from lastgood.cli.startup import worker_settings_of
 from lastgood.cli.worker_status import TerminalLog, show_status
 from lastgood.errors import WrongUsage
 from lastgood.model.agents import Safety
-from lastgood.settings.worker import WORKER_ROWS, WorkerSettings
+from lastgood.settings.worker_settings import WORKER_ROWS, WorkerSettings
+from lastgood.worker.cli_environment import cli_environment, write_ca_bundle
 from lastgood.worker.enroll import enroll
-from lastgood.worker.environment import cli_environment, write_ca_bundle
-from lastgood.worker.identity import identify, locked_root, stored_token
-from lastgood.worker.metrics import serve_metrics
 from lastgood.worker.options import WorkerOptions
 from lastgood.worker.orphans import VARIABLE, end_orphans
 from lastgood.worker.outbox import Outbox
@@ -38,9 +36,11 @@ from lastgood.worker.preparation import RunTools
 from lastgood.worker.process import WorkerProcess
 from lastgood.worker.redaction import Redaction, secrets_in
 from lastgood.worker.registration import OfferedRuntime
-from lastgood.worker.runtimes.registry import UnknownKind, kind_named, parse_runtime
+from lastgood.worker.runtimes.runtime_kinds import UnknownKind, kind_named, parse_runtime
 from lastgood.worker.server_calls import WorkServer
 from lastgood.worker.work_dirs import WorkDirRefused, WorkDirs
+from lastgood.worker.worker_identity import identify, locked_root, stored_token
+from lastgood.worker.worker_metrics import serve_metrics
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from lastgood.engine.providers.model_references import why_offline
 from lastgood.engine.providers.provider import ModelAnswer, ModelCall, Providers
 from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolboxes
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.program_tools import LiveToolsets
 from lastgood.engine.tools.tool import Toolsets
 from lastgood.engine.turn_loop import TurnLoop

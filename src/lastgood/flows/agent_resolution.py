@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from lastgood.core import identity
+from lastgood.core import agent_identity
 from lastgood.errors import AgentNotFound
 from lastgood.model.agents import AgentSpec
 from lastgood.ports.engine import Agents
@@ -17,11 +17,11 @@ async def resolve(agents: Agents, recorded: str) -> tuple[AgentSpec, dict[str, A
     A key may name a member of a team: `key/name`.
     """
     resolution, name = _find(recorded, agents.served())
-    decision = identity.as_record(resolution)
+    decision = agent_identity.as_record(resolution)
     match resolution:
-        case identity.Exact(key) | identity.Stable(key):
+        case agent_identity.Exact(key) | agent_identity.Stable(key):
             agent = await agents.load(key, name)
-        case identity.Ambiguous() | identity.Missing():
+        case agent_identity.Ambiguous() | agent_identity.Missing():
             raise AgentNotFound(f"Agent not found: {resolution.reason}", **decision)
         case _:
             assert_never(resolution)
@@ -32,15 +32,15 @@ async def resolve(agents: Agents, recorded: str) -> tuple[AgentSpec, dict[str, A
     return agent, decision
 
 
-def _find(recorded: str, served: Sequence[str]) -> tuple[identity.Resolution, str | None]:
+def _find(recorded: str, served: Sequence[str]) -> tuple[agent_identity.Resolution, str | None]:
     """With the name of the member, if one is meant.
 
     The key of a URL is escaped and has no slash, so what follows a slash is a name. Read as part of the URL's
     query, it would make the team answer instead of its member.
     """
-    whole = identity.resolve(recorded, served)
+    whole = agent_identity.resolve(recorded, served)
     key, _, name = recorded.rpartition("/")
-    if isinstance(whole, identity.Exact) or not key or not name or "://" in recorded:
+    if isinstance(whole, agent_identity.Exact) or not key or not name or "://" in recorded:
         return whole, None
-    found = identity.resolve(key, served)
-    return (whole, None) if isinstance(found, identity.Missing) else (found, name)
+    found = agent_identity.resolve(key, served)
+    return (whole, None) if isinstance(found, agent_identity.Missing) else (found, name)

@@ -14,7 +14,7 @@ from lastgood.model.sessions import TurnKind
 from lastgood.model.usage import ModelAsked
 
 if TYPE_CHECKING:
-    from lastgood.flows.run import Run
+    from lastgood.flows.attempt_run import Run
 
 
 #: A timer that is later than this was held up: the process was stopped, or its loop was busy.

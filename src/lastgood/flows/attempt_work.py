@@ -16,7 +16,7 @@ from lastgood.model.messages import Message
 from lastgood.model.rules import RuleLayer
 
 if TYPE_CHECKING:
-    from lastgood.flows.run import Run
+    from lastgood.flows.attempt_run import Run
 
 
 @dataclass(frozen=True, slots=True)

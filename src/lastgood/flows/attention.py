@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from lastgood.core.runtime_choice import is_offline
 from lastgood.flows.approvals import Approvals, PendingQuestion
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.tasks import ShownTask, Tasks
+from lastgood.flows.work.visibility import WorkAccess
 from lastgood.model.attempts import Attempt
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.queue import Queued

@@ -28,9 +28,9 @@ from lastgood.errors import (
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.attempt_end import AttemptStop, failed_events, words_of
 from lastgood.flows.attempt_log import log_end
+from lastgood.flows.attempt_run import Run
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
-from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.titles import name_session
 from lastgood.flows.turn_handle import LocalTurnHandle, TurnHandle

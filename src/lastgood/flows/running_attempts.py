@@ -18,10 +18,10 @@ from lastgood.core.lifecycle import Move
 from lastgood.errors import AttemptLost, LastgoodError, StoreError, TurnCancelled, TurnFailed
 from lastgood.flows.attempt_end import AttemptStop
 from lastgood.flows.attempt_log import log_end
+from lastgood.flows.attempt_run import Run, conduct, write_end
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.leases import Beat, Leases
 from lastgood.flows.outages import interrupted_by_outage, outcome_unknown
-from lastgood.flows.run import Run, conduct, write_end
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.model.attempts import AttemptStatus, OnLeave
 from lastgood.model.ids import AttemptId

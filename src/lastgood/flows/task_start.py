@@ -25,8 +25,8 @@ from lastgood.flows.begin import Plan, TurnStarter
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.task_handle import TaskTurnHandle
 from lastgood.flows.turn_handle import TurnHandle
-from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimePlan, RuntimeWish, TaskDraft
+from lastgood.flows.work.visibility import WorkAccess
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import Ask, Attempt, Begin
 from lastgood.model.events import Event, TitleSet

@@ -6,8 +6,8 @@ import asyncio
 
 from lastgood.core.input_checks import first_words
 from lastgood.errors import LastgoodError
+from lastgood.flows.attempt_run import Run
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.run import Run
 from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.events import Event, TitleSet

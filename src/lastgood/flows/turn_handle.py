@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lastgood.errors import LastgoodError, SessionNotFound, StoreUnavailable, error_of
+from lastgood.flows.attempt_run import Run
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.event_feed import follow
 from lastgood.flows.outages import outcome_unknown, through_outage
-from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turn_outcome import Outcome
 from lastgood.flows.verified_history import find_verified, had_effects

@@ -25,6 +25,7 @@ from lastgood.errors import (
 )
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.attempt_end import AttemptStop
+from lastgood.flows.attempt_run import Run
 from lastgood.flows.begin import (
     STEERS_GONE,
     Plan,
@@ -33,7 +34,6 @@ from lastgood.flows.begin import (
 from lastgood.flows.busy import busy
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import retry_lost_races
-from lastgood.flows.run import Run
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.submission import Reservation
 from lastgood.flows.submit import Submitter

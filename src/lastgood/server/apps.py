@@ -17,8 +17,8 @@ from lastgood.flows.stream_tickets import StreamTickets
 from lastgood.flows.tokens import Tokens
 from lastgood.flows.usage import UsageReader
 from lastgood.flows.webhooks import Webhooks
-from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enrollment import Enroller
+from lastgood.flows.work.visibility import WorkAccess
 from lastgood.server.access_policy import EVERYWHERE, FindCaller, hosts_of, origins_of
 from lastgood.server.request_log import log_request
 from lastgood.server.server import Server
@@ -47,7 +47,7 @@ from lastgood.surfaces.openai.handlers import ChatHandlers
 from lastgood.surfaces.routes import DIALECTS, probes, routes
 from lastgood.surfaces.work.routes import work_routes
 from lastgood.surfaces.work.users import RuntimeHandlers, TaskHandlers, TokenHandlers
-from lastgood.surfaces.work.worker import WorkerHandlers
+from lastgood.surfaces.work.worker_handlers import WorkerHandlers
 
 
 def build_apps(

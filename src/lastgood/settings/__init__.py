@@ -21,8 +21,8 @@ from lastgood.settings.config_file import (
     read_config,
     read_worker_table,
 )
-from lastgood.settings.rows import Row, rows_of
-from lastgood.settings.rows import setting as _row
+from lastgood.settings.setting_rows import Row, rows_of
+from lastgood.settings.setting_rows import setting as _row
 from lastgood.settings.types import (
     ADDRESS,
     DIRECTORY,
@@ -37,7 +37,7 @@ from lastgood.settings.types import (
     choice,
     list_of,
 )
-from lastgood.settings.worker import WORKER_ROWS, WorkerSettings
+from lastgood.settings.worker_settings import WORKER_ROWS, WorkerSettings
 
 SAFETIES = ("strict", "balanced", "restricted", "autonomous")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from lastgood.worker.runtimes.registry import RuntimeChoice
+from lastgood.worker.runtimes.runtime_kinds import RuntimeChoice
 
 #: With one of these the CLI does not use its login.
 _CLAUDE_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastgood.model.agents import Safety
+from lastgood.worker.cli_mcp_servers import read_server
 from lastgood.worker.job import JobMcpServer, JobPermissions, Said
-from lastgood.worker.mcp_servers import read_server
 
 
 class ClaimUnreadable(Exception):

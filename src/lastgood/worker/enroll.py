@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lastgood.errors import AnswerUnreadable
-from lastgood.worker.identity import identify, locked_root, store_private
 from lastgood.worker.server_calls import WorkServer
+from lastgood.worker.worker_identity import identify, locked_root, store_private
 
 
 async def enroll(server: str, code: str, name: str, root: Path, ca_file: Path | None) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lastgood.model.agents import Safety
-from lastgood.worker.runtimes.registry import RuntimeChoice
+from lastgood.worker.runtimes.runtime_kinds import RuntimeChoice
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from lastgood.errors import Forbidden, LastgoodError, NotFound, Unauthorized, Wr
 from lastgood.worker.claim_calls import StopReason
 from lastgood.worker.claims import ClaimUnreadable, read_claim, read_key
 from lastgood.worker.delivery import ReportSender, backoff_seconds
-from lastgood.worker.identity import WorkerIdentity
-from lastgood.worker.leases import LeaseWatch, now
+from lastgood.worker.lease_watch import LeaseWatch, now
 from lastgood.worker.preparation import RunTools
 from lastgood.worker.registration import OfferedRuntime, RegistrationRequest
-from lastgood.worker.runtimes.processes import ProcessGroups
-from lastgood.worker.runtimes.registry import RuntimeChoice, kind_named
+from lastgood.worker.runtimes.cli_process import ProcessGroups
+from lastgood.worker.runtimes.runtime_kinds import RuntimeChoice, kind_named
 from lastgood.worker.server_calls import CallFailure, HeartbeatAnswer, RegisteredWorker, failure_of
 from lastgood.worker.task_run import TaskRun
+from lastgood.worker.worker_identity import WorkerIdentity
 
 log = logging.getLogger(__name__)
 

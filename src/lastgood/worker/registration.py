@@ -10,9 +10,9 @@ from typing import Any
 from lastgood import __version__
 from lastgood.core.work_protocol import WORK_PROTOCOL
 from lastgood.worker.accounts import account_of
-from lastgood.worker.identity import WorkerIdentity
 from lastgood.worker.job import JobPermissions, RuntimeKind
-from lastgood.worker.runtimes.registry import RuntimeChoice
+from lastgood.worker.runtimes.runtime_kinds import RuntimeChoice
+from lastgood.worker.worker_identity import WorkerIdentity
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import tempfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from lastgood.worker.git import GitFailed, git
+from lastgood.worker.git_command import GitFailed, git
 from lastgood.worker.snapshots import BUNDLE, MAX_BYTES
 from lastgood.worker.work_dirs import WorkDir
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lastgood.worker.git import GitFailed, git, is_plain_repository, visible_files
+from lastgood.worker.git_command import GitFailed, git, is_plain_repository, visible_files
 from lastgood.worker.redaction import Redaction
 from lastgood.worker.secret_files import holds_secrets, is_ignored
 from lastgood.worker.work_dirs import WorkDir

@@ -16,7 +16,8 @@ from typing import Any
 
 from lastgood.worker.claim_calls import ClaimCalls, StopReason
 from lastgood.worker.claims import Claim
-from lastgood.worker.environment import task_environment
+from lastgood.worker.cli_environment import task_environment
+from lastgood.worker.cli_mcp_servers import Machine, passed_on
 from lastgood.worker.final_report import RunFacts, TextTail, final_report
 from lastgood.worker.job import (
     Activity,
@@ -30,10 +31,9 @@ from lastgood.worker.job import (
     RuntimeKind,
     Steering,
 )
-from lastgood.worker.mcp_servers import Machine, passed_on
 from lastgood.worker.preparation import RunTools, prepared_directory
 from lastgood.worker.progress import ProgressWatch
-from lastgood.worker.runtimes.processes import ProcessGroups
+from lastgood.worker.runtimes.cli_process import ProcessGroups
 from lastgood.worker.snapshots import KIND, MAX_BYTES, Baseline, make_snapshot, remember
 from lastgood.worker.transcript_sender import TranscriptSender
 from lastgood.worker.work_dirs import WorkDir, WorkDirRefused

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lastgood.flows.work.limits import WorkLimits
+from lastgood.flows.work.work_limits import WorkLimits
 from tests.flows.cluster import Cluster
 from tests.flows.work.site import AGENT, LIMITS, NO_LEASE, Site
 

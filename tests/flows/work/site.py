@@ -7,9 +7,9 @@ from typing import Any
 
 from lastgood.flows.work.assembly import WorkFlows
 from lastgood.flows.work.claims import ClaimCall, SentClaim
-from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.report_content import ClaimRef, Completion, RunFailure
 from lastgood.flows.work.tasks import NewTaskRequest, ShownTask
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.attempts import Attempt
 from lastgood.model.events import TERMINAL, StoredEvent
 from lastgood.model.ids import DEFAULT_TENANT, SessionId, TaskId, TenantId

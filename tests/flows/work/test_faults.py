@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lastgood.errors import StoreUnavailable
-from lastgood.flows.work.limits import WorkLimits
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.attempts import AttemptStatus
 from tests.faults.faults import Mode
 from tests.flows.cluster import Cluster, eventually

@@ -19,7 +19,7 @@ from lastgood.agents.schema.kinds import (
     Text,
     Whole,
 )
-from lastgood.agents.schema.models import MODEL, PROVIDER
+from lastgood.agents.schema.model_providers import MODEL, PROVIDER
 from lastgood.agents.schema.rag import RAG
 from lastgood.agents.schema.toolsets import MCP, OWN_LIST, TOOLSET
 

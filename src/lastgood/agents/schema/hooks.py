@@ -16,7 +16,7 @@ from lastgood.agents.schema.kinds import (
     Text,
     Whole,
 )
-from lastgood.agents.schema.models import COST
+from lastgood.agents.schema.model_providers import COST
 
 _SHARE = Number(least=0, most=1, above=True)
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from lastgood.core.hooks import Failure, HookOutput
 from lastgood.core.secret_shapes import redaction, without_secret_shapes
-from lastgood.engine.hooks.git import read_git
+from lastgood.engine.hooks.git_reader import read_git
 from lastgood.engine.system_prompt import prompt_file
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.model.hooks import HookSpec
 from lastgood.time_slices import paced
 

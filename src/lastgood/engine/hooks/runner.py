@@ -27,7 +27,7 @@ from lastgood.core.hooks import (
     read_reply,
 )
 from lastgood.engine.hooks.builtins import rendered, run_builtin
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.processes import ProcessSpec, run
 from lastgood.engine.tools.shell import SHELL
 from lastgood.engine.tools.tool import ToolFailed

@@ -20,7 +20,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from lastgood.core.egress import AllowedUrl, Denial, Policy, judge_url, shown
-from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.engine.mcp.mcp_errors import ServerUnavailable
 from lastgood.engine.mcp.reply_errors import OF_REPLY
 from lastgood.outside.network import EgressError, Network, checked_addresses
 

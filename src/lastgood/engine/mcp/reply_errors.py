@@ -11,7 +11,7 @@ import mcp_types
 from mcp import MCPError
 from pydantic import ValidationError
 
-from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.engine.mcp.mcp_errors import ServerUnavailable
 from lastgood.engine.tools.tool import ToolFailed
 
 #: Begins what our transports say of a reply. The SDK puts words of its own before it.

@@ -13,8 +13,8 @@ import orjson
 
 from lastgood.core.egress import Policy
 from lastgood.core.mcp_servers import DOCKER, NO_OAUTH, server_name, server_words, wants_oauth
-from lastgood.engine.mcp.errors import ServerUnavailable
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.mcp.mcp_errors import ServerUnavailable
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.rooted_files import Root, place_under
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.model.agents import ToolsetSpec

@@ -20,7 +20,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
 
-from lastgood.engine.mcp.errors import ServerUnavailable
+from lastgood.engine.mcp.mcp_errors import ServerUnavailable
 from lastgood.engine.mcp.stdio_lines import LineBuffer, OpenRequests
 from lastgood.engine.tools.cancellation import finish
 

@@ -18,19 +18,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lastgood.core.mcp_servers import tool_name
-from lastgood.engine.mcp.errors import ServerLimit, ServerUnavailable
-from lastgood.engine.mcp.progress import ProgressNotices
+from lastgood.engine.mcp.call_progress import ProgressNotices
+from lastgood.engine.mcp.mcp_errors import ServerLimit, ServerUnavailable
 from lastgood.engine.mcp.restart_note import restart_note, short_id
 from lastgood.engine.mcp.server_spec import ServerSpec, server_spec
 from lastgood.engine.tools.cancellation import in_thread
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.program_tools import LiveProgram, Offer, SessionPlace
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec
 from lastgood.outside.network import Network
 
 if TYPE_CHECKING:
-    from lastgood.engine.mcp.connection import Connection
+    from lastgood.engine.mcp.server_connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -299,6 +299,6 @@ def _hints(annotations: Any) -> tuple[Effect, OnUnknown]:
 
 
 def _connection_class() -> type[Connection]:
-    from lastgood.engine.mcp.connection import Connection
+    from lastgood.engine.mcp.server_connection import Connection
 
     return Connection

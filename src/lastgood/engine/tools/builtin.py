@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lastgood.engine.tools.arguments import checked
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.echo import ECHO
-from lastgood.engine.tools.environment import Environment
 from lastgood.engine.tools.filesystem import filesystem_toolset
 from lastgood.engine.tools.program_tools import LiveToolsets
 from lastgood.engine.tools.shell import script_toolset, shell_toolset

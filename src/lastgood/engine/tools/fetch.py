@@ -19,7 +19,7 @@ import orjson
 from lastgood.core.allowed_hosts import Hosts
 from lastgood.core.egress import Policy
 from lastgood.engine.tools.cancellation import in_thread
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.html_text import to_markdown, to_text
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse
 from lastgood.model.agents import Effect, OnUnknown, ToolsetSpec

@@ -11,7 +11,7 @@ from typing import Any
 
 from lastgood.engine.tools import directory_listing, text_files
 from lastgood.engine.tools.cancellation import StopSignal, in_thread
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.file_search import Search, refused
 from lastgood.engine.tools.processes import ProcessSpec, run
 from lastgood.engine.tools.rooted_files import Root, make_folder_under, remove_folder_under, write_under

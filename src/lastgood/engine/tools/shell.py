@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.processes import ProcessResult, ProcessSpec, run
 from lastgood.engine.tools.rooted_files import Root, place_under
 from lastgood.engine.tools.tool import Tool, ToolFailed, ToolUse

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.sessions import Sessions
-from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.claims import Claims
 from lastgood.flows.work.enqueue import Enqueuer
 from lastgood.flows.work.explain import Explainer
 from lastgood.flows.work.final_reports import FinalReports
-from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.questions import Questions
 from lastgood.flows.work.reports import Reports
 from lastgood.flows.work.runtimes import Runtimes
 from lastgood.flows.work.task_sweep import TaskSweep
 from lastgood.flows.work.tasks import Tasks
+from lastgood.flows.work.visibility import WorkAccess
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.agents import Safety
 
 

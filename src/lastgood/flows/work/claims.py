@@ -39,8 +39,8 @@ from lastgood.flows.work.claim_content import (
     work_dir_json,
 )
 from lastgood.flows.work.claim_tokens import new_claim_token, stored_form, task_token_of
-from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.signals import TaskWaiter, notify_workers
+from lastgood.flows.work.task_waiter import TaskWaiter, notify_workers
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.audit import AuditEntry, AuditKind

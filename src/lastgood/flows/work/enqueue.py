@@ -31,8 +31,8 @@ from lastgood.errors import (
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import MOST_TRIES, gave_up
-from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.signals import notify_workers
+from lastgood.flows.work.task_waiter import notify_workers
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.agents import Safety
 from lastgood.model.attempts import Ask, Attempt, TurnRequest
 from lastgood.model.call_options import options_as_json

@@ -8,9 +8,9 @@ from typing import Any
 from lastgood.errors import InvalidRequest
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.claim_content import Situation, prepare, work_dir_json
 from lastgood.flows.work.enqueue import Enqueuer, RuntimeWish
+from lastgood.flows.work.visibility import WorkAccess
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.runtimes import Runtime
 from lastgood.model.sessions import Session

@@ -22,7 +22,6 @@ from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
 from lastgood.flows.turns import ask_of
 from lastgood.flows.verified_history import find_verified
-from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.report_content import (
     ClaimRef,
     Completion,
@@ -35,6 +34,7 @@ from lastgood.flows.work.report_content import (
     usage_event,
 )
 from lastgood.flows.work.reports import Reports
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.attempts import (
     Attempt,
     AttemptStatus,

@@ -12,10 +12,10 @@ from lastgood.core.transcript import cut
 from lastgood.errors import LastgoodError, NothingPending
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.work.access import WorkAccess
-from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.report_content import ClaimRef, bounded, stale
 from lastgood.flows.work.reports import Reports
+from lastgood.flows.work.visibility import WorkAccess
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.agents import Effect, Safety
 from lastgood.model.answers import AnswerAction
 from lastgood.model.audit import AuditEntry, AuditKind

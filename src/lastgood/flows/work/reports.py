@@ -12,7 +12,6 @@ from typing import Any
 from lastgood.core.history import mend
 from lastgood.errors import LastgoodError, StaleClaim, TaskNotFound, TooLarge
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.report_content import (
     ClaimRef,
     bounded,
@@ -21,6 +20,7 @@ from lastgood.flows.work.report_content import (
     stale,
     usage_event,
 )
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.attempts import Attempt, Hold, Step, StepKind
 from lastgood.model.events import Event, UserSaid
 from lastgood.model.ids import AttemptId

@@ -12,10 +12,10 @@ from lastgood.core.runtime_access import may_remove, may_see, may_share
 from lastgood.core.work_protocol import FIRST_PROTOCOL, WORK_PROTOCOL, why_incompatible
 from lastgood.errors import Forbidden, InvalidRequest, RuntimeNotFound
 from lastgood.flows.dependencies import Dependencies
-from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.enrollment import worker_is_taken
-from lastgood.flows.work.limits import WorkLimits
-from lastgood.flows.work.signals import notify_workers
+from lastgood.flows.work.task_waiter import notify_workers
+from lastgood.flows.work.visibility import WorkAccess
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.ids import SessionId, TenantId
 from lastgood.model.rules import LOCAL

@@ -15,8 +15,8 @@ from lastgood.flows.attempt_end import failed_events, unclaimed_events, words_of
 from lastgood.flows.attempt_log import log_claim_end
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.sessions import Sessions
-from lastgood.flows.work.limits import WorkLimits
 from lastgood.flows.work.questions import decision_on
+from lastgood.flows.work.work_limits import WorkLimits
 from lastgood.model.attempts import AttemptStatus
 from lastgood.model.audit import AuditEntry, AuditKind
 from lastgood.model.tasks import HELD_TASKS, Question, QuestionStatus, Task, TaskEnd, TaskStatus

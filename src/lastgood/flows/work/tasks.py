@@ -20,10 +20,10 @@ from lastgood.flows.attempt_log import log_claim_end
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.retries import retry_lost_races
 from lastgood.flows.verified_history import find_verified
-from lastgood.flows.work.access import WorkAccess
 from lastgood.flows.work.claim_content import MOST_POINTERS
 from lastgood.flows.work.enqueue import Enqueued, Enqueuer, RuntimeWish, TaskDraft
-from lastgood.flows.work.signals import notify_workers
+from lastgood.flows.work.task_waiter import notify_workers
+from lastgood.flows.work.visibility import WorkAccess
 from lastgood.model.attempts import Ask, Attempt, AttemptStatus, OnLeave
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId
 from lastgood.model.messages import Message, user

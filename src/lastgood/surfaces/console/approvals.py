@@ -18,7 +18,7 @@ from lastgood.model.audit import AuditRecord
 from lastgood.model.ids import TaskId
 from lastgood.model.sessions import Session
 from lastgood.surfaces.console.console_flows import ConsoleFlows
-from lastgood.surfaces.console.elicitation import content_of
+from lastgood.surfaces.console.elicitation_form import content_of
 from lastgood.surfaces.console.forms import Done
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.console.text_format import command_of, moment

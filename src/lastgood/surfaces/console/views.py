@@ -18,7 +18,7 @@ from lastgood.model.messages import File, Image, Message, Part, Role
 from lastgood.model.queue import Queued
 from lastgood.model.runtimes import Runtime
 from lastgood.model.sessions import Branch, Session, Turn
-from lastgood.surfaces.console.elicitation import fields_of
+from lastgood.surfaces.console.elicitation_form import fields_of
 from lastgood.surfaces.console.text_format import command_of, decisions, moment, resume_words, span
 
 #: A message on a page is cut after so many characters; the API has all of it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lastgood.errors import SessionNotFound
-from lastgood.flows.work.access import WorkAccess
+from lastgood.flows.work.visibility import WorkAccess
 from lastgood.model.ids import SessionId
 from lastgood.model.sessions import Session
 from lastgood.surfaces.http.app import Route

@@ -42,9 +42,9 @@ from lastgood.model.messages import Message
 from lastgood.surfaces.http.asgi import Request, Response, json_reply
 from lastgood.surfaces.http.rate_limit import RateLimiter
 from lastgood.surfaces.http.turn_headers import fingerprint, key_of, user_of, visible
+from lastgood.surfaces.openai.chat_stream import Frames, StreamFailed, streamed
 from lastgood.surfaces.openai.completions import Chunks, Finished, whole
 from lastgood.surfaces.openai.schemas import ChatRequest, messages_of, options_of, parse_chat
-from lastgood.surfaces.openai.stream import Frames, StreamFailed, streamed
 from lastgood.surfaces.openai.turn_frames import (
     TriedAgainText,
     answer_differs,

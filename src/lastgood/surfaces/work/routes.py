@@ -39,7 +39,7 @@ from lastgood.surfaces.work.schemas import (
     UsageBody,
 )
 from lastgood.surfaces.work.users import RuntimeHandlers, TaskHandlers, TokenHandlers
-from lastgood.surfaces.work.worker import WorkerHandlers
+from lastgood.surfaces.work.worker_handlers import WorkerHandlers
 
 #: A snapshot of 16 MiB in base64, and the fields beside it.
 SNAPSHOT_BYTES = 23 * 1024 * 1024

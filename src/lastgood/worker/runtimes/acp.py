@@ -30,9 +30,9 @@ from lastgood.worker.job import (
 from lastgood.worker.runtimes.acp_presets import AcpPreset
 from lastgood.worker.runtimes.acp_sessions import SessionName, digest_of, parse_name, store_name
 from lastgood.worker.runtimes.acp_updates import AcpUpdates
+from lastgood.worker.runtimes.cli_process import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.jsonrpc import METHOD_NOT_FOUND, RpcError, RpcPeer
 from lastgood.worker.runtimes.mcp_config import acp_servers, without_servers
-from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import ToolGate, restricts_nothing

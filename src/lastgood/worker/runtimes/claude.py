@@ -40,11 +40,11 @@ from lastgood.worker.runtimes.claude_events import (
     tool_reply,
     usage_with,
 )
+from lastgood.worker.runtimes.cli_process import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.failures import code_of_status
 from lastgood.worker.runtimes.jsonrpc import object_in
 from lastgood.worker.runtimes.mcp_config import claude_config_file
 from lastgood.worker.runtimes.native_ids import is_uuid
-from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import as_message, prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import UNKNOWN_TOOL, CliToolCall, ToolGate, restricts_nothing

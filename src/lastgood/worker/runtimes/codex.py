@@ -29,6 +29,7 @@ from lastgood.worker.job import (
     Reporter,
     Steering,
 )
+from lastgood.worker.runtimes.cli_process import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.codex_events import (
     IGNORED,
     TOOL_ITEMS,
@@ -40,7 +41,6 @@ from lastgood.worker.runtimes.failures import code_of_status
 from lastgood.worker.runtimes.jsonrpc import METHOD_NOT_FOUND, RpcError, RpcPeer
 from lastgood.worker.runtimes.mcp_config import ServerStarts, codex_config, without_servers
 from lastgood.worker.runtimes.native_ids import is_uuid
-from lastgood.worker.runtimes.processes import CliGone, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.prompt import prompt_of
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import CliToolCall, ToolGate, restricts_nothing

@@ -25,9 +25,9 @@ from lastgood.worker.job import (
     Reporter,
     Steering,
 )
+from lastgood.worker.runtimes.cli_process import CliGone, CliLine, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.jsonrpc import object_in
 from lastgood.worker.runtimes.mcp_config import without_servers
-from lastgood.worker.runtimes.processes import CliGone, CliLine, CliNotStarted, CliProcess, ProcessGroups
 from lastgood.worker.runtimes.record import RunRecord, with_one_fresh_start
 from lastgood.worker.runtimes.tool_rules import CliToolCall, ToolGate, restricts_nothing
 

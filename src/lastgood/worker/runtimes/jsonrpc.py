@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from lastgood.worker.runtimes.processes import CliGone, CliProcess
+from lastgood.worker.runtimes.cli_process import CliGone, CliProcess
 
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from lastgood.worker.runtimes.processes import output_of
+from lastgood.worker.runtimes.cli_process import output_of
 
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?[\w.+-]*")
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from lastgood.engine.tools.environment import Environment
+from lastgood.engine.tools.command_environment import Environment
 from lastgood.engine.tools.processes import ProcessSpec, run
 from lastgood.engine.tools.tool import ToolFailed
 

@@ -22,9 +22,9 @@ from mcp.client._transport import TransportStreams
 from pydantic import TypeAdapter
 
 from lastgood import __version__
+from lastgood.engine.mcp.call_progress import ProgressNotices
 from lastgood.engine.mcp.elicitation import decline_inline, responses_of
-from lastgood.engine.mcp.errors import ServerUnavailable
-from lastgood.engine.mcp.progress import ProgressNotices
+from lastgood.engine.mcp.mcp_errors import ServerUnavailable
 from lastgood.engine.mcp.reply_errors import is_lost, is_timeout, may_be_lost, reason_of
 from lastgood.engine.mcp.stdio_transport import ServerProcess
 from lastgood.engine.tools.cancellation import finish

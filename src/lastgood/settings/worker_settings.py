@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lastgood.settings.rows import Row, rows_of, setting
+from lastgood.settings.setting_rows import Row, rows_of, setting
 from lastgood.settings.types import (
     ADDRESS,
     DIRECTORY,

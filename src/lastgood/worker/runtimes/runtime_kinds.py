@@ -12,9 +12,9 @@ from lastgood.worker.job import RuntimeKind
 from lastgood.worker.runtimes.acp import AcpKind
 from lastgood.worker.runtimes.acp_presets import GOOSE, AcpPreset
 from lastgood.worker.runtimes.claude import ClaudeKind
+from lastgood.worker.runtimes.cli_process import ProcessGroups
 from lastgood.worker.runtimes.codex import CodexKind
 from lastgood.worker.runtimes.command import CommandKind
-from lastgood.worker.runtimes.processes import ProcessGroups
 
 KINDS = ("acp", "claude", "codex", "command", "goose")
 _COMMANDS = {"claude": ("claude",), "codex": ("codex",), "goose": ("goose",)}
