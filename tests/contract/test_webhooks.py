@@ -278,6 +278,9 @@ async def test_a_dead_letter_can_be_read(store: Store) -> None:
     assert await take(store) == ()
     (dead,) = await store.list_deliveries(TENANT, "hook", DeliveryState.DEAD, limit=9, before=None)
     assert (dead.id, dead.last_error) == (one.delivery.id, "answered 500")
+    assert await store.dead_deliveries(TENANT, age_seconds=60.0, limit=9) == (dead,)
+    assert await store.dead_deliveries(STRANGER, age_seconds=60.0, limit=9) == ()
+    assert await store.dead_deliveries(TENANT, age_seconds=-60.0, limit=9) == ()
     (newest,) = await store.list_deliveries(TENANT, "hook", None, limit=1, before=None)
     rest = await store.list_deliveries(TENANT, "hook", None, limit=9, before=newest.number)
     assert len(rest) == 1

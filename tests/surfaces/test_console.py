@@ -585,7 +585,7 @@ async def test_work_shows_runtimes_tasks_and_why_they_wait(guarded: InProcessSer
     page = (await visitor.get("/work")).body.decode()
     for said in ("laptop", "online", "&lt;b&gt;42&lt;/b&gt;", "waits for a person&#39;s answer"):
         assert said in page, said
-    assert f"waits for task {first['id']}" in page
+    assert f'waits for task <a href="/work/tasks/{first["id"]}">{first["id"][:13]}</a>, which' in page
     session, path = first["session_id"], f"/sessions/{first['session_id']}/approval"
     asks = await visitor.get(path)
     assert "laptop (laptop)" in asks.body.decode()

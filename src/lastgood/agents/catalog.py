@@ -8,6 +8,7 @@ decided in core/agent_identity, not here.
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -50,6 +51,7 @@ class Catalog:
         self._policy = policy or UrlPolicy()
         self._copies = copies
         self._folders: dict[Path, Folder] = {}
+        self._index: tuple[tuple[tuple[FileSource, ...], ...], dict[str, list[Single]]] | None = None
         self._kept: dict[FileSource | UrlSource, FileAgent | UrlAgent] = {}
         self._reading: dict[FileSource | UrlSource, asyncio.Task[Definition]] = {}
         try:
@@ -108,19 +110,29 @@ class Catalog:
         await asyncio.gather(*reading, return_exceptions=True)
 
     def _by_key(self) -> dict[str, list[Single]]:
+        """Built again only after a folder has changed: each load of an agent asks for it."""
+        files = tuple(self._files(one) for one in self._agents if isinstance(one, DirectorySource))
+        if self._index is None or any(map(operator.is_not, self._index[0], files)):
+            self._index = files, self._indexed(files)
+        return self._index[1]
+
+    def _indexed(self, files: Iterable[tuple[FileSource, ...]]) -> dict[str, list[Single]]:
         found: dict[str, list[Single]] = {}
+        in_folders = iter(files)
         for source in self._agents:
-            for one in self._files(source) if isinstance(source, DirectorySource) else (source,):
+            for one in next(in_folders) if isinstance(source, DirectorySource) else (source,):
                 same = found.setdefault(one.key, [])
                 if one not in same:
                     same.append(one)
         return found
 
-    def _files(self, source: DirectorySource) -> Iterable[FileSource]:
+    def _files(self, source: DirectorySource) -> tuple[FileSource, ...]:
         folder = self._folders.get(source.path)
         if folder is None:
             folder = self._folders[source.path] = Folder(source.path)
         before, now = folder.files, folder.look()
+        if now is before:
+            return now
         for gone in set(before) - set(now):
             # If the file comes back, it is loaded from scratch: an earlier version is not a valid copy of it.
             self._kept.pop(gone, None)

@@ -34,6 +34,12 @@ class WebhookStore(Protocol):
         """Newest first, those numbered below `before`."""
         ...
 
+    async def dead_deliveries(
+        self, tenant: TenantId, *, age_seconds: float, limit: int
+    ) -> tuple[Delivery, ...]:
+        """Dead letters of all webhooks that were created within this time, newest first."""
+        ...
+
     async def take_deliveries(
         self, *, limit: int, per_webhook: int, lease_seconds: float, skip: Collection[str]
     ) -> tuple[DueDelivery, ...]:

@@ -162,6 +162,7 @@ def _console_routes(
 ) -> Sequence[Route]:
     lastgood = server.lastgood
     access = WorkAccess(lastgood.deps.store)
+    attention = Attention(lastgood.deps, lastgood.approvals, access, lastgood.work.tasks)
     flows = ConsoleFlows(
         lastgood.sessions,
         lastgood.submitter,
@@ -169,7 +170,7 @@ def _console_routes(
         lastgood.queue,
         lastgood.approvals,
         lastgood.work,
-        Attention(lastgood.deps, lastgood.approvals, access, lastgood.work.tasks),
+        attention,
         Authors(lastgood.deps.store),
         agents,
         UsageReader(lastgood.deps),
@@ -182,6 +183,7 @@ def _console_routes(
         settings.public_url,
         asks_for_token=find_caller is not None,
         only=settings.only,
+        count_questions=attention.count_questions,
     )
     return console_routes(pages, flows, find_caller, lambda: openapi(server.app.routes, DIALECTS))
 

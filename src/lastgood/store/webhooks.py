@@ -70,6 +70,12 @@ class SqlWebhooks(WorkTransactions):
         }
         return tuple(map(to_delivery, await self._rows("list_deliveries", wanted)))
 
+    async def dead_deliveries(
+        self, tenant: TenantId, *, age_seconds: float, limit: int
+    ) -> tuple[Delivery, ...]:
+        wanted = {"tenant": tenant, "seconds": age_seconds, "limit": limit}
+        return tuple(map(to_delivery, await self._rows("dead_deliveries", wanted)))
+
     async def take_deliveries(
         self, *, limit: int, per_webhook: int, lease_seconds: float, skip: Collection[str]
     ) -> tuple[DueDelivery, ...]:

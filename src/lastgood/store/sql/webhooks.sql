@@ -43,6 +43,12 @@ WHERE tenant = :tenant AND webhook_id = :webhook
                         WHEN due_at IS NULL THEN 'dead' ELSE 'pending' END)
 ORDER BY n DESC LIMIT :limit;
 
+-- name: dead_deliveries
+SELECT {delivery} FROM webhook_outbox
+WHERE tenant = :tenant AND due_at IS NULL AND delivered_at IS NULL
+  AND created_at > (SELECT clock()) - CAST(:seconds AS double precision)
+ORDER BY created_at DESC, n DESC LIMIT :limit;
+
 -- name: any_due
 SELECT 1 FROM webhook_outbox WHERE due_at <= (SELECT clock()) LIMIT 1;
 

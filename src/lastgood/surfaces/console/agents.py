@@ -1,7 +1,14 @@
-"""Agents: what is served, from which source, and what is wrong with it."""
+"""Agents: what is served, from which source, and what is wrong with it.
+
+Reading an agent looks at its files. So the list has pages, and the summaries of the home page, which is read
+again every few seconds, are kept for a while.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lastgood.errors import AgentInvalid, LastgoodError
@@ -11,9 +18,16 @@ from lastgood.model.tokens import Scope
 from lastgood.model.usage import UsageDimension, UsageStep
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
-from lastgood.surfaces.console.text_format import moment
+from lastgood.surfaces.console.text_format import file_name, moment
 from lastgood.surfaces.http.asgi import Request
+from lastgood.surfaces.http.body_parser import whole_number
 from lastgood.surfaces.http.principal import Principal
+
+_IN_PAGE = 25
+#: For how long the home page uses what it has read of the agents.
+SUMMARY_SECONDS = 10.0
+#: Agents that are read between two pauses.
+_BATCH = 20
 
 
 class AgentPages:
@@ -21,10 +35,18 @@ class AgentPages:
         self._flows = flows
 
     async def list(self, request: Request) -> Page:
-        agents = await agent_views(self._flows.agents, request.caller)
+        q = request.query.get("q", "").strip()
+        keys = [key for key in sorted(self._flows.agents.list_keys()) if q.lower() in key.lower()]
+        begin = whole_number(request.query, "after", 0, least=0, most=2**31)
         counted = await self._last_day(request)
-        listed = [one | {"last_day": counted.get(one["key"])} for one in agents]
-        return Page("agents.html", "Agents", {"agents": listed})
+        agents, caller = self._flows.agents, request.caller
+        listed = [
+            await _view(agents, key, caller) | {"last_day": counted.get(key)}
+            for key in keys[begin : begin + _IN_PAGE]
+        ]
+        end = begin + len(listed)
+        data = {"agents": listed, "total": len(keys), "next": end if end < len(keys) else None, "q": q}
+        return Page("agents.html", "Agents", data, more={"is_first": begin == 0, "first": begin + 1})
 
     async def _last_day(self, request: Request) -> dict[str, dict[str, Any]]:
         """How often each agent was tried, and how often it failed."""
@@ -46,28 +68,86 @@ class AgentPages:
         }
 
 
-async def agent_views(agents: AgentDirectory, caller: Principal) -> list[dict[str, Any]]:
-    """By key. One that cannot be loaded is listed with the reason."""
-    found = []
-    for key in sorted(agents.list_keys()):
-        try:
-            shown = _loaded(key, await agents.load(key))
-        except LastgoodError as error:
-            shown = _unusable(key, error, caller)
-        found.append(shown | _origin(agents, key, caller))
-    return found
+# -- summaries for the home page ---------------------------------------------------------------
 
 
-def _origin(agents: AgentDirectory, key: str, caller: Principal) -> dict[str, Any]:
-    """Paths are for the operator."""
+@dataclass(frozen=True, slots=True)
+class _Summary:
+    key: str
+    description: str = ""
+    warnings: int = 0
+    is_stale: bool = False
+    error: LastgoodError | None = None
+
+    def view(self, caller: Principal) -> dict[str, Any]:
+        """Without the reason why it is stale, which may name a path."""
+        return {
+            "key": self.key,
+            "description": self.description,
+            "warnings": self.warnings,
+            "is_stale": self.is_stale,
+            "problem": _problem(self.error, caller) if self.error is not None else "",
+        }
+
+
+class AgentSummaries:
+    """Read again after a while, and when other agents are served."""
+
+    def __init__(self, flows: ConsoleFlows) -> None:
+        self._flows = flows
+        self._until = 0.0
+        self._known: Sequence[_Summary] = ()
+
+    async def views(self, caller: Principal) -> list[dict[str, Any]]:
+        keys = sorted(self._flows.agents.list_keys())
+        now = self._flows.now()
+        if not now < self._until or [one.key for one in self._known] != keys:
+            self._known = await self._read(keys)
+            self._until = now + SUMMARY_SECONDS
+        return [one.view(caller) for one in self._known]
+
+    async def _read(self, keys: Sequence[str]) -> Sequence[_Summary]:
+        found = []
+        for number, key in enumerate(keys):
+            if number % _BATCH == _BATCH - 1:
+                await asyncio.sleep(0)  # others must not wait for a thousand agents
+            try:
+                agent = await self._flows.agents.load(key)
+            except LastgoodError as error:
+                found.append(_Summary(key, error=error))
+            else:
+                found.append(_Summary(key, agent.description, len(agent.warnings), bool(agent.stale)))
+        return found
+
+
+# -- one agent ---------------------------------------------------------------------------------
+
+
+async def _view(agents: AgentDirectory, key: str, caller: Principal) -> dict[str, Any]:
+    """One that cannot be loaded is listed with the reason."""
+    try:
+        shown = _loaded(key, await agents.load(key))
+    except LastgoodError as error:
+        shown = _unusable(key, error, caller)
+    return shown | _origin(agents, key, caller, shown["warnings"], shown["stale"])
+
+
+def _origin(
+    agents: AgentDirectory, key: str, caller: Principal, warnings: Sequence[str], stale: str
+) -> dict[str, Any]:
+    """Paths are for the operator: for others, the name of the file remains of them."""
     try:
         origin = agents.origin(key)
     except LastgoodError:  # its file was removed just now
         return {"source": "removed", "where": None, "changed": None}
+    is_operator = caller.may(Scope.ADMIN)
+    where, name = origin.where, file_name(origin.where)
     return {
         "source": origin.kind,
-        "where": origin.where if caller.may(Scope.ADMIN) and origin.kind != "built-in" else None,
+        "where": where if is_operator and origin.kind != "built-in" else None,
         "changed": moment(origin.changed_at),
+        "warnings": [one if is_operator else one.replace(where, name) for one in warnings],
+        "stale": stale if is_operator else stale.replace(where, name),
     }
 
 
@@ -90,9 +170,12 @@ def _loaded(key: str, agent: AgentSpec) -> dict[str, Any]:
 
 
 def _unusable(key: str, error: LastgoodError, caller: Principal) -> dict[str, Any]:
-    """Paths and lines of a file are for the operator."""
-    is_private = isinstance(error, AgentInvalid) and not caller.may(Scope.ADMIN)
-    problem = "The agent file has errors; see the server log" if is_private else error.message
     nothing: dict[str, Any] = {"name": "", "description": "", "model": "", "harness": None, "digest": ""}
     more: dict[str, Any] = {"toolsets": [], "team": [], "commands": {}, "welcome": "", "warnings": []}
-    return {"key": key, **nothing, **more, "stale": "", "problem": problem}
+    return {"key": key, **nothing, **more, "stale": "", "problem": _problem(error, caller)}
+
+
+def _problem(error: LastgoodError, caller: Principal) -> str:
+    """Paths and lines of a file are for the operator."""
+    is_private = isinstance(error, AgentInvalid) and not caller.may(Scope.ADMIN)
+    return "The agent file has errors; see the server log" if is_private else error.message

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lastgood.surfaces.console.agents import agent_views
+from lastgood.flows.attention import FailingWebhook
+from lastgood.model.tokens import Scope
+from lastgood.surfaces.console.agents import AgentSummaries
 from lastgood.surfaces.console.console_flows import ConsoleFlows
 from lastgood.surfaces.console.pages import Page
 from lastgood.surfaces.console.session_list import listed_views
@@ -20,6 +22,7 @@ class HomePage:
     def __init__(self, flows: ConsoleFlows, gate: SessionGate) -> None:
         self._flows = flows
         self._gate = gate
+        self._summaries = AgentSummaries(flows)
 
     async def show(self, request: Request) -> Page:
         caller = request.caller
@@ -28,7 +31,7 @@ class HomePage:
             return await self._gate.may_read(caller, session)
 
         newest = await self._flows.sessions.list(caller.tenant, limit=_NEWEST, may_read=may_read)
-        agents = await agent_views(self._flows.agents, caller)
+        agents = await self._summaries.views(caller)
         data: dict[str, Any] = {
             "agents": agents,
             "sessions": await listed_views(self._flows, caller.tenant, newest.sessions),
@@ -68,8 +71,26 @@ class HomePage:
             "parked": [*map(queue_view, await attention.parked(caller.tenant, caller.user))],
             "tasks": [*map(task_view, await attention.held(caller.tenant, caller.user))],
             "runtimes": [*map(runtime_view, await attention.offline(caller.tenant, caller.user))],
-            "agents": [one for one in agents if one["problem"] or one["warnings"] or one["stale"]],
+            "agents": [one for one in agents if one["problem"] or one["warnings"] or one["is_stale"]],
+            "webhooks": [*map(_webhook, await self._failing_webhooks(request))],
         }
+
+    async def _failing_webhooks(self, request: Request) -> tuple[FailingWebhook, ...]:
+        """Webhooks are for admins."""
+        caller = request.caller
+        return await self._flows.attention.webhooks(caller.tenant) if caller.may(Scope.ADMIN) else ()
+
+
+def _webhook(failing: FailingWebhook) -> dict[str, Any]:
+    newest = failing.newest
+    return {
+        "id": failing.id,
+        "url": failing.url,
+        "is_disabled": failing.is_disabled,
+        "dead": failing.dead,
+        "error": (newest.last_error or "") if newest is not None else "",
+        "at": moment(newest.created_at) if newest is not None else None,
+    }
 
 
 def _grouped(entries: list[dict[str, Any]], *names: str) -> list[tuple[dict[str, Any], int]]:

@@ -17,7 +17,9 @@ from urllib.parse import quote
 
 from lastgood import __version__
 from lastgood.errors import LastgoodError, NotFound, Unauthorized
+from lastgood.model.ids import TenantId
 from lastgood.model.tokens import Scope
+from lastgood.surfaces.console.snippets import SNIPPETS
 from lastgood.surfaces.console.text_format import FILTERS
 from lastgood.surfaces.http.asgi import Reply, Request, Response, json_reply
 from lastgood.surfaces.http.cookies import cookie_of, login_of, set_cookie
@@ -65,12 +67,13 @@ View = Callable[[Request], Awaitable[Page]]
 @dataclass(frozen=True)
 class Pages:
     """`only`: the surfaces that are served. Without the session API, pages cannot follow its events and read
-    themselves again instead."""
+    themselves again instead. `count_questions`: of those that wait for a person, for a tenant and a user."""
 
     gate: SessionGate
     public_url: str | None
     asks_for_token: bool
     only: Container[str]
+    count_questions: Callable[[TenantId, str], Awaitable[int]]
 
     @property
     def secure(self) -> bool:
@@ -83,9 +86,18 @@ class Pages:
             if "session" in request.path:
                 await self.gate.conceal(request)
             page = await view(request)
-            return json_reply(page.data, page.status) if is_json else self.html(request, page)
+            if is_json:
+                return json_reply(page.data, page.status)
+            return self.html(request, page, await self._waiting(request))
 
         return handle
+
+    async def count(self, request: Request) -> Response:
+        """How many questions wait for a person: the navigation of every page shows it."""
+        return json_reply({"waiting": await self._waiting(request)})
+
+    async def _waiting(self, request: Request) -> int:
+        return await self.count_questions(request.caller.tenant, request.caller.user)
 
     def _without_suffix(self, request: Request) -> bool:
         """Before anything reads the path: an id with a suffix is nobody's."""
@@ -94,13 +106,14 @@ class Pages:
         request.path = {name: value.removesuffix(".json") for name, value in request.path.items()}
         return True
 
-    def html(self, request: Request, page: Page) -> Reply:
+    def html(self, request: Request, page: Page, waiting: int = 0) -> Reply:
         secret = cookie_of(request, "form")
         made = secret or secrets.token_urlsafe(24)
         text = self._templates.get_template(page.template).render(
             title=page.title,
             may={scope.value: request.caller.may(scope) for scope in Scope},
             caller=request.caller,
+            question_count=waiting,
             form_token=made,
             is_logged_in=login_of(request) is not None,
             asks_for_token=self.asks_for_token,
@@ -177,6 +190,7 @@ class Pages:
             lstrip_blocks=True,
         )
         environment.filters.update(FILTERS)
+        environment.globals["snippets"] = SNIPPETS
         return environment
 
 

@@ -85,6 +85,7 @@ def console_routes(
         act(f"{_ONE}/rename", actions.rename, "Rename the session"),
         act(f"{_ONE}/delete", actions.delete, "Delete the session"),
         *view("/approvals", approvals.list, "Show the questions that wait for a person"),
+        page("GET", "/approvals/count.json", pages.count, Scope.READ, "Count the questions that wait"),
         *view(f"{_ONE}/approval", approvals.show, "Show the questions of a session"),
         act(f"{_ONE}/approval", approvals.decide, "Answer a question", Scope.APPROVE),
         *view("/work", work.show, "Show tasks and runtimes"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from lastgood.surfaces.http.resource import timestamp
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+_ID = re.compile(r"\b(?:task|turn|ses|att|rt)_[0-9a-f]{32}\b")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -52,6 +54,11 @@ def moment(seconds: float | None) -> dict[str, Any] | None:
 
 def count(number: int) -> str:
     return f"{number:,}"
+
+
+def file_name(where: str) -> str:
+    """The last part of a path or URL."""
+    return where.rstrip("/").rpartition("/")[2] or where
 
 
 def short(id: str) -> str:
@@ -96,6 +103,22 @@ def path(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup("/<wbr>").join(escape(part) for part in text.split("/"))
+
+
+def linked(text: str) -> Markup:
+    """A sentence in which ids are short, and those of tasks are links."""
+    from markupsafe import Markup, escape
+
+    made, last = Markup(""), 0
+    for found in _ID.finditer(text):
+        id = found[0]
+        shown = (
+            Markup('<a href="/work/tasks/{}">{}</a>').format(id, short(id))
+            if id[0:5] == "task_"
+            else short(id)
+        )
+        made, last = made + escape(text[last : found.start()]) + shown, found.end()
+    return made + escape(text[last:])
 
 
 def decisions(decision: Mapping[str, Any]) -> list[str]:
@@ -152,6 +175,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "pretty": pretty,
     "command": command_of,
     "path": path,
+    "linked": linked,
     "visible": visible,
     "segment": percent,
     "markdown": markdown,

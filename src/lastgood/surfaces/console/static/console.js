@@ -201,6 +201,31 @@ function togglePause(button) {
   if (!live.paused) { live.missed = 0; follower?.restart(); refresh().catch(() => {}); }
 }
 
+// -- how many questions wait ------------------------------------------------------------------------------
+// Beside "Approvals" and in the title of every page, so that a tab in the background shows it, too.
+
+const COUNT_MILLISECONDS = 5000;
+const COUNT_HIDDEN_MILLISECONDS = 15000;
+const badge = byId("count");
+const ownTitle = document.title;
+
+function showCount(count) {
+  badge.hidden = !count;
+  const shown = badge.querySelector("[data-count]");
+  if (shown.textContent !== String(count)) shown.textContent = count;
+  document.title = count ? `(${count}) ${ownTitle}` : ownTitle;
+}
+
+async function readCount() {
+  if (!live.paused) {
+    try {
+      const answer = await fetch("/approvals/count.json", { headers: { accept: "application/json" } });
+      if (answer.ok) showCount((await answer.json()).waiting);
+    } catch { /* the server is away; the next one tells */ }
+  }
+  setTimeout(readCount, document.hidden ? COUNT_HIDDEN_MILLISECONDS : COUNT_MILLISECONDS);
+}
+
 // -- one session's events ---------------------------------------------------------------------------------
 
 let follower = null;
@@ -422,4 +447,8 @@ holdAnswers(document);
 const session = document.querySelector("[data-session]");
 if (session && !location.hash && session.querySelector("#composer")) scrollTo(0, document.body.scrollHeight);
 if (session?.dataset.streams) follower = new Follower(session.dataset.session);
+if (badge) {
+  showCount(Number(badge.querySelector("[data-count]").textContent));
+  setTimeout(readCount, COUNT_MILLISECONDS);
+}
 if (bar) startPolling(Number(bar.dataset.refresh));
