@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lastgood.model.agents import Permissions
-from lastgood.model.attempts import AttemptStatus
+from lastgood.model.attempts import AttemptStatus, Step, StepKind, ToolOutcome
 from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind
 from lastgood.model.ids import DEFAULT_TENANT, AttemptId, SessionId, TenantId
+from lastgood.model.messages import tool_result
 from lastgood.model.rules import RuleLayer
 from lastgood.model.runtimes import AgentBinding, OnQueued
 from lastgood.model.tasks import Claimed
@@ -165,3 +166,15 @@ async def test_I42_the_end_of_an_attempt_is_recorded_with_it_or_not_at_all(store
     ended = await store.get_attempt(begun.hold.tenant, begun.hold.attempt)
     assert ended is not None
     assert (ended.question, ended.unanswered) == (None, {"kind": "approval", "place": "1:a"})
+
+
+async def test_I42_a_denial_is_recorded_with_its_step_or_not_at_all(store: Store) -> None:
+    begun = await builders.start(store, builders.ask(await session(store)))
+    result = Step(StepKind.TOOL, tool_result("a", "error: no"), outcome=ToolOutcome.DENIED)
+    denied = entry(AuditKind.CALL_DENIED)
+    assert await store.journal_if_held(begun.hold, [result], [], batch=1, audit=denied)
+    assert not await store.journal_if_held(begun.hold, [result], [], batch=1, audit=denied)
+    assert await records(store) == [denied]
+    await store.finish_if_held(begun.hold, AttemptStatus.FAILED, None, [])
+    assert not await store.journal_if_held(begun.hold, [result], [], batch=2, audit=denied)
+    assert await records(store) == [denied]

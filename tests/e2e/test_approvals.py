@@ -178,16 +178,22 @@ def test_a_waiting_turn_can_be_cancelled(api: Api, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_the_openai_api_cannot_ask_and_says_so_to_the_model(server: LiveServer) -> None:
+@pytest.mark.parametrize("headers", [{"x-conversation-id": "c1"}, {}], ids=["conversation", "stateless"])
+def test_I42_the_openai_api_cannot_ask_says_so_to_the_model_and_records_it(
+    server: LiveServer, api: Api, headers: dict[str, str]
+) -> None:
     with server.client() as client:
         answer = client.chat.completions.create(
-            model="shelly",
-            messages=[{"role": "user", "content": shell("true")}],
-            extra_headers={"x-conversation-id": "c1"},
+            model="shelly", messages=[{"role": "user", "content": shell("true")}], extra_headers=headers
         )
     assert answer.choices[0].message.content == "done"
     results = [one["content"] for one in server.prompts()[-1]["prompt"] if one["role"] == "tool"]
     assert "needs human approval, which is not available on this API" in results[0]
+    (record,) = api.get("/api/audit")
+    detail = record["detail"]
+    assert (record["kind"], detail["decision"], detail["tool"]) == ("call_denied", "deny", "shell")
+    assert (detail["arguments"], detail["requested_by"]) == ('{"cmd": "true"}', "anybody")
+    assert "the safety mode is balanced" in detail["reason"]
 
 
 def test_I42_the_audit_record_names_each_approver(api: Api) -> None:

@@ -13,6 +13,7 @@ from lastgood.engine.tool_calls import ToolCaller
 from lastgood.engine.toolboxes import Toolbox, Toolboxes
 from lastgood.engine.tools.tool import ToolFailed
 from lastgood.flows import approvals as flow_approvals
+from lastgood.flows import attempt_driver
 from lastgood.flows.turns import Turns
 from lastgood.model.agents import AgentSpec
 from lastgood.model.answers import Answer
@@ -28,6 +29,8 @@ OF_APPROVALS = {
     "an answer is taken for whatever question is pending",
     "a question is answered twice",
     "an approval is recorded outside of its transaction",
+    "a denial is recorded outside of its transaction",
+    "a denial is not recorded",
     "an approval beats a rule that denies by now",
     "a question has the id of another turn's",
     "an approval counts after its deadline",
@@ -68,6 +71,25 @@ def _() -> Iterator[None]:
         return await real(self, hold, holder, lease_seconds)
 
     with patch.object(SqliteAttempts, "resume_if_waiting", resume):
+        yield
+
+
+@defect("a denial is recorded outside of its transaction")
+def _() -> Iterator[None]:
+    real = SqliteAttempts.journal_if_held
+
+    async def journal(self: Any, *args: Any, audit: AuditEntry | None = None, **more: Any) -> bool:
+        if audit is not None:
+            await self.record(audit)
+        return await real(self, *args, **more)
+
+    with patch.object(SqliteAttempts, "journal_if_held", journal):
+        yield
+
+
+@defect("a denial is not recorded")
+def _() -> Iterator[None]:
+    with patch.object(attempt_driver, "_record_of", lambda run, step: None):
         yield
 
 

@@ -20,10 +20,10 @@ from lastgood.flows.approvals import Approver
 from lastgood.flows.submission import Submission
 from lastgood.model.agents import Permissions, ToolsetSpec
 from lastgood.model.answers import Answer, AnswerAction
-from lastgood.model.attempts import Ask, Attempt, AttemptStatus, ToolOutcome
-from lastgood.model.audit import AuditFilter
+from lastgood.model.attempts import Ask, Attempt, AttemptStatus, Step, StepKind, ToolOutcome
+from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind
 from lastgood.model.ids import DEFAULT_TENANT, SessionId
-from lastgood.model.messages import Role, ToolCall, assistant, user
+from lastgood.model.messages import Role, ToolCall, assistant, tool_result, user
 from lastgood.model.rules import Setter
 from lastgood.model.sessions import Usage
 from lastgood.model.tokens import Scope
@@ -224,3 +224,31 @@ async def a_session_has_the_tools_of_its_own_programs(stage: Stage) -> None:
     for session in (SessionId("one"), SessionId("two")):
         names = set(toolboxes.of(session, agent).tools_of(agent))
         assert names == {session}, f"the session {session} is offered {names}"
+
+
+@probe
+async def a_denial_is_on_the_record(stage: Stage) -> None:
+    node = asking_node(stage, {})
+    session = await say(node, '!tool ledger-fail {"text": "a"}\n!say done')
+    assert len(stage.world.ledger) == 1
+    await node.sessions.set_permissions(DEFAULT_TENANT, session, WantedRules(deny=("ledger-fail",)), ADMIN)
+    ask = Ask(
+        DEFAULT_TENANT, session, (user('!tool ledger-fail {"text": "b"}\n!say done'),), caller="tok_ann"
+    )
+    await (await node.submitter.submit(Submission(ask))).outcome()
+    denied = AuditFilter(AuditKind.CALL_DENIED, session)
+    records = await stage.store.list_audit(DEFAULT_TENANT, denied, limit=10)
+    said = [(one.entry.detail["arguments"], one.entry.detail["requested_by"]) for one in records]
+    assert said == [('{"text": "b"}', "tok_ann")], f"of denied calls, the record has {said}"
+
+
+@probe
+async def a_denial_is_recorded_with_its_step(stage: Stage) -> None:
+    """Its attempt has ended meanwhile, so the call has no result."""
+    begun = await builders.start(stage.store, builders.ask(await builders.session(stage.store)))
+    await stage.store.finish_if_held(begun.hold, AttemptStatus.CANCELLED, None, [])
+    result = Step(StepKind.TOOL, tool_result("a", "error: no"), outcome=ToolOutcome.DENIED)
+    denied = AuditEntry(begun.hold.tenant, AuditKind.CALL_DENIED, "", "", begun.hold.session)
+    assert not await stage.store.journal_if_held(begun.hold, (result,), (), batch=1, audit=denied)
+    records = await stage.store.list_audit(begun.hold.tenant, AuditFilter(), limit=10)
+    assert not records, "a denial is on the record that the journal does not know"

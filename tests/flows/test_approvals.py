@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from lastgood.core.approval import Confirmation
+from lastgood.core.session_rules import WantedRules
 from lastgood.core.tool_ledger import ledger
 from lastgood.engine.providers.provider import Chunk, ModelAnswer, ModelCall
+from lastgood.errors import Forbidden
 from lastgood.flows.approvals import Approver
 from lastgood.model.agents import AgentSpec, Permissions, Safety
 from lastgood.model.answers import Answer, AnswerAction
@@ -36,6 +38,7 @@ TOOL = "ledger-fail"
 ASKED: dict[str, Any] = {"permissions": Permissions(ask=(TOOL,))}
 APPROVED = Answer(AnswerAction.APPROVE)
 CALL = f'!tool {TOOL} {{"text": "a"}}\n!say done'
+DENIES = HookSpec(HookEvent.PRE_TOOL_USE, HookKind.COMMAND, "echo not today >&2; exit 2")
 
 
 class OneId:
@@ -177,6 +180,44 @@ async def test_I42_a_question_that_nobody_answers_is_in_the_audit_record(cluster
     assert entry.detail["attempt"] == attempt.id
 
 
+async def test_I42_a_question_that_a_cancel_withdraws_is_in_the_audit_record(cluster: Cluster) -> None:
+    node = await cluster.node(agents=[cluster.agent(**ASKED)])
+    session, attempt = await waits(cluster, node)
+    await node.turns.cancel(DEFAULT_TENANT, session, Setter(Scope.SESSION, "tok_ann", "ann", "192.0.2.1"))
+    (record,) = await cluster.backend.store.list_audit(DEFAULT_TENANT, AuditFilter(), limit=9)
+    entry = record.entry
+    assert (entry.kind, entry.actor, entry.user) == (AuditKind.APPROVAL, "tok_ann", "ann")
+    assert (entry.detail["decision"], entry.detail["attempt"]) == ("cancelled", attempt.id)
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [
+        ({"permissions": Permissions(deny=(TOOL,))}, "the rule"),
+        ({"hooks": (DENIES,)}, "a hook denied"),
+    ],
+)
+async def test_I42_a_call_that_is_denied_is_in_the_audit_record(
+    cluster: Cluster, tmp_path: Path, agent: dict[str, Any], why: str
+) -> None:
+    node = await cluster.node("here", agents=[cluster.agent(**agent)], work_dirs=tmp_path / "work")
+    session = await cluster.session(node)
+    outcome = await cluster.say(node, session, CALL, caller="tok_ann")
+    assert outcome.status is AttemptStatus.COMMITTED
+    assert outcome.attempt is not None
+    (record,) = await cluster.backend.store.list_audit(DEFAULT_TENANT, AuditFilter(subject=session), limit=9)
+    entry, detail = record.entry, record.entry.detail
+    assert (entry.kind, entry.actor, entry.machine) == (AuditKind.CALL_DENIED, "", "here")
+    assert (detail["tool"], detail["arguments"], detail["decision"]) == (TOOL, '{"text": "a"}', "deny")
+    assert (detail["attempt"], detail["requested_by"]) == (outcome.attempt, "tok_ann")
+    assert why in detail["reason"]
+    (effect,) = ledger(
+        await cluster.attempt(outcome.attempt),
+        await cluster.backend.store.read_steps(DEFAULT_TENANT, outcome.attempt),
+    )
+    assert detail["key"] == effect.key
+
+
 async def test_a_call_that_ran_before_the_one_that_waited_keeps_its_effects(cluster: Cluster) -> None:
     asked = Permissions(ask=("ledger-ask",))
     node = await cluster.node(agents=[cluster.agent(permissions=asked)])
@@ -296,3 +337,22 @@ async def test_an_approval_sets_the_mode_and_never_above_that_of_the_server(
     assert effects(cluster) == ["a"]
     (layer,) = (await cluster.get(session)).rules
     assert (layer.safety, layer.permissions) == (expected, Permissions())
+
+
+async def test_an_always_that_a_stronger_scope_forbids_changes_nothing(cluster: Cluster) -> None:
+    """Else its giver would read an error, and the call would run."""
+    node = await cluster.node(agents=[cluster.agent()])
+    session = await cluster.session(node)
+    admin, ann = Setter(Scope.ADMIN, "tok_admin"), Setter(Scope.APPROVE, "tok_ann")
+    await node.sessions.set_permissions(DEFAULT_TENANT, session, WantedRules(ask=(TOOL,)), admin)
+    assert (await cluster.say(node, session, CALL)).status is AttemptStatus.WAITING
+    by = Approver(DEFAULT_TENANT, "tok_ann", "ann", ann)
+    with pytest.raises(Forbidden, match="was set with the scope `admin`"):
+        await node.approvals.answer(session, Confirmation.APPROVE_TOOL, by)
+    assert len(await node.approvals.pending(DEFAULT_TENANT, session, "")) == 1
+    assert cluster.world.ledger == []
+    kinds = [
+        one.entry.kind
+        for one in await cluster.backend.store.list_audit(DEFAULT_TENANT, AuditFilter(), limit=9)
+    ]
+    assert kinds == [AuditKind.RULES_CHANGED]

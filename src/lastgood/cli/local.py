@@ -168,7 +168,7 @@ class LocalTurn:
 
     async def cancel(self) -> None:
         with suppress(LastgoodError):  # too late: its outcome is shown anyway
-            await self.app.turns.cancel(TENANT, self.submitted.session)
+            await self.app.turns.cancel(TENANT, self.submitted.session, LOCAL)
 
     async def leave(self) -> None:
         """What that means for the turn was settled when it began."""

@@ -54,6 +54,7 @@ class Result:
     outcome: ToolOutcome
     has_effects: bool = False  # a tool that is not repeatable ran
     seconds: float = 0.0
+    is_rejected: bool = False  # by a person, whose answer is on record
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,10 @@ class ToolCaller:
         tool = TASK_TOOL if gives_task else self.tools(work, stage).get(call.name)
         if tool is None:
             return Result(f"error: unknown tool {call.name!r}", ToolOutcome.FAILED)
+        if (rejection := _rejection(call, stage.answer_to(call, work.answers))) is not None:
+            return rejection
         try:
             arguments, working_dir = arguments_of(call), self.working_dir(work)
-            _check_rejection(call, stage.answer_to(call, work.answers))
             if stage.agent.add_description_parameter and not is_described(tool):
                 arguments.pop(DESCRIPTION, None)  # for people; the tool knows no such argument
             asks = await self._check(stage, tool, arguments, working_dir, await work.rules())
@@ -238,12 +240,14 @@ class ToolCaller:
         raise NeedsAnswer(question, self._approval_seconds)
 
 
-def _check_rejection(call: ToolCall, answer: Answer | None) -> None:
-    """ToolFailed: a person has rejected the call. That counts even if nothing asks for approval by now: rules
-    and hooks may have changed while the person decided."""
-    if answer is not None and answer.action is AnswerAction.REJECT:
-        why = f": {answer.reason}" if answer.reason else ""
-        raise ToolFailed(f"a person rejected this call of {call.name}{why}")
+def _rejection(call: ToolCall, answer: Answer | None) -> Result | None:
+    """A person's rejection counts even if nothing asks for approval by now: rules and hooks may have changed
+    while the person decided."""
+    if answer is None or answer.action is not AnswerAction.REJECT:
+        return None
+    why = f": {answer.reason}" if answer.reason else ""
+    text = f"error: a person rejected this call of {call.name}{why}"
+    return Result(text, ToolOutcome.DENIED, is_rejected=True)
 
 
 async def _run(tool: Tool, use: ToolUse) -> tuple[str, ToolOutcome]:

@@ -103,11 +103,13 @@ class Approvals:
             ids = ", ".join(one.id for one in found)
             raise NothingPending(f"Several questions are pending; name one of them in `question`: {ids}")
         asked, decided = found[0], decide(found[0].question, confirmation, reason, content)
+        change = self._sessions.change_by(decided, by.setter)
+        if change is not None:
+            # Before the answer counts: whoever reads an error must be able to rely on it that nothing runs.
+            await self._sessions.check_change(by.tenant, session, change)
         handle = await self._give(session, asked, decided, by)
-        if decided.safety is not None:
-            await self._sessions.set_safety_within_ceiling(by.tenant, session, decided.safety, by.setter)
-        if decided.allows is not None:
-            await self._sessions.allow_always(by.tenant, session, decided.allows, by.setter)
+        if change is not None:
+            await self._sessions.change_rules(by.tenant, session, by.setter, change)
         return handle
 
     async def _give(

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from lastgood.errors import TurnFailed, TurnTimeout
 from lastgood.flows.attempt_work import AttemptWork
+from lastgood.flows.audit import denial_entry
 from lastgood.flows.model_requests import is_last_answer
 from lastgood.model.attempts import Step, StepKind
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event
 from lastgood.model.sessions import TurnKind
 from lastgood.model.usage import ModelAsked
@@ -84,7 +86,13 @@ async def _drive(run: Run) -> list[Step]:
         if item.kind is StepKind.MODEL:
             run.requests.answered(item.model)
         if not is_last_answer(item):
-            await run.outbox.journal(item)
+            await run.outbox.journal(item, _record_of(run, item))
 
     await run.deps.engine.run(AttemptWork(run, run.agent), emit)
     return steps
+
+
+def _record_of(run: Run, step: Step) -> AuditEntry | None:
+    if step.denial is None:
+        return None
+    return denial_entry(step.denial, run.hold, run.begun.turn, run.begin.ask.caller, run.deps.node)

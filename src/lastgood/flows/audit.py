@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+from lastgood.core.approval import shown
 from lastgood.core.tool_ledger import ToolEffect, adopted_steps, ledger
 from lastgood.errors import InvalidRequest, SessionNotFound
-from lastgood.model.attempts import Attempt
-from lastgood.model.audit import AuditFilter, AuditKind, AuditRecord
-from lastgood.model.ids import SessionId, TenantId
+from lastgood.model.attempts import Attempt, Denial, Hold
+from lastgood.model.audit import AuditEntry, AuditFilter, AuditKind, AuditRecord
+from lastgood.model.ids import SessionId, TenantId, TurnId
+from lastgood.model.rules import Setter
+from lastgood.model.tokens import Scope
 from lastgood.ports import Store
+
+
+def denial_entry(denial: Denial, hold: Hold, turn: TurnId, caller: str, node: str) -> AuditEntry:
+    """Nobody decided: rules, a hook or the lack of an approval did. `caller`: the token that wanted the
+    turn."""
+    about = {
+        "attempt": hold.attempt,
+        "key": f"{turn}:{denial.place}",
+        "call": denial.call.id,
+        "tool": denial.call.name,
+        "arguments": denial.call.arguments,
+        "agent": denial.agent,
+        "decision": "deny",
+        "reason": denial.reason,
+        "requested_by": caller,
+    }
+    return AuditEntry(hold.tenant, AuditKind.CALL_DENIED, "", "", hold.session, about, node)
+
+
+def nobody(node: str) -> Setter:
+    """The node that decided by itself."""
+    return Setter(Scope.ADMIN, "", machine=node)
+
+
+def unanswered_entry(attempt: Attempt, decision: str, by: Setter) -> AuditEntry:
+    """The question that the attempt waits with has expired, or was withdrawn by a cancel: the call does not
+    run."""
+    asked = shown(attempt.question or {})
+    about = {**asked, "attempt": attempt.id, "decision": decision, "said": "", "rule": None}
+    return AuditEntry(
+        attempt.tenant, AuditKind.APPROVAL, by.token, by.user, attempt.session, about, by.machine
+    )
 
 
 class AuditReader:

@@ -18,6 +18,7 @@ from lastgood.errors import AttemptLost, LastgoodError, OutcomeUnknown
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import through_outage
 from lastgood.model.attempts import Hold, Step
+from lastgood.model.audit import AuditEntry
 from lastgood.model.events import Event, EventData, StoredEvent, StreamedData, ToolStreamed
 from lastgood.ports import Store
 
@@ -66,12 +67,14 @@ class EventOutbox:
             self._waiting[-1] = Event(last.attempt, replace(last.data, content=content))
             self._more = []
 
-    async def journal(self, step: Step) -> None:
-        """Stores a finished step and all events before it in one transaction."""
+    async def journal(self, step: Step, audit: AuditEntry | None = None) -> None:
+        """Stores a finished step, all events before it and what is on record about it in one transaction."""
         self.is_untouched = False
         async with self._writing:
             store, events = self._deps.store, self.take()
-            await self._write(lambda batch: store.journal_if_held(self._hold, (step,), events, batch=batch))
+            await self._write(
+                lambda batch: store.journal_if_held(self._hold, (step,), events, batch=batch, audit=audit)
+            )
         self._deps.signals.notify(self._hold.session)
 
     async def _write(self, write: Callable[[int], Awaitable[_T]]) -> _T:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from lastgood.core.approval import shown
 from lastgood.core.lifecycle import Move
 from lastgood.core.recovery import MOST_DEATHS, GiveUp, Leave, TryAgain, is_due, recover
 from lastgood.errors import (
@@ -21,6 +20,7 @@ from lastgood.errors import (
     StoreUnavailable,
     TurnFailed,
 )
+from lastgood.flows.audit import nobody, unanswered_entry
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.outages import INTERRUPTED
 from lastgood.flows.queue import Queue
@@ -28,7 +28,6 @@ from lastgood.flows.retention import Retention
 from lastgood.flows.running_attempts import RunningAttempts
 from lastgood.flows.turns import Turns
 from lastgood.model.attempts import Attempt, AttemptStatus, Interrupted, UnreadableAttempt
-from lastgood.model.audit import AuditEntry, AuditKind
 
 _PAGE = 100
 #: How long a start may wait for durable turns to begin; their agents may come from slow URLs.
@@ -109,20 +108,14 @@ class Recovery:
         end = self._turns.end
         if attempt.status is AttemptStatus.WAITING:
             error: LastgoodError = TurnFailed("The question was not answered in time; nothing was committed")
-            expired = self._expired(attempt)
+            # Nobody answered, and that decided about the call.
+            expired = unanswered_entry(attempt, "expired", nobody(self._deps.node))
             return await end(attempt, Move.FAIL, error, only_if_expired=only_if_expired, audit=expired)
         if not died:
             error = StoreUnavailable(INTERRUPTED)
             return await end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired)
         error = TurnFailed("The server process that ran this turn died; nothing was committed")
         return await end(attempt, Move.INTERRUPT, error, only_if_expired=only_if_expired, died=True)
-
-    def _expired(self, attempt: Attempt) -> AuditEntry:
-        """Nobody answered, and that decided about the call."""
-        asked = shown(attempt.question or {})
-        about = {**asked, "attempt": attempt.id, "decision": "expired", "said": "", "rule": None}
-        node = self._deps.node
-        return AuditEntry(attempt.tenant, AuditKind.APPROVAL, "", "", attempt.session, about, node)
 
     async def retry_durable(self) -> None:
         left = 0  # these stay where they are; the others are gone from the list once they are tried

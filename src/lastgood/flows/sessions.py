@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf, nextafter
 from typing import Any
 
+from lastgood.core.approval import ApprovalDecision
 from lastgood.core.derivation import derive
 from lastgood.core.input_checks import (
     check_metadata,
@@ -59,6 +60,9 @@ from lastgood.model.rules import LOCAL, Setter
 from lastgood.model.sessions import NewSession, Session, TitleBy
 
 MOST_IN_CONVERSATION = 255
+
+
+RuleChange = Callable[[Layers], Layers | RulesRefused]
 
 
 class Sessions(SessionReader):
@@ -199,31 +203,37 @@ class Sessions(SessionReader):
     ) -> None:
         """For the running turn's next tool call, too. Forbidden: it would remove a stronger scope's rule."""
         _check_rules(rules)
-        await self._set_rules(tenant, session, setter, lambda layers: with_permissions(layers, setter, rules))
-
-    async def allow_always(self, tenant: TenantId, session: SessionId, rule: str, setter: Setter) -> None:
-        """These calls need no approval any more in this session. Deny rules still deny them."""
-        await self._set_rules(tenant, session, setter, lambda layers: with_allowed(layers, setter, rule))
+        await self.change_rules(
+            tenant, session, setter, lambda layers: with_permissions(layers, setter, rules)
+        )
 
     async def set_safety(
         self, tenant: TenantId, session: SessionId, safety: Safety | None, setter: Setter
     ) -> None:
         self._check_safety(safety)
-        await self._set_rules(tenant, session, setter, lambda layers: with_safety(layers, setter, safety))
+        await self.change_rules(tenant, session, setter, lambda layers: with_safety(layers, setter, safety))
 
-    async def set_safety_within_ceiling(
-        self, tenant: TenantId, session: SessionId, safety: Safety, setter: Setter
-    ) -> None:
-        """The server's own mode, if the wanted one exceeds it."""
-        allowed = self.ceiling if is_above(safety, self.ceiling) else safety
-        await self.set_safety(tenant, session, allowed, setter)
+    def change_by(self, decided: ApprovalDecision, setter: Setter) -> RuleChange | None:
+        """What an answer changes in the rules of its session. A wider mode than the server's own becomes
+        that. None: nothing."""
+        if decided.safety is not None:
+            mode = self.ceiling if is_above(decided.safety, self.ceiling) else decided.safety
+            return lambda layers: with_safety(layers, setter, mode)
+        if decided.allows is not None:
+            rule = decided.allows
+            return lambda layers: with_allowed(layers, setter, rule)
+        return None
 
-    async def _set_rules(
+    async def check_change(self, tenant: TenantId, session: SessionId, change: RuleChange) -> None:
+        """Raises what `change_rules` would raise now."""
+        _accepted(change((await self.get(tenant, session)).rules))
+
+    async def change_rules(
         self,
         tenant: TenantId,
         session: SessionId,
         setter: Setter,
-        change: Callable[[Layers], Layers | RulesRefused],
+        change: RuleChange,
     ) -> None:
         async def once() -> bool | None:
             before = (await self.get(tenant, session)).rules

@@ -25,6 +25,7 @@ from lastgood.errors import (
     TurnFailed,
     TurnTimeout,
 )
+from lastgood.flows.audit import denial_entry
 from lastgood.flows.dependencies import Dependencies
 from lastgood.flows.model_requests import ModelRequests
 from lastgood.flows.running_attempts import RunningAttempts
@@ -59,6 +60,7 @@ class _Work:
     turn: TurnId
     messages: tuple[Message, ...]
     options: CallOptions
+    caller: str
     number: int = 1
     steps: tuple[Step, ...] = ()
     working_dir: str | None = None
@@ -109,13 +111,15 @@ class StatelessRuns:
         options: CallOptions,
         on_leave: OnLeave,
         user: str,
+        caller: str,
     ) -> StatelessRun:
-        """Begins when its first item is read. Its usage is counted for `user`. Nothing else is stored, so the
-        run must be cancelled when its client disconnects: its result could not be read later."""
+        """Begins when its first item is read. Its usage is counted for `user`, and tool calls that are denied
+        are recorded. Nothing else is stored, so the run must be cancelled when its client disconnects: its
+        result could not be read later."""
         assert on_leave is OnLeave.CANCEL, "a run that is not stored ends with its client"
         id, steps = self._deps.ids.turn(), list[Step]()
         hold = Hold(tenant, self._deps.ids.session(), self._deps.ids.attempt(), 0)
-        work = _Work(agent, hold, id, messages, options)
+        work = _Work(agent, hold, id, messages, options, caller)
         return StatelessRun(id, _counted(self._deps, self._live, work, user, steps), steps)
 
 
@@ -188,6 +192,9 @@ async def _items(
             return
         if isinstance(item, Step) and item.kind is StepKind.MODEL:
             requests.answered(item.model)
+        if isinstance(item, Step) and item.denial is not None:
+            entry = denial_entry(item.denial, work.hold, work.turn, work.caller, deps.node)
+            await deps.store.record(entry)
         await room.acquire()
         items.put_nowait(item)
 

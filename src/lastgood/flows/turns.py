@@ -26,6 +26,7 @@ from lastgood.errors import (
 from lastgood.flows.agent_resolution import resolve
 from lastgood.flows.attempt_end import AttemptStop
 from lastgood.flows.attempt_run import Run
+from lastgood.flows.audit import nobody, unanswered_entry
 from lastgood.flows.begin import (
     STEERS_GONE,
     Plan,
@@ -54,6 +55,7 @@ from lastgood.model.attempts import (
 from lastgood.model.audit import AuditEntry
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
 from lastgood.model.queue import NewQueued, Queued
+from lastgood.model.rules import Setter
 from lastgood.model.sessions import Session
 from lastgood.model.tasks import HELD_TASKS, Task
 
@@ -77,9 +79,9 @@ class Turns:
 
     # -- changing its course -----------------------------------------------------
 
-    async def cancel(self, tenant: TenantId, session: SessionId) -> Outcome:
+    async def cancel(self, tenant: TenantId, session: SessionId, by: Setter | None = None) -> Outcome:
         """Cancels the running or waiting turn for a person, and parks what is queued behind it. Returns its
-        outcome when it has ended: the cancel may have been too late."""
+        outcome when it has ended: the cancel may have been too late. `by`: None if the server cancels it."""
         found = await self._deps.store.get_session(tenant, session)
         if found is None:
             raise SessionNotFound()
@@ -87,7 +89,8 @@ class Turns:
             return await self._cancel_task(task)
         if found.attempt is None:
             raise NothingPending("No turn is running in this session")
-        return await retry_lost_races("cancel the turn", partial(self._cancel, tenant, found.attempt))
+        by = by or nobody(self._deps.node)
+        return await retry_lost_races("cancel the turn", partial(self._cancel, tenant, found.attempt, by))
 
     async def _task_to_cancel(self, session: Session) -> Task | None:
         """The one that a worker holds, else the next one. None: a turn of this server runs, or none."""
@@ -113,7 +116,7 @@ class Turns:
             raise SessionNotFound()
         return QueuedTurn(task, "")
 
-    async def _cancel(self, tenant: TenantId, attempt_id: AttemptId) -> Outcome | None:
+    async def _cancel(self, tenant: TenantId, attempt_id: AttemptId, by: Setter) -> Outcome | None:
         """Returns None if the attempt began to wait, was answered or ended between the read and the write."""
         run = self._live.get(attempt_id)
         if run is not None:
@@ -121,13 +124,16 @@ class Turns:
         attempt = await self._deps.store.get_attempt(tenant, attempt_id)
         if attempt is None:
             raise NothingPending("No turn is running in this session")
-        if is_final(attempt.status) or await self._ask_to_cancel(attempt):
+        if is_final(attempt.status) or await self._ask_to_cancel(attempt, by):
             return await self.handle(tenant, attempt.session, attempt.turn, attempt.id).outcome()
         return None
 
-    async def _ask_to_cancel(self, attempt: Attempt) -> bool:
+    async def _ask_to_cancel(self, attempt: Attempt, by: Setter) -> bool:
         if attempt.status is AttemptStatus.WAITING:
-            return await self._starter.end(attempt, Move.CANCEL, TurnCancelled(), by_person=True)
+            withdrawn = unanswered_entry(attempt, "cancelled", by)
+            return await self._starter.end(
+                attempt, Move.CANCEL, TurnCancelled(), by_person=True, audit=withdrawn
+            )
         # Another process holds it: it sees the mark, and stops its tools before it releases the session.
         return await self._deps.store.ask_cancel(attempt.hold)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lastgood.model.call_options import CallOptions
 from lastgood.model.ids import AttemptId, SessionId, TaskId, TenantId, TurnId
-from lastgood.model.messages import Message
+from lastgood.model.messages import Message, ToolCall
 from lastgood.model.sessions import Head, Session, Turn, TurnKind, Usage
 
 
@@ -46,6 +46,16 @@ class ToolOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Denial:
+    """A tool call that rules, a hook or a missing approval denied. `call` is what would have run."""
+
+    call: ToolCall
+    place: str
+    agent: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A finished piece of work: a whole model response, a whole tool result, a steer, or what hooks said.
 
@@ -71,6 +81,8 @@ class Step:
     hook: str = ""  # the event whose hooks ran
     ruling: str = ""  # what they decided: about a call, or that the turn ends (`block`)
     reason: str = ""  # why
+    #: Not stored with the step: the audit record of it is written in the same transaction.
+    denial: Denial | None = None
 
     @property
     def is_said(self) -> bool:

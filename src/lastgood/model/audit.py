@@ -12,6 +12,7 @@ from lastgood.model.ids import TenantId
 
 class AuditKind(StrEnum):
     APPROVAL = "approval"
+    CALL_DENIED = "call_denied"
     RULES_CHANGED = "rules_changed"
     AGENT_REBOUND = "agent_rebound"
     RUNTIME_BOUND = "runtime_bound"

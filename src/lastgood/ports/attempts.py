@@ -36,7 +36,13 @@ class AttemptStore(Protocol):
         ...
 
     async def journal_if_held(
-        self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None
+        self,
+        hold: Hold,
+        steps: Sequence[Step],
+        events: Sequence[Event],
+        *,
+        batch: int | None = None,
+        audit: AuditEntry | None = None,
     ) -> bool:
         """False: the hold is gone, or this batch was stored before; then nothing was stored now.
 

@@ -120,14 +120,26 @@ class PostgresAttempts:
         await self.db.write("close_requests", named)
 
     async def journal_if_held(
-        self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None
+        self,
+        hold: Hold,
+        steps: Sequence[Step],
+        events: Sequence[Event],
+        *,
+        batch: int | None = None,
+        audit: AuditEntry | None = None,
     ) -> bool:
         parameters = of_hold(hold) | of_events(events, batch=batch) | _of_steps(steps, hold.session)
         parameters |= as_arrays(uses_of_steps(steps))
         name = "journal_steers_if_held" if parameters["steers"] else "journal_if_held"
         while True:
             try:
-                return bool(await self.db.write(name, parameters))
+                if audit is None:
+                    return bool(await self.db.write(name, parameters))
+                async with self.db.transaction() as transaction:
+                    row = await transaction.row(name, parameters)
+                    if row is not None:
+                        await transaction.row("insert_audit", of_audit(audit))
+                    return row is not None
             except AlreadyThere as found:
                 # Another journal of this attempt, whose answer was perhaps lost, was under
                 # way and took the numbers. It is through, so the next numbers are known now.

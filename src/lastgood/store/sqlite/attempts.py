@@ -150,7 +150,13 @@ class SqliteAttempts:
         await self.db.write(work, durable=False)
 
     async def journal_if_held(
-        self, hold: Hold, steps: Sequence[Step], events: Sequence[Event], *, batch: int | None = None
+        self,
+        hold: Hold,
+        steps: Sequence[Step],
+        events: Sequence[Event],
+        *,
+        batch: int | None = None,
+        audit: AuditEntry | None = None,
     ) -> bool:
         def work(connection: apsw.Connection) -> bool:
             if touch_if_held(connection, self.db.sql, hold, events, batch=batch) is None:
@@ -162,9 +168,11 @@ class SqliteAttempts:
                 if step.queued:
                     steer = {"number": step.queued, "attempt": hold.attempt}
                     connection.execute(self.db.sql["journal_steer"], steer)
+            if audit is not None:
+                connection.execute(self.db.sql["insert_audit"], of_audit(audit)).fetchall()
             return True
 
-        return await self.db.write(work, durable=False)
+        return await self.db.write(work, durable=audit is not None)
 
     async def is_stored(self, hold: Hold, batch: int) -> bool:
         return self.db.row("is_stored", of_hold(hold) | {"batch": batch}) is not None

@@ -120,7 +120,7 @@ class RunHandlers:
     async def cancel(self, request: Request) -> Response:
         """Responds when the attempt has ended, with its status: the cancel may have been too late."""
         tenant, session = request.caller.tenant, session_of(request)
-        outcome = await self._turns.cancel(tenant, session)
+        outcome = await self._turns.cancel(tenant, session, request.caller.setter)
         if outcome.attempt is None:
             assert outcome.task is not None, "only a task ends without an attempt"
             return json_reply(QUEUED_TURN.json(await self._turns.ended_task(tenant, outcome.task)))

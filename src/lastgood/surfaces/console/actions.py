@@ -118,7 +118,8 @@ class SessionActions:
     # -- the running or failed turn ------------------------------------------------------
 
     async def cancel(self, request: Request, fields: Mapping[str, str]) -> Done:
-        await self._flows.turns.cancel(request.caller.tenant, session_of(request))
+        caller = request.caller
+        await self._flows.turns.cancel(caller.tenant, session_of(request), caller.setter)
         return _to(session_of(request))
 
     async def retry(self, request: Request, fields: Mapping[str, str]) -> Done:

@@ -180,7 +180,7 @@ class ChatHandlers:
         taken = self._limiter.take(call.request.caller, call.user)
         on_leave = on_disconnect(RequestOrigin.OPENAI_API, None)
         user = call.user or call.request.caller.name
-        run = self._stateless.start(tenant, agent, body, options, on_leave, user)
+        run = self._stateless.start(tenant, agent, body, options, on_leave, user, call.request.caller.name)
         items = _or_failed(taken.during(run.items), run)
         if call.streams:
             chunks = self._chunks(call, run.id)
