@@ -158,13 +158,13 @@ def test_commands_in_every_form() -> None:
     file = read(FOLDER / "shortcuts.yaml")
     assert file.agents["root"].commands == (
         AgentCommand("plan", "", "Makes a plan first", "planner"),
-        AgentCommand("explain", "Explain $1 to somebody who has never seen it."),
+        AgentCommand("explain", "Explain ${args} to somebody who has never seen it."),
         AgentCommand("named-only", "Say good morning", "Say good morning"),
-        AgentCommand("lint", "Correct what this says: !`ruff check`", "Corrects what the checker finds"),
+        AgentCommand("lint", "Correct what this says: ${shell({cmd: 'ruff check'})}", "Corrects what the checker finds"),
         AgentCommand("df", "Say how full the first disk is"),
         AgentCommand("tidy", "Find files that nobody needs, and list them. Delete nothing.", "Tidies up"),
-        AgentCommand("sum", "Add up $1 and $2"),
-        AgentCommand("mean", "Say what $1 is on average"),
+        AgentCommand("sum", "Add up ${args[0]} and ${args[1]}"),
+        AgentCommand("mean", "Say what ${args[0]} is on average"),
     )
     assert [command.name for command in file.agents["planner"].commands] == ["next", "all"]
 

@@ -50,6 +50,15 @@ def test_its_post_edit_commands_are_left_out_and_reported() -> None:
     assert (line, "may not run commands after edits" in message) == (6, True)
 
 
+def test_its_commands_get_no_variables() -> None:
+    text = "agents:\n  root:\n    model: auto\n    commands:\n      a: x ${env.HOME}\n      b: y ${args}\n"
+    assert warnings_of(text) == []
+    assert [one.trusted for one in parse(text).agents["root"].commands] == [True, True]
+    assert [one.trusted for one in parse(text, trusted=False).agents["root"].commands] == [False, False]
+    [(line, message)] = warnings_of(text, trusted=False)
+    assert (line, "get no environment variables" in message) == (5, True)
+
+
 def test_its_toolsets_are_marked() -> None:
     text = """
 version: 0

@@ -55,7 +55,7 @@ class AgentBuilder:
         )
         for toolset in _sections(file, "toolsets").values():
             self._check_model(toolset)
-        self._commands = Commands(file.named("commands"), self._agents, findings)
+        self._commands = Commands(file.named("commands"), self._agents, findings, trusted=trusted)
         self._permissions = self._read_permissions()
         self._hooks = HookBuilder(findings, self._models.refer, trusted=trusted)
         #: Files read next to the agent file; they are part of the definition.

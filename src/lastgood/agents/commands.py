@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 
 from lastgood.agents.findings import Findings, hint
 from lastgood.agents.schema_reader import Fields, Value
+from lastgood.core.command_prompts import unknown_expressions, uses_environment
 from lastgood.model.agents import AgentCommand
 
 _MOST = 500
-_RUNS = re.compile(r"!`[^`]+`")
 
 
 class Commands:
-    def __init__(self, groups: Mapping[str, Value], agents: Collection[str], findings: Findings) -> None:
+    def __init__(
+        self, groups: Mapping[str, Value], agents: Collection[str], findings: Findings, *, trusted: bool
+    ) -> None:
+        self._trusted = trusted
         self._agents = agents
         self._findings = findings
         self._groups = {name: tuple(self._built(group)) for name, group in groups.items()}
@@ -46,7 +48,7 @@ class Commands:
     def _command(self, name: str, value: Value) -> AgentCommand | None:
         if isinstance(value.raw, str):
             self._check_text(value.raw, value)
-            return AgentCommand(name, value.raw)
+            return AgentCommand(name, value.raw, trusted=self._trusted)
         fields: Fields = value.raw
         agent = fields.text("agent")
         if agent and agent not in self._agents:
@@ -62,11 +64,14 @@ class Commands:
             self._check_text(instruction, fields.values["instruction"])
         elif not agent:
             instruction = fields.text("description")
-        return AgentCommand(name, instruction, fields.text("description"), agent or None)
+        return AgentCommand(name, instruction, fields.text("description"), agent or None, self._trusted)
 
     def _check_text(self, text: str, value: Value) -> None:
-        if _RUNS.search(text):
-            what = "!`…` in a command is not supported yet: it is sent to the agent as text"
+        for unknown in unknown_expressions(text):
+            what = f"`{unknown}` in a command is not supported yet: it is sent to the agent as text"
+            self._findings.warning(value.place, what)
+        if not self._trusted and uses_environment(text):
+            what = "commands of an agent file from a URL get no environment variables: they are left out"
             self._findings.warning(value.place, what)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 from lastgood.cli.chat import Chat
+from lastgood.cli.commands import SlashCommands
 from lastgood.cli.line_editor import line_reader
 from lastgood.cli.output import complain, count, print_line, remark
 from lastgood.cli.session_view import headline, print_recent
@@ -29,11 +30,10 @@ _KEYS = "Alt-Enter starts a new line; Ctrl-C cancels a running turn or clears th
 _RECENT, _LISTED = 3, 10
 
 
-async def chat(talk: Chat, folder: Path, welcome: str, known: Sequence[AgentCommand]) -> int:
-    """`known`: the commands of the agent itself. `folder` keeps the history of what was typed."""
-    commands = {f"/{command.name}": command for command in known}
+async def chat(talk: Chat, folder: Path, welcome: str, commands: SlashCommands | None) -> int:
+    """`commands`: those of the agent file. `folder` keeps the history of what was typed."""
     interrupts = talk.interrupts
-    with closing(line_reader(interrupts, folder, [*_HELP, *commands])) as reader:
+    with closing(line_reader(interrupts, folder, [*_HELP, *_known(talk, commands)])) as reader:
         if talk.session is not None:
             await _show_recent(talk, talk.session)
         elif welcome:
@@ -51,12 +51,20 @@ async def chat(talk: Chat, folder: Path, welcome: str, known: Sequence[AgentComm
     return 0
 
 
-async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
+def _known(talk: Chat, commands: SlashCommands | None) -> Mapping[str, AgentCommand]:
+    return {} if commands is None else commands.known(talk)
+
+
+async def _do(talk: Chat, line: str, commands: SlashCommands | None) -> bool:
     """False: the chat is over."""
-    word, _, rest = line.partition(" ")
-    if word in commands:
-        await talk.say(user(f"{commands[word].instruction}\n\n{rest}".strip()))
+    if commands is not None and (found := commands.find(talk, line)) is not None:
+        prompt = commands.begin(talk, found)
+        if found.command.agent is not None:
+            remark(f"{found.command.agent} answers from now on")
+        if prompt:
+            await talk.say(user(prompt))
         return True
+    word, _, rest = line.partition(" ")
     match word:
         case "/new":
             talk.begin_anew()
@@ -74,7 +82,8 @@ async def _do(talk: Chat, line: str, commands: dict[str, AgentCommand]) -> bool:
         case "/session":
             remark(talk.session or "no session yet; send a message first")
         case "/help":
-            shown = _HELP | {name: command.description for name, command in commands.items()}
+            known = _known(talk, commands)
+            shown = _HELP | {name: command.description for name, command in known.items()}
             for name, about in shown.items():
                 remark(f"{name:10} {about}")
             remark(_KEYS)

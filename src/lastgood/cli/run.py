@@ -9,13 +9,14 @@ import mimetypes
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lastgood.agents.sources import DirectorySource, Single, parse
 from lastgood.cli.approval_prompt import terminal_prompt
 from lastgood.cli.backend import Backend, check_place
 from lastgood.cli.chat import Chat, Interrupts
+from lastgood.cli.commands import SlashCommands
 from lastgood.cli.local import LocalBackend, open_here
 from lastgood.cli.output import one_line, remark
 from lastgood.cli.parser import SESSION_ID, CommandParser, add_server, add_settings, configure_command
@@ -26,10 +27,11 @@ from lastgood.core.agent_identity import Missing, resolve
 from lastgood.core.input_checks import check_text
 from lastgood.errors import InvalidRequest, TooLarge, WrongUsage
 from lastgood.flows.dependencies import FlowLimits
-from lastgood.model.agents import AgentCommand, AgentSpec
+from lastgood.model.agents import AgentSpec
 from lastgood.model.attempts import After
 from lastgood.model.ids import TurnId
-from lastgood.model.messages import File, Image, Message, Part, user, user_parts
+from lastgood.model.messages import File, Image, Part, user, user_parts
+from lastgood.outside.env_file import read_env_file
 from lastgood.ports.engine import Engine
 from lastgood.settings import Settings
 
@@ -100,17 +102,19 @@ def run(args: argparse.Namespace) -> int:
     if args.after is not None and (text is None or args.session is None):
         raise WrongUsage("--after needs --session and a MESSAGE")
     check_place(args)
-    return asyncio.run(_run(args, None if text is None else _with_attachments(text, args.attach)))
+    return asyncio.run(_run(args, text, [_attachment(path) for path in args.attach]))
 
 
-async def _run(args: argparse.Namespace, message: Message | None) -> int:
+async def _run(args: argparse.Namespace, text: str | None, attached: Sequence[Part]) -> int:
     with Interrupts() as interrupts:
         if args.server is None:
-            return await _here(args, message, interrupts)
-        return await _there(args, message, interrupts)
+            return await _here(args, text, attached, interrupts)
+        return await _there(args, text, attached, interrupts)
 
 
-async def _here(args: argparse.Namespace, message: Message | None, interrupts: Interrupts) -> int:
+async def _here(
+    args: argparse.Namespace, text: str | None, attached: Sequence[Part], interrupts: Interrupts
+) -> int:
     settings = settings_of(args)
     source = _source(args.agent, settings)
     async with open_here(settings, [source]) as app:
@@ -121,12 +125,14 @@ async def _here(args: argparse.Namespace, message: Message | None, interrupts: I
         why = None if args.model else _why_offline(app.deps.engine, agent)
         if why is not None:
             remark(f"the offline scripted model answers, which only repeats what you say: {why}")
-        place = LocalBackend(app, args.working_dir)
-        talk = await _begin(place, key, args, interrupts)
-        return await _talk(talk, args, message, agent.welcome_message, agent.commands)
+        commands = SlashCommands(source.key, agent, _environment(settings))
+        talk = await _begin(LocalBackend(app, args.working_dir), key, args, interrupts)
+        return await _talk(talk, args, text, attached, agent.welcome_message, commands)
 
 
-async def _there(args: argparse.Namespace, message: Message | None, interrupts: Interrupts) -> int:
+async def _there(
+    args: argparse.Namespace, text: str | None, attached: Sequence[Part], interrupts: Interrupts
+) -> int:
     from lastgood.cli.remote import open_there  # an HTTP client only where it is used
 
     async with open_there(args) as place:
@@ -134,7 +140,12 @@ async def _there(args: argparse.Namespace, message: Message | None, interrupts: 
         for warning in agent.warnings:
             remark(f"warning: {one_line(warning)}")
         talk = await _begin(place, _member(agent.key, args), args, interrupts)
-        return await _talk(talk, args, message, agent.welcome_message, ())
+        return await _talk(talk, args, text, attached, agent.welcome_message, None)
+
+
+def _environment(settings: Settings) -> Mapping[str, str]:
+    """What commands find under `${env.NAME}`."""
+    return {**(read_env_file(settings.env_file) if settings.env_file else {}), **os.environ}
 
 
 def _why_offline(engine: Engine, agent: AgentSpec) -> str | None:
@@ -163,13 +174,19 @@ async def _begin(place: Backend, key: str, args: argparse.Namespace, interrupts:
 async def _talk(
     talk: Chat,
     args: argparse.Namespace,
-    message: Message | None,
+    text: str | None,
+    attached: Sequence[Part],
     welcome: str,
-    commands: Sequence[AgentCommand],
+    commands: SlashCommands | None,
 ) -> int:
-    if message is None:
+    if text is None:
         code = await chat(talk, settings_of(args).data_dir, welcome, commands)
     else:
+        if commands is not None and (found := commands.find(talk, text)) is not None:
+            text = commands.begin(talk, found)
+            if not text:
+                raise WrongUsage(f"/{found.command.name} switches the agent only; add a message to send")
+        message = user_parts(text, *attached) if attached else user(text)
         ended = await talk.say(message, args.key, _after(args.after))
         code = 0 if ended.is_good else 1
         if not ended.is_good and ended.status != "waiting":
@@ -221,10 +238,6 @@ def _standard_input() -> str:
         raise InvalidRequest(
             f"standard input is not UTF-8 text (byte {error.start + 1}); convert it to UTF-8"
         ) from None
-
-
-def _with_attachments(text: str, paths: list[str]) -> Message:
-    return user_parts(text, *map(_attachment, paths)) if paths else user(text)
 
 
 def _attachment(path: str) -> Part:

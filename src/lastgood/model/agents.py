@@ -128,12 +128,14 @@ class ToolsetSpec:
 
 @dataclass(frozen=True, slots=True)
 class AgentCommand:
-    """A prompt with a name."""
+    """A prompt with a name. `agent`: the agent that answers from then on. `instruction` is empty: what was
+    typed after the name is the prompt."""
 
     name: str
     instruction: str
     description: str = ""
     agent: str | None = None
+    trusted: bool = True  # False: its file came from elsewhere, and gets no variables of this machine
 
 
 @dataclass(frozen=True, slots=True)

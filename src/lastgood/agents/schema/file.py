@@ -75,8 +75,8 @@ COMMAND = Section(
     "a command",
     {
         "description": Key(TEXT, "what it is for"),
-        "instruction": Key(TEXT, "the prompt"),
-        "agent": Key(TEXT, "the agent that receives the prompt"),
+        "instruction": Key(TEXT, "the prompt; without one, the text after the command"),
+        "agent": Key(TEXT, "the agent that answers from then on"),
         "url": Key(TEXT, "a URL to open instead", "the URL is not opened"),
     },
 )
