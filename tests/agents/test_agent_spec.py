@@ -160,7 +160,9 @@ def test_commands_in_every_form() -> None:
         AgentCommand("plan", "", "Makes a plan first", "planner"),
         AgentCommand("explain", "Explain ${args} to somebody who has never seen it."),
         AgentCommand("named-only", "Say good morning", "Say good morning"),
-        AgentCommand("lint", "Correct what this says: ${shell({cmd: 'ruff check'})}", "Corrects what the checker finds"),
+        AgentCommand(
+            "lint", "Correct what this says: ${shell({cmd: 'ruff check'})}", "Corrects what the checker finds"
+        ),
         AgentCommand("df", "Say how full the first disk is"),
         AgentCommand("tidy", "Find files that nobody needs, and list them. Delete nothing.", "Tidies up"),
         AgentCommand("sum", "Add up ${args[0]} and ${args[1]}"),

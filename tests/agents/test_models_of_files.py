@@ -93,7 +93,7 @@ def test_thinking_is_an_effort_or_a_number_of_tokens() -> None:
     assert {name: spec.thinking for name, spec in models.items()} == {
         "effort": "high",
         "tokens": 16384,
-        "adaptive": "adaptive/max",
+        "adaptive": "max",
         "dynamic": -1,
         "never": "none",
         "zero": 0,

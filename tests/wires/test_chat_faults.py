@@ -441,7 +441,7 @@ async def test_a_server_of_ones_own_is_asked_without_a_key(chat: Wired) -> None:
 
 
 async def test_headers_of_ones_own_are_sent(chat: Wired) -> None:
-    options = {"headers": {"X-Team": "blue", "X-Key": "${WIRE_KEY}"}}
+    options = {"http_headers": {"X-Team": "blue", "X-Key": "${WIRE_KEY}"}}
     await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, options=options))
     headers = chat.server.requests[-1].headers
     assert headers["x-team"] == "blue"
@@ -451,7 +451,7 @@ async def test_headers_of_ones_own_are_sent(chat: Wired) -> None:
 @pytest.mark.parametrize("value", ["a\nX-Evil: 1", "é", "a\x00"])
 async def test_a_header_that_would_be_two_is_refused(chat: Wired, value: str) -> None:
     with pytest.raises(KeyRefused):
-        await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, options={"headers": {"X": value}}))
+        await chat.ask(Says(("Hi.",)), spec=replace(chat.spec, options={"http_headers": {"X": value}}))
     assert chat.server.asked == 0
 
 

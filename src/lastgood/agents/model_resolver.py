@@ -12,6 +12,7 @@ from typing import Any
 
 from lastgood.agents.builtin_names import KEYED, PROVIDERS, SIGNED
 from lastgood.agents.findings import Findings, Location, hint
+from lastgood.agents.provider_options import accepted_attachments, problems_of
 from lastgood.agents.schema_reader import Fields
 from lastgood.model.agents import AUTO, ModelRoute, ModelSpec
 
@@ -137,11 +138,13 @@ class ModelResolver:
             return own if own is not None or custom is None else custom.raw(key)
 
         cost = fields.raw("cost") if fields is not None else None
+        options, speaks_as = self._options(custom, fields), self._speaks_as(provider)
+        self._check_options(speaks_as, options, fields, custom)
         spec = ModelSpec(
-            provider=self._speaks_as(provider),
+            provider=speaks_as,
             model=model,
             base_url=given("base_url") or None,
-            accepts=_accepted(fields),
+            accepts=_accepted(fields, options),
             routes=_routes(fields),
             token_key=given("token_key") or None,
             temperature=given("temperature"),
@@ -151,12 +154,21 @@ class ModelResolver:
             presence_penalty=given("presence_penalty"),
             parallel_tool_calls=given("parallel_tool_calls"),
             thinking=_thinking(given("thinking_budget")),
-            options=self._options(custom, fields),
+            options=options,
             input_cost=cost.raw("input", 0.0) if cost else 0.0,
             output_cost=cost.raw("output", 0.0) if cost else 0.0,
             title_model=(fields.text("title_model") or None) if fields is not None else None,
         )
         return spec if self.trusted else self._guarded(spec, fields, custom)
+
+    def _check_options(self, provider: str, options: Mapping[str, Any], *given: Fields | None) -> None:
+        """`given`: the model, then its provider; an option is reported where it is written."""
+        sections = [fields for fields in given if fields is not None and "provider_opts" in fields]
+        for fields in sections:
+            own = {name: options[name] for name in fields.raw("provider_opts")}
+            api = {"api_type": options["api_type"]} if "api_type" in options else {}
+            for problem in problems_of(provider, api | own):
+                self.findings.warning(fields.at("provider_opts"), problem)
 
     def _speaks_as(self, provider: str) -> str:
         """A provider of the file that names the API it implements is called like that provider."""
@@ -240,7 +252,8 @@ def _thinking(given: Any) -> str | int | None:
     """An effort or a number of tokens, also where they were written with their names."""
     if isinstance(given, Fields):
         given = given.raw("effort", given.raw("tokens"))
-    thinking: str | int | None = given
+    # A model that decides by itself how much it thinks is asked so by an effort alone, too.
+    thinking: str | int | None = given.removeprefix("adaptive/") if isinstance(given, str) else given
     return thinking
 
 
@@ -264,9 +277,9 @@ def _routes(fields: Fields | None) -> tuple[ModelRoute, ...]:
     )
 
 
-def _accepted(fields: Fields | None) -> frozenset[str] | None:
+def _accepted(fields: Fields | None, options: Mapping[str, Any]) -> frozenset[str] | None:
     """Whoever says what a model accepts says all of it."""
     section: Fields | None = fields.raw("capabilities") if fields is not None else None
     if section is None:
-        return None
+        return accepted_attachments(options)
     return frozenset(kind for kind in section.values if section.raw(kind))

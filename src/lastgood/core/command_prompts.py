@@ -20,9 +20,7 @@ _EXPRESSION = re.compile(
 )
 _ARGUMENTS = re.compile(r"\$\{\s*args\b")
 #: What docker-agent evaluates: tools that are called, and other expressions of the environment or arguments.
-_EVALUATED = re.compile(
-    r"\$\{[^}]*(?:\benv\.|\bargs\b|\w\()[^}]*\}?(?:\)\})?|(?<!\w)!\w+\([^)]*\)?"
-)
+_EVALUATED = re.compile(r"\$\{[^}]*(?:\benv\.|\bargs\b|\w\()[^}]*\}?(?:\)\})?|(?<!\w)!\w+\([^)]*\)?")
 _WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _QUOTES = re.compile(r"[\"']")
 

@@ -97,7 +97,7 @@ class ChatCompletions:
     def _headers(self, model: ModelSpec) -> dict[str, str]:
         alias = alias_of(model)
         headers = dict(alias.headers) if alias else {}
-        own = model.options.get("headers")
+        own = model.options.get("http_headers")
         if isinstance(own, dict):
             headers |= {str(name): expand(str(value), self._secrets) for name, value in own.items()}
         key = key_of(model, self._secrets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -19,6 +20,10 @@ THOUGHTS = ("reasoning_content", "reasoning_details")
 
 #: provider_opts that are parameters of the request. Others are for us, or for other dialects.
 _SAMPLING = ("top_k", "repetition_penalty", "seed", "min_p", "typical_p")
+
+_OPENAI = ("openai", "azure")
+#: Models that can be asked not to think; older ones reject the word, and think as they like.
+_STOPS_THINKING = re.compile(r"gpt-(?:5\.(?:[6-9]|\d\d)|[6-9]|\d\d)")
 
 #: A budget of tokens as an effort: OpenAI's dialect knows only these words.
 _EFFORTS = ((2048, "low"), (8192, "medium"))
@@ -111,14 +116,14 @@ def _response_format(output: StructuredOutput) -> dict[str, Any]:
 
 def _settings(model: ModelSpec) -> dict[str, Any]:
     # OpenAI's newer models refuse the old name, and most other servers do not know the new one.
-    limit = "max_completion_tokens" if model.provider in ("openai", "azure") else "max_tokens"
+    limit = "max_completion_tokens" if model.provider in _OPENAI else "max_tokens"
     settings: dict[str, Any] = {
         "temperature": model.temperature,
         "top_p": model.top_p,
         limit: model.max_tokens,
         "frequency_penalty": model.frequency_penalty,
         "presence_penalty": model.presence_penalty,
-        "reasoning_effort": _effort(model.thinking),
+        "reasoning_effort": _effort(model),
         **{name: model.options.get(name) for name in _SAMPLING},
     }
     set_ones = {name: value for name, value in settings.items() if value is not None}
@@ -126,13 +131,15 @@ def _settings(model: ModelSpec) -> dict[str, Any]:
     return set_ones | (extra if isinstance(extra, dict) else {})
 
 
-def _effort(thinking: str | int | None) -> str | None:
-    match thinking:
-        case None | 0 | "none" | "adaptive":
+def _effort(model: ModelSpec) -> str | None:
+    match model.thinking:
+        case 0 | "none":
+            return "none" if model.provider in _OPENAI and _STOPS_THINKING.match(model.model) else None
+        case None | "adaptive":
             return None
-        case int():
-            if thinking < 0:  # as much as the model likes
+        case int() as tokens:
+            if tokens < 0:  # as much as the model likes
                 return None
-            return next((effort for most, effort in _EFFORTS if thinking <= most), "high")
-        case _:
-            return thinking
+            return next((effort for most, effort in _EFFORTS if tokens <= most), "high")
+        case effort:
+            return effort

@@ -8,22 +8,20 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import httpx2
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
 from lastgood.engine.providers.chat_limits import ChatLimits
+from lastgood.engine.providers.direct_settings import own_settings
 from lastgood.engine.providers.provider import ModelCall
 from lastgood.engine.providers.provider_aliases import expand, key_of
 from lastgood.errors import Garbled
 from lastgood.model.agents import ModelSpec
 from lastgood.outside.secrets import Secrets
 
-_EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-#: The least that Anthropic takes for a budget of thoughts.
-_LEAST_BUDGET = 1024
 #: At DEBUG these write down what they send and get: prompts, headers, and the key among them.
 _TALKATIVE = ("anthropic", "boto3", "botocore", "google_genai", "httpcore2", "httpx2", "urllib3")
 _DEFAULT_REGION = "us-east-1"
@@ -219,7 +217,7 @@ def settings_of(call: ModelCall, model: Model[Any]) -> ModelSettings:
         "seed": spec.options.get("seed") if asked.seed is None else asked.seed,
         "stop_sequences": list(asked.stop) or None,
         "tool_choice": _choice(asked.tool_choice) if call.tools else None,
-        **_thinking(spec),
+        **own_settings(spec, model.profile),
     }
     known = {
         name: value
@@ -234,24 +232,3 @@ def _choice(choice: str | Mapping[str, Any] | None) -> str | list[str] | None:
     if choice is None or isinstance(choice, str):
         return choice
     return [str(choice["function"]["name"])]
-
-
-def _thinking(spec: ModelSpec) -> dict[str, Any]:
-    match spec.thinking:
-        case None:
-            return {}
-        case 0 | "none":
-            return {"thinking": False}
-        case int() as budget if budget < 0 or (spec.provider != "google" and budget < _LEAST_BUDGET):
-            return {"thinking": True}
-        case int() as budget:
-            enabled: dict[str, Literal["enabled"] | int] = {"type": "enabled", "budget_tokens": budget}
-            match spec.provider:
-                case "anthropic":
-                    return {"anthropic_thinking": enabled}
-                case "google":
-                    return {"google_thinking_config": {"thinking_budget": budget, "include_thoughts": True}}
-                case _:
-                    return {"bedrock_additional_model_requests_fields": {"thinking": enabled}}
-        case effort:
-            return {"thinking": effort if effort in _EFFORTS else True}

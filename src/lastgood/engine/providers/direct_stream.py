@@ -24,6 +24,7 @@ from pydantic_ai.tools import ToolDefinition
 from lastgood.engine.providers.chat_limits import ChatLimits
 from lastgood.engine.providers.direct_messages import to_answer, to_pydantic
 from lastgood.engine.providers.direct_models import CONNECTIONS, Clients, settings_of
+from lastgood.engine.providers.direct_settings import native_tools
 from lastgood.engine.providers.provider import Chunk, ChunkKind, ModelAnswer, ModelCall
 from lastgood.engine.providers.provider_errors import ErrorText, refusal, words_in
 from lastgood.errors import Garbled, LastgoodError, ModelError, Unreachable
@@ -164,9 +165,9 @@ def _parameters(call: ModelCall, model: Model[Any]) -> ModelRequestParameters:
         )
         for tool in call.tools
     ]
-    output = _output(call)
+    output, of_provider = _output(call), native_tools(call.model)
     if output is None:
-        return ModelRequestParameters(function_tools=tools)
+        return ModelRequestParameters(function_tools=tools, native_tools=of_provider)
     native = bool(output.schema) and bool(model.profile.get("supports_json_schema_output"))
     wanted = OutputObjectDefinition(
         dict(output.schema) or {"type": "object"},
@@ -175,7 +176,10 @@ def _parameters(call: ModelCall, model: Model[Any]) -> ModelRequestParameters:
         output.strict or None,
     )
     return ModelRequestParameters(
-        function_tools=tools, output_mode="native" if native else "prompted", output_object=wanted
+        function_tools=tools,
+        native_tools=of_provider,
+        output_mode="native" if native else "prompted",
+        output_object=wanted,
     )
 
 
